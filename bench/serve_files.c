@@ -19,7 +19,7 @@ static int write_weights(const struct serve_bench *bench, struct rank *rank, str
     int status = model_write_config(&bench->engine.config, dtype, &(const struct model_text_ends){0}, &text);
     if (!status)
         status = ckpt_write_model(
-            bench->model, &(struct ckpt_model){.table = store->table, .weights = &weights, .config_text = text});
+            bench->model, &(struct ckpt_model){.table = store->map.table, .weights = &weights, .config_text = text});
     free(text);
     return status;
 }

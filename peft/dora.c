@@ -52,7 +52,7 @@ static int find_base(const struct pair *pair, bool is_bias, int *id) {
     const struct param_store *base = pair->adapter->peft->weights;
     if (!base)
         return status_fail(STATUS_INVALID, "DoRA without the weights of its base");
-    *id = model_find_linear(base->table, pair->layer, pair->projection.place, is_bias);
+    *id = model_find_linear(base->map.table, pair->layer, pair->projection.place, is_bias);
     return STATUS_OK;
 }
 

@@ -11,7 +11,7 @@ static const struct param_store *store_of(const struct fp32_weights *fp32) {
 
 size_t fp32_bytes(const struct fp32_weights *fp32) {
     const struct param_store *store = store_of(fp32);
-    return store->dtype == DTYPE_F32 ? 0 : (size_t)store->flat_elements * sizeof(float);
+    return store->dtype == DTYPE_F32 ? 0 : (size_t)store->map.flat_elements * sizeof(float);
 }
 
 int fp32_allocate(struct fp32_weights *fp32) {
@@ -35,7 +35,7 @@ int fp32_begin(struct fp32_weights *fp32) {
         struct weight_view weight = param_borrow(store, id);
         if (count) /* a row of this stage */
             status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, store->dtype, weight.data, DTYPE_F32,
-                              (float *)fp32->memory + store->offset[id]);
+                              (float *)fp32->memory + store->map.places[id].offset);
         param_return(store, id);
     }
     return status;
@@ -44,7 +44,7 @@ int fp32_begin(struct fp32_weights *fp32) {
 const float *fp32_borrow(const struct fp32_weights *fp32, int id) {
     const struct param_store *store = store_of(fp32);
     if (store->dtype != DTYPE_F32)
-        return fp32->memory ? (const float *)fp32->memory + store->offset[id] : NULL;
+        return fp32->memory ? (const float *)fp32->memory + store->map.places[id].offset : NULL;
     struct weight_view weight = param_borrow(store, id);
     return store->weights ? weight.data : NULL;
 }

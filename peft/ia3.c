@@ -157,7 +157,8 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
     struct weight_view weight = {0};
     if (!is_planning && !base)
         return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
-    int id = is_planning ? PARAM_NONE : model_find_linear(base->table, scale->layer, scale->projection.place, false);
+    int id =
+        is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
     if (!is_planning)
         weight = param_borrow_linear(base, id);
     bool is_packed = weight.layout == WEIGHT_PACKED;
@@ -205,7 +206,7 @@ static int add_product(const struct scale *scale, const struct hook_call *call, 
     struct weight_view weight = {0};
     if (call->rank->is_planning)
         return STATUS_OK;
-    int id = model_find_linear(base->table, scale->layer, scale->projection.place, false);
+    int id = model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
     weight = param_borrow_linear(base, id);
     bool is_packed = weight.layout == WEIGHT_PACKED;
     struct scale_add sum = {.rows = call->rows,

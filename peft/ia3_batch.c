@@ -82,7 +82,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
                                 .is_difference = true};
     struct gemm gemm = input_product(hook, rows, in.difference, in.product);
     int64_t layer = bank->first_layer + call->site->layer;
-    int id = model_find_linear(bank->base->table, layer, bank->projections[projection].place, false);
+    int id = model_find_linear(bank->base->map.table, layer, bank->projections[projection].place, false);
     const int32_t *index = call->list->own_index + first;
     int status = stream_zero(stream, in.difference, bytes);
     if (!status)

@@ -63,7 +63,8 @@ int image_put_param(struct image_maker *maker, int id, bool is_turned, const voi
     struct weight_view view = {0};
     if (!maker_plans(maker))
         view = param_borrow(store, id);
-    int status = image_put(maker, view.data, store->shape[id][0], store->shape[id][1], store->dtype, is_turned, place);
+    int status = image_put(maker, view.data, store->map.places[id].shape[0], store->map.places[id].shape[1],
+                           store->dtype, is_turned, place);
     if (!maker_plans(maker))
         param_return(store, id);
     return status;
@@ -75,7 +76,7 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     size_t row = (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
     size_t bytes = (size_t)(tokens + 1) * row; /* they begin at a row of the bank's memory */
     maker->image->virtual_tokens = tokens;
-    if (!store->shape[table_id][0]) /* another stage has the embedding */
+    if (!store->map.places[table_id].shape[0]) /* another stage has the embedding */
         return STATUS_OK;
     char *to = arena_take(&maker->arena, bytes);
     if (maker_plans(maker))

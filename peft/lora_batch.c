@@ -10,7 +10,7 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
                       struct group_entry *scale) {
     const struct param_store *base = maker->bank->base;
     bool is_first = !pair_is_row(pair) || maker->bank->rank->place.tensor == 0;
-    int bias = model_find_linear(base->table, pair->layer, pair->projection.place, true);
+    int bias = model_find_linear(base->map.table, pair->layer, pair->projection.place, true);
     *scale =
         (struct group_entry){.n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = base->dtype};
     int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
@@ -32,9 +32,9 @@ static int put_pair(struct image_maker *maker, const struct pair *pair) {
     int p = bank_projection(bank, &pair->projection);
     int64_t first = bank_projection_entry(bank, pair->layer - bank->first_layer, p, ENTRY_DOWN);
     struct group_entry *down = image_entry(maker, first), *up = image_entry(maker, first + ENTRY_UP - ENTRY_DOWN);
-    *down =
-        (struct group_entry){.n = pair->r, .k = store->shape[pair->a][1], .type = store->dtype, .scale = pair->scale};
-    *up = (struct group_entry){.n = store->shape[pair->b][0],
+    *down = (struct group_entry){
+        .n = pair->r, .k = store->map.places[pair->a].shape[1], .type = store->dtype, .scale = pair->scale};
+    *up = (struct group_entry){.n = store->map.places[pair->b].shape[0],
                                .k = pair->r,
                                .first_column = bank_first_column(bank, &pair->projection),
                                .is_by_input = true,

@@ -121,8 +121,8 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
                        const int32_t *ids) {
     struct rank *rank = adapter->peft->rank;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int token_table = param_table_find(base->table, "embedding.token.weight", 0);
-    param_part_rects(&base->part, base->table, token_table, rects);
+    int token_table = param_table_find(base->map.table, "embedding.token.weight", 0);
+    param_part_rects(&base->map.part, base->map.table, token_table, rects);
     struct weight_view tokens = param_borrow(base, token_table);
     struct embedding call = {.rows = prompt->tokens,
                              .cols = adapter->peft->base.hidden_size,

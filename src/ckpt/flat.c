@@ -2,7 +2,7 @@
 #include "ckpt-internal.h"
 
 static int64_t end_of(const struct ckpt_flat *flat) {
-    return flat->count ? flat->first + flat->count : flat->store->flat_elements;
+    return flat->count ? flat->first + flat->count : flat->store->map.flat_elements;
 }
 
 /* Adds the rectangle of rows [row, row + rows) and columns [column, column + columns) of the part's `rect`. */
@@ -21,14 +21,14 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     struct ckpt_flat *flat = context;
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int rect_count = param_part_rects(&store->part, store->table, param, rects), count = 0;
+    int rect_count = param_part_rects(&store->map.part, store->map.table, param, rects), count = 0;
     if (flat->leaves && flat->leaves[param])
         return 0;
-    if (flat->leaves_copies && store->table->rows[param].shard == PARAM_REPLICATED && store->part.tensor > 0)
+    if (flat->leaves_copies && store->map.table->rows[param].shard == PARAM_REPLICATED && store->map.part.tensor > 0)
         return 0;
     for (int i = 0; i < rect_count; i++) {
         int64_t columns = rects[i].columns, size = rects[i].rows * columns;
-        int64_t start = store->offset[param] + rects[i].local_row * columns;
+        int64_t start = store->map.places[param].offset + rects[i].local_row * columns;
         int64_t first = flat->first > start ? flat->first - start : 0;
         int64_t end = end_of(flat) - start < size ? end_of(flat) - start : size;
         if (first >= end || (flat->leaves_copies && rects[i].is_second))
@@ -50,11 +50,11 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
 static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *block, int64_t *all_columns) {
     const struct param_store *store = flat->store;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->part, store->table, block->param, rects), r = 0;
+    int count = param_part_rects(&store->map.part, store->map.table, block->param, rects), r = 0;
     while (r + 1 < count && block->row >= rects[r].row + rects[r].rows)
         r++;
     *all_columns = rects[r].columns;
-    int64_t at = store->offset[block->param] - flat->first +
+    int64_t at = store->map.places[block->param].offset - flat->first +
                  (rects[r].local_row + block->row - rects[r].row) * *all_columns + block->column - rects[r].column;
     return (char *)flat->memory + at * (int64_t)dtype_bytes(flat->dtype);
 }

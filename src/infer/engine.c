@@ -64,10 +64,10 @@ static int read_parameter(struct param_store *store, struct stream *stream, cons
                              .stream = stream,
                              .memory = param_borrow_to_write(store, id),
                              .dtype = store->dtype,
-                             .first = store->offset[id],
+                             .first = store->map.places[id].offset,
                              .count = param_local_elements(store, id)};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    int status = ckpt_read_param(tensors, store->table, &array, id);
+    int status = ckpt_read_param(tensors, store->map.table, &array, id);
     param_return(store, id);
     return status;
 }

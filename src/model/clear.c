@@ -20,7 +20,7 @@ static int add_ranges(const struct model *model, const struct model_chunk *chunk
             const struct flat_range *last = count ? &ranges[count - 1] : NULL;
             ranges[count++] = (struct flat_range){.before = last ? last->before + last->count : 0,
                                                   .count = param_local_elements(store, i),
-                                                  .first = store->offset[i]};
+                                                  .first = store->map.places[i].offset};
         }
     return count;
 }

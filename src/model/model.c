@@ -33,8 +33,8 @@ static struct linear find_linear(const struct model *model, int64_t layer, const
                                  enum linear_split split) {
     struct linear linear = {.weight = find(model, layer, weight), .bias = PARAM_NONE, .split = split};
     linear.bias = find_behind(model, linear.weight, layer, bias);
-    linear.out = model->store.shape[linear.weight][0];
-    linear.in = model->store.shape[linear.weight][1];
+    linear.out = model->store.map.places[linear.weight].shape[0];
+    linear.in = model->store.map.places[linear.weight].shape[1];
     return linear;
 }
 
@@ -277,7 +277,7 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->workspace = model->rank->workspace_needed;
     plan->parameters = param_table_elements(&model->table, true);
     plan->all_parameters = param_table_elements(&model->table, false);
-    plan->flat_elements = model->store.flat_elements;
+    plan->flat_elements = model->store.map.flat_elements;
     plan->table_rows = model->table.count;
     plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;

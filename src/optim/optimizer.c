@@ -24,8 +24,8 @@ void optimizer_plan(struct rank *rank, int64_t flat_elements) {
 /* What a piece has of a parameter. */
 static struct flat_range range_of(const struct optimizer *optimizer, const struct sync_piece *piece, int id) {
     const struct param_store *store = optimizer->store;
-    const struct param *row = &store->table->rows[id];
-    int64_t first = store->offset[id], end = first + param_local_elements(store, id);
+    const struct param *row = &store->map.table->rows[id];
+    int64_t first = store->map.places[id].offset, end = first + param_local_elements(store, id);
     first = first > piece->first ? first : piece->first;
     end = end < piece->first + piece->count ? end : piece->first + piece->count;
     int64_t local = piece->local + first - piece->first;
@@ -44,7 +44,8 @@ static int make_ranges(struct optimizer *optimizer) {
     const struct param_store *store = optimizer->store;
     struct stream *stream = optimizer->rank->exec.stream;
     const struct gradient_sync *sync = optimizer->sync;
-    size_t most = (size_t)store->table->count; /* a bucket holds a parameter whole: at most one piece has some of it */
+    size_t most =
+        (size_t)store->map.table->count; /* a bucket holds a parameter whole: at most one piece has some of it */
     int64_t before = 0, count = 0;
     void *memory;
     int status = device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory);
@@ -58,7 +59,7 @@ static int make_ranges(struct optimizer *optimizer) {
         return status_fail(STATUS_MEMORY, "out of memory");
     }
     for (int turn = 0; turn < sync->piece_count; turn++) {
-        for (int i = 0; i < store->table->count; i++) {
+        for (int i = 0; i < store->map.table->count; i++) {
             struct flat_range range = {0};
             if (param_trains(store, i))
                 range = range_of(optimizer, &sync->pieces[sync->turns[turn]], i);
@@ -163,9 +164,9 @@ struct counted_elsewhere {
 static int list_counted_elsewhere(const struct param_store *store, int id,
                                   struct counted_elsewhere list[PARAM_MAX_SLICES]) {
     struct param_rect rects[PARAM_MAX_SLICES];
-    int64_t at = store->offset[id];
-    int rect_count = param_part_rects(&store->part, store->table, id, rects), count = 0;
-    if (param_part_is_copy(&store->part, id)) {
+    int64_t at = store->map.places[id].offset;
+    int rect_count = param_part_rects(&store->map.part, store->map.table, id, rects), count = 0;
+    if (param_part_is_copy(&store->map.part, id)) {
         list[0] = (struct counted_elsewhere){at, at + param_local_elements(store, id)};
         return 1;
     }
@@ -187,7 +188,7 @@ static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, 
 static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
     const struct param_store *store = optimizer->store;
     int status = STATUS_OK;
-    for (int i = 0; i < store->table->count && !status; i++) {
+    for (int i = 0; i < store->map.table->count && !status; i++) {
         struct counted_elsewhere list[PARAM_MAX_SLICES];
         int count = list_counted_elsewhere(store, i, list);
         for (int j = 0; j < count && !status; j++) {
@@ -207,7 +208,7 @@ static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum)
     int status = STATUS_OK;
     for (int i = 0; i < sync->piece_count && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
-        if ((piece->bucket_first >= store->sharded_elements) == of_copies)
+        if ((piece->bucket_first >= store->map.sharded_elements) == of_copies)
             status = sum_squares_between(optimizer, piece->first, piece->first + piece->count, sum);
     }
     return status;

@@ -12,7 +12,7 @@ enum { BUCKET_ELEMENTS = 1 << 14, STARTED_MOST = COMM_STARTED_MAX / 2 };
 /* The layer in whose forward a stage first uses the weights of `layer`: one without the model's first layers has a copy
  * of the embedding for its head alone. */
 static int first_need(const struct gradient_sync *sync, int layer) {
-    const struct param_table *table = sync->store->table;
+    const struct param_table *table = sync->store->map.table;
     int last = layer;
     for (int i = 0; i < table->count && sync->rank->place.pipeline > 0 && layer < 0; i++)
         last = table->rows[i].layer > last ? table->rows[i].layer : last;
@@ -25,13 +25,13 @@ static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t firs
     const struct param_store *store = sync->store;
     struct sync_bucket *bucket = NULL;
     int layer = 0;
-    for (int i = 0; i < store->table->count; i++) {
-        const struct param *row = &store->table->rows[i];
+    for (int i = 0; i < store->map.table->count; i++) {
+        const struct param *row = &store->map.table->rows[i];
         if ((row->shard == PARAM_REPLICATED) != of_copies || !param_local_elements(store, i))
             continue;
-        bool is_full = bucket && store->offset[i] - bucket->first >= BUCKET_ELEMENTS;
+        bool is_full = bucket && store->map.places[i].offset - bucket->first >= BUCKET_ELEMENTS;
         if (is_full && row->layer != layer) {
-            first = store->offset[i];
+            first = store->map.places[i].offset;
             bucket->count = first - bucket->first;
             bucket = NULL;
         }
@@ -85,7 +85,7 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
                                    .store = store,
                                    .options = *options,
                                    .is_sharded = options->is_sharded && rank->buckets->size > 1};
-    size_t most = (size_t)store->table->count + 2;
+    size_t most = (size_t)store->map.table->count + 2;
     sync->buckets = calloc(most, sizeof *sync->buckets);
     sync->pieces = calloc(most, sizeof *sync->pieces);
     sync->turns = calloc(most, sizeof *sync->turns);
@@ -94,15 +94,15 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
     if (!sync->buckets || !sync->pieces || !sync->turns || !sync->requests || !sync->gathers)
         return status_fail(STATUS_MEMORY, "out of memory");
     if (rank->buckets->size > 1) {
-        add_buckets(sync, false, 0, store->sharded_elements);
-        add_buckets(sync, true, store->sharded_elements, store->flat_elements);
+        add_buckets(sync, false, 0, store->map.sharded_elements);
+        add_buckets(sync, true, store->map.sharded_elements, store->map.flat_elements);
     }
     if (sync->is_sharded) {
         for (int i = 0; i < sync->bucket_count; i++)
             add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
     } else {
-        add_piece(sync, 0, store->sharded_elements, 0);
-        add_piece(sync, store->sharded_elements, store->flat_elements - store->sharded_elements, 0);
+        add_piece(sync, 0, store->map.sharded_elements, 0);
+        add_piece(sync, store->map.sharded_elements, store->map.flat_elements - store->map.sharded_elements, 0);
     }
     order_pieces(sync);
     qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);
@@ -139,7 +139,7 @@ const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, i
 /* What neighbours hold together of a parameter that is cut. */
 static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->part, store->table, id, rects), status = STATUS_OK;
+    int count = param_part_rects(&store->map.part, store->map.table, id, rects), status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
         if (rects[i].is_shared)
             status = rank_sum(rank, rank->sharers, param_gradient(store, id) + rects[i].local_row * rects[i].columns,
@@ -149,10 +149,10 @@ static int sum_shared(struct rank *rank, const struct param_store *store, int id
 
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer) {
     int status = STATUS_OK;
-    for (int i = 0; i < store->table->count && !status; i++) {
-        if (store->table->rows[i].layer != layer || !param_trains(store, i))
+    for (int i = 0; i < store->map.table->count && !status; i++) {
+        if (store->map.table->rows[i].layer != layer || !param_trains(store, i))
             continue;
-        if (store->table->rows[i].sums_over_tensor)
+        if (store->map.table->rows[i].sums_over_tensor)
             status = rank_sum(rank, rank->tensor, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
         else
             status = sum_shared(rank, store, i);

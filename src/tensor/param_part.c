@@ -1,5 +1,5 @@
 /* Which rectangles of each parameter a rank holds. */
-#include "tensor/tensor.h"
+#include "tensor/param_part.h"
 
 int param_part_rects(const struct param_part *part, const struct param_table *table, int id,
                      struct param_rect rects[PARAM_MAX_SLICES]) {

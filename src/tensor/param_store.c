@@ -3,59 +3,30 @@
 
 #include <stdlib.h>
 
-enum { ALIGN_ELEMENTS = 64 }; /* 64 bytes in every element type, and what a shard's cut will be a multiple of */
-
 size_t param_weight_bytes(const struct param_store *store) {
-    return (size_t)store->flat_elements * dtype_bytes(store->dtype);
+    return (size_t)store->map.flat_elements * dtype_bytes(store->dtype);
 }
 
 size_t param_gradient_bytes(const struct param_store *store) {
-    return store->has_gradients ? (size_t)store->flat_elements * sizeof(float) : 0;
-}
-
-static int64_t round_up(int64_t elements, int64_t multiple) {
-    return (elements + multiple - 1) / multiple * multiple;
-}
-
-/* Offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
-static void place(struct param_store *store, bool is_sharded, int64_t layer_multiple) {
-    int layer = 0;
-    for (int i = 0; i < store->table->count; i++) {
-        const struct param *row = &store->table->rows[i];
-        if ((row->shard != PARAM_REPLICATED) != is_sharded)
-            continue;
-        if (row->layer != layer)
-            store->flat_elements = round_up(store->flat_elements, layer_multiple);
-        layer = row->layer;
-        store->offset[i] = store->flat_elements;
-        store->flat_elements = round_up(store->flat_elements + param_local_elements(store, i), ALIGN_ELEMENTS);
-    }
-    store->flat_elements = round_up(store->flat_elements, layer_multiple);
+    return store->has_gradients ? (size_t)store->map.flat_elements * sizeof(float) : 0;
 }
 
 int param_store_sketch(struct param_store *store, const struct param_store_options *options) {
-    const struct param_table *table = options->table;
-    *store = (struct param_store){.table = table,
-                                  .part = options->part ? *options->part : (struct param_part){.tensors = 1},
-                                  .device = options->device,
+    *store = (struct param_store){.device = options->device,
                                   .ops = ops_for(options->device),
                                   .dtype = options->dtype,
                                   .has_gradients = options->has_gradients,
                                   .will_pack = options->will_pack};
-    store->offset = malloc((size_t)table->count * sizeof *store->offset);
-    store->shape = malloc((size_t)table->count * sizeof *store->shape);
-    if (!store->offset || !store->shape)
+    struct param_place *places = malloc((size_t)options->table->count * sizeof *places);
+    if (!places)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = loans_open(&store->loans, table);
-    if (status)
-        return status;
-    for (int i = 0; i < table->count; i++)
-        param_part_shape(&store->part, table, i, store->shape[i]);
-    int64_t layer_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1);
-    place(store, true, layer_multiple);
-    store->sharded_elements = store->flat_elements;
-    place(store, false, layer_multiple);
-    return STATUS_OK;
+    param_map_make(&store->map,
+                   &(const struct param_map_options){.table = options->table,
+                                                     .part = options->part,
+                                                     .type = options->dtype,
+                                                     .layer_shards = options->layer_shards},
+                   places);
+    return loans_open(&store->loans, options->table);
 }
 
 int param_store_open(struct param_store *store) {
@@ -77,8 +48,7 @@ void param_store_close(struct param_store *store) {
         device_free(store->device, store->packed);
     }
     free(store->views);
-    free(store->offset);
-    free(store->shape);
+    free(store->map.places);
     *store = (struct param_store){0};
 }
 
@@ -86,15 +56,15 @@ static struct weight_view plain_view(const struct param_store *store, int id) {
     return (struct weight_view){.type = store->dtype,
                                 .layout = WEIGHT_PLAIN,
                                 .data = (const char *)store->weights +
-                                        store->offset[id] * (int64_t)dtype_bytes(store->dtype),
-                                .rows = store->shape[id][0],
-                                .cols = store->shape[id][1]};
+                                        store->map.places[id].offset * (int64_t)dtype_bytes(store->dtype),
+                                .rows = store->map.places[id].shape[0],
+                                .cols = store->map.places[id].shape[1]};
 }
 
 /* What a parameter takes in the packed block: its packed form, or a plain copy where the backend keeps plain ones. The
  * token embedding of a tied model stands there twice: plain for the gather, packed for the head. */
 static size_t packed_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
-    const struct param *row = &store->table->rows[id];
+    const struct param *row = &store->map.table->rows[id];
     struct weight_view view = plain_view(store, id);
     bool is_held = param_local_elements(store, id) > 0;
     size_t bytes = row->is_linear && is_held ? store->ops->packed_bytes(store->device, &view) : 0;
@@ -110,7 +80,7 @@ static size_t aligned(size_t bytes) {
 size_t param_packed_bytes(const struct param_store *store) {
     size_t total = 0;
     bool is_packed, is_kept;
-    for (int i = 0; i < store->table->count; i++) {
+    for (int i = 0; i < store->map.table->count; i++) {
         total += aligned(packed_bytes(store, i, &is_packed, &is_kept));
         if (is_kept)
             total += aligned((size_t)param_local_elements(store, i) * dtype_bytes(store->dtype));
@@ -135,7 +105,7 @@ static size_t plain_bytes(const struct param_store *store, int id) {
 
 /* Where everything will stand, and in which order it comes. */
 static void place_packed(struct param_store *store, struct packing *order) {
-    int count = store->table->count;
+    int count = store->map.table->count;
     struct arena arena = arena_over(store->packed, store->packed_bytes);
     bool is_packed, is_kept;
     for (int i = 0; i < count; i++) {
@@ -165,7 +135,7 @@ static int stage_take(struct stage *stage, struct device *device, size_t bytes) 
 
 static int pack_one(struct param_store *store, struct stream *stream, const struct packing *packing,
                     struct stage *stage, int (*fill)(void *context, int id), void *context) {
-    struct weight_view *plain = &store->views[packing->id], *packed = plain + store->table->count;
+    struct weight_view *plain = &store->views[packing->id], *packed = plain + store->map.table->count;
     struct exec exec = {.stream = stream};
     int status = STATUS_OK;
     if (packing->stage) {
@@ -186,7 +156,7 @@ static int pack_one(struct param_store *store, struct stream *stream, const stru
 
 int param_store_pack(struct param_store *store, struct stream *stream, int (*fill)(void *context, int id),
                      void *context) {
-    int count = store->table->count;
+    int count = store->map.table->count;
     store->views = calloc((size_t)count * 2, sizeof *store->views);
     struct packing *order = calloc((size_t)count + 1, sizeof *order);
     struct stage stage = {0};
@@ -214,8 +184,8 @@ struct weight_view param_borrow(const struct param_store *store, int id) {
 
 struct weight_view param_borrow_linear(const struct param_store *store, int id) {
     loans_lend(store->loans, id, false);
-    if (store->views && store->views[store->table->count + id].data)
-        return store->views[store->table->count + id];
+    if (store->views && store->views[store->map.table->count + id].data)
+        return store->views[store->map.table->count + id];
     struct weight_view view = find_plain(store, id);
     if (store->will_pack && !store->weights && store->ops->packed_bytes(store->device, &view))
         view.layout = WEIGHT_PACKED;
@@ -232,8 +202,9 @@ void param_return(const struct param_store *store, int id) {
 }
 
 void param_set_travelling(const struct param_store *store, int64_t first, int64_t count, bool travels) {
-    for (int i = 0; i < store->table->count; i++)
-        if (param_local_elements(store, i) && store->offset[i] >= first && store->offset[i] < first + count)
+    for (int i = 0; i < store->map.table->count; i++)
+        if (param_local_elements(store, i) && store->map.places[i].offset >= first &&
+            store->map.places[i].offset < first + count)
             loans_travel(store->loans, i, travels);
 }
 
@@ -242,11 +213,11 @@ void param_check_returned(const struct param_store *store, const char *after) {
 }
 
 bool param_trains(const struct param_store *store, int id) {
-    return store->has_gradients && store->table->rows[id].is_trainable && param_local_elements(store, id) > 0;
+    return store->has_gradients && store->map.table->rows[id].is_trainable && param_local_elements(store, id) > 0;
 }
 
 float *param_gradient(const struct param_store *store, int id) {
-    return store->gradients && param_trains(store, id) ? store->gradients + store->offset[id] : NULL;
+    return store->gradients && param_trains(store, id) ? store->gradients + store->map.places[id].offset : NULL;
 }
 
 /* ---- initial values ---- */
@@ -274,11 +245,11 @@ static int initialise_run(const struct param_store *store, struct stream *stream
 }
 
 int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id) {
-    const struct param *row = &store->table->rows[id];
+    const struct param *row = &store->map.table->rows[id];
     int64_t width = (int64_t)dtype_bytes(store->dtype);
     char *to = param_borrow_to_write(store, id);
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->part, store->table, id, rects);
+    int count = param_part_rects(&store->map.part, store->map.table, id, rects);
     void *values;
     int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &values);
     for (int r = 0; r < count && !status; r++) {
@@ -296,7 +267,7 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
 
 int param_store_initialise(struct param_store *store, struct stream *stream, uint64_t seed) {
     int status = STATUS_OK;
-    for (int i = 0; i < store->table->count && !status; i++)
+    for (int i = 0; i < store->map.table->count && !status; i++)
         status = param_initialise(store, stream, seed, i);
     return status;
 }

@@ -1,5 +1,5 @@
 /* The rows that describe a model's parameters, and their initial values. */
-#include "tensor/tensor.h"
+#include "tensor/param_table.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -37,7 +37,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     if (status)
         return status;
     const struct param_store *adapter = run->trainee ? trainee->store : NULL;
-    int64_t trained = adapter ? adapter->flat_elements : of_model.flat_elements;
+    int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
     optimizer_plan(rank, trained);
     int shards = options.layer_shards ? options.layer_shards : 1;
     double share = adapter ? frozen_share : 1;
@@ -48,14 +48,14 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
         .optimizer =
-            optimizer_bytes(trained / shards, adapter ? adapter->table->count : of_model.table_rows, options.dtype),
+            optimizer_bytes(trained / shards, adapter ? adapter->map.table->count : of_model.table_rows, options.dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
                        (adapter ? trainee->bytes : 0),
         .workspace = rank->workspace_needed,
         .data = batch_bytes(run, rank->grid.data) + run->tuning_bytes + of_data.maps + of_data.process,
         .of_data = of_data,
-        .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->table, false) : 0),
-        .trainable_parameters = adapter ? param_table_elements(adapter->table, true) : of_model.parameters,
+        .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->map.table, false) : 0),
+        .trainable_parameters = adapter ? param_table_elements(adapter->map.table, true) : of_model.parameters,
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
         .head_flops_per_token = model_head_flops_per_token(&run->config.model) * share,
     };

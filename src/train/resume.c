@@ -20,8 +20,9 @@ struct pieces {
 /* The piece that has some of a parameter, if any has: a bucket holds parameters whole. */
 static const struct ckpt_array *array_of(const struct pieces *pieces, int param) {
     const struct gradient_sync *sync = pieces->sync;
-    return &pieces
-                ->arrays[sync->piece_count ? gradient_sync_piece(sync, sync->store->offset[param]) - sync->pieces : 0];
+    return &pieces->arrays[sync->piece_count
+                               ? gradient_sync_piece(sync, sync->store->map.places[param].offset) - sync->pieces
+                               : 0];
 }
 
 static int piece_rects(void *context, int param, struct ckpt_block *rects) {
@@ -65,7 +66,7 @@ static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *me
                                .threads = device_threads(trainer->device),
                                .first = piece->first,
                                .count = piece->count,
-                               .leaves = is_written ? sync->store->part.is_copy : NULL,
+                               .leaves = is_written ? sync->store->map.part.is_copy : NULL,
                                .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
                                .copy_of = train_first_copy(trainer),
                                .leaves_copies = is_written};
@@ -87,7 +88,7 @@ static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix,
 }
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
-    return trainer->run.trainee ? trainer->trainee.state_table : trainer->store->table;
+    return trainer->run.trainee ? trainer->trainee.state_table : trainer->store->map.table;
 }
 
 /* Both moments and the master weights. */
@@ -155,7 +156,7 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
         return trainer->run.trainee->load(trainer->trainee.self, directory, &array);
     int status = ckpt_open_model(directory, &tensors);
     if (!status)
-        status = ckpt_read(tensors, trainer->store->table, &array, 1);
+        status = ckpt_read(tensors, trainer->store->map.table, &array, 1);
     ckpt_close(tensors);
     return status;
 }
@@ -186,7 +187,7 @@ static int read_base(struct trainer *trainer) {
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(trainer->run.model_directory, &tensors);
     if (!status)
-        status = ckpt_read(tensors, store->table, &array, 1);
+        status = ckpt_read(tensors, store->map.table, &array, 1);
     ckpt_close(tensors);
     return status;
 }

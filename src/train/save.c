@@ -87,7 +87,7 @@ int train_saver_open(struct trainer *trainer) {
                                      .stream = trainer->rank.exec.stream,
                                      .memory = store->weights,
                                      .dtype = store->dtype,
-                                     .leaves = store->part.is_copy,
+                                     .leaves = store->map.part.is_copy,
                                      .is_copy = trainer->rank.data->rank > 0,
                                      .copy_of = train_first_copy(trainer),
                                      .leaves_copies = true,

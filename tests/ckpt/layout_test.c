@@ -138,9 +138,9 @@ static int part_open(struct part *part, struct run *run, struct comm *world) {
         struct ckpt_flat *flat = &part->flats[a];
         *flat = (struct ckpt_flat){.store = &part->store, .stream = part->stream, .dtype = a ? DTYPE_F32 : run->dtype};
         if (a) /* a shard ends anywhere, also inside a row */
-            flat->first = param_share(part->store.flat_elements, part->place.data, grid->data);
-        flat->count = a ? param_share(part->store.flat_elements, part->place.data + 1, grid->data) - flat->first
-                        : part->store.flat_elements;
+            flat->first = param_share(part->store.map.flat_elements, part->place.data, grid->data);
+        flat->count = a ? param_share(part->store.map.flat_elements, part->place.data + 1, grid->data) - flat->first
+                        : part->store.map.flat_elements;
         status = device_alloc(part->device, flat_bytes(flat), &flat->memory);
         if (!status)
             status = spoil(part, flat);
@@ -165,11 +165,12 @@ static int each_of_param(struct part *part, int a, int p, char *values,
     const struct ckpt_flat *flat = &part->flats[a];
     size_t width = dtype_bytes(flat->dtype);
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&part->store.part, &part->table, p, rects);
+    int count = param_part_rects(&part->store.map.part, &part->table, p, rects);
     for (int i = 0; i < count; i++)
         for (int64_t r = 0; r < rects[i].rows; r++)
             for (int64_t c = 0; c < rects[i].columns; c++) {
-                int64_t at = part->store.offset[p] + (rects[i].local_row + r) * rects[i].columns + c - flat->first;
+                int64_t at =
+                    part->store.map.places[p].offset + (rects[i].local_row + r) * rects[i].columns + c - flat->first;
                 if (at < 0 || at >= flat->count)
                     continue;
                 uint32_t word = word_of(a, p, rects[i].row + r, rects[i].column + c);

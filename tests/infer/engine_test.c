@@ -48,7 +48,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     struct param_store *store = model_store(model);
     struct ckpt_flat flat = {.store = store, .stream = rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    test_ok(ckpt_read(base.tensors, store->table, &array, 1));
+    test_ok(ckpt_read(base.tensors, store->map.table, &array, 1));
     pretrained_close(&base);
     for (int i = 0; i < count; i++) {
         tokens[i] = token_at(text, i);

@@ -79,7 +79,7 @@ static void load_base(struct trained *t) {
         .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
 }
 

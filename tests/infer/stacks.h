@@ -145,7 +145,7 @@ static inline void trained_open(struct trained *t, const struct stack *stack) {
         .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
     test_ok(peft_allocate(t->peft));
     peft_set_base(t->peft, store);

@@ -22,8 +22,8 @@ static double *expected_values(const struct golden *g, const char *name, int64_t
 /* A gradient's largest error over the largest entry of the file's tensor, or with `of_whole` of all tensors that the
  * parameter comes from; the file's orientation is that of the slice. */
 static double gradient_error(const struct test_values *values, const struct golden *g, int id, bool of_whole) {
-    const struct param *row = &values->store->table->rows[id];
-    const float *gradient = values->gradients + values->store->offset[id];
+    const struct param *row = &values->store->map.table->rows[id];
+    const float *gradient = values->gradients + values->store->map.places[id].offset;
     int64_t columns = row->shape[1];
     double worst = 0, worst_error = 0, whole_scale = 0;
     for (int i = 0; i < row->slice_count; i++) {

@@ -56,7 +56,7 @@ struct answer {
 /* Gradients as a step before may have left them. */
 static int spoil_gradients(struct test_model *t) {
     struct test_values values = test_model_values(t);
-    for (int64_t i = 0; i < values.store->flat_elements; i++)
+    for (int64_t i = 0; i < values.store->map.flat_elements; i++)
         values.gradients[i] = 3;
     return test_values_put(&values, t->rank.exec.stream);
 }
@@ -150,9 +150,9 @@ static void a_batch_that_counts_nothing_gives_zeros(void **state) {
     test_ok(model_loss(t.model, &loss));
     assert_true(loss == 0);
     struct test_values values = test_model_values(&t);
-    for (int i = 0; i < values.store->table->count; i++)
+    for (int i = 0; i < values.store->map.table->count; i++)
         for (int64_t e = 0; e < param_local_elements(values.store, i); e++)
-            assert_true(values.gradients[values.store->offset[i] + e] == 0);
+            assert_true(values.gradients[values.store->map.places[i].offset + e] == 0);
     test_values_free(&values);
     test_model_close(&t);
 }

@@ -78,11 +78,11 @@ static float *fill(struct scene *s, uint32_t site, int64_t first, int64_t rows, 
 static int fill_weights(struct test_model *t, enum layer layer) {
     struct test_values values = test_model_values(t);
     const struct param_store *store = values.store;
-    for (int id = 0; id < store->table->count; id++) {
-        const struct param *row = &store->table->rows[id];
-        float *weight = values.weights + store->offset[id];
+    for (int id = 0; id < store->map.table->count; id++) {
+        const struct param *row = &store->map.table->rows[id];
+        float *weight = values.weights + store->map.places[id].offset;
         struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, id, rects);
+        int count = param_part_rects(&store->map.part, store->map.table, id, rects);
         bool is_silent = layer == ATTENTION && strstr(row->name, "fc2"); /* a block without an MLP */
         for (int r = 0; r < count; r++)
             for (int64_t i = 0; i < rects[r].rows; i++)
@@ -189,7 +189,7 @@ static int norm(struct scene *s, const struct scene *whole) {
 static void map_columns(const struct scene *s, const struct linear *linear, int64_t map[WIDEST]) {
     const struct param_store *store = &s->test.model->store;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->part, store->table, linear->weight, rects);
+    int count = param_part_rects(&store->map.part, store->map.table, linear->weight, rects);
     for (int r = 0; r < count; r++)
         if (linear->split == LINEAR_COLUMN)
             for (int64_t i = 0; i < rects[r].rows; i++)

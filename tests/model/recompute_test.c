@@ -50,7 +50,7 @@ static struct outcome train(struct model_recompute recompute) {
         test_ok(model_loss(t.model, &outcome.losses[micro]));
     }
     const struct param_store *store = model_store(t.model);
-    outcome.count = store->flat_elements;
+    outcome.count = store->map.flat_elements;
     outcome.activations = plan.activations;
     outcome.gradients = test_copy(t.rank.exec.stream, store->gradients, param_gradient_bytes(store));
     test_model_close(&t);

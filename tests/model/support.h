@@ -76,7 +76,7 @@ static inline void test_model_load(struct test_model *t, const char *directory) 
     struct ckpt_flat flat = {
         .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
 }
 
@@ -87,9 +87,9 @@ static inline struct test_values test_model_values(struct test_model *t) {
 
 /* A weight or gradient of a parameter, by our name. */
 static inline float *test_weight(const struct test_values *values, const char *name) {
-    int id = param_table_find(values->store->table, name, 0);
+    int id = param_table_find(values->store->map.table, name, 0);
     assert_true(id >= 0);
-    return values->weights + values->store->offset[id];
+    return values->weights + values->store->map.places[id].offset;
 }
 static inline float *test_gradient(const struct test_values *values, const char *name) {
     return values->gradients + (test_weight(values, name) - values->weights);

@@ -119,9 +119,9 @@ static int keep(void *context, int layer) {
     if (layer != snapshot->last - 1)
         return status_fail(STATUS_INVALID, "layer %d behind layer %d", layer, snapshot->last);
     snapshot->last = layer;
-    for (int i = 0; i < store->table->count && !status; i++)
-        if (store->table->rows[i].layer == layer)
-            status = test_read(snapshot->test->rank.exec.stream, snapshot->gradients + store->offset[i],
+    for (int i = 0; i < store->map.table->count && !status; i++)
+        if (store->map.table->rows[i].layer == layer)
+            status = test_read(snapshot->test->rank.exec.stream, snapshot->gradients + store->map.places[i].offset,
                                param_gradient(store, i), (size_t)param_local_elements(store, i) * sizeof(float));
     return status;
 }

@@ -54,9 +54,9 @@ static int check_sums(const struct gradient_sync *sync, const struct rank *rank)
         if (!status)
             status = expect(piece->count * shards == piece->bucket_count, "the size of a piece", piece->first);
         if (!status)
-            status =
-                expect(piece->bucket_first + piece->bucket_count == (next ? next->bucket_first : store->flat_elements),
-                       "the end of a bucket", piece->first);
+            status = expect(piece->bucket_first + piece->bucket_count ==
+                                (next ? next->bucket_first : store->map.flat_elements),
+                            "the end of a bucket", piece->first);
         local += piece->count;
         for (int64_t e = piece->first; e < piece->first + piece->count && !status; e++)
             status = expect(values.gradients[e] == 6 * value(rank->place.tensor, 0, e), "the sum", e);
@@ -69,10 +69,11 @@ static int check_sums(const struct gradient_sync *sync, const struct rank *rank)
 static int check_search(const struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     int status = STATUS_OK;
-    for (int i = 0; i < store->table->count && !status; i++) {
-        const struct sync_piece *piece = gradient_sync_piece(sync, store->offset[i]);
-        status = expect(store->offset[i] >= piece->bucket_first && store->offset[i] + param_local_elements(store, i) <=
-                                                                       piece->bucket_first + piece->bucket_count,
+    for (int i = 0; i < store->map.table->count && !status; i++) {
+        const struct sync_piece *piece = gradient_sync_piece(sync, store->map.places[i].offset);
+        status = expect(store->map.places[i].offset >= piece->bucket_first &&
+                            store->map.places[i].offset + param_local_elements(store, i) <=
+                                piece->bucket_first + piece->bucket_count,
                         "the piece of a parameter", i);
     }
     return status;
@@ -80,7 +81,7 @@ static int check_search(const struct gradient_sync *sync) {
 
 /* The layer of a parameter's first use: a later stage has what stands before the layers for its head alone. */
 static int first_use(const struct gradient_sync *sync, int param) {
-    int layer = sync->store->table->rows[param].layer;
+    int layer = sync->store->map.table->rows[param].layer;
     return layer < 0 && sync->rank->place.pipeline > 0 ? LAYERS : layer;
 }
 
@@ -88,12 +89,13 @@ static int first_use(const struct gradient_sync *sync, int param) {
  * them. */
 static int check_arrived(const struct gradient_sync *sync, int before, int layer) {
     const struct param_store *store = sync->store;
-    float *values = malloc((size_t)store->flat_elements * sizeof *values);
+    float *values = malloc((size_t)store->map.flat_elements * sizeof *values);
     int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     bool have_arrived = true;
-    for (int i = 0; i < store->table->count && !status; i++) {
+    for (int i = 0; i < store->map.table->count && !status; i++) {
         int use = first_use(sync, i);
-        int64_t count = use > before && use <= layer ? param_local_elements(store, i) : 0, first = store->offset[i];
+        int64_t count = use > before && use <= layer ? param_local_elements(store, i) : 0,
+                first = store->map.places[i].offset;
         if (count)
             status = test_read(sync->rank->exec.stream, values, (float *)store->weights + first,
                                (size_t)count * sizeof *values);
@@ -142,7 +144,7 @@ static int check_weights(struct gradient_sync *sync) {
     if (!status)
         status = gradient_sync_gather_weights(sync);
     struct test_values values = test_values(sync->store, stream);
-    for (int64_t e = 0; e < sync->store->flat_elements && !status; e++)
+    for (int64_t e = 0; e < sync->store->map.flat_elements && !status; e++)
         status = expect(values.weights[e] == value(0, 0, e), "the gathered weight", e);
     test_values_free(&values);
     return status;
@@ -154,10 +156,11 @@ static int set_layer(const struct gradient_sync *sync, int layer, bool is_garbag
     const struct rank *rank = sync->rank;
     float *values = malloc(param_gradient_bytes(store));
     int status = values ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    for (int i = 0; i < store->table->count && !status; i++) {
-        int64_t count = store->table->rows[i].layer == layer ? param_local_elements(store, i) : 0;
+    for (int i = 0; i < store->map.table->count && !status; i++) {
+        int64_t count = store->map.table->rows[i].layer == layer ? param_local_elements(store, i) : 0;
         for (int64_t e = 0; e < count; e++)
-            values[e] = is_garbage ? -1e6f : value(rank->place.tensor, rank->place.data, store->offset[i] + e);
+            values[e] =
+                is_garbage ? -1e6f : value(rank->place.tensor, rank->place.data, store->map.places[i].offset + e);
         if (count)
             status = test_write(rank->exec.stream, param_gradient(store, i), values, (size_t)count * sizeof *values);
     }
@@ -168,7 +171,7 @@ static int set_layer(const struct gradient_sync *sync, int layer, bool is_garbag
 static int set_all(const struct gradient_sync *sync) {
     const struct rank *rank = sync->rank;
     struct test_values values = test_values(sync->store, rank->exec.stream);
-    for (int64_t e = 0; e < sync->store->flat_elements; e++)
+    for (int64_t e = 0; e < sync->store->map.flat_elements; e++)
         values.gradients[e] = value(rank->place.tensor, rank->place.data, e);
     return test_values_put(&values, rank->exec.stream);
 }

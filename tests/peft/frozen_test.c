@@ -32,10 +32,10 @@ static void note(size_t number, const void *argument, size_t bytes) {
         if (p < first || p >= first + param_weight_bytes(base))
             continue;
         int64_t element = (p - first) / (int64_t)dtype_bytes(base->dtype);
-        for (int id = 0; id < base->table->count; id++) {
-            int layer = base->table->rows[id].layer;
-            if (layer >= 0 && layer < LAYERS && element >= base->offset[id] &&
-                element < base->offset[id] + param_local_elements(base, id))
+        for (int id = 0; id < base->map.table->count; id++) {
+            int layer = base->map.table->rows[id].layer;
+            if (layer >= 0 && layer < LAYERS && element >= base->map.places[id].offset &&
+                element < base->map.places[id].offset + param_local_elements(base, id))
                 noted.reads[layer] = true;
         }
     }
@@ -248,12 +248,12 @@ static void the_base_has_no_memory_for_gradients(void **state) {
     struct param_store *base = model_store(run.model), *own = peft_store(run.peft);
     assert_null(base->gradients);
     assert_int_equal(param_gradient_bytes(base), 0);
-    for (int id = 0; id < base->table->count; id++) {
+    for (int id = 0; id < base->map.table->count; id++) {
         assert_false(param_trains(base, id));
         assert_null(param_gradient(base, id));
     }
-    assert_int_equal(param_gradient_bytes(own), own->flat_elements * (int64_t)sizeof(float));
-    assert_true(own->flat_elements < base->flat_elements / 4);
+    assert_int_equal(param_gradient_bytes(own), own->map.flat_elements * (int64_t)sizeof(float));
+    assert_true(own->map.flat_elements < base->map.flat_elements / 4);
     struct rank rank;
     struct model *none;
     struct model_plan plan;
@@ -351,10 +351,10 @@ static struct test_values train_once(struct prompt_run *run, const struct prompt
     test_ok(prompt_open(run, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     const struct param_store *store = peft_store(run->peft);
     struct test_values values = test_values(store, run->rank.exec.stream);
-    for (int id = 0; id < store->table->count && same; id++)
+    for (int id = 0; id < store->map.table->count && same; id++)
         for (int64_t e = 0; e < param_local_elements(store, id); e++)
-            values.weights[store->offset[id] + e] =
-                id < same->store->table->count ? same->weights[same->store->offset[id] + e] : 1;
+            values.weights[store->map.places[id].offset + e] =
+                id < same->store->map.table->count ? same->weights[same->store->map.places[id].offset + e] : 1;
     test_ok(test_values_put(&values, run->rank.exec.stream));
     test_ok(peft_begin(run->peft));
     prompt_batch(run->peft, 0, &batch);
@@ -374,8 +374,9 @@ static void where_the_backward_ends_changes_no_gradient(void **state) {
         both = stack;
         both.adapters[both.count++] = lowest_scale;
         struct test_values ours = train_once(&run, &stack, NULL), all = train_once(&whole, &both, &ours);
-        for (int id = 0; id < ours.store->table->count; id++)
-            assert_memory_equal(ours.gradients + ours.store->offset[id], all.gradients + all.store->offset[id],
+        for (int id = 0; id < ours.store->map.table->count; id++)
+            assert_memory_equal(ours.gradients + ours.store->map.places[id].offset,
+                                all.gradients + all.store->map.places[id].offset,
                                 (size_t)param_local_elements(ours.store, id) * sizeof(float));
         test_values_free(&ours);
         test_values_free(&all);

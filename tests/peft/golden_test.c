@@ -54,17 +54,17 @@ static void load_base(struct tuned *t) {
         .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(t->golden.base, &tensors));
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
 }
 
 static void load_adapter(struct tuned *t) {
     struct test_values all = test_values(t->store, t->rank.exec.stream);
-    for (int id = 0; id < t->store->table->count; id++) {
-        const struct param *row = &t->store->table->rows[id];
+    for (int id = 0; id < t->store->map.table->count; id++) {
+        const struct param *row = &t->store->map.table->rows[id];
         double *values = golden_param(&t->golden, row, GOLDEN_START);
         for (int64_t i = 0; i < param_elements(row); i++)
-            all.weights[t->store->offset[id] + i] = (float)values[i];
+            all.weights[t->store->map.places[id].offset + i] = (float)values[i];
         free(values);
     }
     test_ok(test_values_put(&all, t->rank.exec.stream));
@@ -85,12 +85,12 @@ static void tuned_open(struct tuned *t, const char *name) {
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(peft_open(&adapters, &t->rank, &t->peft));
     t->store = peft_store(t->peft);
-    optimizer_plan(&t->rank, t->store->flat_elements);
+    optimizer_plan(&t->rank, t->store->map.flat_elements);
     options.hooks = peft_hooks(t->peft);
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
     test_ok(peft_allocate(t->peft));
     assert_int_equal(peft_virtual_tokens(t->peft), g->virtual_tokens);
-    golden_covers(g, t->store->table);
+    golden_covers(g, t->store->map.table);
     load_base(t);
     peft_set_base(t->peft, model_store(t->model));
     load_adapter(t);
@@ -142,10 +142,10 @@ static double backward(struct tuned *t, bool is_split) {
 
 static void check_params(struct tuned *t, enum golden_kind kind, double bound, const char *what) {
     struct test_values all = test_values(t->store, t->rank.exec.stream);
-    for (int id = 0; id < t->store->table->count; id++) {
-        const struct param *row = &t->store->table->rows[id];
+    for (int id = 0; id < t->store->map.table->count; id++) {
+        const struct param *row = &t->store->map.table->rows[id];
         double *expected = golden_param(&t->golden, row, kind);
-        const float *ours = (kind == GOLDEN_GRADIENT ? all.gradients : all.weights) + t->store->offset[id];
+        const float *ours = (kind == GOLDEN_GRADIENT ? all.gradients : all.weights) + t->store->map.places[id].offset;
         double error = test_max_error(ours, expected, (size_t)param_elements(row));
         if (!(error <= bound))
             fail_msg("%s: %s %s is off by %g of its largest", t->golden.name, what, row->name, error);

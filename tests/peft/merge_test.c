@@ -35,7 +35,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(output, &tensors));
     assert_int_equal(ckpt_dtype(tensors), DTYPE_F32);
-    test_ok(ckpt_read(tensors, store->table, &array, 1));
+    test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);
     struct model_batch batch = golden_batch(&golden, -1);
     double *expected = golden_expected(&golden, "logits", &count);

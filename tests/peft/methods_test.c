@@ -108,9 +108,9 @@ static void run_single(struct single *s, const struct tuned_options *options) {
 /* Sums of 24 to 300 fp32 products in another order, twice one behind the other. */
 static int compare(const struct tuned *tuned, const struct test_values *whole) {
     int moved = 0, status = test_compare_gradients(tuned->store, tuned->rank->exec.stream, whole, 5e-6f, &moved);
-    if (!status && moved < whole->store->table->count)
-        status =
-            status_fail(STATUS_INVALID, "%d parameters have no gradient at all", whole->store->table->count - moved);
+    if (!status && moved < whole->store->map.table->count)
+        status = status_fail(STATUS_INVALID, "%d parameters have no gradient at all",
+                             whole->store->map.table->count - moved);
     return status;
 }
 
@@ -245,9 +245,9 @@ static void run_chunks(struct single *first, struct single *second, double *loss
 /* What a stage has; what it does not have is empty. */
 static void check_stage(const struct named *method, const struct tuned *stage, const struct test_values *whole,
                         int layer) {
-    assert_int_equal(stage->store->table->count, whole->store->table->count);
-    for (int id = 0; id < stage->store->table->count; id++)
-        if (layer >= 0 && stage->store->table->rows[id].layer != layer)
+    assert_int_equal(stage->store->map.table->count, whole->store->map.table->count);
+    for (int id = 0; id < stage->store->map.table->count; id++)
+        if (layer >= 0 && stage->store->map.table->rows[id].layer != layer)
             assert_int_equal(param_local_elements(stage->store, id), 0);
     int status = compare(stage, whole);
     if (status)
@@ -293,20 +293,20 @@ static void stages_equal_the_whole(void **state) {
 /* DoRA's norms count as constants, so they are not measured again, but for a magnitude. */
 static double loss_with(struct single *s, int id, int64_t element, float value) {
     const struct param_store *store = s->tuned.store;
-    bool is_magnitude = strstr(store->table->rows[id].name, "magnitude") != NULL;
+    bool is_magnitude = strstr(store->map.table->rows[id].name, "magnitude") != NULL;
     double loss;
-    test_ok(
-        test_write(s->rank.exec.stream, (float *)store->weights + store->offset[id] + element, &value, sizeof value));
+    test_ok(test_write(s->rank.exec.stream, (float *)store->weights + store->map.places[id].offset + element, &value,
+                       sizeof value));
     test_ok(is_magnitude ? tuned_run(&s->tuned, true, &loss) : tuned_pass(&s->tuned, true, &loss));
     return loss;
 }
 
 /* Central differences, dropout in force: masks are the same in every pass. */
 static void check_differences(const char *name, struct single *s, const struct test_values *values, int id) {
-    const struct param *row = &values->store->table->rows[id];
+    const struct param *row = &values->store->map.table->rows[id];
     int64_t elements = param_elements(row);
     for (int64_t e = 0; e < elements; e += 1 + elements / 2) {
-        int64_t at = values->store->offset[id] + e;
+        int64_t at = values->store->map.places[id].offset + e;
         double h = 0.01, plus = loss_with(s, id, e, values->weights[at] + (float)h),
                minus = loss_with(s, id, e, values->weights[at] - (float)h);
         test_ok(
@@ -328,7 +328,7 @@ static void gradients_equal_differences(void **state) {
             continue;
         run_single(&s, &options);
         struct test_values values = values_of(&s);
-        for (int id = 0; id < values.store->table->count; id++)
+        for (int id = 0; id < values.store->map.table->count; id++)
             check_differences(methods[i].name, &s, &values, id);
         test_values_free(&values);
         close_single(&s);
@@ -387,9 +387,9 @@ static void check_mask(const struct single *s, int64_t layer, int projection, co
     const struct param_store *store = s->tuned.store;
     char row[PARAM_NAME_BYTES];
     snprintf(row, sizeof row, "layers.%lld.%s.lora_A", (long long)layer, name);
-    int id = param_table_find(store->table, row, 0), kept = 0;
+    int id = param_table_find(store->map.table, row, 0), kept = 0;
     assert_true(id >= 0);
-    int64_t in = store->table->rows[id].shape[1];
+    int64_t in = store->map.table->rows[id].shape[1];
     float *gradient = test_copy(s->rank.exec.stream, param_gradient(store, id), (size_t)in * sizeof *gradient);
     uint32_t site = (1u << 23) + (uint32_t)(layer * 4 + projection);
     for (int64_t j = 0; j < in; j++) {
@@ -474,11 +474,11 @@ static void lora_plus_gives_b_its_own_rate(void **state) {
     test_ok(optimizer_reset(&optimizer));
     test_ok(optimizer_step(&optimizer, lr, &norm));
     struct test_values after = values_of(&s);
-    for (int id = 0; id < store->table->count; id++) {
-        double rate = strstr(store->table->rows[id].name, "lora_B") ? 16 * lr : lr;
-        float moved = fabsf(after.weights[store->offset[id]] - before.weights[store->offset[id]]);
+    for (int id = 0; id < store->map.table->count; id++) {
+        double rate = strstr(store->map.table->rows[id].name, "lora_B") ? 16 * lr : lr;
+        float moved = fabsf(after.weights[store->map.places[id].offset] - before.weights[store->map.places[id].offset]);
         if (!(fabs((double)moved - rate) <= 1e-3 * rate))
-            fail_msg("%s moved by %g, expected %g", store->table->rows[id].name, (double)moved, rate);
+            fail_msg("%s moved by %g, expected %g", store->map.table->rows[id].name, (double)moved, rate);
     }
     test_values_free(&before);
     test_values_free(&after);
@@ -571,7 +571,7 @@ static int64_t count_parameters(const struct counted *c, bool is_large) {
     test_ok(device_open(test_device(), 0, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(peft_open(&stack, &rank, &peft));
-    int64_t count = param_table_elements(peft_store(peft)->table, true);
+    int64_t count = param_table_elements(peft_store(peft)->map.table, true);
     peft_close(peft);
     rank_close(&rank);
     device_close(device);

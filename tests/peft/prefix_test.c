@@ -58,11 +58,11 @@ static void keys_and_values_are_the_files_columns(void **state) {
         test_ok(hook->prefix(hook->self, 0, l, &prefix));
         assert_int_equal(prefix.tokens, 3);
         for (int which = 0; which < 2; which++) {
-            const struct param_slice *slice = &store->table->rows[l].slices[which];
+            const struct param_slice *slice = &store->map.table->rows[l].slices[which];
             assert_string_equal(slice->name, "prompt_embeddings");
             assert_true(slice->is_transposed && slice->file_rows == 2 * LAYERS * C);
             assert_int_equal(slice->file_start, (2 * l + which) * C);
-            const float *features = values.weights + store->offset[l] + slice->row * 3;
+            const float *features = values.weights + store->map.places[l].offset + slice->row * 3;
             float given[3 * C];
             test_ok(test_read(run.rank.exec.stream, given, which ? prefix.v : prefix.k, sizeof given));
             for (int64_t e = 0; e < 3 * C; e++)
@@ -81,7 +81,7 @@ static void parameters_equal_the_formulas(void **state) {
         struct prompt_stack stack = stack_of(is_projected, V);
         struct prompt_run run;
         test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-        assert_int_equal(param_table_elements(peft_store(run.peft)->table, true), expected[is_projected]);
+        assert_int_equal(param_table_elements(peft_store(run.peft)->map.table, true), expected[is_projected]);
         prompt_close(&run);
     }
 }

@@ -247,9 +247,9 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
     test_ok(model_initialise(served.model, 77));
     prompt_save_and_load(run.peft, stack, served.peft);
     struct param_store *store = peft_store(served.peft);
-    for (int i = 0; i < store->table->count; i++)
-        for (int s = 0; s < store->table->rows[i].slice_count; s++)
-            assert_string_equal(store->table->rows[i].slices[s].name, "prompt_embeddings");
+    for (int i = 0; i < store->map.table->count; i++)
+        for (int s = 0; s < store->map.table->rows[i].slice_count; s++)
+            assert_string_equal(store->map.table->rows[i].slices[s].name, "prompt_embeddings");
     prompt_logits(&served, folded);
     assert_memory_equal(logits, folded, ROWS_MOST * VOCAB * sizeof *logits);
     free(logits);
@@ -280,8 +280,9 @@ static inline double prompt_difference(struct prompt_run *run, float *device, fl
  * show. */
 static inline void prompt_check_direction(struct prompt_run *run, int id, const struct test_values *all) {
     struct param_store *store = peft_store(run->peft);
-    float *device = (float *)store->weights + store->offset[id];
-    const float *gradient = all->gradients + store->offset[id], *kept = all->weights + store->offset[id];
+    float *device = (float *)store->weights + store->map.places[id].offset;
+    const float *gradient = all->gradients + store->map.places[id].offset,
+                *kept = all->weights + store->map.places[id].offset;
     int64_t count = param_local_elements(store, id);
     double length = 0, loss[2];
     float *values = malloc((size_t)count * sizeof *values);
@@ -299,8 +300,8 @@ static inline void prompt_check_direction(struct prompt_run *run, int id, const 
     free(values);
     double numeric = length > 0 ? (loss[1] - loss[0]) / (2 * step) : 0;
     if (!(fabs(numeric - length) <= 1e-5 + 0.03 * length))
-        fail_msg("%s: along its gradient of length %g the loss has a slope of %g", store->table->rows[id].name, length,
-                 numeric);
+        fail_msg("%s: along its gradient of length %g the loss has a slope of %g", store->map.table->rows[id].name,
+                 length, numeric);
 }
 
 /* Some elements of every parameter. fp32 losses around 5 carry 5e-7: differences are good to about 5e-5; where a ReLU
@@ -312,21 +313,24 @@ static inline void prompt_check_differences(const struct prompt_stack *stack) {
     test_ok(prompt_train(&run, false, &loss));
     struct param_store *store = peft_store(run.peft);
     struct test_values all = test_values(store, run.rank.exec.stream);
-    for (int i = 0; i < store->table->count; i++) {
+    for (int i = 0; i < store->map.table->count; i++) {
         int64_t count = param_local_elements(store, i), step = count / 5 + 1;
         double largest = 0;
         for (int64_t e = 0; e < count; e++)
-            largest = fmax(largest, fabs((double)all.gradients[store->offset[i] + e]));
-        bool is_state = strstr(store->table->rows[i].name, "weight_hh") != NULL; /* of one token: there is none */
+            largest = fmax(largest, fabs((double)all.gradients[store->map.places[i].offset + e]));
+        bool is_state = strstr(store->map.table->rows[i].name, "weight_hh") != NULL; /* of one token: there is none */
         if (largest == 0 && !(is_state && peft_virtual_tokens(run.peft) == 1))
-            fail_msg("%s has no gradient", store->table->rows[i].name);
+            fail_msg("%s has no gradient", store->map.table->rows[i].name);
         prompt_check_direction(&run, i, &all);
         for (int64_t e = 0; e < count; e += step) {
-            float *device = (float *)store->weights + store->offset[i] + e, value = all.weights[store->offset[i] + e];
-            double ours = all.gradients[store->offset[i] + e], numeric = prompt_difference(&run, device, value, 0.01f);
+            float *device = (float *)store->weights + store->map.places[i].offset + e,
+                  value = all.weights[store->map.places[i].offset + e];
+            double ours = all.gradients[store->map.places[i].offset + e],
+                   numeric = prompt_difference(&run, device, value, 0.01f);
             bool is_close = fabs(numeric - ours) <= 1e-4 + 5e-3 * fabs(ours);
             if (!is_close && fabs((numeric = prompt_difference(&run, device, value, 0.001f)) - ours) > 1e-3)
-                fail_msg("%s, element %lld: %g, numeric %g", store->table->rows[i].name, (long long)e, ours, numeric);
+                fail_msg("%s, element %lld: %g, numeric %g", store->map.table->rows[i].name, (long long)e, ours,
+                         numeric);
         }
     }
     test_values_free(&all);
@@ -347,12 +351,12 @@ struct prompt_layout {
  * DoRA's norms), gradients within 2e-5 of the largest entry. */
 static inline int prompt_compare_param(const struct test_values *ours, const struct test_values *whole, int id) {
     const struct param_store *store = ours->store;
-    const struct param *row = &store->table->rows[id];
-    int64_t at = store->offset[id], whole_at = whole->store->offset[id];
+    const struct param *row = &store->map.table->rows[id];
+    int64_t at = store->map.places[id].offset, whole_at = whole->store->map.places[id].offset;
     const float *gradient = ours->gradients + at, *expected = whole->gradients + whole_at;
     const float *weight = ours->weights + at, *whole_weight = whole->weights + whole_at;
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->part, store->table, id, rects);
+    int count = param_part_rects(&store->map.part, store->map.table, id, rects);
     float rounding = strstr(row->name, "magnitude") ? 1e-6f : 0; /* norms, whose sums ranks share */
     float largest = 0;
     for (int64_t e = 0; e < param_elements(row); e++)
@@ -375,7 +379,7 @@ static inline int prompt_compare_param(const struct test_values *ours, const str
 static inline int prompt_compare(struct prompt_run *run, const struct test_values *whole) {
     struct test_values ours = test_values(peft_store(run->peft), run->rank.exec.stream);
     int status = STATUS_OK;
-    for (int id = 0; id < ours.store->table->count && !status; id++)
+    for (int id = 0; id < ours.store->map.table->count && !status; id++)
         status = prompt_compare_param(&ours, whole, id);
     test_values_free(&ours);
     return status;

@@ -85,8 +85,8 @@ static void both_free(struct both *both) {
 
 static const float *row_of_base(const struct both *both, int64_t token) {
     const struct param_store *store = both->base.store;
-    int id = param_table_find(store->table, "embedding.token.weight", 0);
-    return both->base.weights + store->offset[id] + token * store->shape[id][1];
+    int id = param_table_find(store->map.table, "embedding.token.weight", 0);
+    return both->base.weights + store->map.places[id].offset + token * store->map.places[id].shape[1];
 }
 
 static void a_prompt_starts_as_the_rows_of_a_text(void **state) {
@@ -99,8 +99,8 @@ static void a_prompt_starts_as_the_rows_of_a_text(void **state) {
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *store = peft_store(run.peft);
     struct both both = values_of(&run);
-    const float *rows = both.adapters.weights + store->offset[0];
-    int64_t C = store->shape[0][1];
+    const float *rows = both.adapters.weights + store->map.places[0].offset;
+    int64_t C = store->map.places[0].shape[1];
     for (int i = 0; i < 5; i++)
         assert_memory_equal(rows + i * C, row_of_base(&both, text[i % 3]), (size_t)C * sizeof *rows);
     both_free(&both);
@@ -115,9 +115,9 @@ static void a_prompt_starts_in_the_vocabulary_unless_told(void **state) {
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *store = peft_store(run.peft);
     struct both both = values_of(&run);
-    int64_t C = store->shape[0][1], different = 0, last = -1;
+    int64_t C = store->map.places[0].shape[1], different = 0, last = -1;
     for (int i = 0; i < 6; i++) {
-        const float *row = both.adapters.weights + store->offset[0] + i * C;
+        const float *row = both.adapters.weights + store->map.places[0].offset + i * C;
         int64_t token = 0;
         while (token < VOCAB && memcmp(row, row_of_base(&both, token), (size_t)C * sizeof *row) != 0)
             token++;
@@ -162,7 +162,7 @@ static int64_t parameters(struct peft_config config) {
     struct prompt_stack stack = one(config);
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
-    int64_t count = param_table_elements(peft_store(run.peft)->table, true);
+    int64_t count = param_table_elements(peft_store(run.peft)->map.table, true);
     prompt_close(&run);
     return count;
 }

@@ -101,10 +101,10 @@ static int fill(void *context, int id) {
     struct param_store *store = model_store(o->model);
     int status = param_initialise(store, o->rank.exec.stream, 77, id);
     const void *values = param_borrow(store, id).data;
-    if (!status && id == param_table_find(store->table, place->weight, 0))
+    if (!status && id == param_table_find(store->map.table, place->weight, 0))
         status =
             test_read(o->rank.exec.stream, o->weight, values, (size_t)(place->in * place->out) * sizeof *o->weight);
-    if (!status && id == param_table_find(store->table, place->bias, 0))
+    if (!status && id == param_table_find(store->map.table, place->bias, 0))
         status = test_read(o->rank.exec.stream, o->bias, values, (size_t)place->out * sizeof *o->bias);
     param_return(store, id);
     return status;
@@ -155,17 +155,17 @@ struct adapters {
 };
 
 static uint16_t *weights_of(const struct adapters *adapters, const char *name) {
-    int id = param_table_find(adapters->store->table, name, 0);
+    int id = param_table_find(adapters->store->map.table, name, 0);
     assert_true(id >= 0);
-    return adapters->weights + adapters->store->offset[id];
+    return adapters->weights + adapters->store->map.places[id].offset;
 }
 
 static void run_place(struct opened *o, const struct place *place, const uint16_t *x, bool has_hooks, uint16_t *y) {
     size_t in_bytes = (size_t)(ROWS * place->in) * sizeof *x, out_bytes = (size_t)(ROWS * place->out) * sizeof *y;
     static const struct hook_list none;
     struct param_store *store = model_store(o->model);
-    struct linear linear = {.weight = param_table_find(store->table, place->weight, 0),
-                            .bias = param_table_find(store->table, place->bias, 0),
+    struct linear linear = {.weight = param_table_find(store->map.table, place->weight, 0),
+                            .bias = param_table_find(store->map.table, place->bias, 0),
                             .in = place->in,
                             .out = place->out,
                             .split = place->place == ATTACH_FC2 ? LINEAR_ROW : LINEAR_COLUMN};
@@ -259,10 +259,10 @@ static void check(int count, enum model_use use) {
         run_place(&o, place, x, true, y);
         assert_memory_equal(y, base, (size_t)(ROWS * place->out) * sizeof *y);
         struct param_store *store = peft_store(o.peft);
-        struct adapters adapters = {store, calloc((size_t)store->flat_elements, sizeof *adapters.weights)};
-        for (int id = 0; id < store->table->count; id++)
+        struct adapters adapters = {store, calloc((size_t)store->map.flat_elements, sizeof *adapters.weights)};
+        for (int id = 0; id < store->map.table->count; id++)
             for (int64_t e = 0; e < param_local_elements(store, id); e++)
-                adapters.weights[store->offset[id] + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
+                adapters.weights[store->map.places[id].offset + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
         test_ok(test_write(o.rank.exec.stream, store->weights, adapters.weights, param_weight_bytes(store)));
         run_place(&o, place, x, true, y);
         check_place(&o, &adapters, place, count, x, y);

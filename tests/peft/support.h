@@ -54,16 +54,16 @@ static inline float tuned_draw(int id, int64_t element) {
 /* Adds draws to every value of an fp32 store; keyed by the elements of the whole parameters. */
 static inline int tuned_shake(struct param_store *store, struct stream *stream, float size) {
     struct test_values all = test_values(store, stream);
-    for (int id = 0; id < store->table->count; id++) {
+    for (int id = 0; id < store->map.table->count; id++) {
         struct param_rect rects[PARAM_MAX_SLICES];
-        int count = param_part_rects(&store->part, store->table, id, rects);
-        float *values = all.weights + store->offset[id];
+        int count = param_part_rects(&store->map.part, store->map.table, id, rects);
+        float *values = all.weights + store->map.places[id].offset;
         for (int r = 0; r < count; r++)
             for (int64_t y = 0; y < rects[r].rows; y++)
                 for (int64_t x = 0; x < rects[r].columns; x++)
                     values[(rects[r].local_row + y) * rects[r].columns + x] +=
                         size *
-                        tuned_draw(id, (rects[r].row + y) * store->table->rows[id].shape[1] + rects[r].column + x);
+                        tuned_draw(id, (rects[r].row + y) * store->map.table->rows[id].shape[1] + rects[r].column + x);
     }
     return test_values_put(&all, stream);
 }
@@ -122,8 +122,8 @@ static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
         status = tuned_pass(t, has_dropout, loss);
     if (!status)
         status = peft_end(t->peft);
-    for (int i = 0; i < t->store->table->count && !status; i++)
-        if (t->store->table->rows[i].sums_over_tensor && param_trains(t->store, i))
+    for (int i = 0; i < t->store->map.table->count && !status; i++)
+        if (t->store->map.table->rows[i].sums_over_tensor && param_trains(t->store, i))
             status = rank_sum(t->rank, t->rank->tensor, param_gradient(t->store, i), param_local_elements(t->store, i),
                               DTYPE_F32);
     return status;

@@ -43,12 +43,12 @@ static inline int test_compare_gradients(const struct param_store *store, struct
                                          const struct test_values *whole, float bound, int *moved) {
     struct test_values ours = test_values(store, stream);
     int count = 0, status = STATUS_OK;
-    for (int id = 0; id < store->table->count && !status; id++) {
-        const struct param *row = &store->table->rows[id];
-        const float *gradient = ours.gradients + store->offset[id];
-        const float *expected = whole->gradients + whole->store->offset[id];
+    for (int id = 0; id < store->map.table->count && !status; id++) {
+        const struct param *row = &store->map.table->rows[id];
+        const float *gradient = ours.gradients + store->map.places[id].offset;
+        const float *expected = whole->gradients + whole->store->map.places[id].offset;
         struct param_rect rects[PARAM_MAX_SLICES];
-        int rect_count = param_part_rects(&store->part, store->table, id, rects);
+        int rect_count = param_part_rects(&store->map.part, store->map.table, id, rects);
         float largest = 0;
         for (int64_t e = 0; e < param_elements(row); e++)
             largest = fmaxf(largest, fabsf(expected[e]));

@@ -1,6 +1,6 @@
 /* Which rectangles of a parameter each rank holds: together all of it, each element once. */
 #include "support/test.h"
-#include "tensor/tensor.h"
+#include "tensor/param_part.h"
 
 enum { MOST_RANKS = 5, MOST_ELEMENTS = 64 * 64 };
 
@@ -100,36 +100,6 @@ static void a_stage_has_nothing_of_what_it_does_not_hold(void **state) {
     assert_int_equal(shape[1], 4);
 }
 
-/* What is cut comes first, copies behind it; each parameter starts at a multiple of 64 elements, none in another. */
-static void a_store_places_cut_parameters_before_copies(void **state) {
-    (void)state;
-    struct param rows[4] = {make_row(PARAM_REPLICATED, 5, 1, 1), make_row(PARAM_SHARD_AXIS0, 31, 7, 1),
-                            make_row(PARAM_REPLICATED, 9, 9, 1), make_row(PARAM_SHARD_AXIS1, 6, 70, 3)};
-    struct param_table table = {.rows = rows, .count = 4};
-    static const int order[4] = {1, 3, 0, 2};
-    struct device *device;
-    test_ok(device_open(test_device(), 0, 1, &device));
-    for (int tensors = 1; tensors <= MOST_RANKS; tensors++)
-        for (int tensor = 0; tensor < tensors; tensor++) {
-            struct param_part part = {.tensor = tensor, .tensors = tensors};
-            struct param_store store;
-            int64_t end = 0;
-            struct param_store_options options = {.table = &table, .part = &part, .device = device};
-            test_ok(param_store_sketch(&store, &options));
-            for (int i = 0; i < 4; i++) {
-                int id = order[i];
-                assert_int_equal(store.offset[id] % 64, 0);
-                assert_true(store.offset[id] >= end && store.offset[id] < end + 64);
-                end = store.offset[id] + param_local_elements(&store, id);
-                if (i == 1)
-                    assert_int_equal(store.sharded_elements, (end + 63) / 64 * 64);
-            }
-            assert_int_equal(store.flat_elements, (end + 63) / 64 * 64);
-            param_store_close(&store);
-        }
-    device_close(device);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_cover_each_element_once),
@@ -137,7 +107,6 @@ int main(void) {
         cmocka_unit_test(copies_are_whole_on_every_rank),
         cmocka_unit_test(slices_are_cut_each_by_itself),
         cmocka_unit_test(a_stage_has_nothing_of_what_it_does_not_hold),
-        cmocka_unit_test(a_store_places_cut_parameters_before_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

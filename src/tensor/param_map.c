@@ -1,0 +1,66 @@
+/* Offsets in the flat arrays of a part, and the runs of its units. */
+#include "tensor/param_map.h"
+
+enum { ALIGN_ELEMENTS = 64 }; /* 64 bytes in every element type, and a shard's cut is a multiple of it */
+
+static int64_t round_up(int64_t elements, int64_t multiple) {
+    return (elements + multiple - 1) / multiple * multiple;
+}
+
+static bool is_cut(const struct param *row) {
+    return row->shard != PARAM_REPLICATED;
+}
+
+/* Offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
+static void place(struct param_map *map, bool of_cut) {
+    int layer = 0;
+    for (int i = 0; i < map->table->count; i++) {
+        const struct param *row = &map->table->rows[i];
+        if (is_cut(row) != of_cut)
+            continue;
+        if (row->layer != layer)
+            map->flat_elements = round_up(map->flat_elements, map->unit_multiple);
+        layer = row->layer;
+        map->places[i].offset = map->flat_elements;
+        map->flat_elements = round_up(map->flat_elements + param_map_elements(map, i), ALIGN_ELEMENTS);
+    }
+    map->flat_elements = round_up(map->flat_elements, map->unit_multiple);
+}
+
+void param_map_make(struct param_map *map, const struct param_map_options *options, struct param_place *places) {
+    *map = (struct param_map){.table = options->table,
+                              .part = options->part ? *options->part : (struct param_part){.tensors = 1},
+                              .places = places,
+                              .unit_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1)};
+    for (int i = 0; i < options->table->count; i++) {
+        places[i].type = options->type;
+        param_part_shape(&map->part, options->table, i, places[i].shape);
+    }
+    place(map, true);
+    map->sharded_elements = map->flat_elements;
+    place(map, false);
+}
+
+int param_map_unit_count(const struct param_table *table) {
+    int last = PARAM_UNIT_FIRST;
+    for (int i = 0; i < table->count; i++)
+        last = table->rows[i].layer > last ? table->rows[i].layer : last;
+    return last - PARAM_UNIT_FIRST + 1;
+}
+
+void param_map_units(const struct param_map *map, struct param_unit *units) {
+    int count = param_map_unit_count(map->table);
+    for (int u = 0; u < count; u++)
+        units[u] = (struct param_unit){0};
+    for (int i = 0; i < map->table->count; i++) {
+        const struct param *row = &map->table->rows[i];
+        struct param_unit *unit = &units[row->layer - PARAM_UNIT_FIRST];
+        int run = is_cut(row) ? 0 : 1;
+        int64_t elements = param_map_elements(map, i), offset = map->places[i].offset;
+        if (!elements)
+            continue;
+        if (!unit->run[run].count)
+            unit->run[run].first = offset;
+        unit->run[run].count = round_up(offset + elements - unit->run[run].first, map->unit_multiple);
+    }
+}
