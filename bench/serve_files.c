@@ -12,8 +12,7 @@ enum { MODEL_ROWS = 16, MOST_ADAPTERS = 4096, ADAPTER_NAME = 32 };
 
 static int write_weights(const struct serve_bench *bench, struct rank *rank, struct model *model, enum dtype dtype) {
     const struct param_store *store = model_store(model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = rank->exec.stream, .memory = store->weights, .dtype = store->dtype};
+    struct ckpt_flat flat = ckpt_flat_weights(store, rank->exec.stream);
     struct ckpt_array weights = ckpt_flat_array(&flat, "", false);
     char *text = NULL;
     int status = model_write_config(&bench->engine.config, dtype, &(const struct model_text_ends){0}, &text);

@@ -9,9 +9,14 @@ static const struct param_store *store_of(const struct fp32_weights *fp32) {
     return &fp32->adapter->peft->store;
 }
 
+/* True when the weights are fp32 themselves, so that there are no copies. */
+static bool is_fp32(const struct fp32_weights *fp32) {
+    return fp32->adapter->peft->dtype == DTYPE_F32;
+}
+
 size_t fp32_bytes(const struct fp32_weights *fp32) {
     const struct param_store *store = store_of(fp32);
-    return store->dtype == DTYPE_F32 ? 0 : (size_t)store->map.flat_elements * sizeof(float);
+    return is_fp32(fp32) ? 0 : (size_t)store->map.flat_elements * sizeof(float);
 }
 
 int fp32_allocate(struct fp32_weights *fp32) {
@@ -28,14 +33,14 @@ void fp32_free(struct fp32_weights *fp32) {
 int fp32_begin(struct fp32_weights *fp32) {
     const struct param_store *store = store_of(fp32);
     int status = STATUS_OK;
-    if (store->dtype == DTYPE_F32)
+    if (is_fp32(fp32))
         return STATUS_OK;
     for (int id = fp32->adapter->first_row; id < fp32->adapter->end_row && !status; id++) {
         int64_t count = param_local_elements(store, id);
         struct weight_view weight = param_borrow(store, id);
         if (count) /* a row of this stage */
-            status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, store->dtype, weight.data, DTYPE_F32,
-                              (float *)fp32->memory + store->map.places[id].offset);
+            status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, fp32->adapter->peft->dtype,
+                              weight.data, DTYPE_F32, (float *)fp32->memory + store->map.places[id].offset);
         param_return(store, id);
     }
     return status;
@@ -43,14 +48,14 @@ int fp32_begin(struct fp32_weights *fp32) {
 
 const float *fp32_borrow(const struct fp32_weights *fp32, int id) {
     const struct param_store *store = store_of(fp32);
-    if (store->dtype != DTYPE_F32)
+    if (!is_fp32(fp32))
         return fp32->memory ? (const float *)fp32->memory + store->map.places[id].offset : NULL;
     struct weight_view weight = param_borrow(store, id);
-    return store->weights ? weight.data : NULL;
+    return fp32->adapter->peft->rank->is_planning ? NULL : weight.data;
 }
 
 void fp32_return(const struct fp32_weights *fp32, int id) {
-    if (store_of(fp32)->dtype == DTYPE_F32)
+    if (is_fp32(fp32))
         param_return(store_of(fp32), id);
 }
 

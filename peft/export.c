@@ -26,13 +26,10 @@ static struct ckpt_array values_of(struct peft *peft, struct ckpt_flat *flat) {
     struct rank *rank = peft->rank;
     struct rank_grid first = rank->place;
     first.data = 0;
-    *flat = (struct ckpt_flat){.store = &peft->store,
-                               .stream = rank->exec.stream,
-                               .memory = peft->store.weights,
-                               .dtype = peft->store.dtype,
-                               .is_copy = rank->place.data > 0,
-                               .copy_of = rank_grid_rank(&rank->grid, &first),
-                               .leaves_copies = true};
+    *flat = ckpt_flat_weights(&peft->store, rank->exec.stream);
+    flat->is_copy = rank->place.data > 0;
+    flat->copy_of = rank_grid_rank(&rank->grid, &first);
+    flat->leaves_copies = true;
     return ckpt_flat_array(flat, "", true);
 }
 

@@ -64,7 +64,7 @@ int image_put_param(struct image_maker *maker, int id, bool is_turned, const voi
     if (!maker_plans(maker))
         view = param_borrow(store, id);
     int status = image_put(maker, view.data, store->map.places[id].shape[0], store->map.places[id].shape[1],
-                           store->dtype, is_turned, place);
+                           store->map.places[id].type, is_turned, place);
     if (!maker_plans(maker))
         param_return(store, id);
     return status;
@@ -299,7 +299,7 @@ static int open_loading(struct peft_bank *bank, struct peft_loading *loading) {
     loading->maker =
         (struct image_maker){.bank = bank, .image = loading->image, .adapter = adapter, .phase = MAKER_COPIES};
     peft_set_base(loading->peft, bank->base);
-    status = param_store_open(&loading->peft->store);
+    status = param_store_open(&loading->peft->store, NULL);
     if (!status && parts_of(adapter))
         status = adapter->method->allocate(adapter);
     return status ? status : peft_check_values(loading->peft, loading->files, loading->index);

@@ -294,13 +294,6 @@ static int check_methods(const struct peft *peft, const struct peft_files *files
     return STATUS_OK;
 }
 
-static struct ckpt_flat weights_of(struct peft *peft) {
-    return (struct ckpt_flat){.store = &peft->store,
-                              .stream = peft->rank->exec.stream,
-                              .memory = peft->store.weights,
-                              .dtype = peft->store.dtype};
-}
-
 static struct ckpt_array named_array(const struct peft_adapter *adapter, struct ckpt_array array) {
     array.find_name = find_name;
     array.names = adapter;
@@ -315,19 +308,19 @@ static int read_adapter(const struct peft_adapter *adapter, const struct ckpt_te
 }
 
 int peft_load(struct peft *peft, const struct peft_files *files) {
-    struct ckpt_flat flat = weights_of(peft);
+    struct ckpt_flat flat = ckpt_flat_weights(&peft->store, peft->rank->exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", true);
     return peft_read(peft, files, &array);
 }
 
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index) {
-    struct ckpt_flat flat = weights_of(peft);
+    struct ckpt_flat flat = ckpt_flat_weights(&peft->store, peft->rank->exec.stream);
     struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));
     return ckpt_check(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, 1);
 }
 
 int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row) {
-    struct ckpt_flat flat = weights_of(peft);
+    struct ckpt_flat flat = ckpt_flat_weights(&peft->store, peft->rank->exec.stream);
     struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));
     return peft->is_held[row] ? ckpt_read_param(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, row)
                               : STATUS_OK;

@@ -11,16 +11,17 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     const struct param_store *base = maker->bank->base;
     bool is_first = !pair_is_row(pair) || maker->bank->rank->place.tensor == 0;
     int bias = model_find_linear(base->map.table, pair->layer, pair->projection.place, true);
-    *scale =
-        (struct group_entry){.n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = base->dtype};
+    *scale = (struct group_entry){
+        .n = up->n, .first_column = up->first_column, .type = DTYPE_F32, .bias_type = maker->bank->model.dtype};
     int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
     if (status || bias == PARAM_NONE || !is_first)
         return status;
     struct weight_view view = {0};
     if (!maker_plans(maker))
         view = param_borrow(base, bias);
-    const char *from = view.data ? (const char *)view.data + (size_t)up->first_column * dtype_bytes(base->dtype) : NULL;
-    status = image_put(maker, from, 1, up->n, base->dtype, false, &scale->bias);
+    const char *from =
+        view.data ? (const char *)view.data + (size_t)up->first_column * dtype_bytes(maker->bank->model.dtype) : NULL;
+    status = image_put(maker, from, 1, up->n, maker->bank->model.dtype, false, &scale->bias);
     if (!maker_plans(maker))
         param_return(base, bias);
     return status;
@@ -32,13 +33,15 @@ static int put_pair(struct image_maker *maker, const struct pair *pair) {
     int p = bank_projection(bank, &pair->projection);
     int64_t first = bank_projection_entry(bank, pair->layer - bank->first_layer, p, ENTRY_DOWN);
     struct group_entry *down = image_entry(maker, first), *up = image_entry(maker, first + ENTRY_UP - ENTRY_DOWN);
-    *down = (struct group_entry){
-        .n = pair->r, .k = store->map.places[pair->a].shape[1], .type = store->dtype, .scale = pair->scale};
+    *down = (struct group_entry){.n = pair->r,
+                                 .k = store->map.places[pair->a].shape[1],
+                                 .type = maker->adapter->peft->dtype,
+                                 .scale = pair->scale};
     *up = (struct group_entry){.n = store->map.places[pair->b].shape[0],
                                .k = pair->r,
                                .first_column = bank_first_column(bank, &pair->projection),
                                .is_by_input = true,
-                               .type = store->dtype,
+                               .type = maker->adapter->peft->dtype,
                                .scale = 1};
     maker->image->columns = pair->r > maker->image->columns ? pair->r : maker->image->columns;
     int status = image_put_param(maker, pair->a, false, &down->data);

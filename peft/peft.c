@@ -276,7 +276,7 @@ size_t peft_device_bytes(const struct peft *peft) {
 }
 
 int peft_allocate(struct peft *peft) {
-    int status = param_store_open(&peft->store);
+    int status = param_store_open(&peft->store, NULL);
     if (!status && peft->scratch_bytes)
         status = device_alloc(peft->rank->device, peft->scratch_bytes, &peft->scratch);
     for (int i = 0; i < peft->count && !status; i++)
@@ -301,9 +301,7 @@ int peft_initialise(struct peft *peft, uint64_t seed) {
 
 static int begin(struct peft *peft, int64_t sample) {
     peft->sample = sample;
-    int status = peft->store.gradients
-                     ? stream_zero(peft->rank->exec.stream, peft->store.gradients, param_gradient_bytes(&peft->store))
-                     : STATUS_OK;
+    int status = param_clear_gradients(&peft->store, peft->rank->exec.stream);
     for (int i = 0; i < peft->count && !status; i++)
         if (peft->adapters[i].method->begin)
             status = peft->adapters[i].method->begin(&peft->adapters[i]);

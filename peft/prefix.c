@@ -175,7 +175,7 @@ static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
 
 static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
     const struct prefix *prefix = adapter->own;
-    enum dtype dtype = adapter->peft->store.dtype;
+    enum dtype dtype = adapter->peft->dtype;
     const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
     const float *bias = prefix->is_projected ? fp32_borrow(&prefix->fp32, layer->bias) : NULL;
     struct gemm gemm = {.m = prefix->tokens,
@@ -344,7 +344,7 @@ static void place_gradients(struct peft_adapter *adapter, struct arena *arena) {
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {
     struct prefix *prefix = adapter->own;
-    enum dtype dtype = adapter->peft->store.dtype;
+    enum dtype dtype = adapter->peft->dtype;
     size_t count = (size_t)(prefix->tokens * prefix->width), hidden = (size_t)(prefix->tokens * prefix->inner);
     if (prefix->is_projected && prefix->is_first) {
         encoder_place(&prefix->encoder, arena);
@@ -420,9 +420,9 @@ static int put_layer(struct image_maker *maker, int64_t layer, const void **plac
     if (!maker_plans(maker))
         view = param_borrow(store, id);
     for (int which = 0; which < 2 && !status; which++) {
-        size_t skipped = (size_t)half(prefix, which, prefix->tokens) * dtype_bytes(store->dtype);
+        size_t skipped = (size_t)half(prefix, which, prefix->tokens) * dtype_bytes(maker->adapter->peft->dtype);
         status = image_put(maker, view.data ? (const char *)view.data + skipped : NULL, prefix->width, prefix->tokens,
-                           store->dtype, true, &place[which]);
+                           maker->adapter->peft->dtype, true, &place[which]);
     }
     if (!maker_plans(maker))
         param_return(store, id);

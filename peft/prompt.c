@@ -126,7 +126,7 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
     struct weight_view tokens = param_borrow(base, token_table);
     struct embedding call = {.rows = prompt->tokens,
                              .cols = adapter->peft->base.hidden_size,
-                             .type = base->dtype,
+                             .type = tokens.type,
                              .first_token = rects[0].row,
                              .token_count = rects[0].rows,
                              .tokens = ids,

@@ -106,7 +106,7 @@ static void borrow_rows(void *self, struct hook_virtual *rows) {
     if (!own->prompt.is_here)
         return;
     const struct encoder_step *last = encoder_last(&own->encoder);
-    rows->table = adapter->peft->store.dtype == DTYPE_F32 ? last->y : own->table;
+    rows->table = adapter->peft->dtype == DTYPE_F32 ? last->y : own->table;
     rows->gradient = last->dy;
 }
 
@@ -122,7 +122,7 @@ static void return_rows(void *self) {
 static int begin(struct peft_adapter *adapter) {
     struct ptuning *own = adapter->own;
     struct rank *rank = adapter->peft->rank;
-    enum dtype dtype = adapter->peft->store.dtype;
+    enum dtype dtype = adapter->peft->dtype;
     int64_t count = own->prompt.tokens * adapter->peft->base.hidden_size;
     if (!own->is_encoded || !own->prompt.is_here)
         return STATUS_OK;
@@ -159,7 +159,7 @@ static void place(struct peft_adapter *adapter, struct arena *arena) {
     struct ptuning *own = adapter->own;
     size_t elements = (size_t)(own->prompt.tokens * adapter->peft->base.hidden_size);
     encoder_place(&own->encoder, arena);
-    own->table = arena_take(arena, elements * dtype_bytes(adapter->peft->store.dtype));
+    own->table = arena_take(arena, elements * dtype_bytes(adapter->peft->dtype));
 }
 
 static int allocate(struct peft_adapter *adapter) {

@@ -63,14 +63,14 @@ struct ckpt_array {
     const void *names;
 };
 
-/* A flat array in a store's order on a device: its weights, or an optimizer's moments, of which a rank may hold only
- * the elements [first, first + count). */
+/* A flat array in the order of a map, on a device: a store's weights, or an optimizer's moments. A rank may hold ranges
+ * of it alone. */
 struct ckpt_flat {
-    const struct param_store *store;
+    const struct param_map *map;
     struct stream *stream;
-    void *memory; /* of `dtype` */
+    const struct param_range *ranges; /* [count] of `dtype`, ascending; a parameter lies in one of them at most */
+    int count;
     enum dtype dtype;
-    int64_t first, count; /* count 0: the whole array */
     /* For writing, where ranks hold copies: who does not own them. */
     bool is_copy; /* the rank `copy_of`, of the same data group, has the same elements */
     int copy_of;
@@ -78,6 +78,8 @@ struct ckpt_flat {
     const bool *leaves; /* [table count] those that another stage writes (a tied embedding); NULL: none */
     int threads;        /* that may read the memory at once, where the host can; 0: one */
 };
+/* The weights of an opened store, as its storage lists them. */
+struct ckpt_flat ckpt_flat_weights(const struct param_store *store, struct stream *stream);
 /* The array over `flat`, which must stay alive and in place. Each call waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
 

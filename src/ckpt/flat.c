@@ -1,8 +1,26 @@
-/* The usual array: a flat block on a device in the order of a store, read and written in pieces through its stream. */
+/* The usual array: ranges of a flat array on a device in the order of a map, read and written in pieces through its
+ * stream. */
 #include "ckpt-internal.h"
 
-static int64_t end_of(const struct ckpt_flat *flat) {
-    return flat->count ? flat->first + flat->count : flat->store->map.flat_elements;
+struct ckpt_flat ckpt_flat_weights(const struct param_store *store, struct stream *stream) {
+    struct ckpt_flat flat = {.map = &store->map, .stream = stream, .dtype = store->map.type};
+    flat.ranges = param_ranges(store, PARAM_WEIGHTS, &flat.count);
+    return flat;
+}
+
+/* The range that ends after the start of a parameter and has some of it, if any has: NULL otherwise. */
+static const struct param_range *find_range(const struct ckpt_flat *flat, int param) {
+    int64_t start = flat->map->places[param].offset;
+    int low = 0, high = flat->count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (flat->ranges[middle].first + flat->ranges[middle].count <= start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    bool has_some = low < flat->count && flat->ranges[low].first < start + param_map_elements(flat->map, param);
+    return has_some ? &flat->ranges[low] : NULL;
 }
 
 /* Adds the rectangle of rows [row, row + rows) and columns [column, column + columns) of the part's `rect`. */
@@ -19,18 +37,19 @@ static int add(struct ckpt_block *out, int count, int param, const struct param_
  */
 static int flat_rects(void *context, int param, struct ckpt_block *out) {
     struct ckpt_flat *flat = context;
-    const struct param_store *store = flat->store;
+    const struct param_map *map = flat->map;
+    const struct param_range *range = find_range(flat, param);
     struct param_rect rects[PARAM_MAX_SLICES];
-    int rect_count = param_part_rects(&store->map.part, store->map.table, param, rects), count = 0;
-    if (flat->leaves && flat->leaves[param])
+    int rect_count = param_part_rects(&map->part, map->table, param, rects), count = 0;
+    if (!range || (flat->leaves && flat->leaves[param]))
         return 0;
-    if (flat->leaves_copies && store->map.table->rows[param].shard == PARAM_REPLICATED && store->map.part.tensor > 0)
+    if (flat->leaves_copies && map->table->rows[param].shard == PARAM_REPLICATED && map->part.tensor > 0)
         return 0;
     for (int i = 0; i < rect_count; i++) {
         int64_t columns = rects[i].columns, size = rects[i].rows * columns;
-        int64_t start = store->map.places[param].offset + rects[i].local_row * columns;
-        int64_t first = flat->first > start ? flat->first - start : 0;
-        int64_t end = end_of(flat) - start < size ? end_of(flat) - start : size;
+        int64_t start = map->places[param].offset + rects[i].local_row * columns - range->first;
+        int64_t first = start < 0 ? -start : 0;
+        int64_t end = range->count - start < size ? range->count - start : size;
         if (first >= end || (flat->leaves_copies && rects[i].is_second))
             continue;
         int64_t whole = (first + columns - 1) / columns, whole_end = end / columns;
@@ -48,15 +67,16 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
 
 /* Where the block begins, which lies in one rectangle; *all_columns are those of a row. */
 static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *block, int64_t *all_columns) {
-    const struct param_store *store = flat->store;
+    const struct param_map *map = flat->map;
+    const struct param_range *range = find_range(flat, block->param);
     struct param_rect rects[PARAM_MAX_SLICES];
-    int count = param_part_rects(&store->map.part, store->map.table, block->param, rects), r = 0;
+    int count = param_part_rects(&map->part, map->table, block->param, rects), r = 0;
     while (r + 1 < count && block->row >= rects[r].row + rects[r].rows)
         r++;
     *all_columns = rects[r].columns;
-    int64_t at = store->map.places[block->param].offset - flat->first +
-                 (rects[r].local_row + block->row - rects[r].row) * *all_columns + block->column - rects[r].column;
-    return (char *)flat->memory + at * (int64_t)dtype_bytes(flat->dtype);
+    int64_t at = map->places[block->param].offset + (rects[r].local_row + block->row - rects[r].row) * *all_columns +
+                 block->column - rects[r].column;
+    return param_range_cut(range, at, block->columns).data;
 }
 
 /* `values` is compact. */

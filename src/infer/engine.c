@@ -60,12 +60,12 @@ struct filling {
 
 static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
                           int id) {
-    struct ckpt_flat flat = {.store = store,
-                             .stream = stream,
-                             .memory = param_borrow_to_write(store, id),
-                             .dtype = store->dtype,
-                             .first = store->map.places[id].offset,
-                             .count = param_local_elements(store, id)};
+    const struct param_place *place = &store->map.places[id];
+    struct param_range range = {.first = place->offset,
+                                .count = param_local_elements(store, id),
+                                .data = param_borrow_to_write(store, id),
+                                .type = place->type};
+    struct ckpt_flat flat = {.map = &store->map, .stream = stream, .ranges = &range, .count = 1, .dtype = place->type};
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     int status = ckpt_read_param(tensors, store->map.table, &array, id);
     param_return(store, id);
@@ -84,10 +84,10 @@ static int fill_parameter(void *context, int id) {
 
 static int load_weights(struct engine *engine, const struct ckpt_tensors *tensors) {
     const struct param_table *table = model_table(engine->model);
-    const struct ckpt_array all = {.prefix = "", .dtype = model_store(engine->model)->dtype};
+    const struct ckpt_array all = {.prefix = "", .dtype = model_store(engine->model)->map.type};
     struct filling filling = {engine, tensors};
     int status = tensors ? ckpt_check(tensors, table, &all, 1) : STATUS_OK;
-    return status ? status : model_pack(engine->model, fill_parameter, &filling);
+    return status ? status : model_fill(engine->model, fill_parameter, &filling);
 }
 
 /* ---- host memory ---- */
@@ -349,7 +349,7 @@ const struct model_config *engine_config(const struct engine *engine) {
 }
 
 enum dtype engine_dtype(const struct engine *engine) {
-    return model_store(engine->model)->dtype;
+    return model_store(engine->model)->map.type;
 }
 
 int64_t engine_max_rows(const struct engine *engine) {

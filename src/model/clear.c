@@ -20,7 +20,7 @@ static int add_ranges(const struct model *model, const struct model_chunk *chunk
             const struct flat_range *last = count ? &ranges[count - 1] : NULL;
             ranges[count++] = (struct flat_range){.before = last ? last->before + last->count : 0,
                                                   .count = param_local_elements(store, i),
-                                                  .first = store->map.places[i].offset};
+                                                  .first = param_gradient(store, i) - model->cleared.x};
         }
     return count;
 }
@@ -32,9 +32,11 @@ size_t model_cleared_bytes(const struct model *model) {
 int model_upload_cleared(struct model *model) {
     const struct model_options *o = &model->options;
     struct stream *stream = model->rank->exec.stream;
-    int count = 0;
-    if (!model->cleared.ranges)
+    int blocks, count = 0;
+    const struct param_range *gradients = param_ranges(&model->store, PARAM_GRADIENTS, &blocks);
+    if (!model->cleared.ranges || !blocks)
         return STATUS_OK;
+    model->cleared.x = gradients[0].data;
     struct flat_range *ranges = calloc((size_t)model->table.count, sizeof *ranges);
     if (!ranges)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -51,6 +53,6 @@ int chunk_clear_gradients(const struct model *model, const struct model_chunk *c
     const struct model_cleared *cleared = &model->cleared;
     int64_t c = chunk - model->options.chunks, first = c ? cleared->end[c - 1] : 0;
     struct zero_ranges call = {
-        .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = model->store.gradients};
+        .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = cleared->x};
     return cleared->ranges ? rank_run(model->rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
 }

@@ -113,6 +113,7 @@ struct model_share {
 /* Gradients of parameters that the first micro batch clears: ranges on the device, chunk by chunk. */
 struct model_cleared {
     struct flat_range *ranges; /* NULL where nothing trains */
+    float *x;                  /* the store's first gradient, from which ranges count */
     int end[MODEL_CHUNKS_MAX]; /* of a chunk's ranges */
 };
 

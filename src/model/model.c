@@ -255,14 +255,14 @@ static int build(struct model *model, struct model_plan *plan) {
                               .is_held = model->share.is_held,
                               .is_copy = model->share.is_copy};
     if (!status)
-        status = param_store_sketch(
-            &model->store, &(const struct param_store_options){.table = &model->table,
-                                                               .part = &part,
-                                                               .device = model->rank->device,
-                                                               .dtype = o->dtype,
-                                                               .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
-                                                               .layer_shards = o->layer_shards,
-                                                               .will_pack = o->use == MODEL_INFER});
+        status = param_store_sketch(&model->store, &(const struct param_store_options){
+                                                       .table = &model->table,
+                                                       .part = &part,
+                                                       .device = model->rank->device,
+                                                       .dtype = o->dtype,
+                                                       .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
+                                                       .layer_shards = o->layer_shards,
+                                                       .storage = o->use == MODEL_INFER ? &storage_packed : NULL});
     if (!status)
         status = find_parameters(model);
     if (status)
@@ -271,7 +271,7 @@ static int build(struct model *model, struct model_plan *plan) {
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
     status = plan_workspace(model);
-    plan->weights = o->use == MODEL_INFER ? param_packed_bytes(&model->store) : param_weight_bytes(&model->store);
+    plan->weights = param_weight_bytes(&model->store);
     plan->gradients = param_gradient_bytes(&model->store);
     plan->activations = arena.used;
     plan->workspace = model->rank->workspace_needed;
@@ -285,7 +285,7 @@ static int build(struct model *model, struct model_plan *plan) {
 
 static int allocate(struct model *model, const struct model_plan *plan) {
     bool trains = model->options.use == MODEL_TRAIN;
-    int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store);
+    int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store, NULL);
     if (!status && trains)
         status = rank_open_sharers(model->rank, model->options.config.num_query_groups);
     if (!status)
@@ -365,8 +365,9 @@ const struct model_config *model_config_of(const struct model *model) {
     return &model->options.config;
 }
 
-int model_pack(struct model *model, int (*fill)(void *context, int id), void *context) {
-    return param_store_pack(&model->store, model->rank->exec.stream, fill, context);
+int model_fill(struct model *model, int (*fill)(void *context, int id), void *context) {
+    struct param_fill values = {.stream = model->rank->exec.stream, .fill = fill, .context = context};
+    return param_store_open(&model->store, &values);
 }
 
 int model_initialise(struct model *model, uint64_t seed) {

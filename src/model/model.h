@@ -83,7 +83,7 @@ struct model_plan {
 
 /* `rank` must be planning (fresh); its workspace is allocated here, so whoever else uses it (the optimizer) notes its
  * needs before. With `only_plan` nothing is allocated and *model stays NULL. Weights are zero until they are loaded or
- * initialised; those of MODEL_INFER are not there before model_pack. */
+ * initialised; those of MODEL_INFER are not there before model_fill. */
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
                struct model **model);
 void model_close(struct model *model);
@@ -96,8 +96,8 @@ const struct model_config *model_config_of(const struct model *model);
 /* Sets every parameter to its initial value (keyed by seed, name, element). */
 int model_initialise(struct model *model, uint64_t seed);
 
-/* MODEL_INFER: gives the model packed weights, one parameter after the other: see param_store_pack. */
-int model_pack(struct model *model, int (*fill)(void *context, int id), void *context);
+/* MODEL_INFER: gives the model its weights, one parameter after the other: see struct param_fill. */
+int model_fill(struct model *model, int (*fill)(void *context, int id), void *context);
 
 /* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
  * causal attention counted half: 6 * L * q * T, q the columns of all heads. Forward alone is a third. */

@@ -35,13 +35,15 @@ struct optimizer {
     struct rank *rank;
     struct param_store *store;
     struct gradient_sync *sync;
-    float *master;             /* bf16: [local_elements]; fp32: the store's weights, [flat_elements] */
-    float *m, *v;              /* [local_elements] */
-    void *scalars;             /* device: sum of squares, norm, factor */
-    void *norm;                /* host: the same norm, once the stream has run */
-    struct flat_range *ranges; /* device: what this rank updates of each parameter, turn after turn of the pieces */
-    int64_t *turn_end;         /* [pieces] the ranges of all turns up to one */
-    int64_t step;              /* updates done; the bias correction's exponent */
+    enum dtype weights_type;
+    float *master; /* [local_elements]; NULL in fp32, where the weights are the master */
+    float *m, *v;  /* [local_elements] */
+    void *scalars; /* device: sum of squares, norm, factor */
+    void *norm;    /* host: the same norm, once the stream has run */
+    struct flat_range
+        *ranges;       /* device: what this rank updates of each parameter, counted from its piece; turn after turn */
+    int64_t *turn_end; /* [pieces] the ranges of all turns up to one */
+    int64_t step;      /* updates done; the bias correction's exponent */
 };
 
 /* Bytes of the device that optimizer_open allocates for so many elements of a rank and rows of its parameter table. */

@@ -21,19 +21,18 @@ void optimizer_plan(struct rank *rank, int64_t flat_elements) {
     rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
 }
 
-/* What a piece has of a parameter. */
+/* What a piece has of a parameter, counted from the start of the piece. */
 static struct flat_range range_of(const struct optimizer *optimizer, const struct sync_piece *piece, int id) {
     const struct param_store *store = optimizer->store;
     const struct param *row = &store->map.table->rows[id];
-    int64_t first = store->map.places[id].offset, end = first + param_local_elements(store, id);
-    first = first > piece->first ? first : piece->first;
-    end = end < piece->first + piece->count ? end : piece->first + piece->count;
-    int64_t local = piece->local + first - piece->first;
+    int64_t first = store->map.places[id].offset - piece->first, end = first + param_local_elements(store, id);
+    first = first > 0 ? first : 0;
+    end = end < piece->count ? end : piece->count;
     return (struct flat_range){
         .count = end > first ? end - first : 0,
         .first = first,
-        .master = store->dtype == DTYPE_F32 ? first : local,
-        .state = local,
+        .master = first,
+        .state = first,
         .weight_decay = row->decays ? (float)optimizer->options.weight_decay : 0,
         .lr_factor = row->lr_factor,
     };
@@ -80,11 +79,12 @@ static int make_ranges(struct optimizer *optimizer) {
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync) {
     struct param_store *store = sync->store;
     struct device *device = sync->rank->device;
-    *optimizer = (struct optimizer){.options = *options, .rank = sync->rank, .store = store, .sync = sync};
+    *optimizer = (struct optimizer){
+        .options = *options, .rank = sync->rank, .store = store, .sync = sync, .weights_type = store->map.type};
     size_t local = (size_t)sync->local_elements * sizeof(float);
     void *block[3] = {0};
     int status = STATUS_OK;
-    for (int i = 0; i < (store->dtype == DTYPE_F32 ? 2 : 3) && !status; i++)
+    for (int i = 0; i < (optimizer->weights_type == DTYPE_F32 ? 2 : 3) && !status; i++)
         status = device_alloc_zeroed(device, local, &block[i]);
     if (!status)
         status = device_alloc(device, sizeof(struct scalars), &optimizer->scalars);
@@ -94,7 +94,7 @@ int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *
         status = device_host_alloc(device, sizeof(float), &optimizer->norm);
     optimizer->m = block[0];
     optimizer->v = block[1];
-    optimizer->master = store->dtype == DTYPE_F32 ? store->weights : block[2];
+    optimizer->master = block[2];
     if (status) {
         optimizer_close(optimizer);
         return status_wrap(status, "optimizer");
@@ -108,8 +108,7 @@ void optimizer_close(struct optimizer *optimizer) {
     struct device *device = optimizer->rank->device;
     device_free(device, optimizer->m);
     device_free(device, optimizer->v);
-    if (optimizer->store->dtype != DTYPE_F32)
-        device_free(device, optimizer->master);
+    device_free(device, optimizer->master);
     device_free(device, optimizer->scalars);
     device_free(device, optimizer->ranges);
     free(optimizer->turn_end);
@@ -117,39 +116,37 @@ void optimizer_close(struct optimizer *optimizer) {
     *optimizer = (struct optimizer){0};
 }
 
-float *optimizer_master(const struct optimizer *optimizer, const struct sync_piece *piece) {
-    return optimizer->master + (optimizer->store->dtype == DTYPE_F32 ? piece->first : piece->local);
+static void *weights_of(const struct optimizer *optimizer, const struct sync_piece *piece) {
+    return param_range_between(optimizer->store, PARAM_WEIGHTS, piece->first, piece->count).data;
 }
 
-static void *weights_at(const struct param_store *store, int64_t element) {
-    return (char *)store->weights + element * (int64_t)dtype_bytes(store->dtype);
+float *optimizer_master(const struct optimizer *optimizer, const struct sync_piece *piece) {
+    return optimizer->weights_type == DTYPE_F32 ? weights_of(optimizer, piece) : optimizer->master + piece->local;
 }
 
 int optimizer_reset(struct optimizer *optimizer) {
     struct rank *rank = optimizer->rank;
-    struct param_store *store = optimizer->store;
     const struct gradient_sync *sync = optimizer->sync;
     size_t local = (size_t)sync->local_elements * sizeof(float);
     optimizer->step = 0;
     int status = stream_zero(rank->exec.stream, optimizer->m, local);
     if (!status)
         status = stream_zero(rank->exec.stream, optimizer->v, local);
-    for (int i = 0; i < sync->piece_count && store->dtype != DTYPE_F32 && !status; i++) {
+    for (int i = 0; i < sync->piece_count && optimizer->master && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
-        status = rank_run(rank, PHASE_OPTIMIZER, cast, piece->count, store->dtype, weights_at(store, piece->first),
-                          DTYPE_F32, optimizer_master(optimizer, piece));
+        status = rank_run(rank, PHASE_OPTIMIZER, cast, piece->count, optimizer->weights_type,
+                          weights_of(optimizer, piece), DTYPE_F32, optimizer_master(optimizer, piece));
     }
     return status;
 }
 
 int optimizer_round_weights(struct optimizer *optimizer) {
-    struct param_store *store = optimizer->store;
     const struct gradient_sync *sync = optimizer->sync;
     int status = STATUS_OK;
-    for (int i = 0; i < sync->piece_count && store->dtype != DTYPE_F32 && !status; i++) {
+    for (int i = 0; i < sync->piece_count && optimizer->master && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
         status = rank_run(optimizer->rank, PHASE_OPTIMIZER, cast, piece->count, DTYPE_F32,
-                          optimizer_master(optimizer, piece), store->dtype, weights_at(store, piece->first));
+                          optimizer_master(optimizer, piece), optimizer->weights_type, weights_of(optimizer, piece));
     }
     return status ? status : gradient_sync_gather_weights(optimizer->sync);
 }
@@ -179,9 +176,10 @@ static int list_counted_elsewhere(const struct param_store *store, int id,
 }
 
 static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
-    return first < end ? rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, end - first,
-                                  optimizer->store->gradients + first, true, sum)
-                       : STATUS_OK;
+    if (first >= end)
+        return STATUS_OK;
+    const float *gradients = param_range_between(optimizer->store, PARAM_GRADIENTS, first, end - first).data;
+    return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, end - first, gradients, true, sum);
 }
 
 /* Adds the squares of gradients [first, end), but for what another rank counts. */
@@ -240,23 +238,23 @@ static int measure_norm(struct optimizer *optimizer) {
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
 }
 
-/* Updates the pieces of turns [first, end). */
-static int update(struct optimizer *optimizer, int first, int end, double lr) {
-    const struct param_store *store = optimizer->store;
-    int64_t first_range = first ? optimizer->turn_end[first - 1] : 0;
-    int64_t ranges = end ? optimizer->turn_end[end - 1] - first_range : 0;
+/* Updates the piece of a turn. */
+static int update(struct optimizer *optimizer, int turn, double lr) {
+    const struct sync_piece *piece = &optimizer->sync->pieces[optimizer->sync->turns[turn]];
+    int64_t first_range = turn ? optimizer->turn_end[turn - 1] : 0;
+    int64_t ranges = optimizer->turn_end[turn] - first_range;
     if (!ranges)
         return STATUS_OK;
     struct adamw call = {
         .ranges = optimizer->ranges + first_range,
         .range_count = ranges,
-        .master = optimizer->master,
-        .m = optimizer->m,
-        .v = optimizer->v,
-        .gradient = store->gradients,
+        .master = optimizer_master(optimizer, piece),
+        .m = optimizer->m + piece->local,
+        .v = optimizer->v + piece->local,
+        .gradient = param_range_between(optimizer->store, PARAM_GRADIENTS, piece->first, piece->count).data,
         .gradient_scale = &((struct scalars *)optimizer->scalars)->factor,
-        .weights = store->dtype == DTYPE_F32 ? NULL : store->weights,
-        .weights_type = store->dtype,
+        .weights = optimizer->master ? weights_of(optimizer, piece) : NULL,
+        .weights_type = optimizer->weights_type,
         .lr = lr,
         .beta1 = (float)optimizer->options.beta1,
         .beta2 = (float)optimizer->options.beta2,
@@ -266,16 +264,13 @@ static int update(struct optimizer *optimizer, int first, int end, double lr) {
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
-/* In the order in which the next forward needs the pieces: the first travel while others are updated. */
+/* In the order in which the next forward needs the pieces: with sharding the first travel while others are updated. */
 static int update_pieces(struct optimizer *optimizer, double lr) {
-    struct gradient_sync *sync = optimizer->sync;
     int status = STATUS_OK;
-    if (!sync->is_sharded)
-        return update(optimizer, 0, sync->piece_count, lr);
-    for (int turn = 0; turn < sync->piece_count && !status; turn++) {
-        status = update(optimizer, turn, turn + 1, lr);
+    for (int turn = 0; turn < optimizer->sync->piece_count && !status; turn++) {
+        status = update(optimizer, turn, lr);
         if (!status)
-            status = gradient_sync_gather_start(sync, turn);
+            status = gradient_sync_gather_start(optimizer->sync, turn);
     }
     return status;
 }

@@ -122,18 +122,6 @@ void gradient_sync_close(struct gradient_sync *sync) {
     *sync = (struct gradient_sync){0};
 }
 
-const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at) {
-    int low = 0, high = sync->piece_count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (sync->pieces[middle].bucket_first <= at)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return &sync->pieces[low];
-}
-
 /* ---- sums ---- */
 
 /* What neighbours hold together of a parameter that is cut. */
@@ -164,7 +152,7 @@ static int start_bucket(struct gradient_sync *sync, int index) {
     struct rank *rank = sync->rank;
     const struct sync_bucket *bucket = &sync->buckets[index];
     struct comm_request *request = &sync->requests[index];
-    float *gradients = sync->store->gradients + bucket->first;
+    float *gradients = param_range_between(sync->store, PARAM_GRADIENTS, bucket->first, bucket->count).data;
     if (!sync->is_sharded)
         return rank_sum_start(rank, rank->buckets, gradients, bucket->count, DTYPE_F32, request);
     int64_t share = bucket->count / rank->buckets->size;
@@ -202,14 +190,13 @@ int gradient_sync_finish(struct gradient_sync *sync) {
 /* A group takes only so many started calls: the rest follows as they arrive. */
 static int start_gathers(struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
-    size_t width = dtype_bytes(store->dtype);
     int status = STATUS_OK;
     while (!status && sync->gathering < sync->updated && sync->gathering - sync->gathered < STARTED_MOST) {
         const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathering]];
-        char *weights = store->weights;
-        status = rank_gather_start(sync->rank, sync->rank->buckets, weights + (size_t)piece->first * width,
-                                   weights + (size_t)piece->bucket_first * width, piece->count, store->dtype,
-                                   &sync->gathers[sync->gathering]);
+        struct param_range bucket = param_range_between(store, PARAM_WEIGHTS, piece->bucket_first, piece->bucket_count);
+        status = rank_gather_start(sync->rank, sync->rank->buckets,
+                                   param_range_cut(&bucket, piece->first, piece->count).data, bucket.data, piece->count,
+                                   bucket.type, &sync->gathers[sync->gathering]);
         param_set_travelling(store, piece->bucket_first, piece->bucket_count, true);
         sync->gathering += !status;
     }

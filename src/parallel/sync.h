@@ -59,8 +59,6 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
                        const struct gradient_sync_options *options);
 /* Nothing is on its way, or comm_abort was called. */
 void gradient_sync_close(struct gradient_sync *sync);
-/* The piece that was cut from the bucket with element `at`. */
-const struct sync_piece *gradient_sync_piece(const struct gradient_sync *sync, int64_t at);
 
 /* Sums over the tensor ranks the gradients that each of them has a part of (param.sums_over_tensor,
  * param_rect.is_shared), for the parameters of `layer`, before the sums over the data ranks. */

@@ -31,6 +31,7 @@ void param_map_make(struct param_map *map, const struct param_map_options *optio
     *map = (struct param_map){.table = options->table,
                               .part = options->part ? *options->part : (struct param_part){.tensors = 1},
                               .places = places,
+                              .type = options->type,
                               .unit_multiple = ALIGN_ELEMENTS * (options->layer_shards ? options->layer_shards : 1)};
     for (int i = 0; i < options->table->count; i++) {
         places[i].type = options->type;

@@ -21,6 +21,7 @@ struct param_map {
     const struct param_table *table;
     struct param_part part;
     struct param_place *places; /* [table count] */
+    enum dtype type;            /* of the flat array of weights */
     int64_t sharded_elements;   /* where the copies begin */
     int64_t flat_elements;      /* length of the flat arrays, gaps included */
     int64_t unit_multiple;      /* the elements of each unit are a multiple of it */

@@ -6,119 +6,57 @@
 
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
-/* ---- the pieces of the optimizer as one array ---- */
-
-/* Values of the elements that this rank updates, each piece a flat array of its own. A stage with nothing that trains
- * has one array, of a store that holds nothing. */
-struct pieces {
-    const struct gradient_sync *sync;
-    int count;
-    struct ckpt_flat *flats;   /* [count] */
-    struct ckpt_array *arrays; /* [count] over them */
-};
-
-/* The piece that has some of a parameter, if any has: a bucket holds parameters whole. */
-static const struct ckpt_array *array_of(const struct pieces *pieces, int param) {
-    const struct gradient_sync *sync = pieces->sync;
-    return &pieces->arrays[sync->piece_count
-                               ? gradient_sync_piece(sync, sync->store->map.places[param].offset) - sync->pieces
-                               : 0];
-}
-
-static int piece_rects(void *context, int param, struct ckpt_block *rects) {
-    const struct ckpt_array *array = array_of(context, param);
-    return array->rects(array->context, param, rects);
-}
-
-static int piece_get(void *context, const struct ckpt_block *block, void *values) {
-    const struct ckpt_array *array = array_of(context, block->param);
-    return array->get(array->context, block, values);
-}
-
-static int piece_put(void *context, const struct ckpt_block *block, const void *values) {
-    const struct ckpt_array *array = array_of(context, block->param);
-    return array->put(array->context, block, values);
-}
-
-static void *piece_find_place(void *context, const struct ckpt_block *block) {
-    const struct ckpt_array *array = array_of(context, block->param);
-    return array->find_place(array->context, block);
-}
-
-/* The array of `pieces` over memory that holds all of them (`is_local`) or a whole flat array. */
-static int pieces_open(struct pieces *pieces, struct trainer *trainer, float *memory, bool is_local, bool is_written) {
-    const struct gradient_sync *sync = &trainer->sync;
-    static const struct sync_piece nothing;
-    size_t count = sync->piece_count ? (size_t)sync->piece_count : 1;
-    *pieces = (struct pieces){.sync = sync,
-                              .count = (int)count,
-                              .flats = calloc(count, sizeof *pieces->flats),
-                              .arrays = calloc(count, sizeof *pieces->arrays)};
-    if (!pieces->flats || !pieces->arrays)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t i = 0; i < count; i++) {
-        const struct sync_piece *piece = sync->piece_count ? &sync->pieces[i] : &nothing;
-        pieces->flats[i] =
-            (struct ckpt_flat){.store = sync->store,
-                               .stream = trainer->rank.exec.stream,
-                               .memory = memory + (is_local ? piece->local : piece->first),
-                               .dtype = DTYPE_F32,
-                               .threads = device_threads(trainer->device),
-                               .first = piece->first,
-                               .count = piece->count,
-                               .leaves = is_written ? sync->store->map.part.is_copy : NULL,
-                               .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
-                               .copy_of = train_first_copy(trainer),
-                               .leaves_copies = is_written};
-    }
-    return STATUS_OK;
-}
-
-static struct ckpt_array pieces_array(struct pieces *pieces, const char *prefix, bool only_trainable) {
-    for (int i = 0; i < pieces->count; i++)
-        pieces->arrays[i] = ckpt_flat_array(&pieces->flats[i], prefix, only_trainable);
-    struct ckpt_array array = pieces->arrays[0];
-    array.must_be_finite = true;
-    array.rects = piece_rects;
-    array.get = piece_get;
-    array.put = piece_put;
-    array.find_place = piece_find_place;
-    array.context = pieces;
-    return array;
-}
-
 const struct param_table *train_state_table(const struct trainer *trainer) {
     return trainer->run.trainee ? trainer->trainee.state_table : trainer->store->map.table;
 }
 
-/* Both moments and the master weights. */
+/* ---- the optimizer's arrays ---- */
+
+/* Both moments and the master weights: of each the elements that this rank updates, a range for each piece. */
 struct optimizer_arrays {
-    struct pieces pieces[OPTIMIZER_ARRAYS];
+    struct param_range *ranges; /* [OPTIMIZER_ARRAYS, pieces] */
+    struct ckpt_flat flats[OPTIMIZER_ARRAYS];
     struct ckpt_array arrays[OPTIMIZER_ARRAYS];
 };
 
-static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
-    struct optimizer *optimizer = &trainer->optimizer;
-    bool has_master = optimizer->store->dtype != DTYPE_F32;
-    *state = (struct optimizer_arrays){0};
-    int status = pieces_open(&state->pieces[0], trainer, optimizer->m, true, is_written);
-    if (!status)
-        status = pieces_open(&state->pieces[1], trainer, optimizer->v, true, is_written);
-    if (!status)
-        status = pieces_open(&state->pieces[2], trainer, optimizer->master, has_master, is_written);
-    if (status)
-        return status;
-    state->arrays[0] = pieces_array(&state->pieces[0], mean_prefix, true);
-    state->arrays[1] = pieces_array(&state->pieces[1], square_prefix, true);
-    state->arrays[2] = pieces_array(&state->pieces[2], master_prefix, false);
-    return STATUS_OK;
+/* What array `index` has of a piece. */
+static float *find_values(const struct optimizer *optimizer, int index, const struct sync_piece *piece) {
+    return index == 0   ? optimizer->m + piece->local
+           : index == 1 ? optimizer->v + piece->local
+                        : optimizer_master(optimizer, piece);
 }
 
-static void state_free(struct optimizer_arrays *state) {
-    for (int i = 0; i < OPTIMIZER_ARRAYS; i++) {
-        free(state->pieces[i].flats);
-        free(state->pieces[i].arrays);
+static int state_open(struct optimizer_arrays *state, struct trainer *trainer, bool is_written) {
+    static const char *const prefixes[OPTIMIZER_ARRAYS] = {mean_prefix, square_prefix, master_prefix};
+    const struct gradient_sync *sync = &trainer->sync;
+    const struct param_store *store = sync->store;
+    size_t pieces = (size_t)sync->piece_count;
+    *state = (struct optimizer_arrays){.ranges = calloc(OPTIMIZER_ARRAYS * (pieces + 1), sizeof *state->ranges)};
+    if (!state->ranges)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int a = 0; a < OPTIMIZER_ARRAYS; a++) {
+        struct param_range *ranges = state->ranges + (size_t)a * pieces;
+        for (size_t i = 0; i < pieces; i++) {
+            const struct sync_piece *piece = &sync->pieces[i];
+            ranges[i] = (struct param_range){.first = piece->first,
+                                             .count = piece->count,
+                                             .data = find_values(&trainer->optimizer, a, piece),
+                                             .type = DTYPE_F32};
+        }
+        state->flats[a] = (struct ckpt_flat){.map = &store->map,
+                                             .stream = trainer->rank.exec.stream,
+                                             .ranges = ranges,
+                                             .count = sync->piece_count,
+                                             .dtype = DTYPE_F32,
+                                             .threads = device_threads(trainer->device),
+                                             .leaves = is_written ? store->map.part.is_copy : NULL,
+                                             .is_copy = is_written && !sync->is_sharded && trainer->rank.data->rank > 0,
+                                             .copy_of = train_first_copy(trainer),
+                                             .leaves_copies = is_written};
+        state->arrays[a] = ckpt_flat_array(&state->flats[a], prefixes[a], a < 2);
+        state->arrays[a].must_be_finite = true;
     }
+    return STATUS_OK;
 }
 
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays) {
@@ -143,14 +81,16 @@ struct ckpt_array optimizer_array_describe(int index) {
 
 void optimizer_arrays_close(struct optimizer_arrays *arrays) {
     if (arrays)
-        state_free(arrays);
+        free(arrays->ranges);
     free(arrays);
 }
 
 /* ---- loading ---- */
 
 static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
-    struct ckpt_array array = pieces_array(&state->pieces[2], "", trainer->run.trainee != NULL);
+    struct ckpt_array array = state->arrays[OPTIMIZER_ARRAYS - 1];
+    array.prefix = "";
+    array.only_trainable = trainer->run.trainee != NULL;
     struct ckpt_tensors *tensors = NULL;
     if (trainer->run.trainee)
         return trainer->run.trainee->load(trainer->trainee.self, directory, &array);
@@ -177,11 +117,8 @@ static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *sta
 
 static int read_base(struct trainer *trainer) {
     struct param_store *store = model_store(trainer->model);
-    struct ckpt_flat flat = {.store = store,
-                             .stream = trainer->rank.exec.stream,
-                             .memory = store->weights,
-                             .dtype = store->dtype,
-                             .threads = device_threads(trainer->device)};
+    struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
+    flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     array.must_be_finite = true;
     struct ckpt_tensors *tensors = NULL;
@@ -221,7 +158,7 @@ int train_load(struct trainer *trainer) {
         status = load_checkpoint(trainer, &state);
     else if (!status)
         status = load_weights(trainer, &state, directory);
-    state_free(&state);
+    free(state.ranges);
     status = comm_agree(trainer->world, status);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }

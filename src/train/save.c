@@ -83,15 +83,12 @@ int train_saver_open(struct trainer *trainer) {
     struct run_saver *saver = trainer->saver = calloc(1, sizeof *saver);
     if (!saver)
         return status_fail(STATUS_MEMORY, "out of memory");
-    saver->flat = (struct ckpt_flat){.store = store,
-                                     .stream = trainer->rank.exec.stream,
-                                     .memory = store->weights,
-                                     .dtype = store->dtype,
-                                     .leaves = store->map.part.is_copy,
-                                     .is_copy = trainer->rank.data->rank > 0,
-                                     .copy_of = train_first_copy(trainer),
-                                     .leaves_copies = true,
-                                     .threads = device_threads(trainer->device)};
+    saver->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
+    saver->flat.leaves = store->map.part.is_copy;
+    saver->flat.is_copy = trainer->rank.data->rank > 0;
+    saver->flat.copy_of = train_first_copy(trainer);
+    saver->flat.leaves_copies = true;
+    saver->flat.threads = device_threads(trainer->device);
     saver->weights = ckpt_flat_array(&saver->flat, "", false);
     const struct ckpt_array *optimizer;
     struct ckpt_save save;
@@ -99,7 +96,7 @@ int train_saver_open(struct trainer *trainer) {
     if (!status && trainer->run.trainee)
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
-        status = model_write_config(&run->model, store->dtype, &trainer->run.ends, &saver->config_text);
+        status = model_write_config(&run->model, store->map.type, &trainer->run.ends, &saver->config_text);
     if (!status)
         status = describe(&trainer->run, train_state_table(trainer), trainer->trainee.self, &saver->weights,
                           saver->parts, &save);

@@ -27,9 +27,12 @@ static void a_flat_array_travels_through_its_stream(void **state) {
     test_ok(stream_zero(stream, memory[1], elements * sizeof *host));
     test_ok(param_store_sketch(&store,
                                &(struct param_store_options){.table = &table, .device = device, .dtype = DTYPE_F32}));
-    struct ckpt_flat from = {.store = &store, .stream = stream, .memory = memory[0], .dtype = DTYPE_F32};
+    struct param_range ranges[2];
+    for (int i = 0; i < 2; i++)
+        ranges[i] = (struct param_range){.count = store.map.flat_elements, .data = memory[i], .type = DTYPE_F32};
+    struct ckpt_flat from = {.map = &store.map, .stream = stream, .ranges = &ranges[0], .count = 1, .dtype = DTYPE_F32};
     struct ckpt_flat to = from;
-    to.memory = memory[1];
+    to.ranges = &ranges[1];
     struct ckpt_array out = ckpt_flat_array(&from, "", false), in = ckpt_flat_array(&to, "", false);
     struct ckpt_model model = {.table = &table, .weights = &out, .config_text = "{}"};
     test_ok(ckpt_write_model(directory, &model));

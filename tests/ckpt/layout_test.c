@@ -47,6 +47,7 @@ struct part {
     struct stream *stream;
     struct param_store store;
     bool is_held[TINY_MAX], leaves[TINY_MAX];
+    struct param_range ranges[ARRAYS];
     struct ckpt_flat flats[ARRAYS];
     struct ckpt_array arrays[ARRAYS];
     int calls;
@@ -107,14 +108,14 @@ static void hold(struct part *part) {
 }
 
 static size_t flat_bytes(const struct ckpt_flat *flat) {
-    return (size_t)flat->count * dtype_bytes(flat->dtype);
+    return (size_t)flat->ranges[0].count * dtype_bytes(flat->dtype);
 }
 
 static int spoil(struct part *part, const struct ckpt_flat *flat) {
     void *values = malloc(flat_bytes(flat));
     assert_non_null(values);
     memset(values, UNTOUCHED, flat_bytes(flat));
-    int status = test_write(part->stream, flat->memory, values, flat_bytes(flat));
+    int status = test_write(part->stream, flat->ranges[0].data, values, flat_bytes(flat));
     free(values);
     return status;
 }
@@ -136,12 +137,16 @@ static int part_open(struct part *part, struct run *run, struct comm *world) {
         status = param_store_sketch(&part->store, &options);
     for (int a = 0; a < ARRAYS && !status; a++) {
         struct ckpt_flat *flat = &part->flats[a];
-        *flat = (struct ckpt_flat){.store = &part->store, .stream = part->stream, .dtype = a ? DTYPE_F32 : run->dtype};
-        if (a) /* a shard ends anywhere, also inside a row */
-            flat->first = param_share(part->store.map.flat_elements, part->place.data, grid->data);
-        flat->count = a ? param_share(part->store.map.flat_elements, part->place.data + 1, grid->data) - flat->first
-                        : part->store.map.flat_elements;
-        status = device_alloc(part->device, flat_bytes(flat), &flat->memory);
+        struct param_range *range = &part->ranges[a];
+        int64_t elements = part->store.map.flat_elements;
+        *range = (struct param_range){.count = elements, .type = a ? DTYPE_F32 : run->dtype};
+        if (a) { /* a shard ends anywhere, also inside a row */
+            range->first = param_share(elements, part->place.data, grid->data);
+            range->count = param_share(elements, part->place.data + 1, grid->data) - range->first;
+        }
+        *flat = (struct ckpt_flat){
+            .map = &part->store.map, .stream = part->stream, .ranges = range, .count = 1, .dtype = range->type};
+        status = device_alloc(part->device, flat_bytes(flat), &range->data);
         if (!status)
             status = spoil(part, flat);
         part->arrays[a] = ckpt_flat_array(flat, prefixes[a], false);
@@ -151,7 +156,7 @@ static int part_open(struct part *part, struct run *run, struct comm *world) {
 
 static void part_close(struct part *part) {
     for (int a = 0; a < ARRAYS; a++)
-        device_free(part->device, part->flats[a].memory);
+        device_free(part->device, part->ranges[a].data);
     param_store_close(&part->store);
     if (part->stream)
         stream_close(part->stream);
@@ -169,9 +174,9 @@ static int each_of_param(struct part *part, int a, int p, char *values,
     for (int i = 0; i < count; i++)
         for (int64_t r = 0; r < rects[i].rows; r++)
             for (int64_t c = 0; c < rects[i].columns; c++) {
-                int64_t at =
-                    part->store.map.places[p].offset + (rects[i].local_row + r) * rects[i].columns + c - flat->first;
-                if (at < 0 || at >= flat->count)
+                int64_t at = part->store.map.places[p].offset + (rects[i].local_row + r) * rects[i].columns + c -
+                             flat->ranges[0].first;
+                if (at < 0 || at >= flat->ranges[0].count)
                     continue;
                 uint32_t word = word_of(a, p, rects[i].row + r, rects[i].column + c);
                 if (visit(values + (size_t)at * width, word, width))
@@ -185,11 +190,11 @@ static int each_of_param(struct part *part, int a, int p, char *values,
 /* The same for all parameters; what visit() changes is changed on the device. */
 static int each_element(struct part *part, int a, int (*visit)(void *at, uint32_t word, size_t width)) {
     const struct ckpt_flat *flat = &part->flats[a];
-    char *values = test_copy(part->stream, flat->memory, flat_bytes(flat));
+    char *values = test_copy(part->stream, flat->ranges[0].data, flat_bytes(flat));
     int status = STATUS_OK;
     for (int p = 0; p < part->table.count && !status; p++)
         status = each_of_param(part, a, p, values, visit);
-    int written = test_write(part->stream, flat->memory, values, flat_bytes(flat));
+    int written = test_write(part->stream, flat->ranges[0].data, values, flat_bytes(flat));
     free(values);
     return status ? status : written;
 }
@@ -211,7 +216,7 @@ static int part_check(struct part *part) {
     for (int a = 0; a < ARRAYS && !status; a++) {
         const struct ckpt_flat *flat = &part->flats[a];
         status = each_element(part, a, compare_and_forget);
-        unsigned char *memory = test_copy(part->stream, flat->memory, flat_bytes(flat));
+        unsigned char *memory = test_copy(part->stream, flat->ranges[0].data, flat_bytes(flat));
         for (size_t i = 0; i < flat_bytes(flat) && !status; i++)
             if (memory[i] != UNTOUCHED)
                 status = status_fail(STATUS_INVALID, "rank %d array %d: a gap was written", part->world->rank, a);

@@ -206,6 +206,26 @@ class Methods(unittest.TestCase):
 
 
 @unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")
+class Weights(unittest.TestCase):
+    """Where values lie is known to a store's storage alone: everyone else borrows, or goes through ranges."""
+
+    def test_a_stores_values_are_named_in_tensor_and_in_storages_alone(self):
+        found, rows = [], 0
+        tests = [(None, path) for path in files_under(os.path.join(ROOT, "tests"), (".c", ".h"))]
+        for room, path in list(sources()) + tests:
+            code = re.sub(r"/\*.*?\*/|//[^\n]*", "", read(path), flags=re.S)
+            is_row = bool(re.search(r"^(static )?const struct storage \w+ = ", code, re.M))
+            rows += is_row
+            if is_row or room == "tensor":
+                continue
+            names = set(re.findall(r"\bstruct param_store \**(\w+)", code)) | {"store"}
+            owner = rf"(?:\b(?:{'|'.join(sorted(names))})|_store\([^()]*\))"
+            for match in re.finditer(rf"{owner}(?:->|\.)(held|weights|gradients|dtype)\b", code):
+                found.append(f"{name_of(path)}: {match.group(0)}")
+        self.assertFalse(found, "\n".join(found))
+        self.assertGreater(rows, 1)
+
+
 class Program(unittest.TestCase):
     def run_cambium(self, *words):
         return subprocess.run([CAMBIUM, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)

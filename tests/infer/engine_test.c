@@ -46,7 +46,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     struct model_options options = {.config = base.config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
     test_ok(model_open(&options, &rank, false, NULL, &model));
     struct param_store *store = model_store(model);
-    struct ckpt_flat flat = {.store = store, .stream = rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
+    struct ckpt_flat flat = ckpt_flat_weights(store, rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_read(base.tensors, store->map.table, &array, 1));
     pretrained_close(&base);

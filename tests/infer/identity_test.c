@@ -75,8 +75,7 @@ static void read_base(struct model_config *config) {
 static void load_base(struct trained *t) {
     struct ckpt_tensors *tensors;
     struct param_store *store = model_store(t->model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
+    struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
     test_ok(ckpt_read(tensors, store->map.table, &array, 1));

@@ -141,8 +141,7 @@ static inline void trained_open(struct trained *t, const struct stack *stack) {
     options.hooks = peft_hooks(t->peft);
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
     struct param_store *store = model_store(t->model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = DTYPE_F32};
+    struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(base_directory(), &tensors));
     test_ok(ckpt_read(tensors, store->map.table, &array, 1));

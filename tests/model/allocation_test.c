@@ -164,7 +164,7 @@ static int infer(void *context) {
     (void)context;
     int status = test_model_open_rank(&t, &options, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false);
     if (!status)
-        status = model_pack(t.model, fill, &t);
+        status = model_fill(t.model, fill, &t);
     if (!status)
         status = device_alloc(t.device, model_kv_bytes(t.model, kv.page_count), &kv.pages);
     if (!status)

@@ -323,7 +323,7 @@ static int play(struct scene *s, const struct scene *whole) {
     if (!status)
         status = model_train_step(s->test.model, &batch, &(struct model_pass){.is_first_micro_batch = true});
     if (!status)
-        status = stream_zero(s->test.rank.exec.stream, store->gradients, param_gradient_bytes(store));
+        status = stream_zero(s->test.rank.exec.stream, test_array(store, PARAM_GRADIENTS), param_gradient_bytes(store));
     if (!status)
         status = run_layer(s, whole);
     return status ? status : gradient_sum_over_tensor(&s->test.rank, store, 0);

@@ -52,7 +52,7 @@ static struct outcome train(struct model_recompute recompute) {
     const struct param_store *store = model_store(t.model);
     outcome.count = store->map.flat_elements;
     outcome.activations = plan.activations;
-    outcome.gradients = test_copy(t.rank.exec.stream, store->gradients, param_gradient_bytes(store));
+    outcome.gradients = test_copy(t.rank.exec.stream, test_array(store, PARAM_GRADIENTS), param_gradient_bytes(store));
     test_model_close(&t);
     return outcome;
 }

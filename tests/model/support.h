@@ -73,8 +73,7 @@ static inline void test_model_load(struct test_model *t, const char *directory) 
     struct param_store *store = model_store(t->model);
     struct ckpt_tensors *tensors;
     test_ok(ckpt_open_model(directory, &tensors));
-    struct ckpt_flat flat = {
-        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
+    struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_read(tensors, store->map.table, &array, 1));
     ckpt_close(tensors);

@@ -30,7 +30,7 @@ static int open_store(struct scene *s, struct comm *world, enum dtype dtype) {
         &s->store,
         &(const struct param_store_options){
             .table = &s->table, .device = s->device, .dtype = dtype, .has_gradients = true, .layer_shards = RANKS});
-    return status ? status : param_store_open(&s->store);
+    return status ? status : param_store_open(&s->store, NULL);
 }
 
 static int step(struct scene *s) {

@@ -49,7 +49,7 @@ static int open_store(struct scene *s, const struct param_table *table, const st
         &(const struct param_store_options){
             .table = table, .part = part, .device = s->device, .has_gradients = true, .layer_shards = grid.data});
     if (!status)
-        status = param_store_open(&s->store);
+        status = param_store_open(&s->store, NULL);
     return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, &sharded);
 }
 

@@ -23,7 +23,7 @@ static _Thread_local struct noted noted;
 /* Every word of the argument that points into the base's weights is a use of them. */
 static void note(size_t number, const void *argument, size_t bytes) {
     const struct param_store *base = noted.base;
-    const char *first = base->weights;
+    const char *first = test_array(base, PARAM_WEIGHTS);
     noted.count[number]++;
     noted.total++;
     for (size_t at = 0; at + sizeof(char *) <= bytes; at += sizeof(char *)) {
@@ -31,7 +31,7 @@ static void note(size_t number, const void *argument, size_t bytes) {
         memcpy(&p, (const char *)argument + at, sizeof p);
         if (p < first || p >= first + param_weight_bytes(base))
             continue;
-        int64_t element = (p - first) / (int64_t)dtype_bytes(base->dtype);
+        int64_t element = (p - first) / (int64_t)dtype_bytes(base->map.type);
         for (int id = 0; id < base->map.table->count; id++) {
             int layer = base->map.table->rows[id].layer;
             if (layer >= 0 && layer < LAYERS && element >= base->map.places[id].offset &&
@@ -42,7 +42,7 @@ static void note(size_t number, const void *argument, size_t bytes) {
 }
 
 static void note_gradient(const void *gradient) {
-    const char *p = gradient, *first = (const char *)noted.adapters->gradients;
+    const char *p = gradient, *first = test_array(noted.adapters, PARAM_GRADIENTS);
     noted.foreign += p < first || p >= first + param_gradient_bytes(noted.adapters);
 }
 
@@ -246,7 +246,7 @@ static void the_base_has_no_memory_for_gradients(void **state) {
     struct prompt_run run;
     test_ok(prompt_open(&run, &stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     struct param_store *base = model_store(run.model), *own = peft_store(run.peft);
-    assert_null(base->gradients);
+    assert_null(test_array(base, PARAM_GRADIENTS));
     assert_int_equal(param_gradient_bytes(base), 0);
     for (int id = 0; id < base->map.table->count; id++) {
         assert_false(param_trains(base, id));

@@ -50,8 +50,7 @@ struct tuned {
 static void load_base(struct tuned *t) {
     struct param_store *store = model_store(t->model);
     struct ckpt_tensors *tensors;
-    struct ckpt_flat flat = {
-        .store = store, .stream = t->rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
+    struct ckpt_flat flat = ckpt_flat_weights(store, t->rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(t->golden.base, &tensors));
     test_ok(ckpt_read(tensors, store->map.table, &array, 1));

@@ -30,8 +30,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(model_open(&options, &rank, false, NULL, &model));
     struct param_store *store = model_store(model);
-    struct ckpt_flat flat = {
-        .store = store, .stream = rank.exec.stream, .memory = store->weights, .dtype = store->dtype};
+    struct ckpt_flat flat = ckpt_flat_weights(store, rank.exec.stream);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
     test_ok(ckpt_open_model(output, &tensors));
     assert_int_equal(ckpt_dtype(tensors), DTYPE_F32);

@@ -295,7 +295,8 @@ static double loss_with(struct single *s, int id, int64_t element, float value) 
     const struct param_store *store = s->tuned.store;
     bool is_magnitude = strstr(store->map.table->rows[id].name, "magnitude") != NULL;
     double loss;
-    test_ok(test_write(s->rank.exec.stream, (float *)store->weights + store->map.places[id].offset + element, &value,
+    test_ok(test_write(s->rank.exec.stream,
+                       (float *)test_array(store, PARAM_WEIGHTS) + store->map.places[id].offset + element, &value,
                        sizeof value));
     test_ok(is_magnitude ? tuned_run(&s->tuned, true, &loss) : tuned_pass(&s->tuned, true, &loss));
     return loss;
@@ -309,8 +310,8 @@ static void check_differences(const char *name, struct single *s, const struct t
         int64_t at = values->store->map.places[id].offset + e;
         double h = 0.01, plus = loss_with(s, id, e, values->weights[at] + (float)h),
                minus = loss_with(s, id, e, values->weights[at] - (float)h);
-        test_ok(
-            test_write(s->rank.exec.stream, (float *)values->store->weights + at, &values->weights[at], sizeof(float)));
+        test_ok(test_write(s->rank.exec.stream, (float *)test_array(values->store, PARAM_WEIGHTS) + at,
+                           &values->weights[at], sizeof(float)));
         test_ok(peft_begin(s->tuned.peft));
         double ours = values->gradients[at], numeric = (plus - minus) / (2 * h);
         /* fp32 losses near 3 carry 2e-7, so the quotient 2e-5; its third derivative gives more. */

@@ -156,7 +156,7 @@ static inline int prompt_move(struct prompt_run *run, bool sends, void *data, en
     struct comm_data call = {.send = sends ? data : NULL,
                              .receive = sends ? NULL : data,
                              .count = model_stream_elements(run->model),
-                             .dtype = peft_store(run->peft)->dtype,
+                             .dtype = peft_store(run->peft)->map.type,
                              .stream = run->rank.exec.stream};
     return sends ? comm_send(run->rank.pipeline[kind], &call, to) : comm_receive(run->rank.pipeline[kind], &call, to);
 }
@@ -280,7 +280,7 @@ static inline double prompt_difference(struct prompt_run *run, float *device, fl
  * show. */
 static inline void prompt_check_direction(struct prompt_run *run, int id, const struct test_values *all) {
     struct param_store *store = peft_store(run->peft);
-    float *device = (float *)store->weights + store->map.places[id].offset;
+    float *device = (float *)test_array(store, PARAM_WEIGHTS) + store->map.places[id].offset;
     const float *gradient = all->gradients + store->map.places[id].offset,
                 *kept = all->weights + store->map.places[id].offset;
     int64_t count = param_local_elements(store, id);
@@ -323,7 +323,7 @@ static inline void prompt_check_differences(const struct prompt_stack *stack) {
             fail_msg("%s has no gradient", store->map.table->rows[i].name);
         prompt_check_direction(&run, i, &all);
         for (int64_t e = 0; e < count; e += step) {
-            float *device = (float *)store->weights + store->map.places[i].offset + e,
+            float *device = (float *)test_array(store, PARAM_WEIGHTS) + store->map.places[i].offset + e,
                   value = all.weights[store->map.places[i].offset + e];
             double ours = all.gradients[store->map.places[i].offset + e],
                    numeric = prompt_difference(&run, device, value, 0.01f);

@@ -134,7 +134,7 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
     test_ok(peft_allocate(o->peft));
     struct filling filling = {o, place};
     if (use == MODEL_INFER)
-        test_ok(model_pack(o->model, fill, &filling));
+        test_ok(model_fill(o->model, fill, &filling));
     for (int id = 0; id < model_table(o->model)->count && use == MODEL_TRAIN; id++)
         test_ok(fill(&filling, id));
     test_ok(peft_initialise(o->peft, 5));
@@ -263,7 +263,8 @@ static void check(int count, enum model_use use) {
         for (int id = 0; id < store->map.table->count; id++)
             for (int64_t e = 0; e < param_local_elements(store, id); e++)
                 adapters.weights[store->map.places[id].offset + e] = bf16_from_float(draw((uint32_t)id + 9, e) / 4);
-        test_ok(test_write(o.rank.exec.stream, store->weights, adapters.weights, param_weight_bytes(store)));
+        test_ok(test_write(o.rank.exec.stream, test_array(store, PARAM_WEIGHTS), adapters.weights,
+                           param_weight_bytes(store)));
         run_place(&o, place, x, true, y);
         check_place(&o, &adapters, place, count, x, y);
         free(adapters.weights);

@@ -8,6 +8,13 @@
 
 #include <math.h>
 
+/* An array of an opened store that is held whole, in device memory. */
+static inline void *test_array(const struct param_store *store, enum param_array array) {
+    int count;
+    const struct param_range *ranges = param_ranges(store, array, &count);
+    return count == 1 && ranges[0].first == 0 && ranges[0].count == store->map.flat_elements ? ranges[0].data : NULL;
+}
+
 /* Both arrays at the store's offsets. */
 struct test_values {
     const struct param_store *store;
@@ -18,8 +25,10 @@ struct test_values {
 static inline struct test_values test_values(const struct param_store *store, struct stream *stream) {
     return (struct test_values){
         .store = store,
-        .weights = test_copy(stream, store->weights, param_weight_bytes(store)),
-        .gradients = store->has_gradients ? test_copy(stream, store->gradients, param_gradient_bytes(store)) : NULL};
+        .weights = test_copy(stream, test_array(store, PARAM_WEIGHTS), param_weight_bytes(store)),
+        .gradients = store->has_gradients
+                         ? test_copy(stream, test_array(store, PARAM_GRADIENTS), param_gradient_bytes(store))
+                         : NULL};
 }
 
 static inline void test_values_free(struct test_values *values) {
@@ -30,9 +39,9 @@ static inline void test_values_free(struct test_values *values) {
 /* Puts both back, and frees them. */
 static inline int test_values_put(struct test_values *values, struct stream *stream) {
     const struct param_store *store = values->store;
-    int status = test_write(stream, store->weights, values->weights, param_weight_bytes(store));
+    int status = test_write(stream, test_array(store, PARAM_WEIGHTS), values->weights, param_weight_bytes(store));
     if (!status && values->gradients)
-        status = test_write(stream, store->gradients, values->gradients, param_gradient_bytes(store));
+        status = test_write(stream, test_array(store, PARAM_GRADIENTS), values->gradients, param_gradient_bytes(store));
     test_values_free(values);
     return status;
 }

@@ -39,15 +39,12 @@ static int use_store(struct scene *scene, const struct param_table *table, bool 
     struct param_store_options options = {.table = table,
                                           .device = scene->device,
                                           .dtype = is_packed ? DTYPE_BF16 : DTYPE_F32,
-                                          .has_gradients = !is_packed,
-                                          .will_pack = is_packed};
+                                          .storage = is_packed ? &storage_packed : &storage_whole,
+                                          .has_gradients = !is_packed};
+    const struct param_fill values = {.stream = scene->stream, .fill = fill, .context = scene};
     int status = param_store_sketch(&scene->store, &options);
-    if (!status && is_packed)
-        status = param_store_pack(&scene->store, scene->stream, fill, scene);
-    if (!status && !is_packed)
-        status = param_store_open(&scene->store);
-    if (!status && !is_packed)
-        status = param_store_initialise(&scene->store, scene->stream, 5);
+    if (!status)
+        status = param_store_open(&scene->store, &values);
     param_store_close(&scene->store);
     return status;
 }

@@ -29,7 +29,7 @@ static void open_scene(struct scene *scene) {
     test_ok(device_open(test_device(), 0, 1, &scene->device));
     struct param_store_options options = {.table = &scene->table, .device = scene->device, .dtype = DTYPE_F32};
     test_ok(param_store_sketch(&scene->store, &options));
-    test_ok(param_store_open(&scene->store));
+    test_ok(param_store_open(&scene->store, NULL));
 }
 
 static void close_scene(struct scene *scene) {

@@ -35,9 +35,9 @@ static void open_task(struct task *t, enum dtype dtype) {
     test_ok(stream_open(t->device, &t->stream));
     struct param_store_options options = {.table = &t->table, .device = t->device, .dtype = dtype};
     test_ok(param_store_sketch(&t->plain, &options));
-    test_ok(param_store_open(&t->plain));
+    test_ok(param_store_open(&t->plain, NULL));
     test_ok(param_store_initialise(&t->plain, t->stream, 5));
-    options.will_pack = true;
+    options.storage = &storage_packed;
     test_ok(param_store_sketch(&t->packed, &options));
 }
 
@@ -89,7 +89,7 @@ static void check_packed(struct task *t, struct exec *exec, int i, const struct 
 
 static void check_values(struct task *t) {
     struct exec exec = {.stream = t->stream};
-    size_t width = dtype_bytes(t->plain.dtype);
+    size_t width = dtype_bytes(t->plain.map.type);
     for (int i = 0; i < ROWS; i++) {
         struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i);
         assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
@@ -102,12 +102,16 @@ static void check_values(struct task *t) {
     }
 }
 
+static int open_packed(struct task *t) {
+    return param_store_open(&t->packed, &(const struct param_fill){.stream = t->stream, .fill = fill, .context = t});
+}
+
 static void a_store_is_packed_one_parameter_after_the_other(void **state) {
     (void)state;
     for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         struct task t;
         open_task(&t, is_bf16 ? DTYPE_BF16 : DTYPE_F32);
-        test_ok(param_store_pack(&t.packed, t.stream, fill, &t));
+        test_ok(open_packed(&t));
         assert_int_equal(t.filled, ROWS);
         assert_int_equal(t.order[0],
                          3); /* the largest whose plain values are given back; those that stay need no room */
@@ -122,7 +126,7 @@ static void what_cannot_be_filled_ends_it(void **state) {
     struct task t;
     open_task(&t, DTYPE_F32);
     t.fails_at = 1;
-    test_fails(param_store_pack(&t.packed, t.stream, fill, &t), STATUS_IO, "no more");
+    test_fails(open_packed(&t), STATUS_IO, "no more");
     assert_int_equal(t.filled, 2);
     close_task(&t);
 }
