@@ -77,8 +77,11 @@ static int measure_part(struct pair *pair, int id, bool with_pair) {
 }
 
 static int measure_own(struct pair *pair, bool with_pair) {
+    const struct param_store *base = pair->adapter->peft->weights;
     int id = PARAM_NONE, status = find_base(pair, false, &id);
-    return status ? status : measure_part(pair, id, with_pair);
+    if (!status)
+        status = param_unshard(base, (int)pair->layer, PARAM_READ);
+    return status ? status : param_reshard_after(base, (int)pair->layer, measure_part(pair, id, with_pair));
 }
 
 static int sum_squares(struct pair *pair) {

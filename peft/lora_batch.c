@@ -16,15 +16,16 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     int status = image_put_late(maker, pair->dora.ratio, up->n, DTYPE_F32, &scale->data);
     if (status || bias == PARAM_NONE || !is_first)
         return status;
-    struct weight_view view = {0};
-    if (!maker_plans(maker))
-        view = param_borrow(base, bias);
-    const char *from =
-        view.data ? (const char *)view.data + (size_t)up->first_column * dtype_bytes(maker->bank->model.dtype) : NULL;
-    status = image_put(maker, from, 1, up->n, maker->bank->model.dtype, false, &scale->bias);
-    if (!maker_plans(maker))
-        param_return(base, bias);
-    return status;
+    if (maker_plans(maker))
+        return image_put(maker, NULL, 1, up->n, scale->bias_type, false, &scale->bias);
+    status = param_unshard(base, (int)pair->layer, PARAM_READ);
+    if (status)
+        return status;
+    struct weight_view view = param_borrow(base, bias);
+    const char *from = (const char *)view.data + (size_t)up->first_column * dtype_bytes(view.type);
+    status = image_put(maker, from, 1, up->n, view.type, false, &scale->bias);
+    param_return(base, bias);
+    return param_reshard_after(base, (int)pair->layer, status);
 }
 
 static int put_pair(struct image_maker *maker, const struct pair *pair) {

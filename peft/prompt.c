@@ -123,17 +123,21 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
     struct param_rect rects[PARAM_MAX_SLICES];
     int token_table = param_table_find(base->map.table, "embedding.token.weight", 0);
     param_part_rects(&base->map.part, base->map.table, token_table, rects);
-    struct weight_view tokens = param_borrow(base, token_table);
     struct embedding call = {.rows = prompt->tokens,
                              .cols = adapter->peft->base.hidden_size,
-                             .type = tokens.type,
                              .first_token = rects[0].row,
                              .token_count = rects[0].rows,
                              .tokens = ids,
-                             .token_table = tokens.data,
                              .x = param_borrow_to_write(&adapter->peft->store, prompt->table_id)};
-    int status = rank_run(rank, PHASE_REST, embedding_forward, &call);
-    param_return(base, token_table);
+    int status = param_unshard(base, PARAM_UNIT_FIRST, PARAM_READ);
+    if (!status) {
+        struct weight_view tokens = param_borrow(base, token_table);
+        call.type = tokens.type;
+        call.token_table = tokens.data;
+        status = rank_run(rank, PHASE_REST, embedding_forward, &call);
+        param_return(base, token_table);
+        status = param_reshard_after(base, PARAM_UNIT_FIRST, status);
+    }
     if (!status)
         status = rank_sum(rank, rank->tensor, call.x, call.rows * call.cols, call.type);
     param_return(&adapter->peft->store, prompt->table_id);

@@ -92,6 +92,11 @@ int model_infer_end(struct model *model) {
     return status;
 }
 
+static int run_embedding(const struct pass *pass) {
+    int status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_EVALUATION);
+    return status ? status : unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_forward(pass, pass->stash->saved[0].x));
+}
+
 static int run_blocks(const struct pass *pass) {
     struct model *model = pass->model;
     const struct model_stash *stash = pass->stash;
@@ -99,8 +104,7 @@ static int run_blocks(const struct pass *pass) {
     void *last = stash->x_last;
     int status = model->share.has_head ? STATUS_OK : find_out(model, &last);
     if (!status)
-        status = model->share.has_embedding ? embedding_pass_forward(pass, stash->saved[0].x)
-                                            : receive_rows(model, pass->rows, stash->saved[0].x);
+        status = model->share.has_embedding ? run_embedding(pass) : receive_rows(model, pass->rows, stash->saved[0].x);
     for (int64_t layer = 0; layer < layers && !status; layer++) {
         struct block_pass block = {
             .pass = pass,
@@ -108,7 +112,9 @@ static int run_blocks(const struct pass *pass) {
             .saved = &stash->saved[layer],
             .out = layer + 1 == layers ? last : stash->saved[layer + 1].x,
         };
-        status = block_forward(&block);
+        status = unit_begin(pass, block.layer, PARAM_EVALUATION);
+        if (!status)
+            status = unit_end(pass, block.layer, block_forward(&block));
     }
     return status || model->share.has_head ? status : send_rows(model, pass->rows);
 }
@@ -217,7 +223,7 @@ static int draw(struct model *model, int64_t first, int64_t count) {
 }
 
 /* What is asked of the wanted rows, so many at a time: logits of all of them never exist. */
-static int run_head(const struct pass *pass, const struct model_step *step) {
+static int run_wanted(const struct pass *pass, const struct model_step *step) {
     struct model *model = pass->model;
     int status = STATUS_OK;
     for (int64_t first = 0; first < step->logit_rows && !status; first += STEP_CHUNK_ROWS) {
@@ -229,6 +235,11 @@ static int run_head(const struct pass *pass, const struct model_step *step) {
             status = draw(model, first, count);
     }
     return status;
+}
+
+static int run_head(const struct pass *pass, const struct model_step *step) {
+    int status = head_begin(pass, PARAM_EVALUATION);
+    return status ? status : head_end(pass, run_wanted(pass, step));
 }
 
 /* ---- a step ---- */
@@ -255,7 +266,9 @@ int model_plan_step(struct model *model, int64_t rows) {
     wanted = wanted < STEP_CHUNK_ROWS ? wanted : STEP_CHUNK_ROWS;
     int status = run_blocks(&pass);
     if (!status && model->share.has_head && wanted)
-        status = make_logits(&pass, 0, wanted);
+        status = head_begin(&pass, PARAM_EVALUATION);
+    if (!status && model->share.has_head && wanted)
+        status = head_end(&pass, make_logits(&pass, 0, wanted));
     struct sample call = sample_call(model, 0, wanted, NULL);
     bool draws = model->share.has_head && wanted && model->rank->place.tensor == 0;
     return status || !draws ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);

@@ -324,8 +324,17 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
 /* Logits of rows [first, first + count) of scratch.final into scratch.logits. */
 int head_logits(struct model *model, int64_t first, int64_t count);
 
-/* pass.c: the batch stands in the stash. */
-int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y);
+/* units.c */
+/* Unshards the weights of a unit (-1: the embedding, a layer's number, num_layers: the final norm and the head). */
+int unit_begin(const struct pass *pass, int64_t unit, enum param_use use);
+/* Reshards them after what ended with `status`, and returns the first failure. */
+int unit_end(const struct pass *pass, int64_t unit, int status);
+/* The same for all that the head reads: a tied head's weight is the embedding's. */
+int head_begin(const struct pass *pass, enum param_use use);
+int head_end(const struct pass *pass, int status);
+
+/* pass.c: the batch stands in the stash. `use` is PARAM_FORWARD or PARAM_EVALUATION. */
+int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y);
 int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx);
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 

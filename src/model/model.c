@@ -228,8 +228,8 @@ static int plan_workspace(struct model *model) {
             batch->rows = rows;
             batch->head.count = rows;
             batch->head.is_all = true;
-            status =
-                o->use == MODEL_TRAIN ? pass_forward(model, &pass, NULL, NULL) : pass_evaluate(model, c, NULL, NULL);
+            status = o->use == MODEL_TRAIN ? pass_forward(model, &pass, PARAM_FORWARD, NULL, NULL)
+                                           : pass_evaluate(model, c, NULL, NULL);
             if (!status && o->use == MODEL_TRAIN)
                 status = pass_backward(model, &pass, NULL, NULL);
         }
@@ -237,6 +237,10 @@ static int plan_workspace(struct model *model) {
             break;
     }
     return status;
+}
+
+static const struct storage *storage_of(const struct model_options *options) {
+    return options->storage ? options->storage : options->use == MODEL_INFER ? &storage_packed : &storage_whole;
 }
 
 static int build(struct model *model, struct model_plan *plan) {
@@ -255,14 +259,14 @@ static int build(struct model *model, struct model_plan *plan) {
                               .is_held = model->share.is_held,
                               .is_copy = model->share.is_copy};
     if (!status)
-        status = param_store_sketch(&model->store, &(const struct param_store_options){
-                                                       .table = &model->table,
-                                                       .part = &part,
-                                                       .device = model->rank->device,
-                                                       .dtype = o->dtype,
-                                                       .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
-                                                       .layer_shards = o->layer_shards,
-                                                       .storage = o->use == MODEL_INFER ? &storage_packed : NULL});
+        status = param_store_sketch(
+            &model->store, &(const struct param_store_options){.table = &model->table,
+                                                               .part = &part,
+                                                               .device = model->rank->device,
+                                                               .dtype = o->dtype,
+                                                               .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
+                                                               .layer_shards = o->layer_shards,
+                                                               .storage = storage_of(o)});
     if (!status)
         status = find_parameters(model);
     if (status)

@@ -60,6 +60,7 @@ struct model_options {
     int64_t max_changes;              /* MODEL_INFER: of logits, of all rows of a step */
     int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
     const struct hook_table *hooks;   /* or NULL; must outlive the model */
+    const struct storage *storage;    /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
 };
 
 /* Whether the layer is the stage's. */

@@ -82,24 +82,30 @@ static int layer_needed(const struct pass *pass, int64_t layer) {
     return asked->layer_needed ? asked->layer_needed(asked->context, (int)layer) : STATUS_OK;
 }
 
+/* Has the weights of a unit arrive, and unshards them. */
+static int begin_first_use(const struct pass *pass, int64_t unit, enum param_use use) {
+    int status = layer_needed(pass, unit);
+    return status ? status : unit_begin(pass, unit, use);
+}
+
 /* The embedding, or what came from the layer before; then the blocks. */
-int pass_forward(struct model *model, const struct model_pass *asked, const void *x, void *y) {
+int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
     struct pass pass = pass_of(model, asked);
     int status = STATUS_OK;
     void *first = saved_of(&pass, 0)->x;
-    bool has_embedding = chunk_has_embedding(pass.chunk);
-    if (has_embedding)
-        status = layer_needed(&pass, -1);
-    if (!status && has_embedding)
-        status = embedding_pass_forward(&pass, first);
-    else if (!status && !model->rank->is_planning)
+    if (chunk_has_embedding(pass.chunk)) {
+        status = begin_first_use(&pass, PARAM_UNIT_FIRST, use);
+        if (!status)
+            status = unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first));
+    } else if (!model->rank->is_planning) {
         status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
+    }
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block =
             block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
-        status = layer_needed(&pass, block.layer);
+        status = begin_first_use(&pass, block.layer, use);
         if (!status)
-            status = block_forward(&block);
+            status = unit_end(&pass, block.layer, block_forward(&block));
     }
     model->kept.fresh = pass.stash;
     param_check_returned(&model->store, "a forward");
@@ -121,7 +127,9 @@ static int run_again(const struct pass *pass, int64_t layer) {
     for (int64_t again = first; again < end && !status; again++) {
         struct block_pass block = block_pass_of(pass, again, model->scratch.branch);
         block.is_again = again + 1 == end;
-        status = block_forward(&block);
+        status = unit_begin(pass, block.layer, PARAM_RECOMPUTATION);
+        if (!status)
+            status = unit_end(pass, block.layer, block_forward(&block));
     }
     return status;
 }
@@ -146,11 +154,19 @@ static int run_blocks_backward(const struct pass *pass) {
         block.is_fresh = pass->is_fresh && layer + 1 == pass->chunk->count;
         status = run_again(pass, layer);
         if (!status)
-            status = block_backward(&block);
+            status = unit_begin(pass, block.layer, PARAM_BACKWARD);
+        if (!status)
+            status = unit_end(pass, block.layer, block_backward(&block));
         if (!status)
             status = layer_done(pass, block.layer);
     }
     return status;
+}
+
+/* The head and its loss; of a backward with gradients. */
+static int run_head(const struct pass *pass, enum param_use use) {
+    int status = head_begin(pass, use);
+    return status ? status : head_end(pass, head_pass(pass, use == PARAM_BACKWARD));
 }
 
 /* The head, or what came from the layer behind; then the blocks, and the embedding. */
@@ -161,7 +177,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     if (!status && has_head)
         status = layer_needed(pass, model->options.config.num_layers);
     if (!status && has_head)
-        status = head_pass(pass, true);
+        status = run_head(pass, PARAM_BACKWARD);
     else if (!status && !model->rank->is_planning)
         status = stream_copy(model->rank->exec.stream, pass->d, dy, stream_bytes(pass));
     if (!status && has_head)
@@ -170,8 +186,11 @@ static int run_backward(const struct pass *pass, const void *dy) {
         status = run_blocks_backward(pass);
     if (status || !chunk_has_embedding(pass->chunk))
         return status;
-    if (model->share.lowest < 0)
-        status = embedding_pass_backward(pass);
+    if (model->share.lowest < 0) {
+        status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
+        if (!status)
+            status = unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass));
+    }
     return status ? status : layer_done(pass, -1);
 }
 
@@ -190,9 +209,9 @@ int pass_backward(struct model *model, const struct model_pass *asked, const voi
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
     struct model_pass asked = {.chunk = chunk};
     struct pass pass = pass_of(model, &asked);
-    int status = pass_forward(model, &asked, x, y);
+    int status = pass_forward(model, &asked, PARAM_EVALUATION, x, y);
     if (!status && chunk_has_head(model, pass.chunk))
-        status = head_pass(&pass, false);
+        status = run_head(&pass, PARAM_EVALUATION);
     model->kept.fresh = NULL;
     param_check_returned(&model->store, "an evaluation");
     return status;
@@ -203,7 +222,7 @@ int pass_evaluate(struct model *model, int chunk, const void *x, void *y) {
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y) {
     int status = upload_batch(model, batch, &model_stash(model, pass->stash)->batch);
-    return status ? status : pass_forward(model, pass, x, y);
+    return status ? status : pass_forward(model, pass, PARAM_FORWARD, x, y);
 }
 
 int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx) {
@@ -276,18 +295,26 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
     return status;
 }
 
-int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
-    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
-    if (!status)
-        status = pass_forward(model, &(const struct model_pass){0}, NULL, NULL);
-    if (!status)
-        status = norm_forward(model, &model->final_norm, batch->rows, model_stash(model, 0)->x_last,
-                              model->scratch.final, model->scratch.final_mean, model->scratch.final_rstd);
-    for (int64_t first = 0; first < batch->rows && !status; first += HEAD_CHUNK_ROWS) {
-        int64_t count = batch->rows - first < HEAD_CHUNK_ROWS ? batch->rows - first : HEAD_CHUNK_ROWS;
+/* The logits of the batch's rows, chunk by chunk. */
+static int read_logits(struct model *model, int64_t rows, float *logits) {
+    int status = norm_forward(model, &model->final_norm, rows, model_stash(model, 0)->x_last, model->scratch.final,
+                              model->scratch.final_mean, model->scratch.final_rstd);
+    for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
+        int64_t count = rows - first < HEAD_CHUNK_ROWS ? rows - first : HEAD_CHUNK_ROWS;
         status = head_logits(model, first, count);
         if (!status)
             status = fetch_logits(model, count, logits + first * model->options.config.vocab_size);
     }
     return status;
+}
+
+int model_logits(struct model *model, const struct model_batch *batch, float *logits) {
+    const struct model_pass asked = {0};
+    struct pass pass = pass_of(model, &asked);
+    int status = upload_batch(model, batch, &model_stash(model, 0)->batch);
+    if (!status)
+        status = pass_forward(model, &asked, PARAM_EVALUATION, NULL, NULL);
+    if (!status)
+        status = head_begin(&pass, PARAM_EVALUATION);
+    return status ? status : head_end(&pass, read_logits(model, batch->rows, logits));
 }

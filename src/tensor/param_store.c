@@ -49,6 +49,21 @@ int storage_fill(struct param_store *store, const struct param_fill *fill, int i
     return status;
 }
 
+/* ---- units ---- */
+
+int param_unshard(const struct param_store *store, int unit, enum param_use use) {
+    return store->storage->unshard ? store->storage->unshard(store, unit, use) : STATUS_OK;
+}
+
+int param_reshard(const struct param_store *store, int unit) {
+    return store->storage->reshard ? store->storage->reshard(store, unit) : STATUS_OK;
+}
+
+int param_reshard_after(const struct param_store *store, int unit, int status) {
+    int resharded = param_reshard(store, unit);
+    return status ? status : resharded;
+}
+
 /* ---- loans ---- */
 
 struct weight_view storage_plain_view(const struct param_store *store, int id, const void *weights) {
@@ -72,10 +87,12 @@ struct weight_view param_borrow_linear(const struct param_store *store, int id) 
 
 void *param_borrow_to_write(struct param_store *store, int id) {
     loans_lend(store->loans, id, true);
-    return (void *)(uintptr_t)store->storage->borrow(store, id, PARAM_PLAIN).data;
+    return (void *)(uintptr_t)store->storage->borrow(store, id, PARAM_WRITTEN).data;
 }
 
 void param_return(const struct param_store *store, int id) {
+    if (store->storage->give_back)
+        store->storage->give_back(store, id);
     loans_return(store->loans, id);
 }
 

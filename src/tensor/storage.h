@@ -13,8 +13,19 @@ struct param_store;
 
 enum param_array { PARAM_WEIGHTS, PARAM_GRADIENTS };
 
-/* What a loan is for: its plain values, or a product with it as the weight of a linear. */
-enum param_form { PARAM_PLAIN, PARAM_LINEAR };
+/* What a loan is for: plain values to be read; a product, with the weight of a linear in the form that the storage
+ * holds for it; or plain values to be written, which nothing has to be unsharded for. */
+enum param_form { PARAM_PLAIN, PARAM_LINEAR, PARAM_WRITTEN };
+
+/* What a unit is unsharded for: a pass, or code that reads weights outside one. */
+enum param_use {
+    PARAM_FORWARD, /* a backward of the same unit follows */
+    PARAM_BACKWARD,
+    PARAM_RECOMPUTATION, /* a forward again, right before the backward */
+    PARAM_EVALUATION,    /* a forward alone: of an evaluation, or of a step of inference */
+    PARAM_READ,
+    PARAM_USES
+};
 
 /* Elements [first, first + count) of a flat array, in device memory. */
 struct param_range {
@@ -43,6 +54,13 @@ struct storage {
     /* A view of a weight. A sketch gives the view's shape, type and form, and its data leads nowhere. 1-D parameters
      * are [n, 1]. */
     struct weight_view (*borrow)(const struct param_store *store, int id, enum param_form form);
+    /* Ends a loan. NULL: there is nothing to do. */
+    void (*give_back)(const struct param_store *store, int id);
+    /* Has the weights of a unit whole in memory, before the first loan to read one of them, and lets go of what
+     * `unshard` fetched, after the last such loan. The two alternate for each unit. All ranks that share a unit call
+     * them in the same order. A sketch is asked, too. NULL: every unit is always whole. */
+    int (*unshard)(const struct param_store *store, int unit, enum param_use use);
+    int (*reshard)(const struct param_store *store, int unit);
     /* The ranges of an array in this rank's memory, ascending; a parameter lies in one of them at most. The list
      * belongs to the storage and lives as long as the store. *count 0: nobody goes through this array. */
     const struct param_range *(*ranges)(const struct param_store *store, enum param_array array, int *count);

@@ -52,6 +52,15 @@ int param_store_initialise(struct param_store *store, struct stream *stream, uin
 /* The same for one parameter. */
 int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id);
 
+/* ---- units ---- */
+
+/* Whoever reads weights of a unit (see param_map.h) unshards it first and reshards it afterwards, whether the reading
+ * failed or not. Errors are the storage's; a unit that could not be unsharded needs no resharding. */
+int param_unshard(const struct param_store *store, int unit, enum param_use use);
+int param_reshard(const struct param_store *store, int unit);
+/* param_reshard after a use that ended with `status`, and the first failure of both. */
+int param_reshard_after(const struct param_store *store, int unit, int status);
+
 /* ---- loans ---- */
 
 /* Whoever borrows a weight for a call gives it back before that call ends, whether it failed or not; what the call put

@@ -1,0 +1,33 @@
+/* The units of a pass: their weights are whole while the pass works on them, and no longer. */
+#include "model-internal.h"
+
+int unit_begin(const struct pass *pass, int64_t unit, enum param_use use) {
+    return param_unshard(&pass->model->store, (int)unit, use);
+}
+
+int unit_end(const struct pass *pass, int64_t unit, int status) {
+    return param_reshard_after(&pass->model->store, (int)unit, status);
+}
+
+/* The unit that the head's weight is in: the embedding's, where they are tied. */
+static int64_t weight_unit(const struct model *model) {
+    return model->table.rows[model->head.weight].layer;
+}
+
+int head_begin(const struct pass *pass, enum param_use use) {
+    const struct model *model = pass->model;
+    int64_t last = model->options.config.num_layers;
+    int status = unit_begin(pass, last, use);
+    if (status || weight_unit(model) == last)
+        return status;
+    status = unit_begin(pass, weight_unit(model), use);
+    return status ? unit_end(pass, last, status) : STATUS_OK;
+}
+
+int head_end(const struct pass *pass, int status) {
+    const struct model *model = pass->model;
+    int64_t last = model->options.config.num_layers;
+    if (weight_unit(model) != last)
+        status = unit_end(pass, weight_unit(model), status);
+    return unit_end(pass, last, status);
+}
