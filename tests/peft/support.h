@@ -19,7 +19,8 @@ struct tuned_options {
     struct model_recompute recompute;
     bool has_dropout; /* the base's, and the pass's */
     enum dtype dtype;
-    int chunk_count; /* of the stage; 0: all layers in one */
+    const struct storage *storage; /* of the base; NULL: whole */
+    int chunk_count;               /* of the stage; 0: all layers in one */
     struct model_chunk chunks[2];
 };
 
@@ -78,6 +79,7 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
                                     .chunk_count = o->chunk_count,
                                     .chunks = {o->chunks[0], o->chunks[1]},
                                     .stashes = o->chunk_count,
+                                    .storage = o->storage,
                                     .max_rows = TUNED_ROWS};
     struct peft_options stack = {.adapters = o->adapters, .count = o->count, .model = &options, .trains = true};
     *t = (struct tuned){.rank = rank};
