@@ -21,7 +21,7 @@ void optimizer_plan(struct rank *rank, int64_t flat_elements) {
     rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
 }
 
-/* What a piece has of a parameter, counted from the start of the piece. */
+/* The part of a parameter in a piece, counted from the start of the piece. */
 static struct flat_range range_of(const struct optimizer *optimizer, const struct sync_piece *piece, int id) {
     const struct param_store *store = optimizer->store;
     const struct param *row = &store->map.table->rows[id];

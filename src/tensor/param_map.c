@@ -11,7 +11,7 @@ static bool is_cut(const struct param *row) {
     return row->shard != PARAM_REPLICATED;
 }
 
-/* Offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
+/* Sets offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
 static void place(struct param_map *map, bool of_cut) {
     int layer = 0;
     for (int i = 0; i < map->table->count; i++) {

@@ -8,15 +8,15 @@
 #include "kernels/ops.h"
 #include "tensor/param_part.h"
 
-/* Where a parameter stands in the flat arrays of its part. */
+/* The place of a parameter in the flat arrays of its part. */
 struct param_place {
     int64_t offset;   /* elements from the start of a flat array; its address there is aligned to 64 bytes */
     int64_t shape[2]; /* on this rank; {0, 0} when the rank does not hold it */
     enum dtype type;  /* of its weight */
 };
 
-/* The flat arrays of a part: first the parameters that are cut over the tensor ranks, then those of which every tensor
- * rank has a copy, both in the table's order. Gaps between parameters belong to the arrays. */
+/* The flat arrays of a part. Parameters that are cut over the tensor ranks come first, and copies that every tensor
+ * rank has come after them, both in the table's order. Gaps between parameters belong to the arrays. */
 struct param_map {
     const struct param_table *table;
     struct param_part part;
@@ -31,7 +31,7 @@ struct param_map_options {
     const struct param_table *table; /* it and what `part` points to must outlive the map */
     const struct param_part *part;   /* NULL: all of the table */
     enum dtype type;                 /* of all weights */
-    int layer_shards;                /* each unit can be cut into so many equal, aligned shards; 0: never cut */
+    int layer_shards;                /* each unit can be cut into this number of equal, aligned shards; 0: never cut */
 };
 
 /* Makes a map with its places in `places` [table count], which belongs to the caller and must outlive the map. */
@@ -42,10 +42,10 @@ static inline int64_t param_map_elements(const struct param_map *map, int id) {
     return map->places[id].shape[0] * map->places[id].shape[1];
 }
 
-/* A unit: the parameters of a model that have one number in param.layer, and are used and travel together. -1 is the
- * embedding, num_layers the final norm with the head, and the numbers between are the layers. A unit has two runs of
- * elements [first, first + count) of the flat arrays, gaps included: [0] of the parameters that are cut over the tensor
- * ranks, [1] of the copies. */
+/* A unit is the parameters of a model that have one number in param.layer; they are used and travel together. Unit -1
+ * is the embedding, num_layers the final norm with the head, and the numbers between are the layers. A unit has two
+ * runs of elements in the flat arrays, gaps included: [0] of the parameters that are cut over the tensor ranks, [1] of
+ * the copies. */
 struct param_unit {
     struct {
         int64_t first, count;

@@ -19,8 +19,8 @@ enum param_init { PARAM_INIT_NORMAL, PARAM_INIT_ZERO, PARAM_INIT_ONE, PARAM_INIT
 /* Which axis of the parameter is cut over the tensor-parallel ranks. */
 enum param_shard { PARAM_REPLICATED, PARAM_SHARD_AXIS0, PARAM_SHARD_AXIS1 };
 
-/* Where rows [row, row + rows) of a parameter (all columns) stand in model files: the tensor `name`, from `file_start`
- * on along its matching axis; `is_transposed` when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
+/* The place of rows [row, row + rows) of a parameter (all columns) in model files: the tensor `name`, from `file_start`
+ * on along its matching axis. It is transposed when the file holds [columns, rows] (GPT-2's Conv1D). A fused weight has
  * several slices; each is cut over the ranks by itself (q, k and v each by heads). */
 struct param_slice {
     char name[PARAM_NAME_BYTES]; /* Hugging Face's, without the prefix of struct param_files */

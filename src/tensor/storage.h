@@ -1,8 +1,8 @@
 /* How the values of a store are held: a const table of functions, as a backend is one.
  *
- * Whoever uses values sees loans and ranges alone. A loan is one weight for one call; a range is a run of elements that
- * lie together in memory, for those who go through all values: the optimizer, sums over ranks, files. A storage decides
- * where both come from. docs/reading.md says how to add one. */
+ * Code outside a storage sees loans and ranges alone. A loan is one weight for one call. A range is a run of elements
+ * that lie together in memory; the optimizer, sums over ranks and files go through all of them. A storage decides where
+ * both come from. docs/reading.md says how to add one. */
 #ifndef CAMBIUM_TENSOR_STORAGE_H
 #define CAMBIUM_TENSOR_STORAGE_H
 
@@ -13,11 +13,11 @@ struct param_store;
 
 enum param_array { PARAM_WEIGHTS, PARAM_GRADIENTS };
 
-/* What a loan is for: plain values to be read; a product, with the weight of a linear in the form that the storage
- * holds for it; or plain values to be written, which nothing has to be unsharded for. */
+/* The purpose of a loan: to read plain values; to multiply by the weight of a linear, in the form that the storage
+ * holds for it; or to write plain values, for which nothing has to be unsharded. */
 enum param_form { PARAM_PLAIN, PARAM_LINEAR, PARAM_WRITTEN };
 
-/* What a unit is unsharded for: a pass, or code that reads weights outside one. */
+/* The purpose of unsharding a unit: a pass, or code that reads weights outside one. */
 enum param_use {
     PARAM_FORWARD, /* a backward of the same unit follows */
     PARAM_BACKWARD,
@@ -34,7 +34,7 @@ struct param_range {
     enum dtype type;
 };
 
-/* Who gives a store its values while it is opened. `fill` puts the values of one parameter of the part where
+/* The source of a store's values while it is opened. `fill` puts the values of one parameter of the part where
  * param_borrow_to_write says, returns the loan, and may use `stream`; what it returns ends the opening. */
 struct param_fill {
     struct stream *stream;

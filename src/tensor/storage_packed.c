@@ -20,8 +20,8 @@ static size_t packed_view_bytes(const struct param_store *store, int id) {
     return store->ops->packed_bytes(store->device, &view);
 }
 
-/* What a parameter takes in the packed block: its packed form, or a plain copy where the backend keeps plain ones. The
- * token embedding of a tied model stands there twice: plain for the gather, packed for the head. */
+/* The bytes of a parameter in the packed block: its packed form, or a plain copy where the backend keeps plain ones.
+ * The token embedding of a tied model stands there twice: plain for the gather, packed for the head. */
 static size_t row_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
     const struct param *row = &store->map.table->rows[id];
     bool is_held = param_local_elements(store, id) > 0;
@@ -59,7 +59,7 @@ static int compare_packing(const void *a, const void *b) {
     return x->stage != y->stage ? (x->stage < y->stage) - (x->stage > y->stage) : x->id - y->id;
 }
 
-/* Where everything will stand, and in which order it comes. */
+/* Places all views, and puts the parameters in the order in which they are packed. */
 static void place(const struct param_store *store, struct packing *order) {
     struct packed *packed = store->held;
     int count = store->map.table->count;
@@ -75,7 +75,7 @@ static void place(const struct param_store *store, struct packing *order) {
     qsort(order, (size_t)count, sizeof *order, compare_packing);
 }
 
-/* Where plain values are held until they are packed. They come largest first, so that it never grows; it is let go when
+/* Memory for plain values until they are packed. They come largest first, so that it never grows; it is let go when
  * less than half of it is wanted, for what is packed grows meanwhile. */
 struct stage {
     void *data;

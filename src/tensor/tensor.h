@@ -1,6 +1,7 @@
-/* A parameter store holds the values of one table on one device: working weights (fp32 or bf16, plain or packed) and
- * fp32 gradients. param_table.h says what a parameter is, param_part.h which of them a rank holds, param_map.h where
- * each one stands, and storage.h how the values are held.
+/* A parameter store holds the values of one table on one device: working weights and fp32 gradients.
+ *
+ * param_table.h says what a parameter is, param_part.h which of them a rank holds, param_map.h where each one stands,
+ * and storage.h how the values are held.
  *
  * A layer borrows a weight for one call and gives it back; nobody keeps a pointer to one. Ranges are for those alone
  * who go through the whole store: the optimizer, sums over ranks, files. */
@@ -54,7 +55,7 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
 
 /* ---- units ---- */
 
-/* Whoever reads weights of a unit (see param_map.h) unshards it first and reshards it afterwards, whether the reading
+/* Code that reads weights of a unit (see param_map.h) unshards it first and reshards it afterwards, whether the reading
  * failed or not. Errors are the storage's; a unit that could not be unsharded needs no resharding. */
 int param_unshard(const struct param_store *store, int unit, enum param_use use);
 int param_reshard(const struct param_store *store, int unit);
@@ -92,7 +93,7 @@ int param_clear_gradients(const struct param_store *store, struct stream *stream
 
 /* ---- ranges ---- */
 
-/* What this rank holds of an array, as the storage lists it; the list lives as long as the store. */
+/* The ranges of an array that this rank holds, as the storage lists them; the list lives as long as the store. */
 const struct param_range *param_ranges(const struct param_store *store, enum param_array array, int *count);
 /* Elements [first, first + count), which must lie in one range. */
 struct param_range param_range_between(const struct param_store *store, enum param_array array, int64_t first,

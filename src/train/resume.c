@@ -19,7 +19,7 @@ struct optimizer_arrays {
     struct ckpt_array arrays[OPTIMIZER_ARRAYS];
 };
 
-/* What array `index` has of a piece. */
+/* The values of a piece in array `index`. */
 static float *find_values(const struct optimizer *optimizer, int index, const struct sync_piece *piece) {
     return index == 0   ? optimizer->m + piece->local
            : index == 1 ? optimizer->v + piece->local

@@ -1,5 +1,5 @@
-/* Every unit is unsharded before the first loan of its weights and resharded after the last one: under every layout,
- * with every recomputation, with tied and untied heads, in training, evaluation and inference. */
+/* Every unit is unsharded before the first loan of its weights and resharded after the last one. This holds under every
+ * layout, with every recomputation, with tied and untied heads, in training, evaluation and inference. */
 #include "model/support.h"
 #include "support/counting.h"
 

@@ -32,7 +32,7 @@ static void describe(struct param rows[ROWS], struct param_table *table) {
     *table = (struct param_table){.rows = rows, .count = count};
 }
 
-/* Of each tensor rank, with every number of shards; the stage holds layers 10 to 40, or all. */
+/* Checks the maps of each last tensor rank, with every number of shards; the stage holds layers 10 to 40, or all. */
 static void for_all_maps(void (*check)(const struct param_map *map, int shards)) {
     static struct param rows[ROWS];
     static struct param_place places[ROWS];
