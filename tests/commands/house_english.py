@@ -1,0 +1,139 @@
+"""How plain the English of the house is, in numbers: openings that a reader stumbles over, words that mean something else,
+sentences that are too long, and public prototypes that no comment explains.
+
+`count(group)` reads the comments and messages of a group of files; house_test.py holds the numbers, which may only fall."""
+import ast
+import io
+import os
+import re
+import tokenize
+
+from house_support import ROOMS, ROOT, files_under, read
+
+MOST_WORDS = 30
+OPENING = re.compile(r"(What|Of|Who|Behind|Where)\b")
+C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*|\'(?:\\.|[^\'\\\n])*\'', re.S)
+HEADING = re.compile(r"/\* ---- .* ---- \*/")
+
+
+# ---- texts of files: (is a comment, the words) ----
+
+def plain(text):
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def texts_of_c(source):
+    for match in C_TOKEN.finditer(source):
+        token = match.group(0)
+        if token.startswith("/*"):
+            lines = [re.sub(r"^\s*\*", "", line) for line in token[2:-2].split("\n")]
+            for paragraph in paragraphs_of("\n".join(lines)):
+                yield True, paragraph
+        elif token.startswith("//"):
+            yield True, plain(token[2:])
+        elif token.startswith('"'):
+            parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', token)
+            for line in re.split(r"(?:\\n)+", "".join(parts)):
+                yield False, plain(re.sub(r"\\.", " ", line))
+
+
+def texts_of_python(source):
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            yield True, plain(token.string.lstrip("#"))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            for paragraph in paragraphs_of(ast.get_docstring(node) or ""):
+                yield True, paragraph
+
+
+def texts_of_markdown(source):
+    source = re.sub(r"^```.*?^```", "", source, flags=re.M | re.S)
+    for paragraph in re.split(r"\n(?=\s*\n|#|\s*[-*] |\s*\d+\. |\|)", source):
+        if re.match(r"\s*\n?    \S", paragraph) and not re.match(r"\s*([-*]|\d+\.) ", paragraph):
+            continue  # code
+        for cell in paragraph.split(" | ") if paragraph.lstrip("\n").startswith("|") else [paragraph]:
+            yield True, plain(re.sub(r"^\s*(#+|[-*]|\d+\.|\|) ", "", cell.lstrip("\n")))
+
+
+def paragraphs_of(text):
+    """Indented lines are tables or code; each is a text of its own."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=     )|\n\s*(?=- )", text):
+        yield plain(paragraph)
+
+
+# ---- counting ----
+
+def sentences(text):
+    return re.split(r"(?<=[.!?])[)\"]?\s+(?=[A-Z`\"(*])", text)
+
+
+def uncovered(header):
+    """Names of the prototypes of a header that stand under no comment: neither in their paragraph, nor as its heading."""
+    text = re.sub(r"^#.*(?:\\\n.*)*$", "", header, flags=re.M)
+    is_covered, depth, statement, found = False, 0, "", []
+    for token in re.finditer(r"/\*.*?\*/|//[^\n]*|\n[ \t]*(?=\n)|[{};]|[^{};/\n]+|.|\n", text, re.S):
+        part = token.group(0)
+        if part.startswith(("/*", "//")):
+            is_covered = is_covered or depth == 0
+            is_heading = bool(HEADING.match(part))
+            continue
+        if part.startswith("\n") and depth == 0 and not statement.strip():
+            if len(part) > 1 or part == "\n" and re.match(r"\n[ \t]*\n", text[token.start():token.start() + 200]):
+                is_covered = is_covered and is_heading
+                is_heading = False
+            continue
+        depth += (part == "{") - (part == "}")
+        if part == "}" and depth == 0 and "(" not in statement:
+            is_covered = False
+        if depth == 0 and part in ";}":
+            name = re.match(r"(?!\s*(?:typedef|_Static_assert|static_assert)\b)[\w\s*]*?(\w+)\s*\((?!\*)", statement)
+            if name and "=" not in statement.split("(")[0] and not is_covered:
+                found.append(name.group(1))
+            statement = ""
+        elif depth == 0 and part != "{":
+            statement += part
+    return found
+
+
+def files_of(group):
+    if group == "docs":
+        yield os.path.join(ROOT, "README.md")
+        for top in ("docs", "bench", "deploy"):
+            yield from files_under(os.path.join(ROOT, top), (".md",))
+    elif group == "tests":
+        for top in ("tests", "tools"):
+            yield from files_under(os.path.join(ROOT, top), (".c", ".h", ".py"))
+    else:
+        for folder, _ in ROOMS.values():
+            yield from files_under(folder, (".c", ".h"))
+
+
+def texts_of(path):
+    reader = {".py": texts_of_python, ".md": texts_of_markdown}.get(os.path.splitext(path)[1], texts_of_c)
+    return reader(read(path))
+
+
+def count_file(path, is_code=True):
+    """{fault: [where it is]} of one file."""
+    faults = {"openings": [], "behind": [], "so many": [], "long sentences": [], "bare prototypes": []}
+    for is_comment, text in texts_of(path):
+        if OPENING.match(text) and (is_comment or " " in text):
+            faults["openings"].append(text[:60])
+        for words in ("behind", "so many"):
+            faults[words] += [text[max(0, match.start() - 30):match.end() + 20]
+                              for match in re.finditer(rf"\b{words}\b", text, re.I)]
+        if is_comment:
+            faults["long sentences"] += [one[:60] for one in sentences(text) if len(one.split()) > MOST_WORDS]
+    if is_code and path.endswith(".h") and not path.endswith("-internal.h"):
+        faults["bare prototypes"] = uncovered(read(path))
+    return faults
+
+
+def count(group):
+    """{fault: [(file, where it is)]} of "code", "tests" or "docs"."""
+    all_faults = {}
+    for path in files_of(group):
+        for fault, found in count_file(path, group == "code").items():
+            all_faults.setdefault(fault, []).extend((os.path.relpath(path, ROOT), one) for one in found)
+    return all_faults
