@@ -1,5 +1,5 @@
-/* Control groups: each limit stands in a file of one line, in the directory of a group or in those of the groups around
- * it. /proc/self/cgroup names the groups of this process. */
+/* Each limit of a control group is a file of one line, in the directory of that group or of an enclosing one.
+ * /proc/self/cgroup names the groups of this process. */
 #include "cgroup.h"
 
 #include <fcntl.h>
@@ -10,7 +10,8 @@
 
 enum { GROUPS_BYTES = 16384 };
 
-/* Reads `directory`/`name` into text [bytes], without a stream: a limit must not be missed where memory is short. */
+/* Reads `directory`/`name` into text [bytes]. It uses no stream, because a limit must be found even when memory is
+ * short. */
 static bool read_file(const char *directory, const char *name, char *text, size_t bytes) {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -29,11 +30,11 @@ bool cgroup_read(const char *directory, const char *name, char *line, size_t byt
     return true;
 }
 
-/* The group `group` ("/a/b") below `mount`, and those around it. */
+/* Visits the group `group` ("/a/b") below `mount`, then the groups that enclose it. */
 static void walk_outwards(const char *mount, const char *group, bool is_second, cgroup_look *look, void *context) {
     char directory[PATH_MAX];
     size_t mount_length = strlen(mount);
-    bool is_outside = strstr(group, "/..") != NULL; /* a group that this process's view does not reach */
+    bool is_outside = strstr(group, "/..") != NULL; /* a group that is outside this process's view */
     int n = snprintf(directory, sizeof directory, "%s%s", mount, is_outside ? "" : group);
     if (n < 0 || (size_t)n >= sizeof directory)
         return;
@@ -55,8 +56,8 @@ static bool lists(const char *list, const char *name) {
     return false;
 }
 
-/* A line of /proc/self/cgroup: "0::/group" of version 2, "5:cpu,memory:/group" of version 1. Version 1 mounts a
- * hierarchy under the list of its controllers ("cpu,cpuacct"), or under a link with the controller's name. */
+/* Handles a line of /proc/self/cgroup: "0::/group" of version 2, "5:cpu,memory:/group" of version 1. Version 1 mounts a
+ * hierarchy under the list of its controllers ("cpu,cpuacct"), or under a link named after one controller. */
 static void walk_line(const char *root, char *line, const char *controller, cgroup_look *look, void *context) {
     char mount[PATH_MAX], *controllers = strchr(line, ':');
     char *group = controllers ? strchr(controllers + 1, ':') : NULL;

@@ -1,18 +1,19 @@
-/* The control groups of this process: version 1 and version 2, and the groups around each. */
+/* The control groups of this process (version 1 and version 2), and the groups that enclose them. */
 #ifndef CAMBIUM_BASE_CGROUP_H
 #define CAMBIUM_BASE_CGROUP_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Looks at one directory of a control group. `is_second`: its files are those of version 2. */
+/* Examines one directory of a control group. `is_second`: its files are those of version 2. */
 typedef void cgroup_look(const char *directory, bool is_second, void *context);
 
 /* Calls `look` for each group that limits `controller` ("memory", "cpu") for this process, from its own group outwards.
- * The files are those below `root`/proc and `root`/sys/fs/cgroup: "" for this system. */
+ * `root` is put before /proc and /sys/fs/cgroup; it is "" for this system. */
 void cgroup_walk(const char *root, const char *controller, cgroup_look *look, void *context);
 
-/* Reads the first line of `directory`/`name` into line [bytes]; false where there is no such file, or it is empty. */
+/* Reads the first line of `directory`/`name` into line [bytes]. Returns false when there is no such file, or it is
+ * empty. */
 bool cgroup_read(const char *directory, const char *name, char *line, size_t bytes);
 
 #endif

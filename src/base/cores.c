@@ -1,4 +1,4 @@
-/* Cores by affinity, by the quotas of control groups, and by what /proc/stat counts. */
+/* Cores by affinity, by the quotas of control groups, and by the counts in /proc/stat. */
 #include "cores.h"
 
 #include "cgroup.h"
@@ -14,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STAT_BYTES = 1 << 17 }; /* the lines of the cores come first, some 70 bytes each */
+enum { STAT_BYTES = 1 << 17 }; /* the lines of the cores come first, about 70 bytes each */
 
 /* ---- limits ---- */
 
-/* "150000 100000" of cpu.max allows 1.5 cores; "max" any number. */
+/* cpu.max "150000 100000" allows 1.5 cores; "max" allows any number. */
 static double read_second_quota(const char *directory) {
     char line[64];
     double time, period;
@@ -51,7 +51,8 @@ static struct cores with_quota(double quota) {
     cpu_set_t set;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     struct cores cores = {.online = online > 0 ? (int)online : 1, .quota = quota};
-    cores.bound = sched_getaffinity(0, sizeof set, &set) ? cores.online : CPU_COUNT(&set); /* more than fit the set */
+    cores.bound =
+        sched_getaffinity(0, sizeof set, &set) ? cores.online : CPU_COUNT(&set); /* more cores than the set can hold */
     cores.usable = quota > 0 && ceil(quota) < cores.bound ? (int)ceil(quota) : cores.bound;
     return cores;
 }
@@ -60,7 +61,8 @@ struct cores cores_find(const char *root) {
     return with_quota(find_quota(root));
 }
 
-/* Reading the quota takes 40 microseconds, and loading asks for each tensor. Affinity changes when a rank is bound. */
+/* Reading the quota takes 40 microseconds, and loading asks once for each tensor. Affinity changes when a rank is
+ * bound. */
 int usable_cores(void) {
     static _Thread_local double quota = -1;
     if (quota < 0)

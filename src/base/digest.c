@@ -7,7 +7,7 @@
 
 enum { BLOCK = 64 << 10, BLOCKS = 1024 };
 
-/* The places are spread evenly; those of a small file touch each other. */
+/* Spreads the places evenly. In a small file they touch each other. */
 static int mix_file(int descriptor, const char *path, int64_t bytes, int places, uint64_t *digest) {
     char block[BLOCK];
     int64_t all = (bytes + BLOCK - 1) / BLOCK, count = all < places ? all : places;

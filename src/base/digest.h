@@ -1,11 +1,11 @@
-/* FNV-1a, 64 bits: tells contents apart that nobody forged. */
+/* FNV-1a, 64 bits. It tells contents apart, but is no protection against forgery. */
 #ifndef CAMBIUM_BASE_DIGEST_H
 #define CAMBIUM_BASE_DIGEST_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where a digest starts, and what it becomes by further bytes. */
+/* A digest starts as DIGEST_START; digest_bytes returns it after `length` more bytes. */
 #define DIGEST_START 0xcbf29ce484222325u
 static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t length) {
     for (size_t i = 0; i < length; i++)
@@ -13,10 +13,10 @@ static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t l
     return digest;
 }
 
-/* The digest of a regular file's size and contents; the beginning, the end and 1022 places between them stand for all
- * of a file of more than 64 MiB. */
+/* Computes the size of a regular file and a digest of its contents. A file of more than 64 MiB is sampled at its
+ * beginning, its end and 1022 places between. STATUS_NOT_FOUND, STATUS_IO. */
 int digest_file(const char *path, int64_t *bytes, uint64_t *digest);
-/* The same from at most so many places (at least 2) of 64 KiB. */
+/* The same, from at most `places` places (at least 2) of 64 KiB each. */
 int digest_places(const char *path, int places, int64_t *bytes, uint64_t *digest);
 
 #endif

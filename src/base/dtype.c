@@ -39,7 +39,7 @@ uint16_t f16_from_float(float value) {
     return sign | (uint16_t)(bits >> 13);
 }
 
-/* Exponents of ones are those of infinities and of what is no number. */
+/* An exponent of all ones marks infinities and NaN. */
 #define DEFINE_FIND(name, bits, exponent)                                                                              \
     static int64_t name(const bits *value, int64_t count) {                                                            \
         bits found = 0;                                                                                                \

@@ -8,24 +8,23 @@
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U16, DTYPE_U8, DTYPE_COUNT };
 
+/* The bytes of one element of a type, and the type's name in messages. */
 static inline size_t dtype_bytes(enum dtype type) {
     static const unsigned char bytes[DTYPE_COUNT] = {4, 2, 2, 8, 8, 4, 2, 1};
     return bytes[type];
 }
-
 static inline const char *dtype_name(enum dtype type) {
     static const char *const names[DTYPE_COUNT] = {"fp32", "bf16", "fp16", "fp64", "int64", "int32", "uint16", "uint8"};
     return names[type];
 }
 
-/* bfloat16 is the upper half of an IEEE float; rounding is to nearest, ties to even; NaN stays NaN. */
+/* bfloat16 is the upper half of an IEEE float. Rounding is to nearest, ties to even; NaN stays NaN. */
 static inline float bf16_to_float(uint16_t bits) {
     uint32_t fp32 = (uint32_t)bits << 16;
     float value;
     memcpy(&value, &fp32, sizeof value);
     return value;
 }
-
 static inline uint16_t bf16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -33,10 +32,10 @@ static inline uint16_t bf16_from_float(float value) {
     return (bits & 0x7fffffff) > 0x7f800000 ? (uint16_t)((bits >> 16) | 0x40) : (uint16_t)rounded;
 }
 
-/* The place of the first of count values of DTYPE_F32 or DTYPE_BF16 that is no number or infinite; -1: all are finite.
- */
+/* Returns the index of the first of `count` values of DTYPE_F32 or DTYPE_BF16 that is NaN or infinite, or -1 when all
+ * are finite. */
 int64_t dtype_find_not_finite(enum dtype type, const void *values, int64_t count);
-/* Such a value in a message: "nan", "inf", "-inf". */
+/* Returns the name of such a value for messages: "nan", "inf", "-inf". */
 const char *dtype_not_finite_name(double value);
 
 /* IEEE half precision, subnormals included. */

@@ -81,7 +81,7 @@ int64_t file_size(const char *path) {
 
 int file_parent(const char *path, char *out, size_t bytes) {
     size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') /* those behind the last name */
+    while (length > 1 && path[length - 1] == '/') /* removes slashes after the last name */
         length--;
     while (length > 0 && path[length - 1] != '/')
         length--;
@@ -301,7 +301,7 @@ bool file_is_drawn_name(const char *name) {
            strspn(name + prefix, "0123456789abcdef") == DRAWN_DIGITS;
 }
 
-/* In the directory of `path`. *descriptor is -1 where the name is taken. */
+/* Creates the temporary file in the directory of `path`. Sets *descriptor to -1 when the name is taken. */
 static int create_temporary(struct file_writer *writer, const char *parent, int *descriptor) {
     char name[FILE_DRAWN_BYTES];
     int status = file_draw_name(name);
@@ -370,6 +370,6 @@ int file_write_atomic(const char *path, const void *bytes, size_t length) {
     int status = file_writer_open(&writer, path);
     if (status)
         return status;
-    fwrite(bytes, 1, length, writer.stream); /* an error is seen by the commit */
+    fwrite(bytes, 1, length, writer.stream); /* the commit reports an error */
     return file_writer_commit(&writer);
 }

@@ -1,10 +1,10 @@
-/* jansson says "string or '}' expected" where its copy of a key found no memory, and drops a character where the buffer
- * of a text could not grow, without a word. Its parser then misses the character that it wants to put back, and ends
- * the process, or copies a string past its end where that was the quotation mark. So a parse is left in the middle, by
- * a longjmp, when memory lacks, and a journal says what it has taken until then. What makes a text goes on, and leaves
- * a note; each thread has its own.
+/* jansson says "string or '}' expected" when its copy of a key found no memory. It silently drops a character when the
+ * buffer of a text could not grow. Its parser then lacks the character that it wants to put back, and ends the process;
+ * where that was the quotation mark, it copies a string past its end. Therefore a longjmp leaves a parse when memory
+ * runs out, and a journal lists the blocks that the parse has taken so far. Making a text continues without memory and
+ * records that it did; each thread has its own record.
  *
- * The functions are set before main, and mix with malloc's: what was made by either may be freed by the other. */
+ * The functions are set before main. They mix with malloc's: a block made by either may be freed by the other. */
 #include "json.h"
 
 #include "status.h"
@@ -17,19 +17,19 @@
 
 enum { FIRST_EVENTS = 200 };
 
-/* The blocks that a parse took, and those that it gave back: their addresses, with GIVEN in the lowest bit. */
+/* The blocks that a parse took and gave back: their addresses, with GIVEN in the lowest bit. */
 struct journal {
     jmp_buf lacked;
     uintptr_t *events;
-    size_t count, capacity, held; /* held: blocks that may yet be given back */
+    size_t count, capacity, held; /* held: blocks that may still be given back */
     uintptr_t first[FIRST_EVENTS];
 };
 enum { GIVEN = 1 };
 
 static _Thread_local bool has_failed;
-static _Thread_local struct journal *journal; /* while a text is read */
+static _Thread_local struct journal *journal; /* set while a text is parsed */
 
-/* Room for one more block, and for giving back all of them. */
+/* Makes room for one more block, and for giving back all of them. */
 static bool make_room(struct journal *j) {
     if (j->count + j->held + 2 <= j->capacity)
         return true;
@@ -75,7 +75,7 @@ static int compare_events(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-/* An address may have been taken and given back several times. */
+/* An address may have been taken and given back more than once. */
 static void give_back(struct journal *j) {
     qsort(j->events, j->count, sizeof *j->events, compare_events);
     for (size_t i = 0; i < j->count;) {
@@ -90,7 +90,7 @@ static void give_back(struct journal *j) {
     }
 }
 
-/* False where memory lacked. */
+/* Returns false when memory ran out. */
 static bool parse(struct journal *j, const char *text, size_t length, size_t flags, json_t **root,
                   json_error_t *error) {
     if (setjmp(j->lacked))

@@ -1,5 +1,5 @@
-/* JSON texts by jansson, and what jansson does not tell: its parser takes a lack of memory for a mistake in the text,
- * and an object that is being made just stays without what found no memory. */
+/* JSON texts by jansson, made safe where jansson is not. Its parser reports a lack of memory as a mistake in the text,
+ * and an object under construction silently lacks a member that found no memory. */
 #ifndef CAMBIUM_BASE_JSON_H
 #define CAMBIUM_BASE_JSON_H
 
@@ -8,17 +8,18 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* json_loadb: a new reference in *root, or NULL there and STATUS_MEMORY with its text, or STATUS_INVALID, for which the
- * caller makes a text from `error`. */
+/* Parses a text as json_loadb does. Puts a new reference into *root, or NULL. Returns STATUS_MEMORY with its text, or
+ * STATUS_INVALID; then the caller makes the text from `error`. */
 int json_read(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error);
 
-/* Making a text: json_begin(), any of jansson's functions without a look at what they return, and json_end(), which is
- * json_dumps of `root` and takes that reference: *text for free(), or NULL and STATUS_MEMORY where any of them had no
- * memory; STATUS_INVALID where `root` is NULL otherwise, for a text that is no UTF-8. */
+/* Makes a text. Call json_begin, then any of jansson's functions without checking their results, then json_end.
+ * json_end is json_dumps of `root`; it takes that reference and sets *text for free(). On failure *text is NULL. It
+ * returns STATUS_MEMORY when any of the calls had no memory. It returns STATUS_INVALID when `root` is NULL for another
+ * reason, such as a text that is not UTF-8. */
 void json_begin(void);
 int json_end(json_t *root, size_t flags, char **text);
 
-/* Appends characters (UTF-8: what is none, utf8_add_repaired has mended) as a string of JSON. */
+/* Appends characters as a JSON string. They must be UTF-8; utf8_add_repaired makes them so. */
 void json_add_string(struct strbuf *out, const void *bytes, size_t length);
 
 #endif

@@ -1,4 +1,4 @@
-/* The reader of a file's keys. */
+/* Reading the keys of a file. */
 #include "json_keys.h"
 
 #include "status.h"

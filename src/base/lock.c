@@ -12,7 +12,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* The process that holds the lock of a file, from the system's own list; 0 where that does not say. */
+/* Finds the process that holds a file's lock in the system's own list; 0 when the list does not say. */
 static long find_holder(const struct stat *info) {
     FILE *locks = fopen("/proc/locks", "re");
     char line[256], kind[16];

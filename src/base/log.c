@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 4096, BAR_CELLS = 24, CHARACTER_BYTES = 5 /* with a backslash */ };
+enum { LINE_BYTES = 4096, BAR_CELLS = 24, CHARACTER_BYTES = 5 /* with a backslash in front */ };
 
 static _Thread_local bool quiet;
 static atomic_bool is_json;
@@ -26,7 +26,7 @@ static void write_all(const char *text, size_t length) {
     while (length > 0) {
         ssize_t n = write(STDERR_FILENO, text, length);
         if (n <= 0)
-            return; /* nobody reads: there is nowhere to complain */
+            return; /* nobody reads standard error: there is nowhere to complain */
         text += n;
         length -= (size_t)n;
     }
@@ -45,8 +45,8 @@ void log_time(char text[LOG_TIME_BYTES]) {
     snprintf(text + length, LOG_TIME_BYTES - length, ".%03dZ", (int)((now - (double)seconds) * 1000));
 }
 
-/* Writes the characters that fit as the inside of a string of JSON; text_make_line has made the text UTF-8. It
- * allocates nothing, because it also reports that memory ran out. */
+/* Writes as many characters as fit, as the inside of a JSON string. text_make_line has made the text UTF-8. This
+ * function allocates nothing, because it also reports that memory ran out. */
 static size_t quote(char *out, size_t bytes, const char *text) {
     const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
     size_t length = 0;
@@ -72,7 +72,7 @@ static void write_as_json(const char *level, const char *text) {
     write_all(line, used + sizeof end - 1);
 }
 
-/* `prefix` is a text's, `level` that of JSON. */
+/* `prefix` starts a line of text, `level` is the member of a JSON line. */
 static void write_line(const char *prefix, const char *level, const char *format, va_list arguments) {
     char line[LINE_BYTES];
     int used = snprintf(line, sizeof line, "cambium: %s", prefix);
@@ -113,7 +113,7 @@ bool log_is_terminal(void) {
 void progress_begin(struct progress *progress, const char *what, int64_t total) {
     *progress = (struct progress){.what = what, .total = total, .start = clock_seconds(), .quiet_seconds = 10};
     if (log_is_terminal())
-        progress->last_shown = progress->start - 1; /* the first update is shown, however short the work */
+        progress->last_shown = progress->start - 1; /* the first update is shown even when the work is short */
     else
         progress->last_shown = progress->start;
 }

@@ -1,4 +1,4 @@
-/* The system's figures of memory. */
+/* The system's memory figures. */
 #include "memory.h"
 
 #include "cgroup.h"
@@ -11,7 +11,7 @@
 
 enum { LINE_BYTES = 4096 + 64 };
 
-/* The number of kibibytes behind `key` at a line's start, in bytes; 0: there is none. */
+/* Returns the kibibytes that follow `key` at the start of a line, converted to bytes; 0 when there is no such line. */
 static size_t read_kibibytes(const char *path, const char *key) {
     char line[LINE_BYTES];
     unsigned long long kibibytes = 0;
@@ -35,7 +35,7 @@ static void look_at_group(const char *directory, bool is_second, void *context) 
     char line[64], *end;
     if (!cgroup_read(directory, is_second ? "memory.max" : "memory.limit_in_bytes", line, sizeof line))
         return;
-    unsigned long long value = strtoull(line, &end, 10); /* "max" is no number */
+    unsigned long long value = strtoull(line, &end, 10); /* "max" is not a number */
     if (end != line && value < *least)
         *least = (size_t)value;
 }

@@ -1,21 +1,22 @@
-/* Memory of this process and of the host that it runs on. */
+/* Memory of this process and of its host. */
 #ifndef CAMBIUM_BASE_MEMORY_H
 #define CAMBIUM_BASE_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The most that this process has held at once, in bytes; 0 where the system does not tell. */
+/* Returns the peak memory of this process in bytes, or 0 when the system does not say. */
 size_t memory_peak(void);
 
 /* The memory that the processes of a host may hold together. */
 struct memory_limit {
-    size_t bytes;     /* SIZE_MAX where the system does not tell */
-    size_t available; /* of them, to what starts now: MemAvailable at most; as `bytes` where the system does not tell */
+    size_t bytes;     /* SIZE_MAX when the system does not say */
+    size_t available; /* the part of `bytes` that a new process can get, at most MemAvailable; equals `bytes` when the
+                         system does not say */
     bool is_cgroup;   /* a control group allows less than the host has */
 };
-/* The host's memory, or what the control groups (version 1 or 2) of this process allow, whichever is less. The files
- * are those below `root`/proc and `root`/sys/fs/cgroup: "" for this system. */
+/* Returns the host's memory, or the limit of this process's control groups (version 1 or 2) if that is lower. `root` is
+ * put before /proc and /sys/fs/cgroup; it is "" for this system. */
 struct memory_limit memory_limit_find(const char *root);
 
 #endif

@@ -1,7 +1,8 @@
 /* The counter-based generator: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
  *
- * A random word is a pure function of (seed, counter): no state, no order, no layout. Everything random in the model is
- * keyed by what it is, never by where or when it is computed. Shared by CPU and CUDA, so it is all inline. */
+ * A random word is a pure function of (seed, counter): it has no state, order or layout. Everything random in the model
+ * is keyed by its identity, never by where or when it is computed. CPU and CUDA share this file, so everything is
+ * inline. */
 #ifndef CAMBIUM_BASE_RNG_H
 #define CAMBIUM_BASE_RNG_H
 
@@ -11,6 +12,7 @@ struct philox {
     uint32_t word[4];
 };
 
+/* Returns the four random words of a seed and a counter c0 .. c3. */
 static inline struct philox philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
@@ -26,8 +28,8 @@ static inline struct philox philox(uint64_t seed, uint32_t c0, uint32_t c1, uint
     return (struct philox){{c0, c1, c2, c3}};
 }
 
-/* Element e of a row of random words is word (e % 64) / 16 of counter c0 = e / 64 * 16 + e % 16: sixteen neighbours are
- * sixteen lanes of one vector of counters, so that no shuffle is needed. */
+/* Element e of a row of random words is word (e % 64) / 16 of counter c0 = e / 64 * 16 + e % 16. Sixteen neighbours are
+ * then sixteen lanes of one vector of counters, and no shuffle is needed. */
 static inline uint32_t rng_element_counter(uint32_t e) {
     return e / 64 * 16 + e % 16;
 }
@@ -35,7 +37,7 @@ static inline uint32_t rng_element_word(uint32_t e) {
     return e % 64 / 16;
 }
 
-/* Kinds of randomness, the upper byte of counter c3: they never share a counter. */
+/* Kinds of randomness, the upper byte of counter c3. Two kinds never share a counter. */
 enum rng_kind {
     RNG_DROPOUT = 1,
     RNG_ATTENTION_DROPOUT = 2,
@@ -46,15 +48,15 @@ enum rng_kind {
     RNG_PROMPT = 7,
 };
 
-/* Dropout of element e (feature, or key position for attention) of a token of a sample. `site` is unique in the model
- * (layer and place, and head for attention; below 2^24). Kept when the word is >= p * 2^32. */
+/* Dropout of element e (a feature, or a key position for attention) of a token of a sample. `site` is unique in the
+ * model (layer and place, and head for attention) and below 2^24. The element is kept when its word is >= p * 2^32. */
 static inline uint32_t rng_dropout_word(uint64_t seed, enum rng_kind kind, uint32_t site, uint32_t sample,
                                         uint32_t token, uint32_t e) {
     struct philox r = philox(seed, rng_element_counter(e), token, sample, (uint32_t)kind << 24 | site);
     return r.word[rng_element_word(e)];
 }
 
-/* p in [0, 1) as the 32-bit threshold that a kept word reaches. */
+/* Converts p in [0, 1) to the threshold that the word of a kept element reaches. */
 static inline uint32_t rng_dropout_threshold(float p) {
     return (uint32_t)((double)p * 4294967296.0);
 }

@@ -1,4 +1,4 @@
-/* Boxes, as directories and files that are staged share them. */
+/* Boxes, shared by staged directories and staged files. */
 #ifndef CAMBIUM_BASE_STAGING_INTERNAL_H
 #define CAMBIUM_BASE_STAGING_INTERNAL_H
 
@@ -9,23 +9,23 @@ struct box_mark {
     char kind[16], target[NAME_MAX + 1];
 };
 #define BOX_DIRECTORY "directory" /* the kind of a box that becomes its target */
-#define BOX_FILES     "."         /* the target of files: the directory that the box is in */
+#define BOX_FILES     "."         /* the target for files: the directory that holds the box */
 
-/* A box with its mark, locked. */
+/* Makes a box with its mark, locked. STATUS_IO, STATUS_MEMORY. */
 int box_make(const char *parent, const struct box_mark *mark, char **box, int *descriptor);
-/* Removes a box, its mark last, and closes the mark. What cannot be removed is a warning. */
+/* Removes a box, its mark last, and closes the mark. A part that cannot be removed causes a warning. */
 void box_remove(const char *box, int descriptor);
-/* Whether the entry is a box; reads its mark without its lock. */
+/* True when the entry is a box; reads its mark without its lock. */
 bool box_read(const char *parent, const char *name, struct box_mark *mark);
 
-enum box_owner { BOX_NOT_OURS, BOX_LIVES, BOX_IS_DEAD, BOX_HAS_NO_LOCK /* on this file system */ };
-/* Whose the entry is; of a dead writer's the lock is the caller's, with the descriptor to close. */
+enum box_owner { BOX_NOT_OURS, BOX_LIVES, BOX_IS_DEAD, BOX_HAS_NO_LOCK /* this file system has no locks */ };
+/* Finds the owner of the entry. When its writer is dead, the caller gets the lock, and a descriptor to close. */
 enum box_owner box_take(const char *parent, const char *name, struct box_mark *mark, int *descriptor);
 
-/* A path in the box, in a caller's buffer; "" where it does not fit. */
+/* Writes a path in the box into `out`; "" when it does not fit. */
 const char *box_path(const char *box, const char *name, char out[PATH_MAX]);
 
-/* Puts the files of `box`/ready in place, and removes them from the box. */
+/* Moves the files of `box`/ready into `directory`. STATUS_IO; each step may be repeated. */
 int files_place(const char *directory, const char *box, const struct staging_files *files);
 
 #endif

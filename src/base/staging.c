@@ -31,7 +31,7 @@ static int format_mark(const char *name, const struct box_mark *mark, char out[M
     return n < MARK_BYTES ? n : status_fail(STATUS_INVALID, "name too long: %s", mark->target);
 }
 
-/* A mark names its own box, so that a copy under a name of the user's is none. */
+/* A mark names its own box, so a copy that the user made under another name is no box. */
 static bool parse_mark(const char *name, const char *text, struct box_mark *mark) {
     char again[MARK_BYTES];
     *mark = (struct box_mark){0};
@@ -47,7 +47,7 @@ static bool parse_mark(const char *name, const char *text, struct box_mark *mark
     return *mark->target && !strchr(mark->target, '/') && format_mark(name, mark, again) > 0 && !strcmp(text, again);
 }
 
-/* Opens the mark of an entry that has the name of a box; follows no links. */
+/* Opens the mark of an entry that is named like a box; follows no links. */
 static int open_mark(const char *parent, const char *name, int flags) {
     char path[PATH_MAX];
     if (!file_is_drawn_name(name) || !*box_path(parent, name, path)) {
@@ -96,7 +96,8 @@ static bool is_empty_file(int descriptor) {
     return fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
 }
 
-/* A writer may be killed before its mark says anything: then there is nothing else, and rmdir removes nothing else. */
+/* A writer may be killed before its mark has contents. The box is then empty otherwise, and rmdir removes only empty
+ * ones. */
 static void remove_begun(const char *box, bool has_mark) {
     char path[PATH_MAX], **names;
     size_t count = 0;
@@ -127,8 +128,8 @@ enum box_owner box_take(const char *parent, const char *name, struct box_mark *m
     return is_ours ? BOX_LIVES : BOX_NOT_OURS;
 }
 
-/* *is_made: whether this one is it. It is not where the name is taken, or where another writer met the box before it
- * had its mark and took it for a dead one's. */
+/* Sets is_made when the box was made. It was not when the name is taken, or when another writer found the box before it
+ * had its mark and took it for a dead one. */
 static int try_box(const char *box, const char *name, const struct box_mark *mark, int *descriptor, bool *is_made) {
     char path[PATH_MAX], text[MARK_BYTES];
     struct stat info;
@@ -146,7 +147,7 @@ static int try_box(const char *box, const char *name, const struct box_mark *mar
     if (*descriptor < 0)
         status = status_fail_errno("cannot create %s", path);
     else
-        lock(*descriptor, 0); /* a file system without locks: then nobody removes a box but its writer */
+        lock(*descriptor, 0); /* a file system without locks: only the writer removes its box */
     if (!status && fstat(*descriptor, &info) == 0 && info.st_nlink == 0) {
         close(*descriptor);
         *descriptor = -1;
@@ -189,7 +190,7 @@ int box_make(const char *parent, const struct box_mark *mark, char **box, int *d
     return status ? status : status_fail(STATUS_IO, "cannot make a directory to build in under %s", parent);
 }
 
-/* The mark goes last: until then the box is known as ours. */
+/* The mark is removed last: until then the box is known as ours. */
 void box_remove(const char *box, int descriptor) {
     char **names, path[PATH_MAX];
     size_t count;
@@ -211,7 +212,7 @@ void box_remove(const char *box, int descriptor) {
 
 /* ---- what dead writers left ---- */
 
-/* False: it waits on. */
+/* Returns false when the directory must stay in the box for now. */
 static bool put_back(const char *parent, const char *box, const struct box_mark *mark) {
     char old[PATH_MAX], target[PATH_MAX];
     if (!file_exists(box_path(box, "old", old)) || file_exists(box_path(parent, mark->target, target)))
@@ -271,7 +272,7 @@ bool staging_displaced(const char *parent, const char *name, char path[PATH_MAX]
 
 /* ---- a directory that appears ---- */
 
-/* Without slashes at its end; of a link, and of "." and "..", the directory that is meant. NULL: no memory. */
+/* Removes slashes at the end. Resolves a link, "." and ".." to the directory that is meant. NULL: no memory. */
 static char *resolve(const char *path) {
     struct stat info;
     size_t length = strlen(path);
@@ -289,7 +290,7 @@ static char *resolve(const char *path) {
     return real;
 }
 
-/* The directory that holds `path`, in a caller's buffer, and the name in it. */
+/* Writes the directory that holds `path` into a caller's buffer, and its last name into the mark. */
 static int split(const char *path, char parent[PATH_MAX], struct box_mark *mark) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     *mark = (struct box_mark){.kind = BOX_DIRECTORY};
@@ -344,7 +345,7 @@ int staging_begin_files(struct staging *staging, const char *directory, const st
     return status;
 }
 
-/* Puts the new directory in place of the old one, which then stands in the box. */
+/* Exchanges the new directory with the old one, which is then in the box. */
 static int exchange(const struct staging *staging) {
     const char *fresh = staging->directory, *target = staging->target;
     char old[PATH_MAX];
@@ -357,12 +358,12 @@ static int exchange(const struct staging *staging) {
     if (rename(fresh, target) == 0)
         return STATUS_OK;
     int status = status_fail_errno("cannot rename %s to %s", fresh, target);
-    if (rename(old, target)) /* then the next writer does it */
+    if (rename(old, target)) /* the next writer does it */
         log_warning("the earlier %s waits as %s", target, old);
     return status;
 }
 
-/* Syncs directories alone. */
+/* Syncs directories only. */
 static int sync_tree(const char *path) {
     char **names, child[PATH_MAX];
     size_t count;
@@ -387,7 +388,7 @@ static int commit_directory(struct staging *staging) {
     return status ? status : file_sync(parent);
 }
 
-/* From the rename on it is the generation that counts, whatever happens. */
+/* After the rename this generation is the current one, whatever happens. */
 static int commit_files(struct staging *staging) {
     char ready[PATH_MAX];
     if (!*box_path(staging->box, "ready", ready))
@@ -411,7 +412,7 @@ int staging_commit(struct staging *staging) {
     return status;
 }
 
-/* Whether the box has what is nowhere else. */
+/* True when the box holds something that exists nowhere else. */
 static bool is_needed(const struct staging *staging) {
     char old[PATH_MAX];
     return staging->is_committed ||
@@ -419,7 +420,7 @@ static bool is_needed(const struct staging *staging) {
 }
 
 void staging_abort(struct staging *staging) {
-    char text[2048]; /* the failure that led here stays the one reported */
+    char text[2048]; /* keeps the text of the failure that led here */
     snprintf(text, sizeof text, "%s", status_text());
     if (staging->box && is_needed(staging))
         close(staging->mark);

@@ -1,16 +1,16 @@
-/* Output that appears whole. It is built in a box: a hidden directory `.cambium-HEX` beside its target, with a name
- * drawn by lot. The first thing in a box is its mark, a file that says what the box is for and is locked while its
- * writer lives. What carries no such mark is never touched. What carries one that nobody holds was left by a writer
- * that was killed, and the next writer in that directory takes it away.
+/* Output that appears whole. It is built in a box: a hidden directory `.cambium-HEX` next to its target, with a random
+ * name. The first file in a box is its mark, which says what the box is for and is locked while its writer lives. An
+ * entry without such a mark is never touched. A mark that nobody locks belongs to a writer that was killed; the next
+ * writer in that directory removes its box.
  *
- * A directory appears by one rename, or by an exchange with the one that it replaces. Where the file system cannot
- * exchange two names, the old directory waits in the box for the moment between two renames; readers and the next
- * writer find it there.
+ * A directory appears by one rename, or by an exchange with the directory that it replaces. Where the file system
+ * cannot exchange two names, two renames do it. Between them the old directory waits in the box, where readers and the
+ * next writer find it.
  *
- * Files that come into a directory which holds others are one generation, too: their box is renamed to `ready` when it
- * is whole, and from then on counts. Readers that find it read there; whoever wrote it, or the next writer where that
- * one was killed, puts the files in place. A reader that does not know boxes never sees files of two generations as
- * one: the key, a file without which the others are nothing, goes first and comes last. */
+ * Files that come into a directory with other files are one generation. When their box is whole it is renamed to
+ * `ready`, and the generation counts from then on. Readers that find it read there. Its writer puts the files in place,
+ * or the next writer does if that one was killed. A reader that does not know boxes never mistakes files of two
+ * generations for one. The key, a file without which the others mean nothing, is removed first and comes last. */
 #ifndef CAMBIUM_BASE_STAGING_H
 #define CAMBIUM_BASE_STAGING_H
 
@@ -18,46 +18,50 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A kind of files that come together. */
+/* A kind of files that appear together. */
 struct staging_files {
-    const char *kind;         /* a word for the mark */
-    const char *key;          /* how the names of its key files end */
-    const char *const *names; /* ending with NULL: those beside a key that go when a new generation lacks them */
+    const char *kind; /* a word for the mark */
+    const char *key;  /* the ending of its key files' names */
+    const char *const
+        *names; /* NULL-terminated: files next to a key that are removed when a new generation lacks them */
 };
 
 struct staging {
-    char *target;    /* the directory that appears, or the one that files come into */
+    char *target;    /* the directory that appears, or that the files come into */
     char *box;       /* NULL: nothing is staged */
-    char *directory; /* in the box: where the caller builds */
+    char *directory; /* where the caller builds, in the box */
     int mark;        /* the descriptor that holds the lock */
     bool is_committed;
     const struct staging_files *files; /* NULL: the target appears as a whole */
 };
 
-/* Cleans beside the target, makes the directories above it, and a box. A target that is a link means what it leads to.
- */
+/* Removes dead writers' boxes next to the target, then makes the enclosing directories and a box. If the target is a
+ * link, the directory that it leads to is meant. STATUS_IO, STATUS_INVALID for a path that is too long,
+ * STATUS_MEMORY. */
 int staging_begin(struct staging *staging, const char *target);
-/* The same for files that come into `directory`, which is made; a generation that a killed writer left ready is put in
- * place first. `files` outlives the staging. */
+/* The same for files that come into `directory`, which is created. A generation that a killed writer left ready is put
+ * in place first. `files` must outlive the staging. */
 int staging_begin_files(struct staging *staging, const char *directory, const struct staging_files *files);
-/* Syncs directories (files are the caller's to sync) and publishes. A failure leaves what stood there. */
+/* Syncs directories and publishes; the caller has synced the files. After a failure the target is as it was.
+ * STATUS_IO. */
 int staging_commit(struct staging *staging);
-/* Removes the box; harmless after a commit, and on zeroed memory with a mark of -1. This thread's error text stays. */
+/* Removes the box and keeps this thread's error text. Harmless after a commit, and on zeroed memory with a mark of
+ * -1. */
 void staging_abort(struct staging *staging);
 
-/* Moves a directory out of the way and removes it, so that a half removed one never has a whole one's name. */
+/* Moves a directory away and removes it, so that a partly removed directory never has its name. STATUS_IO. */
 int staging_remove(const char *target);
-/* Removes the boxes of dead writers in a directory, and puts back directories that they displaced. A box that cannot be
- * removed is a warning. */
+/* Removes the boxes of dead writers in a directory, and puts back the directories that they displaced. A box that
+ * cannot be removed causes a warning. */
 int staging_clean(const char *directory);
-/* Puts a generation in place that a killed writer left ready. */
+/* Puts in place a generation that a killed writer left ready. STATUS_IO. */
 int staging_finish(const char *directory, const struct staging_files *files);
 
-/* For readers: whether the entry `name` of `parent` is a box that holds a displaced directory: where it is, and the
- * name that it had. */
+/* For readers: true when the entry `name` of `parent` is a box with a displaced directory. Then `path` is where the
+ * directory is, and `target` is the name that it had. */
 bool staging_displaced(const char *parent, const char *name, char path[PATH_MAX], char target[NAME_MAX + 1]);
-/* For readers: whether a generation of this kind that has the file `name` (NULL: any) waits in `directory`, ready. None
- * does where the directory cannot be listed; STATUS_MEMORY where memory lacked for that. */
+/* For readers: sets *is_there when `directory` has a ready generation of this kind that contains the file `name` (any
+ * file when NULL). A directory that cannot be listed has none. STATUS_MEMORY. */
 int staging_is_ready(const char *directory, const struct staging_files *files, const char *name, char path[PATH_MAX],
                      bool *is_there);
 

@@ -1,5 +1,6 @@
-/* Files that come into a directory which holds others, as one generation. They are linked into place, so that the one
- * in the box is whole until all of them are there. Each step may be done again, by whoever goes on after a kill. */
+/* Files that come into a directory with other files, as one generation. They are linked into place, so the generation
+ * in the box stays whole until all of them are there. Every step can be repeated, by any writer that continues after a
+ * kill. */
 #include "staging-internal.h"
 
 #include "file.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* First the keys go, then the other files come, and last the new keys. */
+/* The old keys go first, then the other files come, and the new keys come last. */
 enum step { STEP_WITHDRAW, STEP_PLACE, STEP_COMPLETE };
 
 struct placing {
@@ -32,12 +33,13 @@ static int remove_file(const char *directory, const char *name) {
     return status;
 }
 
-/* Over a link to the same file a rename does nothing, so the second name goes by itself. */
+/* A rename over a link to the same file does nothing, so the second name is removed by itself. */
 static int place_file(const struct placing *placing, const char *from, const char *to) {
     char second[PATH_MAX];
     box_path(placing->box, "link", second);
     unlink(second);
-    if (link(from, second)) { /* a file system without hard links: only a foreign reader could see the difference */
+    if (link(from,
+             second)) { /* a file system without hard links: only another program's reader could see the difference */
         if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK)
             return status_fail_errno("cannot link %s to %s", from, second);
         return rename(from, to) ? status_fail_errno("cannot rename %s to %s", from, to) : STATUS_OK;
@@ -47,7 +49,7 @@ static int place_file(const struct placing *placing, const char *from, const cha
     return status;
 }
 
-/* Removes what an older generation had beside a key, and this one has not. */
+/* Removes files that an older generation had next to a key and this one lacks. */
 static int remove_stale(const struct placing *placing, const char *to, char **names, size_t count) {
     bool has_key = false;
     int status = STATUS_OK;
@@ -98,13 +100,13 @@ int files_place(const char *directory, const char *box, const struct staging_fil
     box_path(box, "ready", ready);
     for (enum step step = STEP_WITHDRAW; step <= STEP_COMPLETE && !status; step++)
         status = take_step(&placing, ready, directory, step);
-    /* Readers stop looking here before any of it goes. */
+    /* After this rename readers no longer look here. */
     if (!status && rename(ready, box_path(box, "done", done)))
         status = status_fail_errno("cannot rename %s to %s", ready, done);
     return status;
 }
 
-/* Whether the entry is a box of this kind that is ready. */
+/* True when the entry is a box of this kind that is ready. */
 static bool is_ready(const char *directory, const char *name, const struct staging_files *files, char ready[PATH_MAX]) {
     struct box_mark mark;
     char box[PATH_MAX];

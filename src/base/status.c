@@ -1,4 +1,4 @@
-/* One error slot a thread: a fixed buffer, so that reporting a failed allocation never allocates. */
+/* Each thread has one error slot, a fixed buffer, so reporting a failed allocation never allocates. */
 #include "status.h"
 
 #include "utf8.h"

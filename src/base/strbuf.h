@@ -1,5 +1,5 @@
-/* A growing byte string, always terminated by a zero byte. Starts as STRBUF_INIT; strbuf_free ends it. A failed
- * allocation is remembered in `failed`, appends then do nothing: check once, at the end. */
+/* A growing byte string that always ends with a zero byte. It starts as STRBUF_INIT; strbuf_free ends it. A failed
+ * allocation sets `failed`, and appends then do nothing: check once, at the end. */
 #ifndef CAMBIUM_BASE_STRBUF_H
 #define CAMBIUM_BASE_STRBUF_H
 
@@ -7,27 +7,29 @@
 #include <stddef.h>
 
 struct strbuf {
-    char *data; /* never NULL to a reader: use strbuf_text */
+    char *data; /* may be NULL: read it through strbuf_text */
     size_t length;
     size_t capacity;
     bool failed;
 };
 #define STRBUF_INIT ((struct strbuf){0})
 
+/* Frees the memory and leaves STRBUF_INIT. */
 void strbuf_free(struct strbuf *buffer);
-/* Makes room for `more` bytes behind the text. */
+/* strbuf_reserve makes room for `more` bytes after the text and returns STATUS_OK or STATUS_MEMORY. The others
+ * append. */
 int strbuf_reserve(struct strbuf *buffer, size_t more);
 void strbuf_add(struct strbuf *buffer, const void *bytes, size_t length);
 void strbuf_add_text(struct strbuf *buffer, const char *text);
 void strbuf_add_char(struct strbuf *buffer, char c);
 void strbuf_format(struct strbuf *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Keeps the memory, forgets the text. */
+/* Empties the text and keeps the memory. */
 void strbuf_clear(struct strbuf *buffer);
-/* The text, "" when empty. */
+/* Returns the text, "" when it is empty. */
 static inline const char *strbuf_text(const struct strbuf *buffer) {
     return buffer->data ? buffer->data : "";
 }
-/* STATUS_OK, or STATUS_MEMORY when an append failed. */
+/* Returns STATUS_OK, or STATUS_MEMORY when an append failed. */
 int strbuf_status(const struct strbuf *buffer);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where bytes are UTF-8, and where not. */
+/* Checking and repairing UTF-8. */
 #include "base/utf8.h"
 
 #include <string.h>

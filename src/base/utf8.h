@@ -1,4 +1,4 @@
-/* UTF-8: characters read and written, and where bytes are none. Any thread. */
+/* UTF-8: characters read, written and checked. Any thread. */
 #ifndef CAMBIUM_BASE_UTF8_H
 #define CAMBIUM_BASE_UTF8_H
 
@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Decodes the character at `at` (before `end`, not ASCII) and returns its bytes, 2 to 4; 0 where there is no valid
- * one: overlong forms, surrogates, numbers above 0x10ffff, a cut end. */
+/* Decodes the character at `at`, which lies before `end` and is not ASCII. Returns its length, 2 to 4 bytes, or 0 when
+ * it is not valid: an overlong form, a surrogate, a number above 0x10ffff, or a cut end. */
 static inline size_t utf8_decode(const unsigned char *at, const unsigned char *end, uint32_t *point) {
     size_t left = (size_t)(end - at);
     unsigned a = at[0];
@@ -30,13 +30,13 @@ static inline size_t utf8_decode(const unsigned char *at, const unsigned char *e
     return *point >= 0x10000 && *point < 0x110000 ? 4 : 0;
 }
 
-/* The bytes of the character at `at`, ASCII or not; 0 where there is no valid one. */
+/* Returns the length of the character at `at`, ASCII or not; 0 when it is not valid. */
 static inline size_t utf8_length(const unsigned char *at, const unsigned char *end) {
     uint32_t point;
     return *at < 0x80 ? 1 : utf8_decode(at, end, &point);
 }
 
-/* Writes the character as 1 to 4 bytes and returns their number. */
+/* Writes a character as 1 to 4 bytes and returns their number. */
 static inline size_t utf8_encode(uint32_t point, unsigned char out[4]) {
     if (point < 0x80) {
         out[0] = (unsigned char)point;
@@ -60,14 +60,14 @@ static inline size_t utf8_encode(uint32_t point, unsigned char out[4]) {
     return 4;
 }
 
-/* Bytes before the first that is not part of a valid character. */
+/* Returns the number of bytes before the first that is not part of a valid character. */
 size_t utf8_valid_length(const unsigned char *bytes, size_t length);
-/* Where there is no valid character: the bytes that one U+FFFD stands for, as Unicode advises. They are the longest
- * beginning of a character, or one byte. */
+/* For a place without a valid character: returns the number of bytes that one U+FFFD replaces, as Unicode advises. They
+ * are the longest beginning of a character, or one byte. */
 size_t utf8_bad_length(const unsigned char *at, const unsigned char *end);
-/* Appends the bytes as characters: what is none becomes U+FFFD. */
+/* Appends the bytes as characters; invalid ones become U+FFFD. */
 void utf8_add_repaired(struct strbuf *out, const void *bytes, size_t length);
-/* Bytes at the end of a text that may begin a character whose rest has yet to come. */
+/* Returns the number of bytes at the end of a text that may begin a character whose rest has yet to come. */
 size_t utf8_unfinished_length(const unsigned char *bytes, size_t length);
 
 #endif

@@ -70,7 +70,7 @@ def sentences(text):
 
 def uncovered(header):
     """Names of the prototypes of a header that stand under no comment: neither in their paragraph, nor as its heading."""
-    text = re.sub(r"^#.*(?:\\\n.*)*$", "", header, flags=re.M)
+    text = re.sub(r"^#(?:.*\\\n)*.*\n", "", header, flags=re.M)
     is_covered, depth, statement, found = False, 0, "", []
     for token in re.finditer(r"/\*.*?\*/|//[^\n]*|\n[ \t]*(?=\n)|[{};]|[^{};/\n]+|.|\n", text, re.S):
         part = token.group(0)
@@ -84,7 +84,7 @@ def uncovered(header):
                 is_heading = False
             continue
         depth += (part == "{") - (part == "}")
-        if part == "}" and depth == 0 and "(" not in statement:
+        if part == "}" and depth == 0 and "(" not in statement and not statement.strip().startswith("enum"):
             is_covered = False
         if depth == 0 and part in ";}":
             name = re.match(r"(?!\s*(?:typedef|_Static_assert|static_assert)\b)[\w\s*]*?(\w+)\s*\((?!\*)", statement)

@@ -209,7 +209,7 @@ class Methods(unittest.TestCase):
 
 # Faults of the English (house_english.py) that are still there. A commit may lower these numbers, and never raise one.
 ENGLISH = {
-    "code": {"openings": 327, "behind": 238, "so many": 72, "long sentences": 272, "bare prototypes": 259},
+    "code": {"openings": 303, "behind": 208, "so many": 67, "long sentences": 239, "bare prototypes": 233},
     "tests": {"openings": 168, "behind": 141, "so many": 24, "long sentences": 87, "bare prototypes": 0},
     "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 156, "bare prototypes": 0},
 }
