@@ -1,4 +1,4 @@
-/* The resolved run as YAML that reads back to the same values. */
+/* The resolved run as YAML that gives the same values when it is read. */
 #include "config-internal.h"
 
 #include "base/utf8.h"
@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* YAML takes these between double quotes as they are: no control, no line separator, no byte order mark. */
+/* True for characters that YAML takes unchanged between double quotes: no control, no line separator, no byte order
+ * mark. */
 static bool is_printable(uint32_t c) {
     return c >= 0x20 && c != 0x7f && !(c >= 0x80 && c < 0xa0) && c != 0x2028 && c != 0x2029 && c != 0xfeff &&
            c != 0xfffe && c != 0xffff;
 }
 
-/* Texts that YAML, or our reader, would not take as they are stand between double quotes. */
+/* Puts a text between double quotes when YAML, or our reader, would not take it unchanged. */
 static void write_text(FILE *out, const char *text) {
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
     bool is_plain = *text && !strchr("+-", *text) && !text[strspn(text, safe)] && strcmp(text, "~") &&
@@ -26,7 +27,7 @@ static void write_text(FILE *out, const char *text) {
     while (at < end) {
         uint32_t c = *at;
         size_t length = c < 0x80 ? 1 : utf8_decode(at, end, &c);
-        if (!length) /* a byte that is no UTF-8 stands for itself: YAML could not hold it */
+        if (!length) /* a byte that is not UTF-8 is written as it is: YAML cannot hold it */
             c = *at;
         if (c == '"' || c == '\\')
             fprintf(out, "\\%c", (char)c);
@@ -39,7 +40,7 @@ static void write_text(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-/* Item `index` of a list, as it was typed or as it was resolved; NULL behind the last. */
+/* Returns item `index` of a list, as typed or as resolved; NULL past the last. */
 static const char *item_at(const struct config_row *row, const void *field, size_t index,
                            char text[CONFIG_ITEM_BYTES]) {
     const struct config_list *list = field;
@@ -67,7 +68,7 @@ bool config_has_value(const struct config_row *row, const void *field) {
     return true;
 }
 
-/* The shortest decimal text that reads back as `value`. */
+/* Writes the shortest decimal text that gives `value` when it is read. */
 static void float_text(double value, char *out, size_t bytes) {
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(out, bytes, "%.*g", digits, value);
@@ -76,7 +77,7 @@ static void float_text(double value, char *out, size_t bytes) {
     }
 }
 
-/* With the largest unit that gives a whole number. */
+/* Writes a size in the largest unit that gives a whole number. */
 static void size_text(int64_t bytes, char *out, size_t room) {
     static const char *const units[] = {"", "K", "M", "G", "T"};
     int unit = 0;
@@ -117,7 +118,7 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
 }
 
 void config_write_value(FILE *out, const struct config_row *row, const void *field) {
-    char text[64]; /* of a number or a choice */
+    char text[64]; /* for a number or a choice */
     const char *item;
     if (row->type == CONFIG_STRING) {
         write_text(out, *(const char *const *)field);

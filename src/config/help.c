@@ -1,4 +1,4 @@
-/* --help from the rows: names and values on the left, what they mean, their range and default on the right. */
+/* --help from the rows: names and values on the left; meaning, range and default on the right. */
 #include "config-internal.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { LINE_COLUMNS = 96, TEXT_COLUMN = 38 };
 
-/* Writes the words of `text` from column `column` on, each further line indented. Line feeds in it are kept. */
+/* Writes the words of `text` from column `column`, and indents each further line. Keeps line feeds. */
 static void write_wrapped(FILE *out, const char *text, size_t column, size_t indent) {
     bool is_first = true;
     while (*text) {

@@ -1,4 +1,4 @@
-/* Words of the rotation's scalings and of the window. */
+/* Keys of the rotation's scalings and of the window. */
 #include "model_words.h"
 
 #include "base/base.h"
@@ -31,7 +31,7 @@ static int resolve_rotation(struct run_config *run) {
     return STATUS_OK;
 }
 
-/* Digits from 0 to `high`; below 0: it is something else. */
+/* Reads digits as a number from 0 to `high`; returns a negative number for any other text. */
 static int64_t read_number(const char *text, int64_t high) {
     size_t digits = strspn(text, "0123456789");
     int64_t number = digits && digits < 10 && !text[digits] ? strtoll(text, NULL, 10) : -1;
@@ -110,7 +110,7 @@ bool model_words_window_size(const void *field, size_t index, char text[CONFIG_I
     return run->model.window && index < 2;
 }
 
-/* N, where each Nth layer is one without a window and all others have one; 0: it takes a list. */
+/* Returns N when every Nth layer has no window and all others have one; returns 0 when only a list can say it. */
 static int64_t period_of(const struct model_config *model) {
     int64_t first = 0;
     while (first < model->num_layers && !model_layer_is_full(model, first))
@@ -126,7 +126,7 @@ bool model_words_window_skip(const void *field, size_t index, char text[CONFIG_I
         (const void *)((const char *)field - offsetof(struct run_config, model_words.window_attn_skip_freq));
     const struct model_config *model = &run->model;
     int64_t layer = (int64_t)index, period = model->window ? period_of(model) : 0;
-    if (!model->window || period > model->num_layers) /* none, or every layer has it */
+    if (!model->window || period > model->num_layers) /* no layer has a window, or every layer has one */
         return false;
     if (period)
         snprintf(text, CONFIG_ITEM_BYTES, "%lld", (long long)period);

@@ -1,4 +1,5 @@
-/* The name that a misspelt word meant: the edit distance of Damerau and Levenshtein (optimal string alignment). */
+/* Finds the name that a misspelt word meant, by the edit distance of Damerau and Levenshtein (optimal string
+ * alignment). */
 #include "config-internal.h"
 
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /* The command line: a walk over the words that finds each option's row and value. It is walked twice: first for the
- * YAML file and --help, then for all values, which go over the file's. */
+ * YAML file and --help, then for all values, which override the file's. */
 #include "config-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One option with what belongs to it. */
+/* One option with its value. */
 struct option {
     size_t index;      /* of its row */
-    const char *value; /* behind "=" or the next word; NULL: a bare flag, or the words of a list */
+    const char *value; /* after "=" or the next word; NULL: a bare flag, or the words of a list */
     char **words;      /* of a list given as words */
     int word_count;
 };
@@ -27,7 +27,7 @@ static int fail_unknown(const struct config_command *command, const char *name, 
                        nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
 }
 
-/* True when the word is a value of a row that may stand without one. */
+/* True when the word is a value of a row that also allows a bare flag. */
 static bool is_own_value(const struct config_row *row, const char *word) {
     if (row->type == CONFIG_BOOL)
         return !strcmp(word, "true") || !strcmp(word, "false");
@@ -41,7 +41,7 @@ static bool is_flag(const char *word) {
     return word[0] == '-' && word[1] == '-' && word[2];
 }
 
-/* The option at argv[*at]; moves *at behind it. */
+/* Reads the option at argv[*at] and moves *at past it. */
 static int read_option(const struct config_command *command, int argc, char **argv, int *at, struct option *option) {
     const char *name = argv[*at] + 2;
     size_t length = strcspn(name, "="), total = config_row_total(command);
@@ -83,7 +83,7 @@ static int set_list_option(struct config *config, const struct option *option, b
         return config_read_flow_list(config, option->index, value);
     if (value && config_row_is_section(&config->command, option->index))
         return config_split_list(config, option->index, value);
-    if (!is_repeated) /* what stands there is the default's or the file's */
+    if (!is_repeated) /* the present items are the default's or the file's */
         config_clear_list(config, option->index);
     if (value)
         return config_add_item(config, option->index, value);

@@ -1,5 +1,5 @@
-/* Rules between keys: defaults that follow from other keys, and configurations that cannot be. Those of the model's own
- * stand in resolve_model.c. */
+/* Rules between keys: defaults that follow from other keys, and combinations that are refused. resolve_model.c has the
+ * rules within a model. */
 #include "model_words.h"
 
 #include "base/base.h"

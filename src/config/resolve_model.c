@@ -1,5 +1,5 @@
-/* Rules between the keys of a model, whether they come from `model:` or from a config.json. What is the same model has
- * the same members afterwards. */
+/* Rules between the keys of a model, from `model:` or from a config.json. Afterwards equal models have equal
+ * members. */
 #include "run.h"
 
 #include "base/base.h"
@@ -73,7 +73,7 @@ static int resolve_mlp(struct model_config *model) {
     return STATUS_OK;
 }
 
-/* One word for all linears where all have biases. */
+/* Sets add_bias_linear alone when all linears have biases. */
 static void resolve_biases(struct model_config *model) {
     if (model->add_qkv_bias && model->add_projection_bias && model->add_mlp_bias)
         model->add_bias_linear = true;
@@ -87,7 +87,7 @@ static int refuse_rotation(const char *key, double value, const char *what) {
     return status_fail(STATUS_USAGE, "model.%s %g%s", key, value, what);
 }
 
-/* Keys of a rotation, or of one scaling, where there is none. */
+/* Refuses keys of a rotation, or of one of its scalings, when the model has none. */
 static int check_absent(const struct model_config *model, bool has_rope, bool has_llama3, bool has_yarn) {
     const struct {
         const char *key;
@@ -120,7 +120,7 @@ static void fill(double *value, double fallback) {
         *value = fallback;
 }
 
-/* Llama 3's, of which Megatron-LM fixes all but the factor. */
+/* Llama 3's scaling. Megatron-LM fixes all of it except the factor. */
 static int resolve_llama3(struct model_config *model) {
     fill(&model->rotary.low, 1);
     fill(&model->rotary.high, 4);

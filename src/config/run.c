@@ -13,7 +13,7 @@ static const char *const methods[] = {"uniform", "block", NULL};                
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 #define AT(member) offsetof(struct run_config, member)
-/* The last argument is the help; further members may stand behind it. */
+/* The last argument is the help; further members may follow it. */
 #define INT(path_, member, default_, low, high, ...)                                                                   \
     {                                                                                                                  \
         .path = path_, .type = CONFIG_INT, .offset = AT(member), .default_text = default_, .minimum = low,             \
@@ -59,7 +59,7 @@ const struct config_row run_rows[] = {
     FLOAT("model.attention_dropout", model.attention_dropout, "0.1", 0, 1,
           "share of attention weights dropped, below 1"),
     FLOAT("model.embedding_dropout", model.embedding_dropout, "-1", 0, 1,
-          "share of features dropped behind the embedding, below 1; hidden_dropout when not given"),
+          "share of features dropped after the embedding, below 1; hidden_dropout when not given"),
     FLOAT("model.init_method_std", model.init_method_std, "0.02", 0, 100,
           "standard deviation of the initial weights; those that write to the residual stream get it divided by "
           "sqrt(2 * num_layers)"),
@@ -144,7 +144,7 @@ const struct config_row run_rows[] = {
          "where index maps are kept; cache/GPTDataset_indices beside each prefix when not given", .may_differ = true),
     BOOL("data.eod_mask_loss", data.eod_mask_loss, "false", "no loss on end-of-document tokens"),
     BOOL("data.reset_position_ids", data.reset_position_ids, "false",
-         "positions start again behind each document's end"),
+         "positions start again after each document's end"),
     BOOL("data.reset_attention_mask", data.reset_attention_mask, "false", "no attention across a document's end"),
 
     INT("train.train_iters", train.train_iters, NULL, 1, 1e9, "iterations (updates of the weights) of the whole run"),
@@ -161,7 +161,7 @@ const struct config_row run_rows[] = {
     BOOL("train.skip_train", train.skip_train, "false",
          "no iterations: one validation of the weights as they are, and nothing is saved"),
     INT("train.early_stop", train.early_stop, "0", 0, 1e9,
-        "stop after so many validations in a row without a better loss; 0: never"),
+        "stop after this number of validations in a row without a better loss; 0: never"),
 
     FLOAT("optim.lr", optim.lr, "-1", 0, 1e6, "highest learning rate; must be given"),
     FLOAT("optim.min_lr", optim.min_lr, "0", 0, 1e6, "learning rate at the end of the decay"),
@@ -237,7 +237,7 @@ const struct config_row run_rows[] = {
     BOOL("checkpoint.async_save", checkpoint.async_save, "false",
          "write while training goes on, from a copy in memory: 12 bytes a parameter over all ranks, 14 in bf16"),
     INT("checkpoint.max_shard_size", checkpoint.max_shard_size, "5000", 1, 1e9,
-        "MB (10^6 bytes) of tensors in a file; what is more goes into further files behind an index"),
+        "MB (10^6 bytes) of tensors in a file; further files hold the rest, and an index names them all"),
 
     INT("log.log_interval", log.log_interval, "1", 1, 1e9, "iterations between lines for people where no bar is drawn",
         .may_differ = true),

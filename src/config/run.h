@@ -1,12 +1,12 @@
-/* The configuration of a run: sections and keys with the names of Megatron-LM's flags. The rows stand in run.c; a
- * command that takes a run's configuration embeds `struct run_config` and names run_rows and its offset in the section_
- * fields of its struct config_command. */
+/* The configuration of a run: sections and keys with the names of Megatron-LM's flags. run.c has the rows. A command
+ * that takes a run's configuration embeds `struct run_config`, and names run_rows and its offset in the section_ fields
+ * of its struct config_command. */
 #ifndef CAMBIUM_CONFIG_RUN_H
 #define CAMBIUM_CONFIG_RUN_H
 
 #include "config/config.h"
 
-/* The largest numbers of a model, in a run's options and in config.json alike. They keep every product of sizes
+/* The largest sizes of a model, the same for a run's options and for config.json. They keep every product of sizes
  * (samples of a run, logits of a micro batch, weights) within 63 bits. */
 enum {
     MODEL_MAX_LAYERS = 10000,
@@ -25,50 +25,50 @@ enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARIT
 enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 
-/* The mathematics of a model: read from `model:` or from a model directory's config.json. Parts that are absent are
- * zero: what says nothing of them is a GPT-2. */
+/* The mathematics of a model, read from `model:` or from a model directory's config.json. Absent parts are zero; a
+ * zeroed struct describes a GPT-2. */
 struct model_config {
     int64_t num_layers, hidden_size, num_attention_heads;
-    int64_t num_query_groups;        /* key/value heads; they divide the heads */
+    int64_t num_query_groups;        /* key/value heads; a divisor of the heads */
     int64_t kv_channels;             /* columns of a head; 0: hidden_size / num_attention_heads */
-    int64_t ffn_hidden_size;         /* 0: 4 * hidden_size; with swiglu 2/3 of it, down to a multiple of 64 */
+    int64_t ffn_hidden_size;         /* 0: 4 * hidden_size; with swiglu 2/3 of that, rounded down to a multiple of 64 */
     int64_t max_position_embeddings; /* 0: data.seq_length */
-    int64_t vocab_size;              /* 0: the tokenizer's */
-    int64_t window;                  /* tokens that a row sees, itself included; 0: all before it */
+    int64_t vocab_size;              /* 0: the tokenizer's size */
+    int64_t window;                  /* tokens that a row sees, itself included; 0: all tokens before it */
     unsigned char full_layers[(MODEL_MAX_LAYERS + 7) / 8];       /* bit l: layer l has no window */
     double hidden_dropout, attention_dropout, embedding_dropout; /* embedding_dropout -1: hidden_dropout */
     double init_method_std, layernorm_epsilon;
     struct {
-        double base, percent;     /* percent: the share of a head's columns that turn */
-        double interpolation;     /* positions are divided by it; 0: 1 */
+        double base, percent;     /* percent: the share of a head's columns that are rotated */
+        double interpolation;     /* divides positions; 0: 1 */
         double factor, low, high; /* Llama 3's scaling; factor 0: none */
         double yarn_factor, beta_fast, beta_slow;
-        double attention_factor;    /* YaRN's, of cosine and sine; 0: 0.1 ln(yarn_factor) + 1 */
-        int64_t original_positions; /* that the model had before either scaling */
-    } rotary;                       /* where position_embedding is not learned */
-    int family;                     /* row of the table of families (model/family.h); 0: what says nothing else */
+        double attention_factor;    /* YaRN's, for cosine and sine; 0: 0.1 ln(yarn_factor) + 1 */
+        int64_t original_positions; /* the positions that the model had before either scaling */
+    } rotary;                       /* used unless position_embedding is learned */
+    int family;                     /* row of the table of families (model/family.h); 0: the default family */
     int activation;                 /* enum activation */
     int normalization;              /* enum normalization */
     int position_embedding;         /* enum position_embedding */
     bool untie_embeddings_and_output_weights;
-    bool swiglu;                            /* the MLP is gated: swish(gate) * up in the place of the activation */
-    bool qk_layernorm;                      /* each query and key head goes through a norm before it turns */
-    bool add_bias_linear;                   /* biases of the linears; norms keep theirs */
-    bool add_qkv_bias;                      /* of those of queries, keys and values, whatever the others have */
-    bool add_projection_bias, add_mlp_bias; /* the same of the attention's output, and of the MLP; of files alone */
+    bool swiglu;                            /* the MLP is gated: swish(gate) * up replaces the activation */
+    bool qk_layernorm;                      /* each query and key head is normalised before the rotation */
+    bool add_bias_linear;                   /* biases of the linears; norms keep their own */
+    bool add_qkv_bias;                      /* biases of queries, keys and values, whatever the other linears have */
+    bool add_projection_bias, add_mlp_bias; /* the same for the attention's output and for the MLP; only in files */
 };
 
 struct run_config {
     struct model_config model;
     struct {
-        struct config_list window_size, window_attn_skip_freq; /* as they were typed; empty once they are resolved */
+        struct config_list window_size, window_attn_skip_freq; /* as typed; empty once they are resolved */
         bool use_rope_scaling;
         int64_t rope_original_max_position_embeddings, yarn_original_max_position_embeddings; /* 0: not given */
-    } model_words; /* keys that model_config has in another form */
+    } model_words; /* keys that model_config holds in another form */
     struct {
-        const char *path; /* tokenizer: DIR, a key of the top level */
+        const char *path; /* tokenizer: DIR, a top-level key */
     } tokenizer;
-    const char *device; /* backend; NULL: the first that the machine has */
+    const char *device; /* backend; NULL: the first backend that the machine has */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;
@@ -98,7 +98,7 @@ struct run_config {
         int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
         int64_t recompute_num_layers, num_microbatches_with_partial_activation_checkpoints;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
-        int64_t threads_per_rank;             /* 0: one where ranks share cores, else all */
+        int64_t threads_per_rank;             /* 0: one when ranks share cores, else all */
     } parallel;
     struct {
         const char *save, *load;
@@ -108,26 +108,26 @@ struct run_config {
     struct {
         int64_t log_interval;
         const char *metrics_file, *tensorboard_dir;
-        bool measure_ceiling; /* measure the GEMM ceiling even when standard error is no terminal */
+        bool measure_ceiling; /* measure the GEMM ceiling even when standard error is not a terminal */
     } log;
 };
 
 extern const struct config_row run_rows[];
 extern const size_t run_row_count;
 
-/* Fills what depends on other keys (ffn_hidden_size, lr_decay_iters, ...) and refuses what cannot be, with both
- * numbers. Call after the tokenizer's size, if any, was put into model.vocab_size. */
+/* Fills values that depend on other keys (ffn_hidden_size, lr_decay_iters, ...). STATUS_USAGE, with both numbers, for
+ * keys that contradict each other. Call it after the tokenizer's size, if any, is in model.vocab_size. */
 int run_config_resolve(struct run_config *run);
-/* Gives the run a model that comes from elsewhere, which is resolved. */
+/* Gives the run a resolved model from elsewhere. */
 void run_config_take_model(struct run_config *run, const struct model_config *model);
-/* Whether a layer sees all tokens, not only those of the window. */
+/* True when a layer sees all tokens, not only those in the window. model_set_full makes a layer such a one. */
 static inline bool model_layer_is_full(const struct model_config *model, int64_t layer) {
     return !model->window || model->full_layers[layer / 8] >> layer % 8 & 1;
 }
 static inline void model_set_full(struct model_config *model, int64_t layer) {
     model->full_layers[layer / 8] |= (unsigned char)(1 << layer % 8);
 }
-/* The part of it that concerns `model` alone; also used for a config.json. */
+/* Does the part of run_config_resolve that concerns `model` alone; also used for a config.json. STATUS_USAGE. */
 int model_config_resolve(struct model_config *model);
 
 #endif

@@ -1,4 +1,5 @@
-/* From the text of a value to the typed field of its row. Strict: the whole text is used, or none of it. */
+/* Converts the text of a value to the typed field of its row. It is strict: the whole text is the value, or it is
+ * refused. */
 #include "config-internal.h"
 
 #include <ctype.h>
@@ -77,7 +78,8 @@ static int read_int(const struct config_row *row, const char *text, int64_t *out
     return check_range(row, (double)value, text);
 }
 
-/* The bytes of a unit: K or KiB is 1,024, KB is 1,000, and so on to T, in either case; none is 1, an unknown one 0. */
+/* Returns the bytes of a unit: K or KiB is 1,024, KB is 1,000, and likewise up to T, in either case. No unit is 1, an
+ * unknown one 0. */
 static int64_t unit_bytes(const char *unit) {
     static const char letters[] = "kmgt";
     const char *letter = *unit ? strchr(letters, tolower((unsigned char)*unit)) : NULL;
@@ -92,7 +94,7 @@ static int64_t unit_bytes(const char *unit) {
     return bytes;
 }
 
-/* Bytes, or a number of units. */
+/* Reads bytes, or a number with a unit. */
 static int read_size(const struct config_row *row, const char *text, int64_t *out) {
     size_t digits = strspn(text, "0123456789");
     int64_t unit = unit_bytes(text + digits);
@@ -196,7 +198,7 @@ void config_clear_list(struct config *config, size_t index) {
     *list_of(config, index) = (struct config_list){0};
 }
 
-/* The room of a list is the power of two above its count, so that n items cost n steps and not n * n. */
+/* A list's capacity is the power of two above its count, so n additions take O(n) time. */
 int config_push(struct config *config, struct config_list *list, const char *text) {
     bool is_full = (list->count & (list->count + 1)) == 0;
     const char **items = list->items;

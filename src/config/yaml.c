@@ -1,6 +1,6 @@
-/* YAML by libyaml, taken as plain data: a mapping of sections, each a mapping of keys to scalars or lists of scalars.
+/* YAML by libyaml, read as plain data: a mapping of sections, each a mapping of keys to scalars or lists of scalars.
  *
- * What the event stream may contain is walked by hand, two levels deep, so hostile nesting, aliases and tags end at the
+ * The event stream is walked by hand, two levels deep. Hostile nesting, aliases and tags are therefore refused at the
  * first event that shows them. Every error names file:line:column. */
 #include "config-internal.h"
 
@@ -29,7 +29,7 @@ static int fail_at(const struct reader *reader, yaml_mark_t mark, const char *fo
     return status_fail(STATUS_USAGE, "%s:%zu:%zu: %s", reader->name, mark.line + 1, mark.column + 1, text);
 }
 
-/* Moves to the next event and refuses what no event may carry. */
+/* Moves to the next event. Refuses events that no valid file contains. */
 static int advance(struct reader *reader) {
     yaml_event_delete(&reader->event);
     yaml_parser_t *parser = &reader->parser;
@@ -70,7 +70,7 @@ static int advance(struct reader *reader) {
     return STATUS_OK;
 }
 
-/* The scalar of the current event as C text; refuses null and zero bytes. `what` names it in errors. */
+/* Returns the scalar of the current event as C text. Refuses null and zero bytes. `what` names it in errors. */
 static int scalar_text(struct reader *reader, const char *what, const char **text, bool *is_quoted) {
     const yaml_event_t *event = &reader->event;
     *text = (const char *)event->data.scalar.value;
@@ -101,7 +101,7 @@ static int read_list(struct reader *reader, size_t index, const char *path) {
     }
 }
 
-/* The value of the key of row `index`; the current event is its first one. */
+/* Reads the value of the key of row `index`, starting at the current event. */
 static int read_value(struct reader *reader, size_t index, yaml_mark_t key_mark) {
     struct config *config = reader->config;
     const struct config_row *row = config_row_at(&config->command, index);
@@ -152,7 +152,7 @@ static bool is_section(const struct config_command *command, const char *name) {
 static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *path, bool is_top) {
     const char *nearest = NULL;
     const struct config_command *command = &reader->config->command;
-    if (is_top) { /* a section of a similar name, before a key of any section */
+    if (is_top) { /* first a section with a similar name, then a key in any section */
         const char *names[64];
         char copies[64][32];
         size_t count = 0;
@@ -176,7 +176,7 @@ static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *pat
                    nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
 }
 
-/* The text of a key that is the current event, into `key`. */
+/* Copies the text of a key, the current event, into `key`. */
 static int read_key(struct reader *reader, const char *section, char *key, size_t bytes) {
     if (reader->event.type != YAML_SCALAR_EVENT)
         return fail_at(reader, reader->event.start_mark, "a key must be a name");
@@ -188,7 +188,7 @@ static int read_key(struct reader *reader, const char *section, char *key, size_
     return status;
 }
 
-/* The keys of one section; the current event is the start of its mapping. */
+/* Reads the keys of one section, from the start of its mapping at the current event. */
 static int read_section(struct reader *reader, const char *section) {
     const struct config_command *command = &reader->config->command;
     for (;;) {
@@ -211,7 +211,7 @@ static int read_section(struct reader *reader, const char *section) {
     }
 }
 
-/* A top-level key and what it holds; the current event is the key. */
+/* Reads a top-level key, the current event, and its contents. */
 static int read_top(struct reader *reader, struct strbuf *seen) {
     const struct config_command *command = &reader->config->command;
     yaml_mark_t mark = reader->event.start_mark;

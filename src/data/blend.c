@@ -1,13 +1,13 @@
-/* Weights, blends and splits: which part of a blend gives the next sample, and which sequences belong to which split
- * (blended_dataset.py, blended_megatron_dataset_config.py, helpers.cpp). The doubles are added and compared in
- * upstream's order, because the choice of a part hangs on the last bit. */
+/* Weights, blends and splits: the part of a blend that gives the next sample, and the sequences of each split
+ * (blended_dataset.py, blended_megatron_dataset_config.py, helpers.cpp). Doubles are added and compared in upstream's
+ * order, because the last bit decides which part is chosen. */
 #include "data-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* No fused multiply-add may change an error term; GCC knows only its own spelling. */
+/* A fused multiply-add would change an error term; GCC knows only its own spelling. */
 #pragma STDC FP_CONTRACT OFF
 #pragma GCC optimize("fp-contract=off")
 
@@ -84,7 +84,7 @@ void blend_fill_exhaustive(const int64_t *lengths, int64_t count, int64_t *drawn
     }
 }
 
-/* A number as Python's float reads it, or false. */
+/* Reads a number as Python's float does; returns false for any other text. */
 static bool parse_weight(const char *word, double *weight) {
     char *end;
     if (word[0] == 0 || word[strspn(word, "0123456789.eE+-")] != 0)
@@ -136,7 +136,7 @@ int blend_parse(const struct config_list *words, const char ***prefixes, double 
     return STATUS_OK;
 }
 
-/* The numbers of "99990,8,2", "98/1/1" or "[98, 1, 1]". */
+/* Reads the numbers of "99990,8,2", "98/1/1" or "[98, 1, 1]". */
 static int parse_split_weights(const char *text, double weights[SPLIT_COUNT]) {
     int count = 0;
     for (const char *p = text; *p;) {
@@ -180,7 +180,7 @@ int split_parse(const char *text, int64_t sequences, int64_t first[SPLIT_COUNT],
     for (int i = 0; i < SPLIT_COUNT; i++) {
         double end = begin + weights[i] / sum;
         first[i] = last[i] = 0;
-        if (end > begin) { /* halves go to the even neighbour, as Python rounds */
+        if (end > begin) { /* halves round to even, as in Python */
             first[i] = (int64_t)nearbyint(begin * (double)sequences);
             last[i] = (int64_t)nearbyint(end * (double)sequences);
             if (last[i] > sequences)

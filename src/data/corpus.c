@@ -1,5 +1,5 @@
-/* Documents out of files: JSON lines (undecoded here: that is the workers' part) and plain text, packed by gzip or not.
- * zlib sees by itself whether a file is packed. */
+/* Reads documents from files: JSON lines (decoded later, by workers) and plain text, packed by gzip or not. zlib itself
+ * detects whether a file is packed. */
 #include "data-internal.h"
 #include "json_line.h"
 
@@ -19,28 +19,28 @@ enum { BATCH_BYTES = 1 << 18, BATCH_DOCUMENTS = 1 << 14, CHUNK_BYTES = 1 << 17, 
 struct corpus_reader {
     const struct preprocess_options *options;
     const struct corpus_pieces *pieces;
-    size_t piece; /* number of the piece that is open or comes next */
+    size_t piece; /* number of the open piece, or of the next one */
     size_t file;  /* its input */
     bool is_open;
     gzFile stream;  /* of a whole input */
     int descriptor; /* of a range */
     int64_t left;   /* bytes of the range */
-    int64_t line;   /* of the text that comes next, from 1 */
-    bool is_begun;  /* a document of this file is half read */
-    size_t start;   /* where it begins in the batch's text */
+    int64_t line;   /* of the next text, from 1 */
+    bool is_begun;  /* a document of this file is partly read */
+    size_t start;   /* the document's start in the batch's text */
     int64_t first_line;
-    bool is_continued;        /* parts of it were handed out */
-    struct strbuf carry;      /* what was read of the rest */
-    size_t carried_line;      /* where the current line begins in it */
-    struct tokenizer_cut cut; /* of what was not handed out */
-    int64_t finished;         /* bytes of the pieces that were read to their ends */
+    bool is_continued;        /* parts of it were already returned */
+    struct strbuf carry;      /* text that was read past it */
+    size_t carried_line;      /* start of the current line in `carry` */
+    struct tokenizer_cut cut; /* of the text not yet returned */
+    int64_t finished;         /* bytes of the pieces that are read to their ends */
     char *chunk;
     size_t used, filled;
 };
 
 void corpus_batch_clear(struct corpus_batch *batch) {
     if (batch->text.capacity > KEPT_BYTES)
-        strbuf_free(&batch->text); /* one huge document must not stay for ever */
+        strbuf_free(&batch->text); /* releases the memory of one huge document */
     strbuf_clear(&batch->text);
     batch->count = 0;
 }
@@ -158,7 +158,7 @@ static int refill_range(struct corpus_reader *reader) {
     return status;
 }
 
-/* Makes the chunk non-empty unless the piece has ended. */
+/* Fills the chunk; it stays empty only at the end of the piece. */
 static int refill(struct corpus_reader *reader) {
     if (!reader->stream)
         return refill_range(reader);
@@ -170,8 +170,8 @@ static int refill(struct corpus_reader *reader) {
     if (got < 0 && code == Z_MEM_ERROR)
         return status_fail(STATUS_MEMORY, "%s: out of memory", file_name(reader));
     if (got < 0 || code == Z_BUF_ERROR)
-        return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)",
-                           file_name(reader), line_of(reader, reader->line), text);
+        return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data after line %lld (%s)", file_name(reader),
+                           line_of(reader, reader->line), text);
     reader->used = 0;
     reader->filled = (size_t)got;
     return STATUS_OK;
@@ -200,8 +200,9 @@ static int add_document(struct corpus_reader *reader, struct corpus_batch *batch
     return add_part(reader, batch, end, false);
 }
 
-/* Hands out what can be of a long document, and keeps the rest for the next batch. A line that may yet be a delimiter
- * is not cut. A line end that goes with the document's end follows every cut, which never stands behind white space. */
+/* Returns as much of a long document as possible, and keeps the rest for the next batch. A line that may still be a
+ * delimiter is not cut. A line end that is removed with the document's end always follows the cut, because a cut never
+ * comes after white space. */
 static int cut_document(struct corpus_reader *reader, struct corpus_batch *batch, size_t line, bool *is_cut) {
     enum corpus_format format = corpus_format_of(reader->options, reader->file);
     const char *text = strbuf_text(&batch->text) + reader->start;
@@ -220,7 +221,7 @@ static int cut_document(struct corpus_reader *reader, struct corpus_batch *batch
     return status ? status : add_part(reader, batch, end, true);
 }
 
-/* The rest of a document whose beginning was handed out becomes the batch's first text. */
+/* Makes the rest of a partly returned document the first text of the batch. */
 static int take_carry(struct corpus_reader *reader, struct corpus_batch *batch, size_t *line) {
     strbuf_add(&batch->text, strbuf_text(&reader->carry), reader->carry.length);
     strbuf_clear(&reader->carry);
@@ -241,13 +242,13 @@ static bool is_file_start(const struct corpus_reader *reader) {
     return reader->first_line == 1 && reader->pieces->items[reader->piece].begin == 0;
 }
 
-/* The line from `line` to the end of the batch's text is complete: what it means. */
+/* Decides what a complete line means: the text from `line` to the end of the batch's text. */
 static int end_line(struct corpus_reader *reader, struct corpus_batch *batch, size_t line) {
     enum corpus_format format = corpus_format_of(reader->options, reader->file);
     const char *text = strbuf_text(&batch->text);
     size_t end = without_line_end(text, line, batch->text.length);
     if (format == CORPUS_JSONL && json_line_is_blank(text + line, end - line, is_file_start(reader))) {
-        batch->text.length = line; /* any number of blank lines takes no memory */
+        batch->text.length = line; /* blank lines take no memory, however many there are */
         reader->is_begun = false;
         return STATUS_OK;
     }
@@ -282,7 +283,7 @@ static int end_file(struct corpus_reader *reader, struct corpus_batch *batch, si
 
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch) {
     corpus_batch_clear(batch);
-    size_t line = 0; /* where the current line begins in the batch's text */
+    size_t line = 0; /* start of the current line in the batch's text */
     int status = reader->is_begun ? take_carry(reader, batch, &line) : STATUS_OK;
     while (!status && batch->count < BATCH_DOCUMENTS &&
            (batch->text.length < BATCH_BYTES || batch->count == 0 || reader->is_begun)) {

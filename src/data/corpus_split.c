@@ -1,6 +1,6 @@
-/* The part of a corpus that one of several ranks reads. The bytes of all files, end to end, are cut evenly, and a plain
- * file further on at the next border of documents; what cannot be cut there (packed files, a document a file) belongs
- * to the rank in whose part it begins. So the ranks' parts, in their order, are the corpus, each document once. */
+/* Splits a corpus between ranks. The bytes of all files, end to end, are divided evenly; in a plain file the cut moves
+ * to the next border of documents. An input that cannot be cut (a packed file, or one document a file) belongs to the
+ * rank in whose part it begins. The ranks' parts, in order, are therefore the corpus, with each document once. */
 #include "data-internal.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 enum { SCAN_BYTES = 1 << 16 };
 
-/* An input as it is cut. */
+/* An input while it is being split. */
 struct source {
     const char *path;
     int descriptor;
@@ -22,7 +22,7 @@ static int read_at(const struct source *source, char *buffer, int64_t bytes, int
     return file_pread_all(source->descriptor, buffer, (size_t)bytes, at, source->path);
 }
 
-/* Where the line with the byte before `at` begins. */
+/* Finds the start of the line that holds the byte before `at`. */
 static int find_line_start(const struct source *source, char *buffer, int64_t at, int64_t *start) {
     int status = STATUS_OK;
     for (int64_t end = at - 1; end > 0 && !status;) {
@@ -39,7 +39,7 @@ static int find_line_start(const struct source *source, char *buffer, int64_t at
     return status;
 }
 
-/* Whether the line [begin, end), with its line feed, is the delimiter. */
+/* Sets *answer when the line [begin, end), with its line feed, is the delimiter. */
 static int is_delimiter(const struct source *source, int64_t begin, int64_t end, bool *answer) {
     int64_t length = (int64_t)strlen(source->delimiter);
     char *line = NULL;
@@ -56,13 +56,13 @@ static int is_delimiter(const struct source *source, int64_t begin, int64_t end,
     return status;
 }
 
-/* The first border of documents at `at` or behind it. */
+/* Finds the first border of documents at `at` or after it. */
 static int find_border(const struct source *source, int64_t at, int64_t *border) {
     *border = at;
     if (at == 0 || at == source->bytes)
         return STATUS_OK;
     char *buffer = malloc(SCAN_BYTES);
-    int64_t line = at - 1; /* where the current line begins; without a delimiter nobody asks */
+    int64_t line = at - 1; /* start of the current line; unused without a delimiter */
     int status = buffer ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     if (!status && source->delimiter)
         status = find_line_start(source, buffer, at, &line);
@@ -94,8 +94,8 @@ static bool is_packed(int descriptor) {
     return pread(descriptor, magic, 2, 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
 }
 
-/* What input piece->file, of `bytes` bytes, gives to the share that begins and ends at `from` and `to` of it (before
- * the file, or behind it, as well). */
+/* Sets `piece` to the part of input piece->file, of `bytes` bytes, that falls into the share from `from` to `to`. Both
+ * count from the start of the file, and may lie outside it. */
 static int cut_file(const struct preprocess_options *options, struct corpus_piece *piece, int64_t bytes, int64_t from,
                     int64_t to, bool *has_any) {
     const char *path = options->inputs.items[piece->file];
@@ -124,8 +124,8 @@ static int cut_file(const struct preprocess_options *options, struct corpus_piec
     return status;
 }
 
-/* Where share `rank` of so many begins; the last one has no end, so that what begins behind the last byte (an empty
- * file) is its as well. */
+/* Returns the start of share `rank` of `ranks`. The last share has no end, so an empty file after the last byte belongs
+ * to it. */
 static int64_t share_begin(int64_t total, int rank, int ranks) {
     int64_t rest = total % ranks;
     return rank == ranks ? INT64_MAX : total / ranks * rank + (rank < rest ? rank : rest);

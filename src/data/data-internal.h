@@ -1,10 +1,11 @@
-/* Shared inside the room: numpy's generator, the file of index maps, weights. */
+/* Shared inside the room: numpy's generator, corpus readers, the file of index maps, blends. Functions return STATUS_OK
+ * or a negative status; where a comment names none, it is STATUS_IO or STATUS_MEMORY. */
 #ifndef CAMBIUM_DATA_DATA_INTERNAL_H
 #define CAMBIUM_DATA_DATA_INTERNAL_H
 
 #include "data/data.h"
 
-/* The files of datasets, as they come into a directory that holds others: the index is the key. */
+/* How a dataset's files come into a directory with other files: the index is the key. */
 extern const struct staging_files indexed_staging_files;
 
 /* ---- random_state.c: numpy.random.RandomState, the legacy MT19937 stream ---- */
@@ -15,18 +16,18 @@ struct random_state {
 };
 void random_state_seed(struct random_state *state, uint32_t seed);
 uint32_t random_state_next(struct random_state *state);
-/* RandomState.shuffle of a one-dimensional array; count at most 2^32. */
+/* RandomState.shuffle of a one-dimensional array of at most 2^32 values. */
 void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count);
 
 /* ---- corpus.c: documents out of files ---- */
 
-/* A document, or a part of a plain one that is too long to be held. */
+/* A document, or a part of a plain document that is too long to hold. */
 struct corpus_document {
     size_t start, length; /* in the batch's text */
-    int64_t line;         /* where it begins in its file, from 1 */
+    int64_t line;         /* line of its file on which it begins, from 1 */
     size_t file;          /* number of its input */
-    bool is_continued;    /* the part before was the document before this one */
-    bool is_unfinished;   /* the next part is the next document */
+    bool is_continued;    /* the document before it in the batches is the part before it */
+    bool is_unfinished;   /* the next document is the part after it */
 };
 struct corpus_batch {
     struct strbuf text;
@@ -36,10 +37,11 @@ struct corpus_batch {
 void corpus_batch_clear(struct corpus_batch *batch);
 void corpus_batch_free(struct corpus_batch *batch);
 
-/* A rank reads pieces, in its order: whole inputs, and ranges of plain ones that begin and end between documents. */
+/* A rank reads pieces in its own order: whole inputs, and ranges of plain inputs that begin and end between
+ * documents. */
 struct corpus_piece {
     size_t file;          /* number of its input */
-    int64_t begin, bytes; /* not looked at where the input is read to its end, packed or not */
+    int64_t begin, bytes; /* ignored when the input is read to its end, whether packed or not */
     bool is_whole;
 };
 struct corpus_pieces {
@@ -50,67 +52,71 @@ struct corpus_pieces {
 };
 
 struct corpus_reader;
-/* Reads the pieces, which stay the caller's. */
+/* Opens a reader of the pieces, which the caller keeps until it is freed. */
 int corpus_reader_new(const struct corpus_pieces *pieces, struct corpus_reader **reader);
 void corpus_reader_free(struct corpus_reader *reader);
-/* Adds the next documents or part of one, some hundred kilobytes or one larger JSON line; none: the corpus has ended.
- */
+/* Adds the next documents, or a part of one: a few hundred kilobytes, or one larger JSON line. It adds none at the end
+ * of the corpus. STATUS_INVALID for damaged input. */
 int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch);
-/* Bytes of the pieces that were read (of a gzip file, packed ones). */
+/* Returns how many bytes of the pieces were read (packed bytes, for gzip). */
 int64_t corpus_reader_done(const struct corpus_reader *reader);
-/* The format of an input. */
+/* Returns the format of an input. */
 enum corpus_format corpus_format_of(const struct preprocess_options *options, size_t file);
-/* Refuses what cannot be read; *bytes is -1 for a pipe, whose length nobody knows. */
+/* Sets *bytes to an input's length, or to -1 for a pipe, whose length is unknown. Refuses an input that cannot be
+ * read. */
 int corpus_input_bytes(const char *path, int64_t *bytes);
 
 /* ---- corpus_split.c ---- */
 
-/* The pieces of a rank. */
+/* Finds the pieces that a rank reads. corpus_pieces_free ends them. */
 int corpus_split(const struct preprocess_options *options, int rank, int ranks, struct corpus_pieces *pieces);
 void corpus_pieces_free(struct corpus_pieces *pieces);
-/* The number in the whole file of a line that a piece counts from 1. */
+/* Converts a line number that a piece counts from 1 to the number in its whole file. */
 int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t line);
-/* Whether a document begins its whole file. */
+/* True when a document is the first of its whole file. */
 bool corpus_is_first_line(const struct corpus_pieces *pieces, const struct corpus_document *document);
 
 /* ---- join.c: what ranks wrote becomes one dataset ---- */
 
-/* A rank's writer but the first's: its files have no names, so that nothing of them can stay. */
+/* Opens the writer of any rank but the first. Its files have no names, so nothing of them can be left on the disk. */
 int part_writer_open(struct indexed_writer *writer, int *descriptor, const char *prefix, enum token_type type,
                      int64_t vocab_size);
-/* This rank sends what it wrote, and the first rank puts it behind what it has, key after key and rank after rank.
- * `buffer` holds PART_CHUNK_BYTES. What a rank cannot read or write is in *result, and the messages go on all the same,
- * so that nobody waits; where *result is a failure already, they only pass. */
+/* part_send sends what this rank wrote; part_receive, on the first rank, appends it to its own files, key after key and
+ * rank after rank. `buffer` holds PART_CHUNK_BYTES. A failure to read or write goes into *result, and the messages
+ * continue, so that no rank waits for ever. When *result is already a failure, the bytes are only passed on. The return
+ * value is the communication's status (STATUS_PEER). */
 enum { PART_CHUNK_BYTES = 1 << 20 };
 int part_send(struct comm *world, struct indexed_writer *writer, int descriptor, char *buffer, int *result);
 int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result);
 
 /* ---- index_cache.c ---- */
 
-/* The block of the maps of a dataset whose counts are set. */
+/* The block of memory for the maps of a dataset whose counts are set. */
 size_t index_maps_bytes(const struct gpt_dataset *dataset);
 int index_maps_allocate(struct gpt_dataset *dataset);
 void index_maps_free(struct gpt_dataset *dataset);
-/* Maps the cache's file. False: nothing usable there. */
+/* Maps the cache's file. Returns false when it is missing or unusable. */
 bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_dataset *dataset);
-/* Writes the maps, and has them in the file from then on; a failure is a warning. */
+/* Writes the maps to the cache, and replaces them in memory by the mapped file. A failure is a warning. */
 void index_cache_write(const struct gpt_dataset_request *request, struct gpt_dataset *dataset);
 
 /* ---- blend.c ---- */
 
-/* numpy.sum of doubles, with its order of additions, and the weights divided by it. */
+/* blend_pairwise_sum is numpy.sum of doubles, with its order of additions; blend_normalize divides the weights by
+ * it. */
 double blend_pairwise_sum(const double *values, int64_t count);
 void blend_normalize(double *weights, int64_t count);
-/* Indexes of `size` samples by weights (helpers.cpp, build_blending_indices). */
+/* Draws `size` samples by weights (helpers.cpp, build_blending_indices). */
 void blend_fill(const double *weights, int64_t count, int64_t size, int64_t *drawn, int16_t *dataset_index,
                 int64_t *dataset_sample_index);
-/* Every sample of every part once (build_exhaustive_blending_indices). */
+/* Draws every sample of every part once (build_exhaustive_blending_indices). */
 void blend_fill_exhaustive(const int64_t *lengths, int64_t count, int64_t *drawn, int16_t *dataset_index,
                            int64_t *dataset_sample_index);
-/* Words to prefixes (pointers into `words`) and weights (NULL: none given). Free both arrays. */
+/* Splits words into prefixes (pointers into `words`) and weights (NULL when none are given). The caller frees both
+ * arrays. STATUS_USAGE. */
 int blend_parse(const struct config_list *words, const char ***prefixes, double **weights, int64_t *count);
-/* "969,30,1" to [begin, end) of `sequences` for each split; a weight of 0 gives an empty range. NULL: all is training.
- */
+/* Converts "969,30,1" to the range [first, last) of `sequences` for each split; a weight of 0 gives an empty range.
+ * NULL makes all of them training data. STATUS_USAGE. */
 int split_parse(const char *text, int64_t sequences, int64_t first[SPLIT_COUNT], int64_t last[SPLIT_COUNT]);
 
 #endif

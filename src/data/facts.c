@@ -1,4 +1,4 @@
-/* What ranks that read the same data have in common. */
+/* Facts that ranks reading the same data must share. */
 #include "data-internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A run's train, validation and test samples: opens the files of the data path, splits each, asks every part for its
- * share and blends (blended_megatron_dataset_builder.py). */
+/* A run's train, validation and test samples: opens the files of the data path, splits each, requests each part's share
+ * and blends them (blended_megatron_dataset_builder.py). */
 #include "data-internal.h"
 
 #include <math.h>
@@ -36,8 +36,8 @@ struct gpt_data_options gpt_data_options_of_run(const struct run_config *run) {
     };
 }
 
-/* ceil(ceil(size * w) * (1 + surplus)), in doubles: the inner one is what the blend will take, the outer one what a
- * part must have so that rounding never runs it dry. */
+/* Computes ceil(ceil(size * w) * (1 + surplus)) in doubles. The inner value is what the blend will take; the outer one
+ * is what a part needs so that rounding never exhausts it. */
 static double share(int64_t size, double weight) {
     return ceil((double)size * weight);
 }
@@ -48,7 +48,7 @@ struct builder {
     struct gpt_data *data;
     struct indexed_dataset **files; /* of the data */
     const char **prefixes;
-    double *weights; /* normalised once; NULL: by length */
+    double *weights; /* normalised once; NULL: weighted by length */
     bool is_blend;
 };
 
@@ -57,7 +57,7 @@ static void part_lengths(const struct gpt_split *split, int64_t *lengths) {
         lengths[k] = split->parts[k].length;
 }
 
-/* What is asked of file k for a split. */
+/* Makes the request for file k in a split. */
 static int request_of(const struct builder *builder, enum data_split which, int64_t k,
                       struct gpt_dataset_request *request) {
     const struct gpt_data_options *options = builder->options;
@@ -94,7 +94,8 @@ static int open_parts(const struct builder *builder, enum data_split which) {
     return STATUS_OK;
 }
 
-/* Samples of a split: of a blend by weights the sum of its parts' shares, else no more than the parts have. */
+/* Returns the samples of a split: the sum of its parts' shares for a blend by weights, else no more than the parts
+ * have. */
 static int64_t blend_length(const struct builder *builder, enum data_split which, int64_t parts, int64_t total) {
     int64_t wanted = builder->options->samples[which], size = 0;
     for (int64_t k = 0; builder->weights && k < parts; k++)
@@ -104,8 +105,8 @@ static int64_t blend_length(const struct builder *builder, enum data_split which
     return size;
 }
 
-/* A part without a sample cannot be drawn from. A share of the training data that the user weighted must be there; what
- * else is empty (a validation split of a short file) is left out, and said. */
+/* A part without a sample cannot be drawn from. A weighted share of the training data must have samples. Any other
+ * empty part (a validation split of a short file) is dropped with a message. */
 static int check_parts(const struct builder *builder, enum data_split which) {
     const struct gpt_split *split = &builder->data->splits[which];
     int64_t empty = 0;
@@ -129,8 +130,7 @@ static int check_parts(const struct builder *builder, enum data_split which) {
     return STATUS_OK;
 }
 
-/* Takes the empty parts out, so that the blend has only parts to draw from; `numbers` keeps their places in the list.
- */
+/* Removes the empty parts, so that the blend can draw from every part; `numbers` keeps their places in the list. */
 static int64_t keep_filled(const struct gpt_split *split, const double *given, int64_t *numbers, int64_t *lengths,
                            double *weights) {
     int64_t count = 0;
@@ -167,7 +167,7 @@ static int fill_blend(const struct builder *builder, enum data_split which, cons
         blend_fill_exhaustive(scratch->lengths, count, scratch->drawn, split->dataset_index,
                               split->dataset_sample_index);
     } else {
-        blend_normalize(scratch->weights, count); /* weights that were given are normalised for the second time */
+        blend_normalize(scratch->weights, count); /* normalises given weights a second time */
         blend_fill(scratch->weights, count, size, scratch->drawn, split->dataset_index, split->dataset_sample_index);
     }
     for (int64_t k = 0; k < count; k++)
@@ -245,7 +245,7 @@ static int open_files(struct builder *builder, int64_t count) {
     return STATUS_OK;
 }
 
-/* Reads the data path; the prefixes and weights are the caller's to free. */
+/* Reads the data path. The caller frees the prefixes and the weights. */
 static int parse_path(struct builder *builder, int64_t *count) {
     int status = blend_parse(&builder->options->data_path, &builder->prefixes, &builder->weights, count);
     if (!status && *count > MAX_PARTS)

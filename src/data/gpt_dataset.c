@@ -1,18 +1,18 @@
-/* The index maps of one range of sequences: which sequences in which order (document_index), where each sample begins
- * (sample_index), in which order the samples come (shuffle_index). The rules, and the generator that all three shuffles
- * share, are Megatron-LM's (gpt_dataset.py, helpers.cpp), so that a run continues on the same samples in either
- * program. */
+/* The index maps of one range of sequences: the order of the sequences (document_index), the start of each sample
+ * (sample_index), and the order of the samples (shuffle_index). The rules, and the generator that all three shuffles
+ * share, are Megatron-LM's (gpt_dataset.py, helpers.cpp). Either program can therefore continue the other's run with
+ * the same samples. */
 #include "data-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* How many epochs K samples take, and whether the last one is shuffled apart (so that its samples are not spread over
- * the whole run when only few of them are used). */
+/* The number of epochs that K samples take, and whether the last one is shuffled separately. It is when few of its
+ * samples are used, so that they do not spread over the whole run. */
 struct epochs {
     int64_t count;
     bool is_last_separate;
-    int64_t samples_before_last; /* of all epochs but the last, when it is separate */
+    int64_t samples_before_last; /* of all epochs before a separate last one */
 };
 
 static int plan_epochs(const struct gpt_dataset_request *request, int64_t tokens, struct epochs *epochs) {
@@ -45,9 +45,9 @@ static void fill_document_index(struct gpt_dataset *dataset, const struct gpt_da
     random_state_shuffle(random, (uint32_t *)dataset->document_index + shuffled, dataset->document_count - shuffled);
 }
 
-/* Walks the documents end to end. A sample takes S+1 tokens; the next one begins at the last of them. */
+/* Walks the documents end to end. A sample takes S+1 tokens; the next one begins at its last token. */
 static void fill_sample_index(struct gpt_dataset *dataset) {
-    enum { AHEAD = 32 }; /* lengths that are on their way from memory: documents come in no order */
+    enum { AHEAD = 32 }; /* prefetch distance: documents come in random order */
     const struct indexed_dataset *tokens = dataset->tokens;
     int64_t document = 0, offset = 0;
     dataset->sample_index[0] = (struct gpt_position){0, 0};
@@ -60,7 +60,7 @@ static void fill_sample_index(struct gpt_dataset *dataset) {
             need -= left;
             if (document + AHEAD < dataset->document_count)
                 __builtin_prefetch(&tokens->starts[dataset->document_index[document + AHEAD]]);
-            document++; /* the samples were counted from the tokens: they never run out */
+            document++; /* the count of samples comes from the tokens, so they cannot run out */
             offset = 0;
         }
         offset += need - 1;
@@ -101,7 +101,7 @@ static int measure(struct gpt_dataset *dataset, const struct gpt_dataset_request
     }
     if (status)
         return status;
-    /* Positions and samples are kept in 32 bits (upstream changes to 64 there). */
+    /* Positions and samples have 32 bits; upstream changes to 64 beyond that. */
     if (__builtin_mul_overflow(epochs->count, sequences, &dataset->document_count) ||
         dataset->document_count > UINT32_MAX || dataset->length > (int64_t)UINT32_MAX - 2)
         return status_fail(STATUS_UNSUPPORTED,

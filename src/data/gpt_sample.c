@@ -1,11 +1,11 @@
-/* From index maps to what the model eats: the tokens of a sample, its labels, masks, positions and segments, and
- * batches of them. The masks are those of _get_ltor_masks_and_position_ids (gpt_dataset.py); the attention mask is
- * given as segments, because every row of one segment sees the same first column. */
+/* From index maps to the model's input: a sample's tokens, labels, masks, positions and segments, and batches of them.
+ * The masks are those of _get_ltor_masks_and_position_ids (gpt_dataset.py). Segments represent the attention mask,
+ * because all rows of one segment see the same first column. */
 #include "data-internal.h"
 
 #include <stdlib.h>
 
-/* Reads S+1 tokens from where piece `j` begins: the first S into `tokens`, the last one into *last. */
+/* Reads S+1 tokens from the start of piece `j`: the first S into `tokens`, the last one into *last. */
 static int read_piece(const struct gpt_dataset *dataset, int64_t j, int64_t vocab_size, int32_t *tokens,
                       int32_t *last) {
     int64_t document = dataset->sample_index[j].document, offset = dataset->sample_index[j].offset;
@@ -18,7 +18,7 @@ static int read_piece(const struct gpt_dataset *dataset, int64_t j, int64_t voca
         int64_t left = sequence >= 0 && sequence < dataset->tokens->sequences
                            ? indexed_dataset_length(dataset->tokens, sequence) - offset
                            : -1;
-        if (left < 0 || offset < 0) /* the maps may be a file that somebody changes */
+        if (left < 0 || offset < 0) /* the maps may be a file that another program changes */
             return status_fail(STATUS_INVALID, "%s: the index map of sample piece %lld is damaged",
                                dataset->tokens->prefix, (long long)j);
         int64_t n = left < S - done ? left : S - done;

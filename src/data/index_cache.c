@@ -1,10 +1,10 @@
-/* Index maps are one block: a header, then the three arrays. On disk that is a file for a dataset, a range, a sequence
- * length, a number of samples and a seed. The file says all of that itself, and the fingerprint of the lengths, so one
- * that is stale is seen; a checksum and the ranges of every entry show one that is damaged. Either is built again. It
- * appears by a rename, so several ranks may write it at once.
+/* Index maps are one block: a header, then the three arrays. On disk a block is one file for a dataset, a range, a
+ * sequence length, a number of samples and a seed. Its header holds all of these and the fingerprint of the lengths, so
+ * a stale file is recognised. A checksum and the ranges of every entry reveal a damaged one. Either is rebuilt. The
+ * file appears by a rename, so several ranks may write it at once.
  *
- * The file is mapped, not read: the processes of a host share its pages. It may be removed or replaced at any time, but
- * whoever shortens it in place ends the programs that have it open. */
+ * The file is mapped, not read, so the processes of a host share its pages. It may be removed or replaced at any time,
+ * but shortening it in place ends the programs that have it open. */
 #include "data-internal.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@
 
 struct header {
     char magic[16];
-    uint64_t checksum;    /* crc32 of everything behind this field */
+    uint64_t checksum;    /* crc32 of everything after this field */
     uint64_t fingerprint; /* of the dataset's lengths */
     int64_t sequences, first, last, seq_length, samples, seed;
     int64_t document_count, length;
@@ -66,7 +66,7 @@ int index_maps_allocate(struct gpt_dataset *dataset) {
     if (maps == MAP_FAILED)
         return status_fail(STATUS_MEMORY, "no memory for the index of %lld samples of %s", (long long)dataset->length,
                            dataset->tokens->prefix);
-    madvise(maps, bytes, MADV_HUGEPAGE); /* shuffles go anywhere in it */
+    madvise(maps, bytes, MADV_HUGEPAGE); /* shuffles jump around in it */
     set_maps(dataset, maps);
     return STATUS_OK;
 }
@@ -81,7 +81,7 @@ static uint64_t checksum(const void *maps, size_t bytes) {
     return crc32_z(0, (const Bytef *)maps + CHECKED_FROM, bytes - CHECKED_FROM);
 }
 
-/* The directory of the caches of a prefix. */
+/* Finds the directory of the caches of a prefix. */
 static void cache_directory(const struct gpt_dataset_request *request, struct strbuf *out) {
     const char *slash = strrchr(request->tokens->prefix, '/');
     if (request->cache) {
@@ -93,8 +93,8 @@ static void cache_directory(const struct gpt_dataset_request *request, struct st
     strbuf_add_text(out, "cache/GPTDataset_indices");
 }
 
-/* NAME-HASH.idxmap: the hash covers the dataset's real path and the request, not the contents, so that a dataset
- * written anew replaces its caches. */
+/* Makes NAME-HASH.idxmap. The hash covers the dataset's real path and the request, not the contents; a rewritten
+ * dataset therefore replaces its caches. */
 static int cache_path(const struct gpt_dataset_request *request, struct strbuf *directory, struct strbuf *path) {
     const char *prefix = request->tokens->prefix, *slash = strrchr(prefix, '/');
     struct strbuf bin = STRBUF_INIT;
@@ -117,7 +117,7 @@ static int cache_path(const struct gpt_dataset_request *request, struct strbuf *
     return status ? status : strbuf_status(path);
 }
 
-/* What the rest of the room relies on when it follows the maps. */
+/* Checks what the rest of the room relies on when it follows the maps. */
 static bool is_consistent(const struct gpt_dataset_request *request, const struct gpt_dataset *dataset) {
     for (int64_t i = 0; i < dataset->document_count; i++)
         if (dataset->document_index[i] < request->first || dataset->document_index[i] >= request->last)
@@ -136,13 +136,13 @@ static bool is_consistent(const struct gpt_dataset_request *request, const struc
     return true;
 }
 
-/* The file's pages, of `bytes`, or NULL. */
+/* Returns the file's mapped pages, `bytes` long, or NULL. */
 static void *map_file(int descriptor, size_t bytes) {
     void *maps = mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
     return maps == MAP_FAILED ? NULL : maps;
 }
 
-/* Maps a file that is this request's, and consistent. */
+/* Maps a file if it belongs to this request and is consistent. */
 static bool take_file(int descriptor, const struct gpt_dataset_request *request, struct gpt_dataset *dataset) {
     struct header expected = expected_header(request, dataset);
     struct stat info;
@@ -181,20 +181,20 @@ bool index_cache_read(const struct gpt_dataset_request *request, struct gpt_data
     return is_usable;
 }
 
-/* *info: of the file, which has its name when this returns. */
+/* `info` describes the file under its name, after this returns. */
 static int write_file(const char *path, const struct gpt_dataset *dataset, struct stat *info) {
     struct file_writer writer;
     int status = file_writer_open(&writer, path);
     if (status)
         return status;
-    fwrite(dataset->maps, 1, index_maps_bytes(dataset), writer.stream); /* an error is seen by the commit */
+    fwrite(dataset->maps, 1, index_maps_bytes(dataset), writer.stream); /* the commit reports an error */
     if (fstat(fileno(writer.stream), info))
         info->st_ino = 0;
     return file_writer_commit(&writer);
 }
 
-/* The file that was written takes the place of the memory that it was written from; where another one has its name
- * already, the memory stays. */
+/* Replaces the memory of the maps by the file that was written from it. Keeps the memory when another file already has
+ * that name. */
 static void change_to_file(const char *path, const struct stat *written, struct gpt_dataset *dataset) {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info;

@@ -1,11 +1,11 @@
 /* Reads Megatron's indexed dataset. The index, without padding and little endian:
  *
  *     0  magic "MMIDIDX\0\0"      9  u64 version 1      17  u8 token type
- *    18  u64 N sequences         26  u64 D = documents + 1
- *    34  N int32 lengths, N int64 byte offsets in .bin, D int64 document indices (0 ... N)
+ * 18  u64 N sequences         26  u64 D = documents + 1
+ * 34  N int32 lengths, N int64 byte offsets in .bin, D int64 document indices (0 ... N)
  *
- * The format stands in docs/formats.md. Upstream believes all of it; here each field must agree with the others and
- * with the sizes of both files, because an offset that lies is a read of somebody else's memory. */
+ * docs/formats.md describes the format. Upstream trusts all of it. Here each field must agree with the others and with
+ * the sizes of both files, because a wrong offset would read foreign memory. */
 #include "data-internal.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little endian");
 
 enum { HEADER_BYTES = 34, CHUNK_BYTES = 1 << 16 };
-static const char MAGIC[9] = "MMIDIDX\0"; /* and one more zero byte */
+static const char MAGIC[9] = "MMIDIDX\0"; /* plus one more zero byte */
 
 static int token_bytes(int type) {
     switch (type) {
@@ -38,7 +38,7 @@ static int token_bytes(int type) {
     }
 }
 
-/* The index file while it is checked. */
+/* The index file while it is being checked. */
 struct index_file {
     const char *path;
     int descriptor;
@@ -229,7 +229,8 @@ static void forget(struct indexed_dataset *dataset) {
     dataset->starts = NULL;
 }
 
-/* Both files. *is_replaced: a writer took the index away meanwhile, so that the tokens may be another dataset's. */
+/* Opens both files. Sets *is_replaced when a writer removed the index meanwhile, because the tokens may then belong to
+ * another dataset. */
 static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *is_replaced) {
     struct strbuf idx = STRBUF_INIT, bin = STRBUF_INIT;
     struct stat info = {0}, now;
@@ -253,7 +254,7 @@ static int open_pair(struct indexed_dataset *dataset, const char *prefix, bool *
     return status;
 }
 
-/* Where a writer that was killed left the dataset ready, and its index is not in place. */
+/* Finds a dataset that a killed writer left ready, without its index in place. */
 static int find_ready(const char *prefix, char ready[PATH_MAX], bool *is_ready) {
     const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
     char directory[PATH_MAX], box[PATH_MAX], idx[PATH_MAX];
@@ -272,7 +273,7 @@ static bool has_index(const char *prefix) {
 }
 
 int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
-    enum { ATTEMPTS = 100 /* at what a writer replaces */, LOOKS = 4 };
+    enum { ATTEMPTS = 100 /* at a pair that a writer is replacing */, LOOKS = 4 };
     struct indexed_dataset *dataset = calloc(1, sizeof *dataset);
     char ready[PATH_MAX];
     *out = NULL;
@@ -295,7 +296,7 @@ int indexed_dataset_open(const char *prefix, struct indexed_dataset **out) {
         }
         if (is_ready)
             status = open_pair(dataset, ready, &is_replaced);
-        if (status) /* a writer may have gone on between the looks, and another have begun */
+        if (status) /* a writer may have finished between the attempts, and another begun */
             is_replaced = is_ready || has_index(prefix) || i < LOOKS;
     }
     if (status)
@@ -327,7 +328,7 @@ void indexed_dataset_close(struct indexed_dataset *dataset) {
         }                                                                                                              \
     } while (0)
 
-/* Stored tokens to ids; the number of the first that is not in [0, limit), or -1. */
+/* Converts stored tokens to ids. Returns the index of the first one outside [0, limit), or -1. */
 static int64_t widen(int type, const char *raw, int64_t count, int64_t limit, int32_t *tokens, int64_t *bad_value) {
     int64_t bad = -1;
     switch (type) {
@@ -378,7 +379,7 @@ int indexed_dataset_read(const struct indexed_dataset *dataset, int64_t sequence
         do
             got = pread(dataset->descriptor, raw, length, first * bytes);
         while (got < 0 && errno == EINTR);
-        if (got != (ssize_t)length) { /* rare: the whole story, with the file's name */
+        if (got != (ssize_t)length) { /* rare: report the details, with the file's name */
             char path[4096];
             snprintf(path, sizeof path, "%s.bin", dataset->prefix);
             int status = file_pread_all(dataset->descriptor, raw, length, first * bytes, path);

@@ -1,5 +1,5 @@
-/* Writes Megatron's indexed dataset, in a box beside its target. Tokens go straight to .bin; lengths wait in memory (4
- * bytes a sequence, 8 a document) because they stand before the offsets in .idx. */
+/* Writes Megatron's indexed dataset, in a box next to its target. Tokens go straight to .bin. Lengths wait in memory (4
+ * bytes a sequence, 8 a document), because they precede the offsets in .idx. */
 #include "data-internal.h"
 
 #include <limits.h>

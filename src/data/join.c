@@ -1,5 +1,5 @@
-/* What ranks wrote becomes one dataset: each but the first keeps its part in a file without a name, and the first one
- * appends the parts in the order of the ranks, so that one process alone writes what stays. */
+/* Joins the ranks' output into one dataset. Each rank but the first keeps its part in a file without a name. The first
+ * rank appends the parts in the order of the ranks, so a single process writes the result. */
 #include "data-internal.h"
 
 #include <fcntl.h>
@@ -15,13 +15,13 @@ int part_writer_open(struct indexed_writer *writer, int *descriptor, const char 
     *descriptor = open(writer->bin_path, O_RDONLY | O_CLOEXEC);
     if (*descriptor < 0)
         status = status_fail_errno("cannot open %s", writer->bin_path);
-    staging_abort(&writer->staging); /* with every name */
+    staging_abort(&writer->staging); /* with every name in it */
     if (status)
         indexed_writer_abort(writer);
     return status;
 }
 
-/* What a part announces. */
+/* The announcement of a part. */
 struct part_header {
     int64_t bytes, tokens, sequences, documents;
 };
@@ -42,7 +42,7 @@ static int send_bytes(struct comm *world, const char *bytes, int64_t count) {
     return status;
 }
 
-/* What was announced is sent in any case, so that nobody waits for it: *result is whether it could be read. */
+/* Sends the announced bytes in any case, so that no rank waits for them; *result says whether they could be read. */
 static int send_file(struct comm *world, int descriptor, int64_t count, const char *path, char *buffer, int *result) {
     int status = STATUS_OK;
     for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
@@ -73,7 +73,7 @@ int part_send(struct comm *world, struct indexed_writer *writer, int descriptor,
     return status;
 }
 
-/* One chunk after the other; each goes to `take`, whose first failure stays in *result. */
+/* Receives chunk after chunk and passes each to `take`, whose first failure stays in *result. */
 static int receive_bytes(struct comm *world, int from, int64_t count, char *buffer,
                          int (*take)(struct indexed_writer *writer, const char *bytes, size_t count),
                          struct indexed_writer *writer, int *result) {
@@ -98,7 +98,7 @@ static int take_lengths(struct indexed_writer *writer, const char *bytes, size_t
     return strbuf_status(&writer->lengths);
 }
 
-/* Ends are counted from the part's first sequence; writer->sequences is still of what stands before. */
+/* Ends count from the part's first sequence; writer->sequences still counts only the sequences before it. */
 static int take_ends(struct indexed_writer *writer, const char *bytes, size_t count) {
     for (size_t i = 0; i < count; i += sizeof(int64_t)) {
         int64_t end;

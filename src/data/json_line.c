@@ -1,5 +1,4 @@
-/* What jansson would refuse is put in its place by other text of the same length, so that columns stay what they are.
- */
+/* Replaces text that jansson would refuse by other text of the same length, so that columns stay right. */
 #include "json_line.h"
 
 #include "base/base.h"
@@ -20,7 +19,7 @@ bool json_line_is_blank(const char *line, size_t length, bool is_first) {
     return true;
 }
 
-/* The code unit of an escape \uXXXX, or -1. */
+/* Returns the code unit of an escape \uXXXX, or -1. */
 static int code_unit(const char *at, const char *end) {
     int unit = 0;
     if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
@@ -33,14 +32,14 @@ static int code_unit(const char *at, const char *end) {
     return unit;
 }
 
-/* jansson has no keys with NUL; nobody asks for one. */
+/* jansson has no keys with NUL; no reader asks for one. */
 static void mend_key(char *at, const char *end) {
     for (; at < end; at += *at == '\\' && code_unit(at, end) < 0 ? 2 : 1)
         if (code_unit(at, end) == 0)
             memcpy(at + 2, "fffd", 4);
 }
 
-/* A string from its quotation mark on; the place after it. */
+/* Mends a string that starts at its quotation mark; returns the place after it. */
 static char *mend_string(char *begin, char *end) {
     char *at = begin + 1;
     while (at < end && *at != '"') {
@@ -70,8 +69,8 @@ static const char *skip_digits(const char *at, const char *end) {
     return at;
 }
 
-/* The end of a number as JSON writes it, or of NaN and its kin; NULL where it is none of them, or one that jansson
- * takes. */
+/* Finds the end of a JSON number that jansson does not take, or of NaN or an infinity. Returns NULL for anything
+ * else. */
 static const char *find_number_end(const char *begin, const char *end) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
     enum { SAFE_DIGITS = 18 };
@@ -96,13 +95,13 @@ static const char *find_number_end(const char *begin, const char *end) {
 
 static char *mend_number(char *begin, char *end) {
     const char *number_end = find_number_end(begin, end);
-    if (!number_end) { /* to the end of its characters, or its own digits would be taken for another one */
+    if (!number_end) { /* to the end of its characters, or its own digits would be taken for another number */
         do
             begin++;
         while (begin < end && memchr("+-.0123456789eE", *begin, 15));
         return begin;
     }
-    memset(begin, ' ', (size_t)(number_end - begin)); /* three characters or more */
+    memset(begin, ' ', (size_t)(number_end - begin)); /* three or more characters */
     memcpy(begin, "0.5", 3);
     return begin + (number_end - begin);
 }

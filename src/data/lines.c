@@ -1,5 +1,5 @@
-/* A regular file goes through zlib, which passes on what is not packed; it would wait for a whole chunk of a pipe,
- * whose lines somebody may write one by one. */
+/* A regular file is read by zlib, which passes plain contents through. A pipe is read directly, because zlib would wait
+ * for a whole chunk while another program may write line by line. */
 #include "lines.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ enum { CHUNK_BYTES = 1 << 17 };
 struct lines {
     const char *name;
     int descriptor;
-    gzFile packed; /* NULL: the descriptor is read as it is */
+    gzFile packed; /* NULL: the descriptor is read directly */
     size_t most;
     struct strbuf line;
     int64_t number; /* of `line`, from 1 */
@@ -24,7 +24,7 @@ struct lines {
     char chunk[CHUNK_BYTES];
 };
 
-/* zlib takes the descriptor. */
+/* zlib takes over the descriptor. */
 static int open_packed(struct lines *lines) {
     struct stat info;
     if (fstat(lines->descriptor, &info) || !S_ISREG(info.st_mode))
@@ -65,7 +65,7 @@ static int read_packed(struct lines *lines, ssize_t *got) {
     if (*got < 0 && code == Z_MEM_ERROR)
         return status_fail(STATUS_MEMORY, "%s: out of memory", lines->name);
     if (*got < 0 || code == Z_BUF_ERROR)
-        return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data behind line %lld (%s)", lines->name,
+        return status_fail(STATUS_INVALID, "%s: damaged or truncated gzip data after line %lld (%s)", lines->name,
                            (long long)lines->number, text);
     return STATUS_OK;
 }
@@ -77,7 +77,7 @@ static int read_plain(struct lines *lines, ssize_t *got) {
     return *got < 0 ? status_fail_errno("cannot read %s", lines->name) : STATUS_OK;
 }
 
-/* Makes the chunk non-empty unless the file has ended. */
+/* Fills the chunk; it stays empty only at the end of the file. */
 static int refill(struct lines *lines) {
     ssize_t got;
     int status = lines->packed ? read_packed(lines, &got) : read_plain(lines, &got);

@@ -1,24 +1,26 @@
-/* Lines of a file, packed by gzip (whatever its name) or not, or of standard input. One thread at a time. */
+/* Lines of a file, packed by gzip (whatever its name) or plain, or of standard input. One thread at a time. */
 #ifndef CAMBIUM_DATA_LINES_H
 #define CAMBIUM_DATA_LINES_H
 
 #include "base/base.h"
 
 struct lines;
-/* `path`: "-" for standard input, which like pipes is read as it comes, and never packed. A line of more than `most`
- * bytes is refused by the name of its file and its number. */
+/* Opens a file. `path` "-" is standard input; it is read as it arrives, like a pipe, and is never packed. A line of
+ * more than `most` bytes is refused, with the file's name and the line's number. STATUS_NOT_FOUND, STATUS_IO,
+ * STATUS_MEMORY. */
 int lines_open(const char *path, size_t most, struct lines **lines);
-/* *is_end: there is none left. */
+/* Moves to the next line, or sets *is_end when there is none. STATUS_INVALID, STATUS_IO, STATUS_MEMORY,
+ * STATUS_INTERRUPTED. */
 int lines_next(struct lines *lines, bool *is_end);
-/* Whether the next line comes at once, as far as one can know; else waits for it so long, or for a signal. */
+/* True when the next line probably comes at once; otherwise waits for it up to `milliseconds`, or until a signal. */
 bool lines_are_ready(const struct lines *lines, int milliseconds);
-/* Whether the input is a regular file, which can be read again. */
+/* True when the input is a regular file, which can be read again. */
 bool lines_are_of_file(const struct lines *lines);
-/* The line without its end, until the next one. */
+/* Returns the line without its end, valid until the next call of lines_next. */
 const struct strbuf *lines_text(const struct lines *lines);
-/* From 1. */
+/* Returns the line's number, from 1. */
 int64_t lines_number(const struct lines *lines);
-/* The file as messages call it. */
+/* Returns the file's name for messages. */
 const char *lines_name(const struct lines *lines);
 /* NULL is allowed. */
 void lines_close(struct lines *lines);

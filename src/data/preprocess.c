@@ -1,6 +1,6 @@
-/* Texts to indexed datasets. One thread reads and writes, workers between decode JSON and tokenize: a ring of batches
- * is filled in the order of the corpus, worked on in any order, and written in the order of the corpus again. Several
- * ranks do so with a piece of the corpus each, and put together what they wrote. */
+/* Texts to indexed datasets. One thread reads and writes; workers in between decode JSON and tokenize. A ring of
+ * batches is filled in the order of the corpus, processed in any order, and written in the order of the corpus again.
+ * Several ranks each process a piece of the corpus, and then join their output. */
 #include "data-internal.h"
 #include "json_line.h"
 
@@ -15,7 +15,7 @@
 
 enum { MAX_WORKERS = 256, KEPT_IDS = 1 << 20 };
 
-/* What a batch became, for one key. */
+/* The output of a batch for one key. */
 struct output {
     struct token_buffer ids;       /* of all its sequences */
     struct token_buffer lengths;   /* ids of each sequence */
@@ -38,17 +38,17 @@ struct pipeline {
     int rank, ranks;
     struct corpus_pieces pieces; /* of this rank */
     size_t key_count;
-    int32_t eod; /* -1: not appended */
+    int32_t eod; /* -1: none is appended */
     struct slot *slots;
     int64_t slot_count, filled, taken, written; /* batches so far; slot = number % slot_count */
     bool is_stopping;
     pthread_mutex_t mutex;
     pthread_cond_t work, done;      /* a slot was filled; a slot is done */
-    struct staging staging;         /* of the first rank: all datasets appear together */
+    struct staging staging;         /* on the first rank: all datasets appear together */
     struct indexed_writer *writers; /* [keys] */
     int64_t writer_count;
-    int *descriptors;  /* [keys] of the parts of a rank that is not the first */
-    char *part_buffer; /* of PART_CHUNK_BYTES, where there are several ranks */
+    int *descriptors;  /* [keys] of the parts, on every rank but the first */
+    char *part_buffer; /* of PART_CHUNK_BYTES, when there are several ranks */
 };
 
 static bool has_json(const struct preprocess_options *options) {
@@ -77,7 +77,7 @@ static int encode_text(struct tokenizer_encoder *encoder, const char *text, size
     return !status && count > 0 ? token_buffer_add(&out->lengths, (int32_t)count) : status;
 }
 
-/* Closes a document whose sequences began at `first`; the end-of-document token lengthens the last one. */
+/* Ends a document whose sequences began at `first`. An end-of-document token is added to the last sequence. */
 static int end_document(const struct pipeline *pipeline, struct output *out, size_t first) {
     size_t sequences = out->lengths.count - first;
     int status = STATUS_OK;
@@ -123,7 +123,7 @@ static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder
     return status;
 }
 
-/* A part of a document is a part of one sequence, which is not empty: another part of it has text. */
+/* Encodes a part of a document as part of one sequence. The sequence is not empty, because another part has text. */
 static int encode_part(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
                        const struct corpus_document *document, struct output *out) {
     size_t before = out->ids.count;
@@ -177,7 +177,7 @@ static void *work(void *argument) {
         pthread_mutex_unlock(&pipeline->mutex);
         slot->status = opened ? opened : encode_slot(pipeline, encoder, slot);
         if (slot->status)
-            slot->error = strdup(status_text()); /* the text belongs to this thread */
+            slot->error = strdup(status_text()); /* status_text belongs to this thread */
         pthread_mutex_lock(&pipeline->mutex);
         slot->state = SLOT_DONE;
         pthread_cond_signal(&pipeline->done);
@@ -232,12 +232,12 @@ static bool is_interrupted(void) {
     return !sigpending(&pending) && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
 }
 
-/* Waits for the oldest batch when `must_wait`; *is_written says whether it was written. */
+/* Writes the oldest batch if it is ready, or waits for it with `must_wait`. *is_written says whether it was written. */
 static int write_oldest(struct pipeline *pipeline, bool must_wait, bool *is_written) {
     struct slot *slot = &pipeline->slots[pipeline->written % pipeline->slot_count];
     pthread_mutex_lock(&pipeline->mutex);
     while (must_wait && slot->state != SLOT_DONE && !is_interrupted()) {
-        struct timespec until; /* wakes up now and then to see a signal */
+        struct timespec until; /* wakes up regularly to check for a signal */
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -249,7 +249,7 @@ static int write_oldest(struct pipeline *pipeline, bool must_wait, bool *is_writ
     if (!*is_written)
         return STATUS_OK;
     int status = write_slot(pipeline, slot);
-    slot->state = SLOT_EMPTY; /* this thread alone sees it until it is filled again */
+    slot->state = SLOT_EMPTY; /* only this thread uses it until it is filled again */
     pipeline->written++;
     return status;
 }
@@ -268,8 +268,8 @@ static int fill_next(struct pipeline *pipeline, struct corpus_reader *reader, bo
     return STATUS_OK;
 }
 
-/* A document that cannot be read is reported after those before it: the first error of the corpus is the one that is
- * shown, whatever the number of workers. */
+/* Reads, dispatches and writes. A bad document is reported after all documents before it, so the reported error is the
+ * first of the corpus, whatever the number of workers. */
 static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
     struct progress progress;
     struct strbuf reader_error = STRBUF_INIT;
@@ -411,7 +411,7 @@ static int agree(const struct pipeline *pipeline, int status) {
     return pipeline->world ? comm_agree(pipeline->world, status) : status;
 }
 
-/* Every rank's part to the first one. */
+/* Sends every rank's part to the first rank. */
 static int join_parts(struct pipeline *pipeline) {
     int status = STATUS_OK, result = STATUS_OK;
     for (int from = 1; from < pipeline->ranks && !status; from++)
@@ -425,7 +425,7 @@ static int join_parts(struct pipeline *pipeline) {
     return status ? status : result;
 }
 
-/* The datasets of all keys, or none of them. */
+/* Publishes the datasets of all keys, or none of them. */
 static int commit(struct pipeline *pipeline, struct preprocess_count *counts) {
     for (size_t k = 0; k < pipeline->key_count; k++) {
         const struct indexed_writer *writer = &pipeline->writers[k];
@@ -452,7 +452,7 @@ static int write_datasets(struct pipeline *pipeline, struct preprocess_count *co
     if (!status)
         status = run_workers(pipeline, reader, workers);
     corpus_reader_free(reader);
-    status = agree(pipeline, status); /* the first failure in the corpus, and all know of it */
+    status = agree(pipeline, status); /* all ranks learn the first failure in the corpus */
     if (!status)
         status = agree(pipeline, join_parts(pipeline));
     if (!status)
@@ -502,6 +502,6 @@ void preprocess_hold_signals(sigset_t *before) {
 void preprocess_release_signals(const sigset_t *before, int status) {
     sigset_t signals = stop_signals();
     while (status && is_interrupted())
-        sigwaitinfo(&signals, NULL); /* it was answered: it must not also kill */
+        sigwaitinfo(&signals, NULL); /* the signal was answered here and must not also kill the process */
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }

@@ -1,5 +1,5 @@
-/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. The stream
- * is frozen by numpy's compatibility promise, and with it Megatron's order of samples. */
+/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. numpy
+ * promises never to change this stream, so Megatron's order of samples is fixed with it. */
 #include "data-internal.h"
 
 enum { STATE_WORDS = 624, SHIFT_WORDS = 397 };
@@ -38,8 +38,8 @@ uint32_t random_state_next(struct random_state *state) {
     return y ^ (y >> 18);
 }
 
-/* The places that are exchanged do not depend on the values, so they are drawn ahead and on their way from memory when
- * their turn comes: beyond the caches the shuffle would wait for each one. */
+/* The exchanged places do not depend on the values. They are therefore drawn ahead and prefetched; beyond the caches
+ * the shuffle would otherwise wait for each one. */
 void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count) {
     enum { AHEAD = 64 };
     uint32_t partners[AHEAD];

@@ -1,5 +1,6 @@
-/* Between the files of tuning rows: from a line to pieces (tuning_parse.c), from pieces to tokens
- * (tuning_rows.c), from rows to samples (tuning_order.c), from samples to batches (tuning_batch.c). */
+/* Shared by the files of tuning rows: a line becomes pieces (tuning_parse.c), pieces become tokens (tuning_rows.c),
+ * rows become samples (tuning_order.c), samples become batches (tuning_batch.c). Functions that return a status fail
+ * with STATUS_INVALID for a bad row, STATUS_UNSUPPORTED, STATUS_IO or STATUS_MEMORY. */
 #ifndef CAMBIUM_DATA_TUNING_INTERNAL_H
 #define CAMBIUM_DATA_TUNING_INTERNAL_H
 
@@ -11,32 +12,33 @@
 
 enum { TUNING_LINE_BYTES = 1 << 24 }; /* the longest line */
 
-/* A row before it is tokenized; answers are what is trained. Texts are constants, or belong to `root` or the pieces. */
+/* A row before it is tokenized; its answers are trained. Its texts are constants, or belong to `root` or to the
+ * pieces. */
 struct tuning_row {
     json_t *root;
     struct chat_pieces pieces;
-    bool is_chat; /* a template's words, which stand for themselves: the tokenizer puts nothing before them */
+    bool is_chat; /* a template wrote it whole: the tokenizer adds nothing before it */
 };
 void tuning_row_free(struct tuning_row *row);
 
-/* How messages and instructions are put in words: the same for all rows. */
+/* How messages and instructions become text, the same for all rows. */
 struct tuning_format {
     const struct tokenizer_files *tokenizer_files;
     const struct tokenizer *tokenizer;
-    struct chat_template *named, *used; /* NULL: none is; used: until a row needed one */
+    struct chat_template *named, *used; /* named: NULL when none is named; used: NULL until a row needs a template */
     enum chat_answers answers;
     double template_timeout;
     int32_t eos;
 };
-/* A line without its end becomes pieces. `is_first`: of its file. */
+/* Turns a line, without its end, into pieces. `is_first`: of its file. */
 int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
                       struct tuning_row *row);
 
 /* ---- tuning_rows.c ---- */
 
-/* Rows end to end. A bit a token says whether it is trained. */
+/* Rows end to end, with one bit per token that is set when the token is trained. */
 struct tuning_rows {
-    bool is_wide;      /* tokens are int32, not uint16 */
+    bool is_wide;      /* tokens are int32 rather than uint16 */
     void *tokens;      /* [start[count]] */
     uint64_t *trained; /* bits */
     int64_t *start;    /* [count + 1] */
@@ -56,37 +58,37 @@ void tuning_rows_free(struct tuning_rows *rows);
 /* Adds the rows of a file. */
 int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
                      struct tokenizer_encoder *encoder, struct tuning_file_count *count);
-/* Gives back what was reserved for more. */
+/* Releases the memory that was reserved for more rows. */
 void tuning_rows_finish(struct tuning_rows *rows);
 size_t tuning_rows_bytes(const struct tuning_rows *rows);
 
 /* ---- tuning_order.c ---- */
 
-/* Place i of a permutation of 0 .. count-1 that follows from the seed, the epoch and the number of the pool. */
+/* Returns place i of a permutation of 0 .. count-1 that depends on the seed, the epoch and the number of the pool. */
 int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i);
 
-/* Rows that are drawn from together: samples are rows of it, or packs of them. */
+/* Rows that are drawn together. A sample is one row of the pool, or a pack of several. */
 struct tuning_pool {
     int64_t first_row, rows, samples;
-    uint32_t *packed;     /* [rows] of the samples, end to end; NULL: sample i is row first_row + i */
+    uint32_t *packed;     /* [rows] rows of the samples, end to end; NULL: sample i is row first_row + i */
     uint32_t *pack_start; /* [samples + 1] */
 };
 struct tuning_split {
     struct tuning_rows rows;
-    struct tuning_pool *pools; /* one, or by weights one a file */
+    struct tuning_pool *pools; /* one pool, or with weights one per file */
     int64_t pool_count;
     bool is_shuffled;
     uint64_t seed;
     int64_t epoch, length;
-    int16_t *pool_index;        /* [length] by weights: the pool of a sample, and its number among the pool's */
+    int16_t *pool_index;        /* [length] with weights: the pool of a sample, and its number within the pool */
     int64_t *pool_sample_index; /* [length] */
 };
 void tuning_split_free(struct tuning_split *split);
 size_t tuning_split_bytes(const struct tuning_split *split, int64_t length);
-/* Makes samples of the pools' rows by first fit in the shuffled order: `extra` rows are added to each (virtual tokens
- * less the last token), and a pack has at most `most`. */
+/* Packs the pools' rows into samples by first fit, in the shuffled order. Each row takes `extra` more batch rows
+ * (virtual tokens less the last token); a pack has at most `most`. STATUS_MEMORY. */
 int tuning_split_pack(struct tuning_split *split, int64_t extra, int64_t most);
-/* Rows of sample k: *first of `packed`, or a row number where that is NULL; *count of them. */
+/* Returns the number of rows of sample k. They begin at *packed, or are the single row *row when *packed is NULL. */
 int64_t tuning_split_sample(const struct tuning_split *split, int64_t k, const uint32_t **packed, int64_t *row);
 
 /* ---- tuning_data.c ---- */

@@ -1,7 +1,7 @@
 /* From samples to the flat batch that the model takes. */
 #include "tuning-internal.h"
 
-/* What a batch row is; its keys and segment are the batch's. */
+/* The contents of a batch row; its keys and segment are in the batch. */
 struct batch_row {
     int32_t token, label, position;
     bool is_trained;
@@ -17,7 +17,7 @@ static void put(struct gpt_batch *batch, struct batch_row row, int64_t sample, i
     batch->token[at] = (uint32_t)place;
 }
 
-/* A row as a segment of sample k, whose first batch row is `begin`. */
+/* Adds a row as a segment of sample k, starting at batch row `begin`. */
 static void add_segment(struct gpt_batch *batch, const struct tuning_data *data, const struct tuning_rows *rows,
                         int64_t row, int64_t k, int64_t begin) {
     int64_t V = data->virtual_tokens, start = rows->start[row], end = rows->start[row + 1];
@@ -58,12 +58,12 @@ static int64_t round_up(int64_t rows, int64_t multiple) {
     return (rows + multiple - 1) / multiple * multiple;
 }
 
-/* What a batch of so many rows is filled up to; at most `most`, which is a multiple. */
+/* Returns the size that a batch of `rows` rows is padded to; at most `most`, which is a multiple. */
 static int64_t filled_rows(const struct tuning_data *data, int64_t rows, int64_t most) {
     int64_t step = SIZE_STEP;
     while (rows > step * SIZE_STEP)
         step *= 2;
-    rows = rows > 0 ? rows : 1; /* no batch is empty */
+    rows = rows > 0 ? rows : 1; /* a batch is never empty */
     int64_t filled = round_up(data->has_few_sizes ? round_up(rows, step) : rows, data->row_multiple);
     return filled < most ? filled : most;
 }

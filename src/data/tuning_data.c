@@ -1,4 +1,4 @@
-/* Opening: options checked, files read, pools and their samples set. */
+/* Opening: checks the options, reads the files, and sets up pools and their samples. */
 #include "tuning-internal.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     return STATUS_OK;
 }
 
-/* Reads a split's files; `weights` (or NULL) says whether each is a pool of its own. */
+/* Reads a split's files; each is a pool of its own when `weights` is not NULL. */
 static int read_files(struct tuning_data *data, const struct tuning_options *options, enum data_split which,
                       const char **paths, const double *weights, int64_t count) {
     struct tuning_split *split = &data->splits[which];

@@ -1,12 +1,12 @@
-/* Which rows are sample k: shuffling by a permutation that any place can be asked of, packing by first fit, several
- * files by weight. */
+/* Decides which rows are sample k: a permutation that gives any place directly, packing by first fit, and several files
+ * by weight. */
 #include "tuning-internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A Feistel network whose round function is Philox permutes 2^(2h) numbers; those that are no row are permuted again
- * until one is. At least 2^8 numbers, so that few rows have all their orders too. */
+/* A Feistel network whose round function is Philox permutes 2^(2h) numbers; a result that is not a row is permuted
+ * again until it is one. There are at least 2^8 numbers, so that few rows can also come in every order. */
 int64_t tuning_shuffle(uint64_t seed, uint32_t pool, uint32_t epoch, int64_t count, int64_t i) {
     enum { ROUNDS = 4 };
     unsigned half = 4;
@@ -49,13 +49,13 @@ size_t tuning_split_bytes(const struct tuning_split *split, int64_t length) {
     return bytes;
 }
 
-/* The packs' free rows as a tree of maxima: leaf i is pack i, and those not begun have all. */
+/* The free rows of the packs as a tree of maxima. Leaf i is pack i; packs not yet begun are all free. */
 struct free_rows {
     int64_t leaves; /* a power of 2 */
-    int64_t *most;  /* [2 * leaves], the root is 1 */
+    int64_t *most;  /* [2 * leaves]; the root is entry 1 */
 };
 
-/* Puts a row into the first pack that has room for it. */
+/* Puts a row into the first pack with room for it. */
 static int64_t first_fit(struct free_rows *tree, int64_t need) {
     int64_t node = 1;
     while (node < tree->leaves)

@@ -1,5 +1,5 @@
-/* From a JSON line to the pieces of a row. What is known of a form is its two or three fields; what would change the
- * meaning of a row and is not built is refused by name, the rest is metadata. */
+/* From a JSON line to the pieces of a row. Each form has two or three known fields. Fields that would change a row's
+ * meaning and are not supported are refused by name; all others are metadata. */
 #include "json_line.h"
 #include "tuning-internal.h"
 
@@ -16,7 +16,7 @@ void tuning_row_free(struct tuning_row *row) {
     *row = (struct tuning_row){0};
 }
 
-/* A field that must be a string. */
+/* Reads a field that must be a string. */
 static int get_string(const json_t *object, const char *key, const char **text, size_t *length) {
     const json_t *value = json_object_get(object, key);
     if (!value)
@@ -81,7 +81,7 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     return status ? status : chat_pieces_add_answer(pieces, text, length);
 }
 
-/* Fixes the template when a row needs it. `otherwise`: the one of ours that is used where the tokenizer has none. */
+/* Chooses the template when a row first needs it. `otherwise` is our own template, used when the tokenizer has none. */
 static int choose_template(struct tuning_format *format, const char *otherwise) {
     int status = STATUS_OK;
     if (format->used)
@@ -133,11 +133,11 @@ static int parse_messages(const json_t *root, struct tuning_format *format, stru
 }
 
 struct row_form {
-    const char *fields[2]; /* one of them names the form */
+    const char *fields[2]; /* the presence of either selects the form */
     int (*parse)(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces);
     bool is_chat;
 };
-/* "instruction" owns "input" and "output" where they meet. */
+/* When several forms match, "instruction" takes "input" and "output". */
 static const struct row_form forms[] = {
     {{"instruction", NULL}, parse_instruction, true},           {{"messages", NULL}, parse_messages, true},
     {{"prompt", "completion"}, parse_prompt_completion, false}, {{"text", NULL}, parse_text, false},

@@ -1,4 +1,4 @@
-/* From pieces to rows: tokens, which of them are trained, what is cut; and the compact store of all rows. */
+/* From pieces to rows: tokens, marks of trained tokens, truncation, and the compact storage of all rows. */
 #include "json_line.h"
 #include "lines.h"
 #include "tuning-internal.h"
@@ -17,7 +17,7 @@ static int out_of_memory(const struct tuning_rows *rows) {
     return status_fail(STATUS_MEMORY, "no memory for more than %lld rows", (long long)rows->count);
 }
 
-/* Room for `tokens` tokens and `count` rows in all; the arrays may become smaller. */
+/* Sets the capacity to `tokens` tokens and `count` rows in all; the arrays may shrink. */
 static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
     size_t width = rows->is_wide ? sizeof(int32_t) : sizeof(uint16_t);
     if (tokens != rows->token_capacity) {
@@ -43,7 +43,7 @@ static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
 
 void tuning_rows_finish(struct tuning_rows *rows) {
     if (rows->count > 0 && resize(rows, rows->start[rows->count], rows->count))
-        return; /* what could not be made smaller is as good as before */
+        return; /* an array that did not shrink is still usable */
 }
 
 size_t tuning_rows_bytes(const struct tuning_rows *rows) {
@@ -53,7 +53,7 @@ size_t tuning_rows_bytes(const struct tuning_rows *rows) {
                        : 0;
 }
 
-/* A row while it is made. */
+/* A row under construction. */
 struct draft {
     struct token_buffer ids;
     uint8_t *trained; /* [ids.count] */
@@ -101,7 +101,7 @@ static size_t behind_last_trained(const struct draft *draft, size_t first, size_
     return last;
 }
 
-/* The tokens [*first, *last) that stay; none where no label would count. */
+/* Finds the tokens [*first, *last) to keep; none when no label would count. */
 static void cut(const struct draft *draft, const struct tuning_options *options, bool has_answer, size_t *first,
                 size_t *last, bool *is_cut) {
     size_t most = (size_t)(options->seq_length - options->virtual_tokens - options->first_position);
@@ -113,7 +113,7 @@ static void cut(const struct draft *draft, const struct tuning_options *options,
     else if (*is_cut)
         *last = behind_last_trained(draft, 0, most);
     if (*last - *first == 1 && options->virtual_tokens == 0)
-        *last = *first; /* nothing predicts a first token */
+        *last = *first; /* nothing predicts the first token */
 }
 
 static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last) {
@@ -139,7 +139,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
     return STATUS_OK;
 }
 
-/* Without any trained piece there is no answer, whatever else is trained. */
+/* A row without a trained piece has no answer, whatever else is trained. */
 static bool has_answer(const struct chat_pieces *pieces) {
     for (size_t i = 0; i < pieces->count; i++)
         if (pieces->items[i].flags & CHAT_ANSWER)

@@ -1,7 +1,7 @@
-/* A model directory, opened. */
+/* Opening a model directory. */
 #include "pretrained.h"
 
-/* The directory that the path means: the first rank's choice. */
+/* Finds the directory that the path means; the first rank chooses. */
 static int find_directory(const char *path, struct comm *world, char directory[PATH_MAX]) {
     int status = STATUS_OK;
     if (!world || world->rank == 0)
@@ -26,7 +26,7 @@ static int read_generation_config(struct pretrained *model) {
     return status;
 }
 
-/* The config.json of model->directory, and what ends its texts. */
+/* Reads the config.json of model->directory, and the ids that end its completions. */
 static int read_config(struct pretrained *model) {
     char where[PATH_MAX + 16];
     snprintf(where, sizeof where, "%s/config.json", model->directory);

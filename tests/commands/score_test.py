@@ -78,7 +78,7 @@ class Rows(unittest.TestCase):
                 self.assertEqual(run("score", "--model", TINY, "--input", path), (expected, ""))
             path.write_bytes(packed[:-9])
             output, errors = run("score", "--model", TINY, "--input", path, expect=1)
-            self.assertIn(f"{path}: damaged or truncated gzip data behind line", errors)
+            self.assertIn(f"{path}: damaged or truncated gzip data after line", errors)
 
     def test_a_line_of_more_than_64_mib_is_refused_where_it_gets_there(self):
         """A small packed file can hold one of any length."""
