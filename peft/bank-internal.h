@@ -66,7 +66,8 @@ struct peft_bank {
     struct hook_table hooks;
     struct bank_site *sites; /* [layers][BANK_SITES] */
     const struct param_store *base;
-    char *memory; /* device */
+    bool is_allocated; /* peft_bank_allocate has decided the memory of images: */
+    char *memory;      /* device */
     size_t memory_bytes, used_bytes;
     int image_count;
     struct peft_image **images;   /* [image_count] NULL: none */

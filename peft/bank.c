@@ -256,6 +256,7 @@ int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
         status = device_alloc(device, memory, &images);
     bank->memory = images;
     bank->memory_bytes = status ? 0 : memory;
+    bank->is_allocated = !status;
     return status ? status_wrap(status, "adapters") : STATUS_OK;
 }
 

@@ -31,10 +31,11 @@ int peft_bank_allocate(struct peft_bank *bank, size_t memory);
 /* What an image of such an adapter takes on this rank. Checks that the adapter fits the base, as peft_open does. */
 int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes);
 /* Checks that an adapter whose files are open can become an image, by its configuration and header: its names, types
- * and shapes, and the room that all images have together (STATUS_MEMORY). Values are not read. Any thread, once the
- * bank has its memory. */
+ * and shapes and, once the bank has its memory, the room that all images have together (STATUS_MEMORY). Values are not
+ * read. Any thread, but not during peft_bank_allocate. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
-/* The most bytes that files of tensors have of an adapter that fits the memory of all ranks. */
+/* The most bytes that the file of tensors of an adapter can have that fits the memory of all ranks; SIZE_MAX before
+ * peft_bank_allocate. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);
 size_t peft_bank_memory(const struct peft_bank *bank);
 size_t peft_bank_used(const struct peft_bank *bank);

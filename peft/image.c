@@ -203,7 +203,7 @@ int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files
         status = peft_check_values(peft, files, index);
     if (!status)
         status = plan((struct peft_bank *)bank, peft, image);
-    if (!status && image->bytes > bank->memory_bytes)
+    if (!status && bank->is_allocated && image->bytes > bank->memory_bytes)
         status = status_fail(STATUS_MEMORY,
                              "%s: the adapter takes %zu bytes, and all adapters have %zu: give adapters more memory",
                              peft_files_directory(files, index), image->bytes, bank->memory_bytes);
@@ -217,6 +217,8 @@ size_t peft_bank_most_file_bytes(const struct peft_bank *bank) {
     static const size_t header = (size_t)1 << 27, widest = 8;
     const struct rank_grid *grid = &bank->rank->grid;
     size_t ranks = (size_t)grid->tensor * (size_t)grid->pipeline;
+    if (!bank->is_allocated)
+        return SIZE_MAX;
     return header + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.dtype));
 }
 

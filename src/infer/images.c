@@ -101,6 +101,12 @@ struct found {
     struct peft_bytes *bytes; /* [count] */
 };
 
+/* The header is checked against the base before the files are read: a damaged one of any size costs nothing. */
+static int read_adapter(const struct engine *engine, const char *directory, struct peft_bytes *bytes) {
+    struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine->bank};
+    return peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, bytes);
+}
+
 /* The first rank of the world finds and reads; *count is the same on all. */
 static int find_adapters(struct engine *engine, struct found *found) {
     const struct engine_options *o = &engine->options;
@@ -120,7 +126,7 @@ static int find_adapters(struct engine *engine, struct found *found) {
     if (!status && !found->bytes)
         status = status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < found->count && is_first && !status; i++)
-        status = peft_bytes_read(found->names[i], ENGINE_ADAPTER_BYTES, &found->bytes[i]);
+        status = read_adapter(engine, found->names[i], &found->bytes[i]);
     if (o->world)
         status = comm_agree(o->world, status);
     for (size_t i = 0; i < found->count && !status; i++)

@@ -1,7 +1,8 @@
 """Inference opens a model in little more memory than its packed weights take."""
-import json, math, os, pathlib, struct, subprocess, tempfile, unittest
+import json, math, os, pathlib, shutil, struct, subprocess, tempfile, unittest
 
 from model_support import CAMBIUM, counts_memory, gpt2_config, gpt2_shapes
+from requests_support import ADAPTERS, BASE
 
 
 def write_zeros(directory, **more):
@@ -26,14 +27,21 @@ def write_zeros(directory, **more):
     return packed
 
 
+def run(directory, *words):
+    """The exit status, the errors, and the most bytes of memory that the process held."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([CAMBIUM, "generate", "--model", directory, "--prompt-tokens", "1", "--max-new-tokens", "1",
+                                    "--json", *words], stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        return process.returncode, errors.read().decode(), usage.ru_maxrss * 1024
+
+
 def peak(directory):
-    """Bytes of memory that a process held at most."""
-    process = subprocess.Popen([CAMBIUM, "generate", "--model", directory, "--prompt-tokens", "1", "--max-new-tokens", "1", "--json"],
-                               stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
+    status, errors, most = run(directory)
+    assert status == 0, errors
+    return most
 
 
 @counts_memory
@@ -50,6 +58,25 @@ class Opening(unittest.TestCase):
                 ratio = (peak(root / name) - program) / packed
                 self.assertLess(ratio, 1.15, name)
                 self.assertGreater(ratio, 0.9, name)
+
+    def test_a_damaged_adapter_is_refused_by_its_header_before_it_is_read(self):
+        """A file of 2 GiB of zeros, and one whose header is whole and tells of a tensor that the base does not have."""
+        size = 2 << 30
+        tensor = json.dumps({"x": {"dtype": "F32", "shape": [size // 4 - 64], "data_offsets": [0, size - 256]}}).encode().ljust(248)
+        with tempfile.TemporaryDirectory(prefix="cambium-test-") as temporary:
+            root = pathlib.Path(temporary)
+            program = peak(BASE)
+            for name, header, part in (("zeros", b"", "adapter_model.safetensors"),
+                                       ("header", struct.pack("<Q", len(tensor)) + tensor, "missing tensors")):
+                shutil.copytree(ADAPTERS / "lora", root / name)
+                with open(root / name / "adapter_model.safetensors", "wb") as file:
+                    file.write(header)
+                    file.truncate(size)
+                with self.subTest(name):
+                    status, errors, most = run(BASE, "--adapter", root / name)
+                    self.assertEqual(status, 1)
+                    self.assertIn(part, errors)
+                    self.assertLess(most - program, 64 << 20)
 
 
 if __name__ == "__main__":
