@@ -188,9 +188,17 @@ struct call_news *driver_take_news(struct driver *driver, struct call_own *own) 
     return news;
 }
 
+static int64_t deferred_texts(const struct driver *driver) {
+    int64_t texts = 0;
+    for (const struct call_own *own = driver->waiting; own; own = own->next_waiting)
+        texts += own->call->prompt_count * own->call->ask.choices;
+    return texts;
+}
+
 static void publish_stats(struct driver *driver) {
     struct engine *engine = driver->options.engine;
-    struct driver_stats stats = {.pages = engine_pages(engine),
+    struct driver_stats stats = {.deferred = deferred_texts(driver),
+                                 .pages = engine_pages(engine),
                                  .pages_free = engine_pages_available(engine),
                                  .adapter_bytes = engine_adapter_bytes(engine)};
     scheduler_read_stats(driver->scheduler, &stats.scheduler);

@@ -73,6 +73,7 @@ struct driver_adapters {
 
 struct driver_stats {
     struct scheduler_stats scheduler;
+    int64_t deferred; /* texts that wait for their adapters, and are not in the scheduler yet */
     int64_t pages, pages_free;
     size_t adapter_bytes;
 };

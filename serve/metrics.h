@@ -63,7 +63,7 @@ void metrics_add_steps(struct metrics *metrics, const struct metrics_steps *step
 /* The engine's state, as it was last told. */
 struct metrics_engine {
     int64_t running, waiting; /* texts */
-    int64_t deferred;         /* of those that wait: not for room, but for their adapter or their reader */
+    int64_t deferred;         /* of the waiting texts: those that wait for their adapters, not for room */
     int64_t pages_held;       /* by sequences; cached pages and idle stems are free */
     int64_t preemptions;      /* since the opening */
     int64_t adapter_bytes;    /* of images on a rank */

@@ -132,7 +132,7 @@ static void add_engine(struct writer *writer, const struct metrics *metrics) {
     add_single(writer, "vllm:num_requests_waiting", "gauge", "Texts that wait to be taken up.",
                (double)engine->waiting);
     begin(writer, "vllm:num_requests_waiting_by_reason", "gauge",
-          "Texts that wait for room (capacity), or for something else (deferred).");
+          "Texts that wait for room (capacity), or for their adapters (deferred).");
     add_by(writer, "", writer->own, "reason", "capacity", (double)(engine->waiting - engine->deferred));
     add_by(writer, "", writer->own, "reason", "deferred", (double)engine->deferred);
     add_single(writer, "vllm:kv_cache_usage_perc", "gauge",

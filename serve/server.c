@@ -51,7 +51,8 @@ void server_count(struct server *server) {
         metrics_tell_spans(server->metrics, sent, dropped);
     }
     metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
-                                                                  .waiting = stats.scheduler.waiting,
+                                                                  .waiting = stats.scheduler.waiting + stats.deferred,
+                                                                  .deferred = stats.deferred,
                                                                   .pages_held = stats.pages - stats.pages_free,
                                                                   .preemptions = stats.scheduler.preemptions,
                                                                   .adapter_bytes = (int64_t)stats.adapter_bytes});

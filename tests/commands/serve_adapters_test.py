@@ -111,6 +111,10 @@ class Adapters(AdapterRoot):
                 threads = [threading.Thread(target=self.ask, args=(server, name)) for name in ("lora.b", "ia3.a", "ia3.b")]
                 for thread in threads:
                     thread.start()
+                reason = 'vllm:num_requests_waiting_by_reason{{model_name="base",engine="0",reason="{}"}}'
+                server.await_metric(reason.format("deferred"), 3)
+                now = server.metrics()
+                self.assertEqual(now["vllm:num_requests_waiting"], now[reason.format("capacity")] + 3)
                 for _ in range(3):  # each end of a change lets them try again, whether or not there was room for it
                     answer = server.ask("POST", "/v1/adapters", {"name": "x", "path": "lora.b"}, listener="control")
                     self.assertIn(answer.status, (200, 409, 507), answer.body)
