@@ -294,6 +294,14 @@ void grpc_answer(struct grpc_call *call, const ProtobufCMessage *message) {
     grpc_finish(call, NULL);
 }
 
+void grpc_answer_packed(struct grpc_call *call, const struct strbuf *packed) {
+    if (call->is_finished)
+        return;
+    grpc_begin_answer(call, NULL, 0);
+    exchange_write(call->exchange, strbuf_text(packed), packed->length);
+    grpc_finish(call, NULL);
+}
+
 /* ---- requests ---- */
 
 static void close_method(struct grpc_call *call) {
@@ -352,9 +360,7 @@ static void give(struct grpc_call *call) {
         call->method->on_message(call, call->message);
         return;
     }
-    grpc_begin_answer(call, NULL, 0);
-    exchange_write(call->exchange, strbuf_text(&call->answer), call->answer.length);
-    grpc_finish(call, NULL);
+    grpc_answer_packed(call, &call->answer);
 }
 
 static void give_back(struct server *server, struct grpc_call *call) {

@@ -73,7 +73,9 @@ void grpc_finish(struct grpc_call *call, const struct error *error);
 void grpc_finish_with(struct grpc_call *call, int status, const char *text, const struct field *trailers, size_t count);
 /* grpc_send of the only message, and the end. */
 void grpc_answer(struct grpc_call *call, const ProtobufCMessage *message);
-/* For `answer`: appends a message as it goes out; false, with *error, where it is larger than clients take. */
+/* The same of a message that grpc_pack has packed. */
+void grpc_answer_packed(struct grpc_call *call, const struct strbuf *packed);
+/* Any thread. Appends a message as it goes out; false, with *error, where it is larger than clients take. */
 bool grpc_pack(const ProtobufCMessage *message, struct strbuf *packed, struct error *error);
 /* Ends the call for lack of memory. */
 void grpc_finish_memory(struct grpc_call *call);

@@ -1,21 +1,20 @@
 /* What becomes of a call, as messages of gRPC: streamed, whole, or the prompt's log-probabilities alone. A prompt's
- * tokens, and those of an answer that goes out whole, are kept until their message goes out. */
+ * tokens, and those of an answer that goes out whole, are kept until their message goes out. A long answer that goes
+ * out whole is built on a worker. */
 #include "grpc-internal.h"
 
+#include "driver.h"
+#include "kept_tokens.h"
 #include "log.h"
+#include "loop.h"
+#include "request.h"
+#include "route.h"
 #include "text_job.h"
 
 #include "base/base.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct kept_tokens {
-    struct call_token *tokens;
-    int64_t count, capacity;
-    struct call_top *tops;
-    int64_t top_count, top_capacity;
-};
 
 /* One text of an answer that goes out whole. */
 struct choice {
@@ -28,14 +27,21 @@ struct choice {
 enum kind { STREAMED, WHOLE, SCORE };
 
 struct generation {
-    struct grpc_call *call;
+    struct grpc_call *call; /* NULL: its exchange has closed while the answer was being built */
     struct call *asked;
+    char id[REQUEST_ID_BYTES], adapters[ASK_MAX_ADAPTERS][ADAPTER_NAME_BYTES]; /* that `asked` points to */
     enum kind kind;
     bool has_started; /* streamed: Started has gone out */
     struct kept_tokens prompt;
     struct choice *choices; /* [choice_count] of a whole answer */
     int64_t choice_count;
     size_t bytes; /* that an answer that goes out whole will have, at least */
+    /* such an answer while it is built, on a worker where it is long */
+    bool is_building;
+    struct worker_job building;
+    struct loop_note built;
+    struct strbuf packed;
+    struct error error;
 };
 
 /* ---- Started, Output, Finished ---- */
@@ -112,43 +118,6 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 
 /* ---- what is kept ---- */
 
-static int grow(void *list, int64_t count, int64_t more, int64_t *capacity, size_t size) {
-    void *items;
-    memcpy(&items, list, sizeof items);
-    if (count + more <= *capacity)
-        return STATUS_OK;
-    int64_t wanted = *capacity * 2 > count + more ? *capacity * 2 : count + more;
-    void *larger = realloc(items, (size_t)wanted * size);
-    if (!larger)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    memcpy(list, &larger, sizeof larger);
-    *capacity = wanted;
-    return STATUS_OK;
-}
-
-static int keep(struct kept_tokens *kept, const struct call_news *news, const struct call_piece *piece) {
-    int status = grow(&kept->tokens, kept->count, piece->token_count, &kept->capacity, sizeof *kept->tokens);
-    for (int64_t i = 0; i < piece->token_count && !status; i++) {
-        struct call_token *token = &kept->tokens[kept->count];
-        *token = news->tokens[piece->first_token + i];
-        status = grow(&kept->tops, kept->top_count, token->top_count, &kept->top_capacity, sizeof *kept->tops);
-        if (status)
-            break;
-        if (token->top_count)
-            memcpy(kept->tops + kept->top_count, news->tops + token->first_top,
-                   (size_t)token->top_count * sizeof *kept->tops);
-        token->first_top = kept->top_count;
-        kept->top_count += token->top_count;
-        kept->count++;
-    }
-    return status;
-}
-
-static void kept_free(struct kept_tokens *kept) {
-    free(kept->tokens);
-    free(kept->tops);
-}
-
 /* What cannot go out in one message is not kept until the end. */
 static bool has_room(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
     enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and the length of both */
@@ -220,7 +189,7 @@ static int stream_news(struct generation *generation, const struct call_news *ne
             send_output(generation, news, piece);
         } else if (!has_room(generation, news, piece)) {
             return STATUS_OK;
-        } else if (keep(&generation->prompt, news, piece)) {
+        } else if (kept_tokens_add(&generation->prompt, news, piece)) {
             return STATUS_MEMORY;
         }
     }
@@ -248,13 +217,13 @@ static int keep_news(struct generation *generation, const struct call_news *news
         if (!has_room(generation, news, piece))
             return STATUS_OK;
         if (piece->choice < 0) {
-            status = keep(&generation->prompt, news, piece);
+            status = kept_tokens_add(&generation->prompt, news, piece);
         } else if (piece->choice < generation->choice_count) {
             struct choice *choice = &generation->choices[piece->choice];
             strbuf_add(&choice->text, strbuf_text(&news->text) + piece->begin, piece->length);
             status = strbuf_status(&choice->text);
             if (!status)
-                status = keep(&choice->kept, news, piece);
+                status = kept_tokens_add(&choice->kept, news, piece);
         }
     }
     for (int64_t i = 0; i < news->end_count; i++)
@@ -297,7 +266,13 @@ static int fill_choices(const struct generation *generation, struct whole *whole
     return STATUS_OK;
 }
 
-static void answer_whole(struct generation *generation) {
+static bool pack(struct generation *generation, int status, const ProtobufCMessage *answer) {
+    if (status)
+        error_set(&generation->error, ERROR_OVERLOADED, NULL, "out of memory");
+    return !status && grpc_pack(answer, &generation->packed, &generation->error);
+}
+
+static void build_whole(struct generation *generation) {
     struct started started = {0};
     struct whole whole = {0};
     Cambium__V1__GenerateOnceResponse answer = CAMBIUM__V1__GENERATE_ONCE_RESPONSE__INIT;
@@ -306,10 +281,7 @@ static void answer_whole(struct generation *generation) {
     answer.started = &started.message;
     if (!status)
         status = fill_choices(generation, &whole, &answer);
-    if (status)
-        grpc_finish_memory(generation->call);
-    else
-        grpc_answer(generation->call, &answer.base);
+    pack(generation, status, &answer.base);
     for (int64_t i = 0; whole.outputs && i < generation->choice_count; i++)
         output_free(&whole.outputs[i]);
     free(whole.outputs);
@@ -319,18 +291,61 @@ static void answer_whole(struct generation *generation) {
     grpc_token_list_free(&started.prompt);
 }
 
-static void answer_score(struct generation *generation) {
+static void build_score(struct generation *generation) {
     Cambium__V1__ScoreResponse answer = CAMBIUM__V1__SCORE_RESPONSE__INIT;
     struct grpc_token_list list;
     const struct kept_tokens *prompt = &generation->prompt;
-    if (grpc_token_list_fill(&list, prompt->tokens, prompt->count, prompt->tops)) {
-        grpc_finish_memory(generation->call);
-        return;
-    }
+    int status = grpc_token_list_fill(&list, prompt->tokens, prompt->count, prompt->tops);
     answer.n_tokens = list.count;
     answer.tokens = list.token_list;
-    grpc_answer(generation->call, &answer.base);
+    pack(generation, status, &answer.base);
     grpc_token_list_free(&list);
+}
+
+/* Any thread. */
+static void build(struct generation *generation) {
+    if (generation->kind == WHOLE)
+        build_whole(generation);
+    else
+        build_score(generation);
+}
+
+static void free_generation(struct generation *generation, enum error_case why);
+
+static void send_built(struct generation *generation) {
+    if (generation->error.which)
+        grpc_finish(generation->call, &generation->error);
+    else
+        grpc_answer_packed(generation->call, &generation->packed);
+}
+
+static void on_built(struct loop_note *note) {
+    struct generation *generation = (struct generation *)((char *)note - offsetof(struct generation, built));
+    generation->is_building = false;
+    if (generation->call)
+        send_built(generation);
+    else
+        free_generation(generation, ERROR_NONE);
+}
+
+static void build_on_worker(struct worker_job *job) {
+    struct generation *generation = (struct generation *)((char *)job - offsetof(struct generation, building));
+    struct loop *loop = generation->asked->server->loop;
+    build(generation);
+    loop_post(loop, &generation->built);
+}
+
+static void answer(struct generation *generation) {
+    struct worker *worker = generation->asked->server->worker;
+    if (worker && generation->bytes > ROUTE_SHORT_BYTES) {
+        generation->is_building = true;
+        generation->built.run = on_built;
+        generation->building.work = build_on_worker;
+        worker_drop(worker, &generation->building);
+    } else {
+        build(generation);
+        send_built(generation);
+    }
 }
 
 /* ---- calls ---- */
@@ -354,25 +369,42 @@ static void on_news(struct call *asked, const struct call_news *news) {
         return;
     if (news->error.which)
         fail(generation, news->error);
-    else if (generation->kind == WHOLE)
-        answer_whole(generation);
-    else if (generation->kind == SCORE)
-        answer_score(generation);
-    else
+    else if (generation->kind == STREAMED)
         grpc_finish(generation->call, NULL);
+    else
+        answer(generation);
+}
+
+/* `why` as call_free has it. */
+static void free_generation(struct generation *generation, enum error_case why) {
+    call_free(generation->asked, why);
+    for (int64_t i = 0; i < generation->choice_count; i++) {
+        strbuf_free(&generation->choices[i].text);
+        kept_tokens_free(&generation->choices[i].kept);
+    }
+    free(generation->choices);
+    kept_tokens_free(&generation->prompt);
+    strbuf_free(&generation->packed);
+    free(generation);
 }
 
 void grpc_generate_close(struct grpc_call *call) {
     struct generation *generation = grpc_context(call);
     log_take_call(grpc_exchange(call), generation->asked);
-    call_free(generation->asked, request_error(grpc_exchange(call)));
-    for (int64_t i = 0; i < generation->choice_count; i++) {
-        strbuf_free(&generation->choices[i].text);
-        kept_free(&generation->choices[i].kept);
+    generation->call = NULL;
+    if (!generation->is_building)
+        free_generation(generation, request_error(grpc_exchange(call)));
+}
+
+/* The answer may be built when the exchange and its message are gone. */
+static void keep_texts(struct generation *generation) {
+    struct call *asked = generation->asked;
+    snprintf(generation->id, sizeof generation->id, "%s", asked->id);
+    asked->id = generation->id;
+    for (int64_t i = 0; i < asked->ask.adapter_count; i++) {
+        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->ask.adapters[i]);
+        asked->ask.adapters[i] = generation->adapters[i];
     }
-    free(generation->choices);
-    kept_free(&generation->prompt);
-    free(generation);
 }
 
 static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
@@ -390,6 +422,7 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     }
     *generation =
         (struct generation){.call = call, .asked = asked, .kind = kind, .choices = choices, .choice_count = count};
+    keep_texts(generation);
     asked->context = generation;
     asked->on_news = on_news;
     grpc_set_context(call, generation);

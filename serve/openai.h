@@ -14,6 +14,7 @@
 #define CAMBIUM_SERVE_OPENAI_H
 
 #include "call.h"
+#include "kept_tokens.h"
 #include "loop.h"
 #include "request.h"
 #include "route.h"
@@ -50,6 +51,8 @@ struct openai_token {
     const struct call_top *tops; /* of the token */
     int64_t most;
 };
+/* Moves a place past a token's bytes. */
+void openai_move_place(struct openai_place *place, const struct openai_token *token);
 /* To the four lists. */
 void openai_add_completion_token(struct openai_part *part, struct openai_place *place,
                                  const struct openai_token *token);
@@ -63,9 +66,11 @@ void openai_add_logprobs(struct strbuf *out, const struct openai_part *part, boo
 /* ---- the request ---- */
 
 struct openai_prompt {
-    struct openai_part part; /* of what echo tells */
-    struct openai_place place;
-    struct strbuf logprobs; /* that prompt_logprobs asks for */
+    struct kept_tokens
+        kept; /* of an answer that is not streamed: its tokens until they are written into the next two */
+    struct openai_part part;   /* the echo */
+    struct strbuf logprobs;    /* for prompt_logprobs */
+    struct openai_place place; /* after the prompt */
 };
 
 struct openai_choice {
@@ -106,6 +111,12 @@ struct openai {
     struct strbuf head;          /* what every chunk begins with */
     struct strbuf out;
     struct openai_part chunk;
+    /* an answer of one text while it is built (openai_answer.c), and as much of it as was sent */
+    bool is_building;
+    struct worker_job building;
+    struct loop_note built;
+    struct strbuf answer;
+    size_t sent;
     struct worker_job dropping;
 };
 
@@ -156,6 +167,13 @@ void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struc
 void openai_add_usage(const struct openai *request, struct strbuf *out);
 
 void openai_answer_news(struct openai *request, const struct call_news *news);
+/* Writes more of a long answer, as far as the client reads it. */
+void openai_answer_room(struct openai *request);
+/* Writes `count` tokens of a prompt, whose tops count from `tops`, into its echo and its log-probabilities. */
+void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
+                              const struct call_token *tokens, int64_t count, const struct call_top *tops);
+/* Frees a request whose exchange has gone. */
+void openai_free(struct openai *request, enum error_case why);
 void openai_stream_news(struct openai *request, const struct call_news *news);
 void openai_stream_free(struct openai *request);
 

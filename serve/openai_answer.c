@@ -1,4 +1,5 @@
-/* What answers are made of, streamed or not; and those that are one text of JSON. */
+/* The parts of answers, streamed or not; and answers that are one text of JSON. A long one is built on a worker and
+ * sent in slices, as the client reads it, so that the loop spends little time on it at once. */
 #include "openai.h"
 
 #include "json_out.h"
@@ -34,7 +35,8 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
     const struct openai_prompt *prompt = &request->prompts[openai_prompt_of(request, choice)];
     if (!choice->has_begun && request->echoes) {
-        openai_part_join(part, &prompt->part);
+        if (request->is_stream)
+            openai_part_join(part, &prompt->part);
         choice->place = prompt->place;
     }
     choice->has_begun = true;
@@ -127,46 +129,131 @@ void openai_add_usage(const struct openai *request, struct strbuf *out) {
 /* ---- one text ---- */
 
 static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
-    const struct openai_part *part = &choice->part;
+    const struct openai_part *told = &choice->part;
+    struct openai_part part = {.text = STRBUF_INIT};
+    if (request->echoes)
+        openai_part_join(&part, &request->prompts[openai_prompt_of(request, choice)].part);
+    openai_part_join(&part, told);
     strbuf_format(out, "{\"index\":%td,", choice - request->choices);
     if (request->is_chat) {
         strbuf_add_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        json_out_string(out, strbuf_text(&part->text), part->text.length);
+        json_out_string(out, strbuf_text(&part.text), part.text.length);
         strbuf_add_text(out, ",\"refusal\":null},");
     } else {
         strbuf_add_text(out, "\"text\":");
-        json_out_string(out, strbuf_text(&part->text), part->text.length);
+        json_out_string(out, strbuf_text(&part.text), part.text.length);
         strbuf_add_char(out, ',');
     }
-    openai_add_logprobs(out, part, request->is_chat, request->tells_logprobs);
+    openai_add_logprobs(out, &part, request->is_chat, request->tells_logprobs);
     strbuf_format(out, ",\"finish_reason\":%s", openai_finish_reason(choice));
     if (request->returns_ids)
-        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&part->ids));
+        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&told->ids));
     if (!request->is_chat)
         openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
     strbuf_add_char(out, '}');
-    out->failed |= openai_part_failed(part);
+    out->failed |= openai_part_failed(&part) || told->ids.failed;
+    openai_part_free(&part);
 }
 
-static void answer(struct openai *request) {
-    struct strbuf out = STRBUF_INIT;
-    strbuf_add_char(&out, '{');
-    openai_add_head(request, &out);
-    openai_add_facts(request, &out);
-    strbuf_add_text(&out, "\"choices\":[");
+static void write_prompt(const struct openai *request, struct openai_prompt *prompt) {
+    prompt->place = (struct openai_place){0};
+    openai_add_prompt_tokens(request, prompt, prompt->kept.tokens, prompt->kept.count, prompt->kept.tops);
+    kept_tokens_free(&prompt->kept);
+}
+
+/* Completes the answer, which begins with its head. Any thread: it reads the request and the call alone. */
+static void build(struct openai *request) {
+    struct strbuf *out = &request->answer;
+    for (int64_t i = 0; i < request->call->prompt_count; i++)
+        write_prompt(request, &request->prompts[i]);
+    openai_add_facts(request, out);
+    strbuf_add_text(out, "\"choices\":[");
     for (int64_t i = 0; i < request->choice_count; i++) {
         if (i)
-            strbuf_add_char(&out, ',');
-        add_choice(request, &request->choices[i], &out);
+            strbuf_add_char(out, ',');
+        add_choice(request, &request->choices[i], out);
         openai_part_free(&request->choices[i].part); /* it stands in the answer now */
         request->choices[i].part = (struct openai_part){.text = STRBUF_INIT};
     }
-    strbuf_add_text(&out, "],");
-    openai_add_usage(request, &out);
-    strbuf_add_char(&out, '}');
+    strbuf_add_text(out, "],");
+    openai_add_usage(request, out);
+    strbuf_add_char(out, '}');
     for (int64_t i = 0; i < request->call->prompt_count; i++)
-        out.failed |= request->prompts[i].logprobs.failed || openai_part_failed(&request->prompts[i].part);
-    route_answer_json(request->exchange, &out);
+        out->failed |= request->prompts[i].logprobs.failed || openai_part_failed(&request->prompts[i].part);
+}
+
+/* ---- long answers: built on a worker, sent in slices ---- */
+
+/* Bytes that the answer is built from, at least. */
+static size_t known_bytes(const struct openai *request) {
+    size_t bytes = 0;
+    for (int64_t i = 0; i < request->call->prompt_count; i++) {
+        const struct openai_prompt *prompt = &request->prompts[i];
+        bytes += prompt->part.text.length + (size_t)prompt->kept.count * sizeof *prompt->kept.tokens +
+                 (size_t)prompt->kept.top_count * sizeof *prompt->kept.tops;
+    }
+    for (int64_t i = 0; i < request->choice_count; i++) {
+        const struct openai_part *part = &request->choices[i].part;
+        bytes += part->text.length + part->ids.length + part->tokens.length + part->logprobs.length +
+                 part->tops.length + part->offsets.length + part->content.length;
+    }
+    return bytes;
+}
+
+void openai_answer_room(struct openai *request) {
+    struct exchange *exchange = request->exchange;
+    size_t most = (size_t)request->server->options->limits.stream_output_bytes;
+    while (!request->is_building && request->sent < request->answer.length && exchange_pending(exchange) <= most) {
+        size_t left = request->answer.length - request->sent, slice = left < most + 1 ? left : most + 1;
+        if (exchange_write(exchange, request->answer.data + request->sent, slice))
+            return; /* on_close comes */
+        request->sent += slice;
+        if (slice == left) {
+            exchange_end(exchange, NULL, 0);
+            return;
+        }
+    }
+}
+
+static void send_built(struct openai *request) {
+    struct field type = field_of("content-type", "application/json");
+    if (request->answer.failed) {
+        route_answer_json(request->exchange, &request->answer);
+    } else if (!exchange_begin(request->exchange, 200, &type, 1, (int64_t)request->answer.length)) {
+        request->is_long = true;
+        openai_answer_room(request);
+    }
+}
+
+static void on_built(struct loop_note *note) {
+    struct openai *request = (struct openai *)((char *)note - offsetof(struct openai, built));
+    request->is_building = false;
+    if (request->exchange)
+        send_built(request);
+    else
+        openai_free(request, ERROR_NONE);
+}
+
+static void build_on_worker(struct worker_job *job) {
+    struct openai *request = (struct openai *)((char *)job - offsetof(struct openai, building));
+    struct loop *loop = request->server->loop;
+    build(request);
+    loop_post(loop, &request->built);
+}
+
+static void answer(struct openai *request) {
+    struct worker *worker = request->server->worker;
+    strbuf_add_char(&request->answer, '{');
+    openai_add_head(request, &request->answer); /* here, because it needs the exchange */
+    if (worker && known_bytes(request) > ROUTE_SHORT_BYTES) {
+        request->is_building = true;
+        request->built.run = on_built;
+        request->building.work = build_on_worker;
+        worker_drop(worker, &request->building);
+        return;
+    }
+    build(request);
+    route_answer_json(request->exchange, &request->answer);
 }
 
 void openai_answer_news(struct openai *request, const struct call_news *news) {

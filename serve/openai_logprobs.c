@@ -164,10 +164,15 @@ static void add_logprob(struct strbuf *out, const struct call_token *token) {
         strbuf_add_text(out, "null");
 }
 
-void openai_add_completion_token(struct openai_part *part, struct openai_place *place,
-                                 const struct openai_token *token) {
+void openai_move_place(struct openai_place *place, const struct openai_token *token) {
     size_t length;
     const unsigned char *bytes = bytes_of(token, token->token->id, &length);
+    if (bytes)
+        move_place(place, bytes, length);
+}
+
+void openai_add_completion_token(struct openai_part *part, struct openai_place *place,
+                                 const struct openai_token *token) {
     add_comma(&part->tokens);
     add_name(&part->tokens, token, token->token->id);
     add_comma(&part->logprobs);
@@ -176,8 +181,7 @@ void openai_add_completion_token(struct openai_part *part, struct openai_place *
     add_tops(&part->tops, token);
     add_comma(&part->offsets);
     json_out_integer(&part->offsets, place->characters);
-    if (bytes)
-        move_place(place, bytes, length);
+    openai_move_place(place, token);
 }
 
 /* ---- chats ---- */

@@ -62,6 +62,7 @@ static bool take_model(struct openai *request, struct error *error) {
 static void free_parts(struct openai *request) {
     int64_t prompts = request->prompts ? request->prompt_count : 0;
     for (int64_t i = 0; i < prompts; i++) {
+        kept_tokens_free(&request->prompts[i].kept);
         openai_part_free(&request->prompts[i].part);
         strbuf_free(&request->prompts[i].logprobs);
     }
@@ -75,6 +76,7 @@ static void free_parts(struct openai *request) {
     json_decref(request->variables);
     strbuf_free(&request->ignored);
     strbuf_free(&request->ignored_names);
+    strbuf_free(&request->answer);
     json_decref(request->root);
     free(request);
 }
@@ -90,10 +92,10 @@ void openai_drop(void *made) {
     free_parts(request);
 }
 
-/* A request that was long to read is long to free. */
-static void free_request(struct openai *request) {
+/* A request that was long to read, or whose answer is long, is long to free. */
+void openai_free(struct openai *request, enum error_case why) {
     openai_stream_free(request);
-    call_free(request->call, request_error(request->exchange));
+    call_free(request->call, why);
     request->call = NULL;
     request->dropping.work = free_on_worker;
     if (request->is_long)
@@ -106,11 +108,14 @@ static void on_close(struct exchange *exchange, bool is_whole) {
     struct openai *request = exchange->context;
     (void)is_whole;
     log_take_call(exchange, request->call);
-    free_request(request);
+    request->exchange = NULL;
+    if (!request->is_building) /* else when it is built */
+        openai_free(request, request_error(exchange));
 }
 
 static void on_room(struct exchange *exchange) {
     struct openai *request = exchange->context;
+    openai_answer_room(request);
     if (!request->is_paused)
         return;
     request->is_paused = false;
@@ -119,14 +124,12 @@ static void on_room(struct exchange *exchange) {
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
-/* Prompts' tokens, for echoes and for prompt_logprobs. */
-static void take_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
-    struct openai_prompt *prompt = &request->prompts[piece->prompt];
-    for (int64_t i = 0; i < piece->token_count; i++) {
-        const struct call_token *told = &news->tokens[piece->first_token + i];
+void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
+                              const struct call_token *tokens, int64_t count, const struct call_top *tops) {
+    for (int64_t i = 0; i < count; i++) {
         struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                     .token = told,
-                                     .tops = news->tops + told->first_top,
+                                     .token = &tokens[i],
+                                     .tops = tops + tokens[i].first_top,
                                      .most = request->tops};
         if (request->echoes && request->tells_logprobs)
             openai_add_completion_token(&prompt->part, &prompt->place, &token);
@@ -134,6 +137,27 @@ static void take_prompt_tokens(struct openai *request, const struct call_news *n
         if (request->prompt_tops >= 0)
             openai_add_plain_token(&prompt->logprobs, &token);
     }
+}
+
+/* Keeps a prompt's tokens until the answer is built. Only the place after them is needed before. */
+static void keep_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
+    struct openai_prompt *prompt = &request->prompts[piece->prompt];
+    if (kept_tokens_add(&prompt->kept, news, piece))
+        prompt->logprobs.failed = true;
+    for (int64_t i = 0; request->echoes && request->tells_logprobs && i < piece->token_count; i++) {
+        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
+                                     .token = &news->tokens[piece->first_token + i]};
+        openai_move_place(&prompt->place, &token);
+    }
+}
+
+/* Takes a prompt's tokens, for echoes and for prompt_logprobs. */
+static void take_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
+    if (request->is_stream)
+        openai_add_prompt_tokens(request, &request->prompts[piece->prompt], news->tokens + piece->first_token,
+                                 piece->token_count, news->tops);
+    else
+        keep_prompt_tokens(request, news, piece);
 }
 
 /* A chat's prompt is its messages. */
@@ -262,7 +286,7 @@ void openai_ask(struct exchange *exchange, void *made) {
     struct error error;
     request->exchange = exchange;
     if (!take_model(request, &error) || !read_timeout(request, &error)) {
-        free_request(request);
+        openai_free(request, request_error(exchange));
         route_fail(exchange, &error);
         return;
     }

@@ -19,7 +19,8 @@ from interop_support import (ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_S
                              NO_ERROR, PATIENCE, PING, PREFACE, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM,
                              RST_STREAM, SANITIZED, SETTINGS, GOAWAY, Gone, Http2, Server, frame, head_frames, hpack, read_all, settings,
                              WINDOW_UPDATE, window_update)
-from model_support import TINY
+from model_support import TINY, write_byte_model
+from serve_grpc_support import Client, grpc
 from serve_support import Server as Serving
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -435,6 +436,30 @@ class Bytes(unittest.TestCase):
             server = self.serve(model=directory)
             text = json.dumps({"prompt": "a" * 1500, "max_tokens": 1}).encode()
             self.attack(server, self.post("/tokenize", text), self.post("/v1/completions", text))
+
+    def test_log_probabilities_of_long_prompts(self):
+        """Answers of ten megabytes of JSON, and of a message nearly as long as one may be."""
+        count = 14000
+        prompt = [number % 94 for number in range(count)]  # characters of one byte
+        body = {"prompt": prompt, "max_tokens": 1, "prompt_logprobs": 20, "echo": True, "logprobs": 20}
+        with tempfile.TemporaryDirectory() as directory:
+            model = pathlib.Path(directory) / "long"
+            write_byte_model(model, n_layer=1, n_head=1, n_embd=8, n_positions=count + 100)
+            server = self.serve(model=model)
+            request = self.post("/v1/completions", json.dumps(body).encode())
+            self.attack(server, request, clients=2)
+            choice = json.loads(self.send(request).partition(b"\r\n\r\n")[2])["choices"][0]
+            self.assertEqual([token["id"] for token in choice["prompt_logprobs"]], prompt)
+            self.assertEqual(len(choice["prompt_logprobs"][-1]["top"]), 20)
+            self.assertEqual(len(choice["logprobs"]["tokens"]), count + 1)
+            self.assertEqual(choice["logprobs"]["text_offset"], [*range(count + 1)])
+            with self.connect() as leaving:  # its answer is built for nobody
+                leaving.sendall(request)
+            if grpc:
+                with self.health(server), Client(server.addresses["data"]) as client:
+                    tokens = client.call("Score", tokens={"ids": prompt}, top=20).tokens
+                self.assertEqual([token.id for token in tokens], prompt)
+                self.assertGreater(sum(len(token.top) for token in tokens) * 13, 3 << 20)
 
     def test_bodies_that_are_never_whole(self):
         server = self.serve("--limits.gathered_bytes", "32M")

@@ -1,0 +1,22 @@
+/* Tokens that an answer keeps until it goes out whole, with their log-probabilities and likeliest alternatives.
+ *
+ * Keeping copies numbers alone, so the loop can do it as news comes; the answer is written from them later, where it is
+ * long on a worker. Starts zeroed. One thread at a time. */
+#ifndef CAMBIUM_SERVE_KEPT_TOKENS_H
+#define CAMBIUM_SERVE_KEPT_TOKENS_H
+
+#include "call.h"
+
+struct kept_tokens {
+    struct call_token *tokens; /* [count]; first_top counts in `tops` */
+    int64_t count, capacity;
+    struct call_top *tops; /* [top_count] */
+    int64_t top_count, top_capacity;
+};
+
+/* Adds copies of a piece's tokens. STATUS_MEMORY. */
+int kept_tokens_add(struct kept_tokens *kept, const struct call_news *news, const struct call_piece *piece);
+/* Frees the memory and leaves zeros. */
+void kept_tokens_free(struct kept_tokens *kept);
+
+#endif
