@@ -1,8 +1,8 @@
-/* The bank: its hooks, and which rows of a step go through which images.
+/* The bank: its hooks, and the assignment of a step's rows to images.
  *
- * A slot is an ordered set of images. For the first images of all slots, then for the second, a place makes one call a
- * method over all rows that have one of that kind. So the order within a slot is kept, and the number of calls does not
- * grow with that of the adapters. */
+ * A slot is an ordered set of images. A place handles the first images of all slots, then the second, and so on. In
+ * each round it makes one call per method, over all rows with an image of that method. The order within a slot is
+ * thereby kept, and the number of calls does not grow with the number of adapters. */
 #include "bank-internal.h"
 
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static size_t row_bytes(const struct peft_bank *bank) {
     return (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
 }
 
-/* All of the images' memory is one table: each has its virtual tokens at rows of it. */
+/* All image memory forms one table; each image has its virtual tokens at rows of it. */
 static void borrow_rows(void *self, struct hook_virtual *rows) {
     const struct bank_site *site = self;
     *rows = (struct hook_virtual){.tokens = (int64_t)(site->bank->memory_bytes / row_bytes(site->bank)),
@@ -147,7 +147,7 @@ static size_t align(size_t bytes) {
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Of each round the runs, once in the batch and once by themselves, and the numbers of their rows; a list of each. */
+/* For each round: the runs, once in the batch and once by themselves, the numbers of their rows, and the lists. */
 static size_t step_bytes(const struct peft_bank *bank) {
     size_t rows = (size_t)bank->model.max_rows;
     return PEFT_SLOT_IMAGES *
@@ -157,7 +157,7 @@ static size_t step_bytes(const struct peft_bank *bank) {
 static void place_lists(struct peft_bank *bank, struct arena *arena) {
     size_t rows = (size_t)bank->model.max_rows;
     for (int round = 0; round < PEFT_SLOT_IMAGES; round++) {
-        struct bank_list *first = bank->lists[round]; /* the others follow as far as it needs */
+        struct bank_list *first = bank->lists[round]; /* the others follow as far as needed */
         first->rows = arena_take(arena, rows * sizeof *first->rows);
         first->host = arena_take(arena, 2 * rows * sizeof *first->host);
         first->host_index = arena_take(arena, rows * sizeof *first->host_index);
@@ -278,7 +278,7 @@ static int check_segments(const struct peft_bank *bank, const struct peft_segmen
     return STATUS_OK;
 }
 
-/* The lists of a round share its arrays, one behind the other. */
+/* The lists of a round share its arrays, one after the other. */
 static void share_arrays(struct bank_list *lists, const int64_t *counts, const int64_t *totals) {
     for (int type = 1; type < PEFT_TYPE_COUNT; type++) {
         lists[type].rows = lists[type - 1].rows + counts[type - 1];

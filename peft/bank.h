@@ -1,13 +1,13 @@
 /* Adapters of every kind for inference, in one batch. A bank gives the model its hooks once; images come and go while
  * the model is open.
  *
- * An image is one adapter, this rank's part of it, at its true size, in the bank's memory. A row of a batch goes
- * through up to PEFT_SLOT_IMAGES of them, in order: its slot. Before each step of the model the bank is told the step's
- * slots, as segments of rows; where no row of a step has an adapter at a place, that place costs what it costs without
- * a bank. Nothing is allocated in a step. What a row becomes does not depend on the other rows.
+ * An image is this rank's part of one adapter, at its true size, in the bank's memory. A row of a batch goes through up
+ * to PEFT_SLOT_IMAGES images in order: its slot. Before each step of the model the bank gets the step's slots, as
+ * segments of rows. A place where no row of a step has an adapter costs no more than without a bank. Nothing is
+ * allocated in a step. The result of a row does not depend on the other rows.
  *
  * Order of calls: peft_bank_open, model_open with peft_bank_hooks, peft_bank_set_base, the base's values,
- * peft_bank_allocate, then images and steps in any order. One thread; the bank outlives the model that has its hooks.
+ * peft_bank_allocate, then images and steps in any order. One thread. The bank outlives the model that has its hooks.
  * Ranks that hold one model together make the same calls. */
 #ifndef CAMBIUM_PEFT_BANK_H
 #define CAMBIUM_PEFT_BANK_H
@@ -18,50 +18,53 @@ struct peft_bank;
 
 enum { PEFT_SLOT_IMAGES = 4 };
 
-/* `model`: of the base; its hooks are not looked at. */
+/* Opens a bank for the base `model`, whose hooks are ignored. STATUS_MEMORY, STATUS_UNSUPPORTED. NULL may be closed. */
 int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **bank);
 void peft_bank_close(struct peft_bank *bank);
 const struct hook_table *peft_bank_hooks(const struct peft_bank *bank);
-/* Bytes on the device beside the memory of images. */
+/* Returns the bytes on the device other than the memory of images. */
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank);
-/* The weights of the base, which may be packed: from here on images can be planned. */
+/* Sets the weights of the base, which may be packed. Images can be planned from here on. */
 void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights);
-/* Gives images so many bytes, together. */
+/* Takes `memory` bytes for all images together. STATUS_MEMORY. */
 int peft_bank_allocate(struct peft_bank *bank, size_t memory);
-/* What an image of such an adapter takes on this rank. Checks that the adapter fits the base, as peft_open does. */
+/* Computes the bytes that an image of such an adapter takes on this rank. Checks that the adapter fits the base, with
+ * the errors of peft_open. */
 int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config *config, size_t *bytes);
-/* Checks that an adapter whose files are open can become an image, by its configuration and header: its names, types
- * and shapes and, once the bank has its memory, the room that all images have together (STATUS_MEMORY). Values are not
- * read. Any thread, but not during peft_bank_allocate. */
+/* Checks from the configuration and the header of open files that an adapter can become an image: its names, types and
+ * shapes, with the errors of peft_load. Once the bank has its memory, it also checks that the image fits that memory
+ * (STATUS_MEMORY). Values are not read. Any thread, but not during peft_bank_allocate. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
-/* The most bytes that the file of tensors of an adapter can have that fits the memory of all ranks; SIZE_MAX before
- * peft_bank_allocate. */
+/* Returns the largest file of tensors, in bytes, of an adapter that fits the memory of all ranks; SIZE_MAX before
+ * peft_bank_allocate. The other two return the memory for images, and the part of it in use. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);
 size_t peft_bank_memory(const struct peft_bank *bank);
 size_t peft_bank_used(const struct peft_bank *bank);
 
 /* ---- images ---- */
 
-/* Begins to make adapter `index` of the files, which outlive this, an image; one at a time. Each rank by itself.
- * STATUS_MEMORY when there is no room for it. A failure leaves nothing behind. */
+/* Begins to make adapter `index` of the files an image, on this rank alone; one at a time. The files outlive the
+ * image's making. STATUS_MEMORY when there is no room. A failure changes nothing. */
 int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int index);
-/* Goes on for about so long; *is_ready: all is done that a rank does by itself. Each rank by itself, between steps. */
+/* Continues for about `seconds`, on this rank alone, between steps. Sets *is_ready when nothing is left that a rank
+ * does alone. STATUS_INVALID for bad values. */
 int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready);
-/* All ranks of a tensor group together, after they have agreed that all are ready: its number, the lowest that is
- * free. */
+/* Called by all ranks of a tensor group together, after they have agreed that all are ready. Returns the image's
+ * number, the lowest free one, or a negative status. */
 int peft_bank_commit(struct peft_bank *bank);
-/* It was not to be. */
+/* Gives up the image that is being made. */
 void peft_bank_abandon(struct peft_bank *bank);
-/* No slot of a step to come has it. */
+/* Removes an image that no slot of a later step names. */
 void peft_bank_drop(struct peft_bank *bank, int image);
-/* Whether a sequence may have these images, in this order: STATUS_USAGE with the reason, in the words with which a
- * stack is refused that trains. */
+/* Checks that a sequence may have these images, in this order. STATUS_USAGE with the reason, in the words in which a
+ * stack is refused for training. */
 int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int count);
+/* Returns the bytes of an image in the bank's memory. */
 size_t peft_bank_bytes_of(const struct peft_bank *bank, int image);
-/* What an image puts before a text: keys and values (peft_prefix), and rows of the embedding. */
+/* The positions that an image puts before a sequence: keys and values (peft_prefix), and rows of the embedding. */
 int64_t peft_bank_prefix_tokens(const struct peft_bank *bank, int image);
 int64_t peft_bank_virtual_tokens(const struct peft_bank *bank, int image);
-/* The id of its first virtual token, behind the vocabulary; the others follow. */
+/* Returns the id of its first virtual token, after the vocabulary; the others follow. */
 int32_t peft_bank_first_id(const struct peft_bank *bank, int image);
 
 /* ---- steps ---- */
@@ -72,8 +75,8 @@ struct peft_segment {
     int count;
     int images[PEFT_SLOT_IMAGES];
 };
-/* The slots of the next step, in the order of its rows; rows in none of the segments are the base's. At most as many
- * segments as the model has rows. */
+/* Sets the slots of the next step, in the order of its rows; rows outside all segments use the bare base. There are at
+ * most as many segments as the model has rows. STATUS_INVALID. */
 int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Between bottleneck adapters (bottleneck.c), their configuration (bottleneck_format.c) and their rows in a bank
+/* Shared by bottleneck adapters (bottleneck.c), their configuration (bottleneck_format.c) and their rows in a bank
  * (bottleneck_batch.c). */
 #ifndef CAMBIUM_PEFT_BOTTLENECK_INTERNAL_H
 #define CAMBIUM_PEFT_BOTTLENECK_INTERNAL_H

@@ -1,10 +1,10 @@
-/* Bottleneck adapters: Y = X + S + s (U act(D norm(in) + b1) + b2), where S is what a half of the block adds to the
- * stream X. Houlsby's (arXiv 1902.00751) stand after attention and MLP with in = S, Pfeiffer's (arXiv 2005.00247)
- * after the MLP with in = X + S, parallel ones (arXiv 2110.04366) after the MLP with in = X. U is zero at the
- * beginning, so that nothing has changed then.
+/* Bottleneck adapters: Y = X + S + s (U act(D norm(in) + b1) + b2). S is the output that a half of the block adds to
+ * the stream X. Houlsby's (arXiv 1902.00751) follow attention and MLP with in = S. Pfeiffer's (arXiv 2005.00247) follow
+ * the MLP with in = X + S. Parallel ones (arXiv 2110.04366) follow the MLP with in = X. U starts as zero, so nothing
+ * changes at first.
  *
- * Tensor ranks each have the whole adapter and compute it on the rows of the stream that they have: under sequence
- * parallelism different ones, so that each makes a part of the gradients, else all of them the same. */
+ * Each tensor rank has the whole adapter and computes it on its rows of the stream. Under sequence parallelism the
+ * ranks have different rows, so each makes a part of the gradients; otherwise all make the same. */
 #include "bottleneck-internal.h"
 #include "method-internal.h"
 
@@ -19,7 +19,7 @@ static int add_parameters(struct bottleneck *bottleneck) {
     const struct model_family *family = adapter->peft->family;
     int64_t C = adapter->peft->base.hidden_size, m = config->bottleneck;
     bool is_attention = bottleneck->place == ATTACH_AFTER_ATTENTION;
-    const char *name = config->adapter_name ? config->adapter_name : "default"; /* AdapterHub's tensors have it */
+    const char *name = config->adapter_name ? config->adapter_name : "default"; /* AdapterHub's tensors carry it */
     const struct {
         const char *ours, *file;
         int64_t shape[2];
@@ -98,11 +98,11 @@ static void close_bottlenecks(struct peft_adapter *adapter) {
 /* ---- what the forward keeps ---- */
 
 struct kept {
-    void *in;           /* [N, C] where nobody else keeps it */
+    void *in;           /* [N, C] unless it is kept elsewhere */
     void *normed;       /* [N, C] after the norm, if there is one */
     float *mean, *rstd; /* [N] */
     void *inner;        /* [N, m] the activation's input */
-    void *active;       /* [N, m] the activation's output; in the backward the gradients of both */
+    void *active;       /* [N, m] the activation's output; in the backward its gradient and the input's */
 };
 
 static const struct peft_config *config_of(const struct bottleneck *bottleneck) {
@@ -138,7 +138,7 @@ static struct kept kept_of(const struct bottleneck *bottleneck, const struct hoo
     return place_kept(bottleneck, call, &arena);
 }
 
-/* The adapter's input, before the norm. */
+/* Returns the adapter's input, before the norm. */
 static const void *input_of(const struct bottleneck *bottleneck, const struct hook_call *call,
                             const struct kept *kept) {
     return config_of(bottleneck)->adapter_style == PEFT_PARALLEL ? call->residual : kept->in;
@@ -171,7 +171,7 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
     return status;
 }
 
-/* y[N, out] = x[N, in] W' + b, of the pair that begins with parameter `weight`. */
+/* Computes y[N, out] = x[N, in] W' + b for the pair of parameters that begins with `weight`. */
 static int project(const struct bottleneck *bottleneck, const struct hook_call *call, int weight, const void *x,
                    void *y) {
     const struct param_store *store = store_of(bottleneck);
@@ -196,7 +196,7 @@ static int project(const struct bottleneck *bottleneck, const struct hook_call *
     return status;
 }
 
-/* The gradients of weight and bias from x and dy, and dx[N, in] = dy W. */
+/* Computes the gradients of weight and bias from x and dy, and dx[N, in] = dy W. */
 static int project_backward(const struct bottleneck *bottleneck, const struct hook_call *call, int weight,
                             const void *x, const void *dy, void *dx) {
     const struct param_store *store = store_of(bottleneck);
@@ -249,7 +249,7 @@ static int activate(const struct bottleneck *bottleneck, const struct hook_call 
     return rank_run(call->rank, PHASE_NORM, unit_forward, &unit);
 }
 
-/* From the gradient of its output to that of its input, both in kept->active. */
+/* Converts the gradient of the activation's output to that of its input, in kept->active. */
 static int activate_backward(const struct bottleneck *bottleneck, const struct hook_call *call,
                              const struct kept *kept) {
     int64_t count = call->rows * config_of(bottleneck)->bottleneck;
@@ -280,7 +280,7 @@ static int add_scaled(const struct hook_call *call, double scale, const void *x,
 
 /* ---- the hook ---- */
 
-/* kept.in: S, or X + S. */
+/* Fills kept.in with S, or X + S. */
 static int keep_input(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept) {
     if (config_of(bottleneck)->adapter_style == PEFT_PARALLEL)
         return STATUS_OK;
@@ -311,13 +311,13 @@ static int forward(void *self, const struct hook_call *call) {
     return status ? status : add_scaled(call, config->adapter_scaling, scratch, true, call->y);
 }
 
-/* From the gradient of the adapter's own result, in peft->scratch, to that of what went in, in *din. */
+/* Converts the gradient of the adapter's result, in peft->scratch, to that of its input, in *din. */
 static int backward_within(const struct bottleneck *bottleneck, const struct hook_call *call, const struct kept *kept,
                            const void **din) {
     bool has_norm = config_of(bottleneck)->adapter_pre_norm;
     void *scratch = bottleneck->adapter->peft->scratch;
     const void *x = input_of(bottleneck, call, kept);
-    /* The product with the weight's gradient reads what the one with its input overwrites, and is behind it. */
+    /* The input's gradient overwrites a matrix that the weight's gradient reads, so it comes after it. */
     int status = project_backward(bottleneck, call, UP, kept->active, scratch, kept->active);
     if (!status)
         status = activate_backward(bottleneck, call, kept);
@@ -336,7 +336,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     const struct peft_config *config = config_of(bottleneck);
     struct kept kept = kept_of(bottleneck, call);
     const void *din = NULL;
-    if (call->rows == 0) /* a planned batch of fewer rows than tensor ranks */
+    if (call->rows == 0) /* a planned batch with fewer rows than tensor ranks */
         return STATUS_OK;
     int status = add_scaled(call, config->adapter_scaling, call->dy, false, bottleneck->adapter->peft->scratch);
     if (!status)

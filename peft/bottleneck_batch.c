@@ -1,5 +1,4 @@
-/* Bottleneck adapters in a bank. What goes into each image is put together run by run; the products are one call each.
- */
+/* Bottleneck adapters in a bank. Their inputs are put together run by run; each product is one call. */
 #include "bank-internal.h"
 #include "bottleneck-internal.h"
 
@@ -53,8 +52,8 @@ int bottleneck_make_image(struct image_maker *maker) {
 
 /* ---- the rows ---- */
 
-/* Rows of a run that a piece of the batch has, and what stands meanwhile: inputs, inputs before a norm, and what the
- * first product makes of them. */
+/* Rows of a run within a piece of the batch, and intermediate results: inputs, inputs before a norm, and the first
+ * product. */
 struct half_piece {
     const struct bank_call *call;
     int64_t first, rows;
@@ -77,7 +76,7 @@ static int add(const struct hook_call *hook, int64_t count, const void *x, bool 
     return rank_run(hook->rank, PHASE_NORM, scale_add, &call);
 }
 
-/* One run's rows in `in`: S, X + S, or X, or their norm. */
+/* Puts one run's rows into `in`: S, X + S, or X, or their norm. */
 static int put_together(const struct half_piece *piece, const struct bank_rows *run) {
     const struct hook_call *hook = piece->call->hook;
     const struct peft_image *image = run->image;

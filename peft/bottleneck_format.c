@@ -26,7 +26,7 @@ static bool is_own(const json_t *root) {
     return json_object_get(root, "config") && !json_object_get(root, "peft_type");
 }
 
-/* Keys of its inner object that must be as in the forms that are built here; its other keys say nothing of them. */
+/* Keys of its inner object that must have the values of the supported forms; its other keys do not matter. */
 static void check_hub(struct peft_reader *r) {
     static const char *const off[] = {"phm_layer",    "use_gating", "cross_adapter",
                                       "inv_adapter",  "ln_after",   "adapter_residual_before_ln",
@@ -69,7 +69,7 @@ static void read_keys(struct peft_reader *r) {
     if (r->keys.status)
         return;
     check_hub(r);
-    reader_refuse_set(r, "leave_out"); /* layers without an adapter; here those with one are listed */
+    reader_refuse_set(r, "leave_out"); /* layers without an adapter; here layers with one are listed */
     read_bottleneck_width(r, hidden);
     bool has_attention = json_keys_bool(&r->keys, "mh_adapter", false),
          is_parallel = json_keys_bool(&r->keys, "is_parallel", false);
@@ -77,7 +77,7 @@ static void read_keys(struct peft_reader *r) {
     if (!r->keys.status && has_attention && (is_parallel || reads_sum))
         json_keys_refuse(&r->keys, "mh_adapter", "false with is_parallel or original_ln_before");
     if (!r->keys.status && !has_attention && !is_parallel && !reads_sum)
-        json_keys_refuse(&r->keys, "original_ln_before", "true for an adapter behind the MLP alone");
+        json_keys_refuse(&r->keys, "original_ln_before", "true for an adapter after the MLP alone");
     config->adapter_style = is_parallel ? PEFT_PARALLEL : has_attention ? PEFT_HOULSBY : PEFT_PFEIFFER;
     if (!json_keys_find(&r->keys, "non_linearity"))
         json_keys_refuse(&r->keys, "non_linearity", "the name of an activation");
@@ -86,13 +86,13 @@ static void read_keys(struct peft_reader *r) {
     config->adapter_scaling = json_keys_number(&r->keys, "scaling", 1, 0, 1e6);
 }
 
-/* The factor that its readers divide the width by, and round down. */
+/* Returns the factor by which readers divide the width, rounding down. */
 static json_t *reduction_of(int64_t width, int64_t bottleneck) {
     return width % bottleneck == 0 ? json_integer(width / bottleneck)
                                    : json_real((double)width / ((double)bottleneck + 0.5));
 }
 
-/* The inner object: what a bottleneck adapter is, and every feature that it has not. */
+/* Makes the inner object: the adapter's definition, and every feature that it does not have. */
 static json_t *hub_adapter(const struct peft_config *config, int64_t width) {
     static const char *const off[] = {
         "adapter_residual_before_ln", "cross_adapter", "ln_after", "phm_layer", "shared_W_phm", "use_gating",
@@ -146,8 +146,8 @@ static int write_keys(const struct peft_config *config, const struct model_confi
 /* ---- adapter show ---- */
 
 static void show(const struct peft_config *config, struct strbuf *text) {
-    static const char *const places[] = {[PEFT_HOULSBY] = "houlsby, behind attention and MLP",
-                                         [PEFT_PFEIFFER] = "pfeiffer, behind the MLP",
+    static const char *const places[] = {[PEFT_HOULSBY] = "houlsby, after attention and MLP",
+                                         [PEFT_PFEIFFER] = "pfeiffer, after the MLP",
                                          [PEFT_PARALLEL] = "parallel to the MLP"};
     strbuf_format(text, "\nstyle: %s\nbottleneck: %lld\nactivation: %s\n", places[config->adapter_style],
                   (long long)config->bottleneck, activations[config->adapter_activation]);

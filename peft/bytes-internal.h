@@ -1,22 +1,22 @@
-/* A block of an adapter's bytes (struct peft_bytes), from within. */
+/* A block of an adapter's bytes (struct peft_bytes), as its own files see it. */
 #ifndef CAMBIUM_PEFT_BYTES_INTERNAL_H
 #define CAMBIUM_PEFT_BYTES_INTERNAL_H
 
 #include "peft/peft.h"
 
-/* The names of the files that a block may have. */
+/* Names of the files in a block. */
 #define PEFT_CONFIG_FILE   "adapter_config.json"
 #define PEFT_NOTES_FILE    "cambium_adapter.json"
 #define PEFT_TEMPLATE_FILE "chat_template.jinja"
 enum { PEFT_NOTES_BYTES = 1 << 16, PEFT_TEMPLATE_BYTES = 1 << 20 }; /* at most */
 
-/* Fails with STATUS_INVALID where the bytes are no block, or have not the files of one adapter; what passes can be
- * searched. */
+/* Checks that the bytes are a block with the files of one adapter; only a checked block may be searched.
+ * STATUS_INVALID. */
 int peft_bytes_check(const struct peft_bytes *bytes);
-/* One of its files; false where it has no file of that name. */
+/* Finds one of its files; returns false when the block does not have it. */
 bool peft_bytes_find(const struct peft_bytes *bytes, const char *name, const char **data, size_t *length);
 
-/* Empty where it has none. */
+/* Reads the notes of the block; empty when it has none. STATUS_INVALID, STATUS_MEMORY. */
 int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes);
 
 #endif

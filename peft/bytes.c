@@ -1,8 +1,8 @@
 /* An adapter's files as one block of bytes: read once, digested, sent to other ranks, and opened there.
  *
- * The block has the files one behind another in the order of `kinds`, each after its name (FRAME_NAME bytes, zeros
- * behind the name) and its length (8 bytes, little-endian). So the same files are the same block, and its SHA-256 is
- * their digest. A block may come from anywhere: nothing in it is believed before peft_bytes_check. */
+ * The files follow one another in the order of `kinds`. Each is preceded by its name (FRAME_NAME bytes, padded with
+ * zeros) and its length (8 bytes, little-endian). Equal files therefore give equal blocks, and the SHA-256 of the block
+ * is their digest. A block may come from anywhere: nothing in it is trusted before peft_bytes_check. */
 #include "bytes-internal.h"
 
 #include "peft/bank.h"
@@ -26,7 +26,7 @@ static const struct kind {
     bool has_tensors;
 } kinds[] = {
     {PEFT_CONFIG_FILE, CKPT_ADAPTER_CONFIG_BYTES, false}, {CKPT_ADAPTER_PART ".safetensors", SIZE_MAX, true},
-    {CKPT_HUB_PART ".safetensors", SIZE_MAX, true}, /* only where the one before it is not there */
+    {CKPT_HUB_PART ".safetensors", SIZE_MAX, true}, /* only when the one before it is missing */
     {PEFT_NOTES_FILE, PEFT_NOTES_BYTES, false},           {PEFT_TEMPLATE_FILE, PEFT_TEMPLATE_BYTES, false},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -50,7 +50,7 @@ static int find_kind(const char name[FRAME_NAME]) {
     return -1;
 }
 
-/* The file at byte *at, which moves behind it; NULL where all is well, else why it is none. */
+/* Reads the file at byte *at, and moves *at past it. Returns NULL, or the reason why there is no valid file. */
 static const char *next_frame(const struct peft_bytes *bytes, size_t *at, struct frame *frame) {
     uint64_t length;
     size_t left = bytes->length - *at;
@@ -125,9 +125,9 @@ int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BY
 
 /* ---- reading ---- */
 
-/* A directory, and its name in messages. */
+/* A directory, with its name for messages. */
 struct place {
-    const char *root, *path; /* as those of struct peft_place */
+    const char *root, *path; /* as in struct peft_place */
     const char *shown;
 };
 
@@ -150,7 +150,7 @@ static int open_folder(const struct place *place) {
     return folder;
 }
 
-/* A file while it is read; descriptor -1: there is none. */
+/* A file while it is read. Descriptor -1: there is no such file. */
 struct source {
     char path[PATH_MAX];
     int descriptor;
@@ -198,7 +198,7 @@ static int open_sources(const struct place *place, struct source sources[KINDS])
     return status;
 }
 
-/* No file of tensors is there: pickles have a line of their own. */
+/* Reports that there is no file of tensors; pickles have a message of their own. */
 static int fail_no_tensors(const char *directory) {
     struct ckpt_tensors *shards = NULL;
     int status = ckpt_open_adapter(directory, &shards);
@@ -225,7 +225,7 @@ static int check_sources(const char *directory, const struct source sources[KIND
     return has_tensors ? STATUS_OK : fail_no_tensors(directory);
 }
 
-/* As long as its file was: *is_whole says whether it still is so long. */
+/* Reads as many bytes as the file had when it was opened. Clears *is_whole when it has fewer now. */
 static int read_source(const struct source *source, char *out, bool *is_whole) {
     size_t length = (size_t)source->info.st_size;
     for (size_t done = 0; done < length;) {
@@ -270,7 +270,7 @@ static bool is_same_file(const struct stat *before, int folder, const char *name
            is_same_time(now.st_ctim, before->st_ctim);
 }
 
-/* Whether the place leads to what was read, and that is as it was. */
+/* True when the place still leads to the files that were read, and they have not changed. */
 static bool is_unchanged(const struct place *place, const struct source sources[KINDS]) {
     int folder = open_folder(place);
     bool is_same = folder >= 0;
@@ -298,7 +298,7 @@ static int read_config_text(const struct source *source, struct strbuf *text) {
     return strbuf_status(text);
 }
 
-/* The configuration and the header of the tensors, held against the base. */
+/* Checks the configuration and the header of the tensors against the base. */
 static int check_fit(const struct place *place, const struct source sources[KINDS], const struct peft_bank *bank) {
     struct strbuf config = STRBUF_INIT;
     struct peft_files *files = NULL;
@@ -321,7 +321,7 @@ static int check_fit(const struct place *place, const struct source sources[KIND
     return status;
 }
 
-/* `bytes` NULL: they are checked, not read. */
+/* Reads the place once. With `bytes` NULL it only checks. */
 static int read_once(const struct place *place, const struct peft_limits *limits, struct peft_bytes *bytes,
                      bool *is_whole) {
     struct source *sources = calloc(KINDS, sizeof *sources);
@@ -363,7 +363,7 @@ static int read_place(const struct place *place, const struct peft_limits *limit
     return status;
 }
 
-/* `shown`: [PATH_MAX] for its name. */
+/* `shown`: [PATH_MAX], receives the place's name. */
 static int find_place(const struct peft_place *given, char *shown, struct place *place) {
     *place = (struct place){.root = given->root, .path = given->path, .shown = given->root ? shown : given->path};
     return given->root ? file_join(shown, PATH_MAX, given->root, given->path) : STATUS_OK;

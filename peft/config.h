@@ -1,4 +1,4 @@
-/* What an adapter is: the keys of an adapter_config.json, and of the section `peft` of a run. */
+/* The definition of an adapter: the keys of an adapter_config.json, and of the section `peft` of a run. */
 #ifndef CAMBIUM_PEFT_CONFIG_H
 #define CAMBIUM_PEFT_CONFIG_H
 
@@ -12,21 +12,21 @@
 enum peft_type { PEFT_METHODS(PEFT_NUMBER) PEFT_TYPE_COUNT };
 #undef PEFT_NUMBER
 
-/* [PEFT_TYPE_COUNT + 1] "lora", ..., NULL: what an option's row of choices wants. */
+/* [PEFT_TYPE_COUNT + 1] "lora", ..., NULL: the choices of an option's row. */
 extern const char *const peft_method_names[];
 
-/* Names and meanings are PEFT's; lists are the parser's. A pattern is "KEY=VALUE". */
+/* Names and meanings are PEFT's. Lists belong to the parser. A pattern is "KEY=VALUE". */
 struct peft_memory;
 struct peft_config {
     int type; /* enum peft_type */
-    /* which projections: LoRA and IA3 */
+    /* projections: LoRA and IA3 */
     struct config_list target_modules;      /* suffixes, one regular expression, "all-linear"; empty: the default */
     struct config_list exclude_modules;     /* suffixes, or one regular expression */
     struct config_list layers_to_transform; /* numbers; empty: all */
-    struct config_list feedforward_modules; /* IA3: those of them that are scaled at their input */
+    struct config_list feedforward_modules; /* IA3: the targets that are scaled at their input */
     /* LoRA */
     int64_t r;
-    double lora_alpha, lora_dropout, loraplus_lr_ratio; /* the ratio is of B's learning rate to A's; 1: none */
+    double lora_alpha, lora_dropout, loraplus_lr_ratio; /* the ratio of B's learning rate to A's; 1: none */
     bool use_rslora, use_dora;
     struct config_list rank_pattern, alpha_pattern;
     /* bottleneck adapters */
@@ -46,11 +46,11 @@ struct peft_config {
     int64_t encoder_hidden_size, encoder_num_layers; /* 0: token_dim; 2 */
     double encoder_dropout;
     bool prefix_projection;
-    /* of one that was read from a file */
+    /* of a configuration that was read from a file */
     const char *where;          /* the file, in errors */
     const char *adapter_name;   /* in AdapterHub's tensor names; NULL: "default" */
     const char *base_name;      /* base_model_name_or_path, or NULL */
-    struct peft_memory *memory; /* what texts and lists stand in; NULL: they are another's */
+    struct peft_memory *memory; /* memory of texts and lists; NULL: they belong to another struct */
 };
 
 enum peft_adapter_style { PEFT_HOULSBY, PEFT_PFEIFFER, PEFT_PARALLEL };
@@ -58,46 +58,50 @@ enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
 enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
 enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 
-/* What an adapter puts before each sample: rows of its own, or keys and values alone. 0: none. */
+/* The positions that an adapter puts before each sample: rows of its own, or keys and values alone. 0: none. */
 int64_t peft_config_virtual_tokens(const struct peft_config *config);
 int64_t peft_config_prefix_tokens(const struct peft_config *config);
-/* The method in words: "bottleneck adapter". */
+/* Returns the method in words: "bottleneck adapter". */
 const char *peft_title(int type);
-/* Whether Hugging Face's PEFT has it; what it has not comes in files of another library. */
+/* True when Hugging Face's PEFT has the method. The files of the others are another library's. */
 bool peft_is_of_peft(int type);
-/* Adds "method: ..." and a line for each key that says what the adapter is. */
+/* Adds "method: ..." and a line for each key that defines the adapter. STATUS_MEMORY. */
 struct strbuf;
 int peft_show(const struct peft_config *config, struct strbuf *text);
-/* The one of the configurations whose virtual tokens start as prompt_tuning_init_text; STATUS_USAGE where none does. */
+/* Finds the configuration whose virtual tokens start as prompt_tuning_init_text. STATUS_USAGE when none does. */
 int peft_find_text_start(struct peft_config *configs, int count, struct peft_config **found);
 
-/* The keys of the section `peft`, in the order of --help; offsets are within a struct peft_config. NULL behind the
- * last. */
+/* The keys of the section `peft`, in the order of --help; NULL past the last. Offsets are within a struct
+ * peft_config. */
 const struct config_row *peft_key(size_t index);
 bool peft_has_key(int type, const char *path);
-/* Whether the key is of a run: it does not say what an adapter is. */
+/* peft_is_run_key is true when the key belongs to a run and does not define the adapter. peft_copy_key copies the key's
+ * value. */
 bool peft_is_run_key(const struct config_row *key);
 void peft_copy_key(const struct config_row *key, const struct peft_config *from, struct peft_config *to);
-/* Where several methods train together a key that more than one has ("peft.num_virtual_tokens") may be given for one of
- * them ("peft.prompt.num_virtual_tokens"). In the order of --help; false behind the last. */
+/* Keys that belong to one of several methods. When several methods train together, a key that more than one has
+ * ("peft.num_virtual_tokens") can be given for one of them ("peft.prompt.num_virtual_tokens"). Ordered as in --help. */
 struct peft_alone_key {
     const char *path;
     int type;
-    const struct config_row *common; /* the key of all */
+    const struct config_row *common; /* the key for all */
 };
+/* Returns key `index`; false past the last. */
 bool peft_alone_key(size_t index, struct peft_alone_key *key);
-/* Fails on a key of a run that would do nothing beside the others. */
+/* Refuses a key of a run that would have no effect beside the others. STATUS_USAGE. */
 int peft_check_run(const struct peft_config *config);
 
-/* Reads the text of an adapter_config.json: of PEFT's, or of AdapterHub's for a bottleneck adapter. `where` names the
- * file in errors. A key that would compute something else than PEFT does is refused by its name; other unknown keys are
- * told in one warning, where they are neither null, false nor empty. peft_config_free ends it, and with it all copies
- * of the struct. */
+/* Reads the text of an adapter_config.json: PEFT's, or AdapterHub's for a bottleneck adapter. `where` names the file in
+ * errors.
+ *
+ * A key that would make this program compute something else than PEFT does is refused by its name (STATUS_UNSUPPORTED).
+ * One warning names all other unknown keys that are not null, false or empty. Other errors are STATUS_INVALID and
+ * STATUS_MEMORY. peft_config_free ends the configuration and with it all copies of the struct. */
 int peft_read_config(const char *text, const char *where, struct peft_config *config);
 void peft_config_free(struct peft_config *config);
 
-/* adapter_config.json, as Hugging Face's PEFT writes it, of an adapter on the base in `base_directory`. The caller
- * frees *text. */
+/* Writes the adapter_config.json of an adapter on the base in `base_directory`, as Hugging Face's PEFT writes it. The
+ * caller frees *text. STATUS_MEMORY. */
 struct model_config;
 int peft_write_config(const struct peft_config *config, const struct model_config *base, const char *base_directory,
                       char **text);

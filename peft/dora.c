@@ -1,5 +1,6 @@
-/* DoRA's magnitudes. Norms are measured once for all micro batches of a global batch; over tensor ranks those of a
- * column projection are each rank's own, and those of a row projection come from squares that are summed. */
+/* DoRA's magnitudes. Norms are measured once for all micro batches of a global batch. Over tensor ranks, each rank has
+ * the norms of its rows of a column projection. For a row projection, norms come from squares that are summed over the
+ * ranks. */
 #include "lora-internal.h"
 
 #include "model/family.h"
@@ -56,7 +57,7 @@ static int find_base(const struct pair *pair, bool is_bias, int *id) {
     return STATUS_OK;
 }
 
-/* dora.squares of what this rank has of the base's weight, with the pair's product or without. */
+/* Computes dora.squares for this rank's part of the base's weight, with or without the pair's product. */
 static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
     struct weight_view weight = param_borrow_linear(peft->weights, id);
@@ -89,7 +90,7 @@ static int sum_squares(struct pair *pair) {
     return pair_is_row(pair) ? rank_sum(rank, rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
 }
 
-/* dora.squares of the base, of all ranks together. */
+/* Computes dora.squares of the base over all ranks. */
 static int measure(struct pair *pair, bool with_pair) {
     int status = measure_own(pair, with_pair);
     return status ? status : sum_squares(pair);
@@ -141,7 +142,7 @@ static int scale(const struct pair *pair, const struct hook_call *call, void *ke
     if (status)
         return status;
     if (pair_is_row(pair) && call->rank->place.tensor > 0)
-        bias = PARAM_NONE; /* the first rank's part of the sum has it */
+        bias = PARAM_NONE; /* the first rank adds it to its part of the sum */
     const void *fixed = NULL;
     if (bias != PARAM_NONE)
         fixed = (const char *)param_borrow(peft->weights, bias).data + (size_t)call->first * dtype_bytes(call->dtype);

@@ -1,27 +1,29 @@
-/* Small networks over the rows of an embedding: what p-tuning's encoder and a prefix's projection are made of. Once per
- * global batch, a few dozen rows, in fp32 whatever the type of the stack's weights. */
+/* Small networks over the rows of an embedding: p-tuning's encoder and a prefix's projection. They run once per global
+ * batch, for a few dozen rows, in fp32 whatever the type of the stack's weights. Functions that return a status fail
+ * with STATUS_MEMORY or with the device's errors. */
 #ifndef CAMBIUM_PEFT_ENCODER_INTERNAL_H
 #define CAMBIUM_PEFT_ENCODER_INTERNAL_H
 
 #include "method-internal.h"
 
-/* The weights of a stack's adapter as fp32: themselves, or a copy that a global batch begins with. */
+/* The weights of a stack's adapter as fp32: the weights themselves, or a copy that is made at the start of a global
+ * batch. */
 struct fp32_weights {
     const struct peft_adapter *adapter;
-    void *memory; /* [flat_elements] of the stack; NULL where they are fp32 */
+    void *memory; /* [flat_elements] of the stack; NULL when the weights are fp32 */
 };
 size_t fp32_bytes(const struct fp32_weights *fp32);
 int fp32_allocate(struct fp32_weights *fp32);
 void fp32_free(struct fp32_weights *fp32);
 int fp32_begin(struct fp32_weights *fp32);
-/* As param_borrow and param_return; NULL while planning. */
+/* As param_borrow and param_return; returns NULL while planning. */
 const float *fp32_borrow(const struct fp32_weights *fp32, int id);
 void fp32_return(const struct fp32_weights *fp32, int id);
 
-/* Fails on a hidden size, a number of layers or a dropout that no encoder has. */
+/* Refuses a hidden size, a number of layers or a dropout that no encoder can have. STATUS_USAGE. */
 int encoder_check(const struct peft_adapter *adapter);
-/* A row of an adapter's parameters that only the encoder has; named NAME, in the file "prompt_encoder.default.NAME".
- * Its initial values are uniform within `bound`, or normal where that is 0. */
+/* Adds a row to an adapter's parameters that only the encoder has. Its name is NAME, and "prompt_encoder.default.NAME"
+ * in the file. Initial values are uniform within `bound`, or normal when `bound` is 0. */
 int encoder_add_row(struct peft_adapter *adapter, const char *name, int64_t rows, int64_t columns, double bound);
 
 enum encoder_kind { ENCODER_LINEAR, ENCODER_RELU, ENCODER_TANH, ENCODER_LSTM, ENCODER_DROPOUT };
@@ -36,7 +38,7 @@ struct encoder_step {
     int64_t in, out;
     int weight, bias;                      /* ENCODER_LINEAR */
     uint32_t site;                         /* ENCODER_DROPOUT */
-    struct encoder_direction direction[2]; /* ENCODER_LSTM: half of the outputs each */
+    struct encoder_direction direction[2]; /* ENCODER_LSTM: each gives half of the outputs */
     float *y, *dy;                         /* [rows, out] */
 };
 
@@ -47,24 +49,25 @@ struct encoder {
     const struct fp32_weights *fp32;
     int64_t rows, width; /* of the embedding */
     int embedding;
-    double dropout;           /* of ENCODER_DROPOUT, in global batches that train */
-    uint32_t *sample, *token; /* [rows] its keys: the number of the batch's first sample, and the row */
+    double dropout;           /* of ENCODER_DROPOUT, in global batches that are trained on */
+    uint32_t *sample, *token; /* [rows] keys of dropout: the number of the batch's first sample, and the row */
     int count;
     struct encoder_step steps[ENCODER_STEPS];
 };
 
-/* Adds the embedding [rows, width], then steps from the width before. Names are torch's: "mlp_head.0". */
+/* Adds the embedding [rows, width], then steps that start at the width of the step before. Names are torch's:
+ * "mlp_head.0". */
 int encoder_start(struct encoder *encoder, struct peft_adapter *adapter, int64_t rows, int64_t width);
 int encoder_add_linear(struct encoder *encoder, const char *name, int64_t out);
 int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind);
-/* Layer `number` of a bidirectional LSTM. */
+/* Adds layer `number` of a bidirectional LSTM. */
 int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number);
-/* Inverted dropout, as torch's LSTM has between its layers. Steps have numbers of their own. */
+/* Adds inverted dropout, as torch's LSTM has between its layers. Dropout steps are numbered separately. */
 int encoder_add_dropout(struct encoder *encoder, double p, int64_t number);
 void encoder_place(struct encoder *encoder, struct arena *arena);
-/* The last step's y from the embedding. */
+/* Computes the last step's y from the embedding. */
 int encoder_forward(struct encoder *encoder);
-/* From the last step's dy to the gradients of all parameters. */
+/* Computes the gradients of all parameters from the last step's dy. */
 int encoder_backward(struct encoder *encoder);
 static inline struct encoder_step *encoder_last(struct encoder *encoder) {
     return &encoder->steps[encoder->count - 1];

@@ -38,7 +38,7 @@ int fp32_begin(struct fp32_weights *fp32) {
     for (int id = fp32->adapter->first_row; id < fp32->adapter->end_row && !status; id++) {
         int64_t count = param_local_elements(store, id);
         struct weight_view weight = param_borrow(store, id);
-        if (count) /* a row of this stage */
+        if (count) /* this stage's row */
             status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, fp32->adapter->peft->dtype,
                               weight.data, DTYPE_F32, (float *)fp32->memory + store->map.places[id].offset);
         param_return(store, id);
@@ -122,7 +122,7 @@ int encoder_add_activation(struct encoder *encoder, enum encoder_kind kind) {
     return STATUS_OK;
 }
 
-/* Sites of dropout behind those of the projections' pairs. */
+/* Sites of dropout after those of the projections' pairs. */
 enum { DROPOUT_SITES = 3 << 22 };
 
 int encoder_add_dropout(struct encoder *encoder, double p, int64_t number) {
@@ -266,7 +266,7 @@ static struct unit_call unit_call_of(const struct encoder *encoder, const struct
                               .dx = step[-1].dy};
 }
 
-/* With the state's weights on loan. */
+/* With the state's weights borrowed. */
 static struct lstm lstm_call(const struct encoder *encoder, const struct encoder_step *step, int d) {
     const struct encoder_direction *direction = &step->direction[d];
     int64_t hidden = step->out / 2;
@@ -301,7 +301,8 @@ static int lstm_forward(struct encoder *encoder, const struct encoder_step *step
     return status;
 }
 
-/* The state's weight meets each y but the last one of its direction: rows of the gates one beside those of y. */
+/* The state's weight multiplies each y except the last of its direction: rows of the gates pair with rows of y, shifted
+ * by one. */
 static int add_state_gradient(const struct encoder *encoder, const struct encoder_step *step, int d) {
     const float *gates = step->direction[d].gates;
     int64_t hidden = step->out / 2, later = encoder->rows - 1;
@@ -339,7 +340,7 @@ static int lstm_backward(struct encoder *encoder, const struct encoder_step *ste
     return status;
 }
 
-/* The same mask on every rank that has the encoder. */
+/* Every rank with the encoder uses the same mask. */
 static struct residual_dropout dropout_call(const struct encoder *encoder, const struct encoder_step *step) {
     bool is_on = encoder->adapter->peft->sample >= 0;
     return (struct residual_dropout){.rows = encoder->rows,

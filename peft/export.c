@@ -1,4 +1,4 @@
-/* The files of a stack: what training goes on from, and what others read. */
+/* The files of a stack: those that training resumes from, and those that others read. */
 #include "method-internal.h"
 
 #include <limits.h>
@@ -8,7 +8,7 @@
 
 /* ---- names ---- */
 
-/* Before the names of an adapter's files. */
+/* Writes the prefix of an adapter's file names. */
 static void name_place(const struct peft_config *config, int count, char out[32]) {
     snprintf(out, 32, "%s%s", count > 1 ? peft_method_names[config->type] : "", count > 1 ? "/" : "");
 }
@@ -21,7 +21,7 @@ static void set_part(struct ckpt_part *part, const struct peft_adapter *adapter,
     snprintf(part->name, sizeof part->name, "%s%s", place, name);
 }
 
-/* The part of a stack's own weights that this rank writes. */
+/* Returns the part of a stack's own weights that this rank writes. */
 static struct ckpt_array values_of(struct peft *peft, struct ckpt_flat *flat) {
     struct rank *rank = peft->rank;
     struct rank_grid first = rank->place;
@@ -115,7 +115,7 @@ int peft_open_tables(struct peft *peft) {
 int peft_make_tables(struct peft *peft) {
     if (!peft->tables)
         return STATUS_OK;
-    int status = peft_begin(peft); /* encoders as the last update left them */
+    int status = peft_begin(peft); /* the encoders as the last update left them */
     for (int i = 0, k = 0; i < peft->count && !status; i++)
         if (peft_is_encoded(&peft->adapters[i]))
             status = peft->adapters[i].method->fold(&peft->adapters[i], &peft->tables->adapters[k++]);
@@ -169,8 +169,7 @@ static int refuse(const char *directory, const char *name, const char *reason) {
                        reason);
 }
 
-/* Files of an adapter that stand in a directory must be of one that finetune wrote, of the same method: NULL, of none.
- */
+/* Files of an adapter in a directory must be from finetune and of the same method; NULL: of none. */
 static int check_adapter(const char *directory, const struct peft_config *config) {
     const char *found = NULL;
     struct strbuf text = STRBUF_INIT;
@@ -199,7 +198,7 @@ static const struct peft_config *config_named(const char *name, const struct pef
     return NULL;
 }
 
-/* A directory that is replaced as a whole holds nothing else. */
+/* A directory that is replaced as a whole must not hold anything else. */
 static int check_alone(const char *directory) {
     char *other;
     int status = file_find_other(directory, is_of_adapter, &other);
@@ -209,7 +208,7 @@ static int check_alone(const char *directory) {
     return status;
 }
 
-/* `is_ready`: a generation that was checked is on its way there, and some of its files may have come. */
+/* `is_ready`: a checked generation is being moved there, and some of its files may have arrived. */
 static int check_entry(const char *directory, const char *name, const struct peft_config *configs, int count,
                        bool is_shared, bool is_ready) {
     const struct peft_config *config = config_named(name, configs, count);
@@ -269,12 +268,12 @@ static int check_again(struct peft *peft, const char *directory, bool is_shared)
 /* ---- the whole ---- */
 
 int peft_export(struct peft *peft, const struct peft_export *export) {
-    struct comm *world = peft->rank->world; /* NULL: a rank alone */
+    struct comm *world = peft->rank->world; /* NULL: a single rank */
     bool is_first = !world || world->rank == 0;
     struct staging staging = {.mark = -1};
     const char *directory = export->directory;
     int status = STATUS_OK;
-    if (is_first && export->is_shared) /* first what a killed run left ready */
+    if (is_first && export->is_shared) /* finish the generation that a killed run left ready */
         status = staging_begin_files(&staging, directory, &peft_staging_files);
     if (is_first && !status)
         status = check_again(peft, directory, export->is_shared);

@@ -1,5 +1,5 @@
-/* Python's re by PCRE2. A scan of the text comes first: it rewrites the little that PCRE2 says otherwise, and refuses
- * what Python's re does not have (verbs, recursion, \K) or what would have another meaning in PCRE2. */
+/* Python's re by PCRE2. A scan of the text comes first. It rewrites the few things that PCRE2 spells otherwise. It
+ * refuses constructs that Python's re does not have (verbs, recursion, \K) and those with another meaning in PCRE2. */
 #include "peft/expression.h"
 
 #include "base/base.h"
@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The limits of one match. A path has some 40 bytes: honest expressions take up to 200 steps, and these are
- * milliseconds. Where many are matched with every path they share the steps, but for the least. */
+/* The limits of one match. A path has some 40 bytes; ordinary expressions take up to 200 steps, and the limits amount
+ * to milliseconds. Expressions that are matched with every path share the steps, down to a minimum. */
 enum { MATCH_STEPS = 100000, MATCH_STEPS_LEAST = 1000, MATCH_DEPTH = 10000, MATCH_KIB = 4096 };
 enum { LONGEST = 2048, GROUPS = 100, DEEPEST = 100, SHOWN_BYTES = 200 };
 
 struct peft_expression {
     const char *what;
-    char shown[SHOWN_BYTES + 1]; /* in one line */
+    char shown[SHOWN_BYTES + 1]; /* on one line */
     int steps;
     pcre2_code *code;
     pcre2_match_data *data;
@@ -31,10 +31,10 @@ enum item { ITEM_NONE /* nothing to repeat */, ITEM_ONE, ITEM_REPEATED };
 struct scan {
     const char *at;
     struct strbuf *out;
-    const char *why; /* it cannot be read; NULL so far */
+    const char *why; /* why it cannot be read; NULL so far */
     enum item last;
     int groups, depth;
-    int open[DEEPEST];      /* the number of each group that is open; 0: it captures nothing */
+    int open[DEEPEST];      /* the number of each open group; 0: it captures nothing */
     bool is_closed[GROUPS]; /* by number */
 };
 
@@ -42,7 +42,7 @@ static void add(struct scan *s, const char *text) {
     strbuf_add_text(s->out, text);
 }
 
-/* \x and two digits. */
+/* Scans \x and two digits. */
 static void scan_hex(struct scan *s) {
     if (!isxdigit((unsigned char)s->at[1]) || !isxdigit((unsigned char)s->at[2])) {
         s->why = "\\x without two hexadecimal digits";
@@ -53,7 +53,7 @@ static void scan_hex(struct scan *s) {
     s->at += 2;
 }
 
-/* Scans the escape whose backslash was just read, and stops at its last byte. */
+/* Scans the escape whose backslash was just read; stops at its last byte. */
 static void scan_escape(struct scan *s, bool is_in_class) {
     char c = *s->at;
     s->last = ITEM_ONE;
@@ -84,7 +84,7 @@ static void scan_escape(struct scan *s, bool is_in_class) {
     }
 }
 
-/* At '['; then at ']'. */
+/* Scans a class from '[' to ']'. */
 static void scan_class(struct scan *s) {
     strbuf_add_char(s->out, *s->at++);
     if (*s->at == '^')
@@ -94,7 +94,7 @@ static void scan_class(struct scan *s) {
             s->why = "a [ without its ]";
             return;
         }
-        if (*s->at == '[') { /* of itself; not the begin of [:alpha:] */
+        if (*s->at == '[') { /* stands for itself; not the start of [:alpha:] */
             add(s, "\\[");
         } else if (*s->at == '\\') {
             s->at++;
@@ -107,7 +107,7 @@ static void scan_class(struct scan *s) {
     s->last = ITEM_ONE;
 }
 
-/* {m}, {m,n}, {m,}, {,n}, {,}: at its end, or NULL where a brace is just a brace. */
+/* Returns the end of {m}, {m,n}, {m,}, {,n} or {,}; NULL when the brace is an ordinary character. */
 static const char *end_of_bounds(const char *at, const char **comma) {
     const char *p = at + 1;
     *comma = NULL;
@@ -123,7 +123,7 @@ static const char *end_of_bounds(const char *at, const char **comma) {
     return *p == '}' ? p : NULL;
 }
 
-/* At *, +, ? or a {; then at the last byte. */
+/* Scans a repetition from *, +, ? or { to its last byte. */
 static void scan_repeat(struct scan *s) {
     const char *comma = NULL, *end = *s->at == '{' ? end_of_bounds(s->at, &comma) : s->at;
     if (!end) {
@@ -165,7 +165,7 @@ static void close_group(struct scan *s) {
     strbuf_add_char(s->out, ')');
 }
 
-/* (?ims), which stands at the beginning, or (?ims-ims:...). At the '?'; then at the last byte. */
+/* Scans (?ims) at the beginning of the text, or (?ims-ims:...). Starts at the '?'; stops at the last byte. */
 static void scan_flags(struct scan *s, bool is_first) {
     const char *end = s->at + 1 + strspn(s->at + 1, "aimsu-");
     if ((*end != ')' || !is_first || memchr(s->at, '-', (size_t)(end - s->at))) && *end != ':') {
@@ -183,7 +183,7 @@ static void scan_flags(struct scan *s, bool is_first) {
         s->last = ITEM_NONE;
 }
 
-/* (?P<name>, which opens a group, or (?P=name). At the '?'; then at the last byte. */
+/* Scans (?P<name>, which opens a group, or (?P=name). Starts at the '?'; stops at the last byte. */
 static void scan_name(struct scan *s) {
     bool opens = s->at[2] == '<';
     const char *end = s->at + 3;
@@ -202,7 +202,7 @@ static void scan_name(struct scan *s) {
         s->last = ITEM_ONE;
 }
 
-/* At '('; then at the last byte of what opens the group, or at the end of a comment. */
+/* Starts at '('; stops at the last byte of the group's opening, or at the end of a comment. */
 static void scan_group(struct scan *s, bool is_first) {
     static const char *const plain[] = {"?:", "?=", "?!", "?<=", "?<!", "?>"};
     s->at++;
@@ -232,8 +232,8 @@ static void scan_group(struct scan *s, bool is_first) {
         scan_flags(s, is_first);
 }
 
-/* Writes `text` as PCRE2 reads it; a key gets "(.*\.)?(" in front, two groups, and ")$" behind. Returns why it cannot
- * be read, or NULL. */
+/* Writes `text` as PCRE2 reads it. A key gets "(.*\.)?(" and ")$" around it, two groups. Returns NULL, or the reason
+ * why the text cannot be read. */
 static const char *translate(const char *text, bool is_key, struct strbuf *out) {
     struct scan s = {.at = text, .out = out, .groups = is_key ? 2 : 0, .is_closed = {[1] = is_key}};
     if (strnlen(text, LONGEST) == LONGEST)

@@ -1,4 +1,4 @@
-/* Between IA3 (ia3.c), its part of a bank (ia3_batch.c) and its configuration (ia3_format.c). */
+/* Shared by IA3 (ia3.c), its part of a bank (ia3_batch.c) and its configuration (ia3_format.c). */
 #ifndef CAMBIUM_PEFT_IA3_INTERNAL_H
 #define CAMBIUM_PEFT_IA3_INTERNAL_H
 
@@ -19,12 +19,12 @@ struct ia3 {
     struct scale *scales;
 };
 
-/* Whether the projection's input is a place of its own: that of the activation before it. */
+/* True when the projection's input is a place of its own: the place of the activation before it. */
 static inline bool ia3_has_input_place(const struct model_projection *p) {
     return p->place == ATTACH_FC2;
 }
 
-/* ia3_batch.c */
+/* For banks, in ia3_batch.c: see struct peft_method. */
 int ia3_make_image(struct image_maker *maker);
 int ia3_batched(const struct bank_call *call);
 int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook);

@@ -1,11 +1,12 @@
-/* (IA)3 (arXiv 2205.05638): learned vectors that scale activations. At a projection y = l (W x + b), the bias as well;
- * at a feed-forward module its input: y = W (l x) + b. All ones at the beginning.
+/* (IA)3 (arXiv 2205.05638): learned vectors that scale activations. At a projection y = l (W x + b), including the
+ * bias; at the input of a feed-forward module y = W (l x) + b. All vectors start as ones.
  *
- * The input of the MLP's second projection is the output of an activation, and scaled there. Other inputs have readers
- * beside the projection: there the difference of the products, W ((l - 1) x), is added after it.
+ * The input of the MLP's second projection is the output of an activation, and is scaled there. Other inputs have more
+ * readers than the projection. There the product of the difference, W ((l - 1) x), is added after the projection.
  *
- * Over tensor ranks a vector is cut like what it scales, and needs no collective. A row projection's vector scales each
- * rank's part of the sum, and every rank has a part of its gradient; so it is with a column projection's input. */
+ * Over tensor ranks a vector is cut like the activations that it scales, and needs no collective. A row projection's
+ * vector scales each rank's part of the sum, so every rank has a part of its gradient. The same holds for a column
+ * projection's input. */
 #include "ia3-internal.h"
 #include "merge-internal.h"
 
@@ -17,7 +18,7 @@
 
 static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct model_projection *p, bool is_feedforward,
                      struct scale *scale) {
-    bool is_row = peft_is_row(p), is_whole = is_row != is_feedforward; /* on every tensor rank */
+    bool is_row = peft_is_row(p), is_whole = is_row != is_feedforward; /* whole on every tensor rank */
     struct param row = {.dims = 2,
                         .shape = {is_feedforward ? 1 : p->out, is_feedforward ? p->in : 1},
                         .shard = is_whole         ? PARAM_REPLICATED
@@ -37,13 +38,13 @@ static int add_scale(struct peft_adapter *adapter, int64_t layer, const struct m
     return scale->id < 0 ? scale->id : STATUS_OK;
 }
 
-/* All outputs of the projection's place, a rank's share. */
+/* Returns this rank's share of the outputs of the projection's place. */
 static int64_t place_outputs(const struct peft *peft, const struct model_projection *p) {
     struct model_widths widths = model_widths(&peft->base, peft->rank->grid.tensor);
     return p->place == ATTACH_QKV ? widths.qkv : p->place == ATTACH_FC1 ? widths.fc1 : p->out;
 }
 
-/* An input and the outputs of the place, a rank's share. */
+/* Requests scratch for this rank's share of an input and of the outputs of the place. */
 static void need_scratch(const struct scale *scale) {
     struct peft *peft = scale->adapter->peft;
     const struct model_projection *p = &scale->projection;
@@ -59,7 +60,7 @@ int ia3_fail_input(const struct model_projection *p, const char *module) {
                        p->module);
 }
 
-/* In a stack the other adapters would see the input as it was before. */
+/* In a stack the other adapters would see the unscaled input. */
 static int check_input(const struct scale *scale) {
     const struct peft *peft = scale->adapter->peft;
     return peft->count == 1 ? STATUS_OK : ia3_fail_input(peft->projections, scale->projection.module);
@@ -102,7 +103,7 @@ static void close_ia3(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* The forward keeps y as it was before the scaling: [N, out]. */
+/* The forward keeps the unscaled y: [N, out]. */
 static size_t saved_bytes(void *self, const struct hook_call *call) {
     (void)self;
     return (size_t)(call->rows * call->out) * dtype_bytes(call->dtype);
@@ -148,8 +149,8 @@ static int backward_output(void *self, const struct hook_call *call) {
 
 /* ---- the hook of other inputs ---- */
 
-/* to [N, n] = from times the base's weight, or its transpose in the backward. Of a packed weight the outputs are those
- * of all the place. */
+/* Computes to [N, n] = from times the base's weight, or times its transpose in the backward. With a packed weight the
+ * outputs are those of the whole place. */
 static int multiply(const struct scale *scale, const struct hook_call *call, bool is_forward, const void *from,
                     void *to) {
     const struct param_store *base = scale->adapter->peft->weights;
@@ -183,7 +184,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
     return status;
 }
 
-/* to += (l - 1) from, [N, in] both. */
+/* Computes to += (l - 1) from, both [N, in]. */
 static int add_difference(const struct scale *scale, const struct hook_call *call, const void *from, void *to) {
     const struct param_store *store = &scale->adapter->peft->store;
     struct weight_view view = param_borrow(store, scale->id);
@@ -200,7 +201,7 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
     return status;
 }
 
-/* y += what `multiply` made. */
+/* Adds the result of `multiply` to y. */
 static int add_product(const struct scale *scale, const struct hook_call *call, const void *product) {
     const struct param_store *base = scale->adapter->peft->weights;
     struct weight_view weight = {0};

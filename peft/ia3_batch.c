@@ -1,5 +1,5 @@
-/* IA3 in a bank: every row's activations scaled by its own image's vectors. Where an input has other readers, the rows
- * of images that scale it are gathered, and the product of the difference is added to their outputs. */
+/* IA3 in a bank: the vectors of each row's image scale its activations. Where an input has other readers, the rows of
+ * images that scale it are gathered, and the product of the difference is added to their outputs. */
 #include "bank-internal.h"
 #include "ia3-internal.h"
 
@@ -26,10 +26,10 @@ int ia3_make_image(struct image_maker *maker) {
     return status;
 }
 
-/* Where the rows that are scaled at a projection's input stand: their inputs, the differences, and the products. */
+/* Storage for rows that are scaled at a projection's input: their inputs, the differences, and the products. */
 struct inputs {
     char *x, *difference;
-    float *product; /* of all the place's outputs */
+    float *product; /* of all outputs of the place */
 };
 
 static size_t input_row_bytes(const struct hook_call *hook) {
@@ -57,7 +57,8 @@ int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
     return is_projection ? rank_run_scratch(hook->rank, PHASE_GEMM, gemm, &gemm) : STATUS_OK;
 }
 
-/* Rows [first, first + rows) of the list: y += W ((l - 1) x). Those whose image scales no input here add zeros. */
+/* Handles rows [first, first + rows) of the list: y += W ((l - 1) x). Rows whose image does not scale an input here add
+ * zeros. */
 static int add_inputs(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
     const struct hook_call *hook = call->hook;
     struct peft_bank *bank = call->bank;

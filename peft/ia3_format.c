@@ -23,9 +23,9 @@ static void read_keys(struct peft_reader *r) {
         reader_add_item(r, &config->feedforward_modules, "none");
 }
 
-/* Whether the targets have a module in some layer that is scaled at its input by default. */
+/* True when the targets include a module, in some layer, that is scaled at its input by default. */
 static int targets_forward(const struct peft_config *config, const struct model_family *family, bool *is_any) {
-    enum { LAYERS = 1024 }; /* whose numbers expressions may name */
+    enum { LAYERS = 1024 }; /* the layers whose numbers expressions may name */
     int64_t count = (int64_t)LAYERS * family->projection_count;
     struct peft_config anywhere = *config;
     struct peft_choice *choices = calloc((size_t)count, sizeof *choices);
@@ -39,7 +39,7 @@ static int targets_forward(const struct peft_config *config, const struct model_
     return status;
 }
 
-/* One regular expression of modules. */
+/* Makes one regular expression of modules. */
 static json_t *expression_of(const char *const *modules) {
     struct strbuf text = STRBUF_INIT;
     for (int i = 0; modules[i]; i++) {
@@ -62,7 +62,7 @@ static int write_keys(const struct peft_config *config, const struct model_confi
     bool is_none =
         modules->count ? modules->count == 1 && !strcmp(modules->items[0], "none") : !is_default && !is_targeted;
     writer_targets(object, config, family);
-    /* PEFT takes a list only where each of its entries is one of the targets, letter by letter. */
+    /* PEFT accepts a list only if each entry equals one of the targets. */
     writer_set(object, "feedforward_modules",
                is_none                        ? json_array()
                : modules->count || is_default ? writer_names(modules, family->ia3_feedforward)
@@ -92,8 +92,8 @@ static bool is_named(const struct config_list *list, const char *path, size_t le
     return false;
 }
 
-/* A vector is [outputs, 1], and [1, inputs] of feedforward_modules; where these are the default of the base, or an
- * expression, it is either. */
+/* A vector is [outputs, 1], or [1, inputs] in feedforward_modules. When these are the base's default, or an expression,
+ * either form is valid. */
 static int check_shape(struct peft_shape *shape) {
     const struct config_list *list = &shape->config->feedforward_modules;
     const int64_t *size = shape->tensor->shape;

@@ -1,5 +1,6 @@
-/* Images: adapters from their files into the bank's memory. The values are read into a stack of one adapter of their
- * own, as training reads them, and put from there into the image in the order in which its operations read them. */
+/* Images: adapters from their files into the bank's memory. The values are first read into a stack with that adapter
+ * alone, as training reads them. From there they are put into the image, in the order in which its operations read
+ * them. */
 #include "bank-internal.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 /* ---- what methods say ---- */
 
-/* Host to device or device to device, turned on the host. */
+/* Copies from host or device to the device; transposes on the host. */
 static int copy_turned(struct stream *stream, void *to, const void *from, int64_t rows, int64_t cols, size_t width) {
     size_t bytes = (size_t)(rows * cols) * width;
     char *straight = malloc(2 * bytes), *turned = straight + bytes;
@@ -27,7 +28,7 @@ static int copy_turned(struct stream *stream, void *to, const void *from, int64_
     return status;
 }
 
-/* Whether this pass copies the next array: each is copied once, and as many as there is time for. */
+/* True when this pass copies the next array. Each array is copied once; a pass copies as many as its time allows. */
 static bool is_due(struct image_maker *maker) {
     bool is_next = maker->phase == MAKER_COPIES && maker->puts++ == maker->copied && clock_seconds() < maker->end;
     maker->copied += is_next;
@@ -74,9 +75,9 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     const struct peft_bank *bank = maker->bank;
     const struct param_store *store = &maker->adapter->peft->store;
     size_t row = (size_t)bank->model.config.hidden_size * dtype_bytes(bank->model.dtype);
-    size_t bytes = (size_t)(tokens + 1) * row; /* they begin at a row of the bank's memory */
+    size_t bytes = (size_t)(tokens + 1) * row; /* the virtual tokens start at a row of the bank's memory */
     maker->image->virtual_tokens = tokens;
-    if (!store->map.places[table_id].shape[0]) /* another stage has the embedding */
+    if (!store->map.places[table_id].shape[0]) /* the embedding is on another stage */
         return STATUS_OK;
     char *to = arena_take(&maker->arena, bytes);
     if (maker_plans(maker))
@@ -128,7 +129,7 @@ static bool has_entry(const struct peft_image *image, int64_t number) {
     return image->entries[number].n > 0;
 }
 
-/* The sites of a layer where an entry says something. */
+/* Returns the sites of a layer at which an entry has an effect. */
 static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *image, int64_t layer) {
     unsigned sites = 0;
     for (int p = 0; p < bank->family->projection_count; p++) {
@@ -147,7 +148,7 @@ static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *
     return (uint16_t)sites;
 }
 
-/* One pass over a planned arena, or over the image's memory. The entries stand first. */
+/* Makes one pass over a planned arena, or over the image's memory, which begins with the entries. */
 static int make(struct image_maker *maker) {
     struct peft_bank *bank = maker->bank;
     struct peft_image *image = maker->image;
@@ -174,7 +175,7 @@ static int open_stack(const struct peft_bank *bank, const struct peft_config *co
     return peft_open(&options, bank->rank, peft);
 }
 
-/* An image of the stack's adapter without its memory: how much it takes. */
+/* Computes the size of an image of the stack's adapter. */
 static int plan(struct peft_bank *bank, struct peft *peft, struct peft_image *image) {
     struct image_maker maker = {.bank = bank, .image = image, .adapter = &peft->adapters[0]};
     int status = make(&maker);
@@ -212,7 +213,7 @@ int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files
     return status;
 }
 
-/* A header, and numbers of at most eight bytes, of which ranks hold each at least once. */
+/* A header, and numbers of at most eight bytes, each held by at least one rank. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank) {
     static const size_t header = (size_t)1 << 27, widest = 8;
     const struct rank_grid *grid = &bank->rank->grid;
@@ -229,7 +230,7 @@ static int compare_places(const void *a, const void *b) {
     return ((*x)->memory > (*y)->memory) - ((*x)->memory < (*y)->memory);
 }
 
-/* The first gap between the images that is large enough; NULL: there is none. */
+/* Returns the first gap between images that is large enough; NULL: there is none. */
 static int find_room(const struct peft_bank *bank, size_t bytes, char **place) {
     struct peft_image **sorted = malloc(((size_t)bank->image_count + 1) * sizeof(struct peft_image *));
     int count = 0;
@@ -252,7 +253,7 @@ static int find_room(const struct peft_bank *bank, size_t bytes, char **place) {
                        bytes, bank->memory_bytes, bank->used_bytes);
 }
 
-/* The lowest free number. */
+/* Returns the lowest free number. */
 static int take_number(struct peft_bank *bank) {
     int number = 0;
     while (number < bank->image_count && bank->images[number])
@@ -270,15 +271,15 @@ static int take_number(struct peft_bank *bank) {
 
 /* ---- loading ---- */
 
-/* An image that is being made: first its values are read, then what it needs of the base is found, then it is copied.
- */
+/* An image under construction. First its values are read, then what it needs of the base is computed, then both are
+ * copied. */
 struct peft_loading {
     const struct peft_files *files;
     int index;
     struct peft *peft;
     struct peft_image *image;
     struct image_maker maker;
-    int read, prepared; /* parameters; parts */
+    int read, prepared; /* parameters that were read; parts that were prepared */
 };
 
 static int parts_of(const struct peft_adapter *adapter) {

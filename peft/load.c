@@ -1,4 +1,4 @@
-/* Adapters from their directories, and their values into a stack. */
+/* Opens adapters in their directories, and loads their values into a stack. */
 #include "bytes-internal.h"
 #include "method-internal.h"
 
@@ -12,7 +12,7 @@ struct peft_files {
     struct peft_file {
         char *directory;
         struct ckpt_tensors *tensors;
-        const struct peft_bytes *bytes; /* NULL: it was opened in its directory */
+        const struct peft_bytes *bytes; /* NULL: opened in its directory */
     } * of;                             /* [count] */
 };
 
@@ -23,7 +23,7 @@ static bool has_config(const char *directory) {
     return !file_join(path, sizeof path, directory, "adapter_config.json") && file_exists(path);
 }
 
-/* The encoder trains, where the directory has it; else the table is all there is. */
+/* Lets the encoder train if the directory has it; otherwise only the table exists. */
 static bool take_encoder(const char *directory, struct peft_config *config) {
     const struct peft_method *method = peft_method(config->type);
     bool has_encoder = method->take_encoder && ckpt_has_encoder(directory);
@@ -32,7 +32,7 @@ static bool take_encoder(const char *directory, struct peft_config *config) {
     return has_encoder;
 }
 
-/* Room for one more adapter, of this directory. */
+/* Makes room for one more adapter, from this directory. */
 static int add_adapter(struct peft_files *files, const char *directory) {
     size_t count = (size_t)files->count + 1;
     struct peft_config *configs = realloc(files->configs, count * sizeof *configs);
@@ -118,7 +118,8 @@ static int add_found(struct found *found, const char *directory) {
     return STATUS_OK;
 }
 
-/* The adapters that stand in a directory side by side, beside finetune's checkpoints. None is STATUS_NOT_FOUND. */
+/* Finds the adapters that stand side by side in a directory, next to finetune's checkpoints. STATUS_NOT_FOUND when
+ * there are none. */
 static int find_stack(const char *directory, struct found *found) {
     char **names;
     size_t count, before = found->count;
@@ -143,7 +144,7 @@ static int find_adapters(const char *directory, struct found *found) {
     int status = staging_is_ready(directory, &peft_staging_files, NULL, ready, &is_ready);
     if (status)
         return status;
-    if (is_ready) /* a run was killed while it put them in place */
+    if (is_ready) /* a run was killed while it moved them there */
         directory = ready;
     if (has_config(directory))
         return add_found(found, directory);
@@ -178,7 +179,7 @@ static int files_new(struct peft_files **files) {
     return *files ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* The files, or nothing. */
+/* Returns the files, or closes them on failure. */
 static int give(struct peft_files *files, int status, struct peft_files **out) {
     if (status)
         peft_files_close(files);
@@ -256,7 +257,7 @@ int peft_files_notes(const struct peft_files *files, int index, struct peft_note
 
 /* ---- names ---- */
 
-/* `name` with `old` replaced, where the file has such a tensor. */
+/* Tries `name` with `old` replaced; true when the file has such a tensor. */
 static bool try_name(const struct ckpt_tensors *tensors, const char *name, const char *old, const char *new,
                      char out[PARAM_NAME_BYTES]) {
     const char *at = strstr(name, old);
@@ -266,7 +267,7 @@ static bool try_name(const struct ckpt_tensors *tensors, const char *name, const
     return n > 0 && n < PARAM_NAME_BYTES && ckpt_has_tensor(tensors, out);
 }
 
-/* As those of a bare model, without its head, name it, or by the method's other names. */
+/* Finds a tensor by the name that a bare model without its head gives it, or by the method's other names. */
 static bool find_name(const void *names, const struct ckpt_tensors *tensors, const char *name,
                       char out[PARAM_NAME_BYTES]) {
     const struct peft_adapter *adapter = names;

@@ -1,9 +1,9 @@
-/* LoRA (arXiv 2106.09685): y += s B A drop(x) at any set of projections, s = alpha / r, or alpha / sqrt(r) (rsLoRA).
- * DoRA scales the result (dora.c); LoRA+ (arXiv 2402.12354) gives B a learning rate of its own.
+/* LoRA (arXiv 2106.09685): y += s B A drop(x) at any set of projections, with s = alpha / r, or alpha / sqrt(r)
+ * (rsLoRA). DoRA scales the result (dora.c). LoRA+ (arXiv 2402.12354) gives B its own learning rate.
  *
- * Over tensor ranks no forward needs a collective of its own. A column projection has A whole and B's rows cut like its
- * outputs; a row projection has A's columns cut like its inputs and B whole, and adds to the part of y that is summed
- * anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
+ * Over tensor ranks no forward needs a collective of its own. A column projection has A whole, and B's rows cut like
+ * its outputs. A row projection has A's columns cut like its inputs, and B whole; it adds to the part of y that is
+ * summed anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
 #include "lora-internal.h"
 #include "merge-internal.h"
 
@@ -56,7 +56,7 @@ static int check_config(const struct peft_config *config) {
     return STATUS_OK;
 }
 
-/* Ranks come of patterns, and those of any module count. */
+/* Ranks come from patterns; those that match any module count. */
 static int check_ranks(const struct peft_adapter *adapter) {
     const char *where = adapter->config.where;
     int64_t count = adapter->peft->base.num_layers * adapter->peft->family->projection_count;
@@ -73,9 +73,9 @@ static float scale_of(const struct peft_config *config, const struct peft_choice
     return (float)(choice->alpha / (config->use_rslora ? sqrt(choice->r) : choice->r));
 }
 
-enum { DROPOUT_SITES = 1 << 23 }; /* the model's own are below */
+enum { DROPOUT_SITES = 1 << 23 }; /* the model's own sites are below */
 
-/* Where x after dropout, and the gradient before it, stand meanwhile. */
+/* Requests scratch for x after dropout, and for the gradient before it. */
 static void need_scratch(const struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
     int64_t in = pair_is_row(pair) ? pair->projection.in / peft->rank->grid.tensor : pair->projection.in;
@@ -129,14 +129,15 @@ static void close_lora(struct peft_adapter *adapter) {
 
 /* ---- the hook ---- */
 
-/* The forward keeps s A x [N, r]; behind it stand the gradient of A x [N, r], and DoRA's y before it is scaled
- * [N, out]. For the base's product in bf16: s A x and B [out, r] in fp32. */
+/* The forward keeps s A x [N, r]. After it come the gradient of A x [N, r], and DoRA's unscaled y [N, out]. For the
+ * base's product in bf16 it also keeps s A x and B [out, r] in fp32. */
 struct kept {
     void *inner, *dinner, *y;
     float *left, *right;
 };
 
-/* Whether the base's product adds the pair's before it rounds. DoRA scales their sum, which is then rounded anyway. */
+/* True when the base's product adds the pair's product before rounding. DoRA scales their sum, which is rounded
+ * afterwards anyway. */
 static bool is_delta(const struct pair *pair, enum dtype dtype) {
     return dtype == DTYPE_BF16 && !pair->adapter->config.use_dora;
 }
@@ -169,7 +170,7 @@ static struct kept kept_of(const struct pair *pair, const struct hook_call *call
     return place_kept(pair, call, &arena);
 }
 
-/* y = residual + dropout(x), residual NULL: none. The mask is that of the global columns. */
+/* Computes y = residual + dropout(x); residual NULL: none. The mask follows the global columns. */
 static int drop(const struct pair *pair, const struct hook_call *call, const void *residual, const void *x, void *y) {
     struct residual_dropout dropout = {.rows = call->rows,
                                        .cols = call->in,
@@ -193,7 +194,7 @@ static bool has_dropout(const struct pair *pair, const struct hook_call *call) {
     return may_drop(pair) && call->keys.sample;
 }
 
-/* While planning a pass with dropout and one without are planned: which it will be is not known. */
+/* Planning runs a pass with dropout and one without, because the kind of a later pass is unknown. */
 static bool is_done(const struct pair *pair, const struct hook_call *call, bool with_dropout) {
     if (call->rank->is_planning)
         return !with_dropout || may_drop(pair);
@@ -204,7 +205,7 @@ static int multiply(const struct hook_call *call, const struct gemm *gemm) {
     return rank_run_scratch(call->rank, PHASE_GEMM, gemm, gemm);
 }
 
-/* s A drop(x), of the type of c. */
+/* Computes s A drop(x) in the type of c. */
 static int multiply_down(const struct pair *pair, const struct hook_call *call, void *c, enum dtype c_type) {
     const struct param_store *store = &pair->adapter->peft->store;
     struct weight_view a = param_borrow(store, pair->a);
@@ -231,7 +232,8 @@ static int multiply_down(const struct pair *pair, const struct hook_call *call, 
     return status;
 }
 
-/* The sums stay in fp32 from A x to y; what the backward reads of them is rounded as its products want it. */
+/* The sums stay in fp32 from A x to y. Values that the backward reads are rounded to the type that its products
+ * need. */
 static int delta(void *self, const struct hook_call *call, struct gemm_delta *out) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
@@ -288,13 +290,13 @@ static int forward(void *self, const struct hook_call *call) {
     return status;
 }
 
-/* A matrix with a row for each of the batch. */
+/* A matrix with one row per row of the batch. */
 struct matrix {
     const void *data;
     int64_t columns, stride;
 };
 
-/* gradient[left's columns, right's] += left' right. */
+/* Computes gradient[left's columns, right's columns] += left' right. */
 static int add_gradient(const struct hook_call *call, float *gradient, struct matrix left, struct matrix right) {
     struct gemm gemm = {.m = left.columns,
                         .n = right.columns,
@@ -318,7 +320,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     struct weight_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
-    /* Of the pair's own product. */
+    /* For the pair's own product. */
     struct matrix inner = {kept.inner, pair->r, pair->r}, dy = {call->dy, call->out, call->y_stride};
     if (is_dropped_dora)
         dy = (struct matrix){kept.y, call->out, call->out};
@@ -350,7 +352,7 @@ static int backward_output(void *self, const struct hook_call *call) {
                                 .y = kept.y,
                                 .accumulate = true,
                                 .x_stride = call->y_stride};
-    if (!status && is_dropped_dora) /* what the base's second product gets: (m / n - 1) dy */
+    if (!status && is_dropped_dora) /* the gradient for the base's second product: (m / n - 1) dy */
         status = rank_run(call->rank, PHASE_NORM, scale_add, &less_dy);
     param_return(store, pair->b);
     return status;

@@ -1,11 +1,12 @@
-/* LoRA in a bank: the products of every row with its own image's pair. As in training x's product with A is scaled and
- * stays in fp32, and y is rounded once, behind the sum. DoRA scales that sum. */
+/* LoRA in a bank: each row is multiplied by its own image's pair. As in training, the scaled product of x and A stays
+ * in fp32, and y is rounded once, after the sum. DoRA scales that sum. */
 #include "bank-internal.h"
 #include "lora-internal.h"
 
 /* ---- the image ---- */
 
-/* The ratios, and the base's bias, which is not scaled. The first tensor rank's part of a cut sum has it. */
+/* Puts the ratios, and the base's bias, which is not scaled. For a cut sum only the first tensor rank's part has the
+ * bias. */
 static int put_ratios(struct image_maker *maker, const struct pair *pair, struct group_entry *up,
                       struct group_entry *scale) {
     const struct param_store *base = maker->bank->base;
@@ -64,7 +65,7 @@ int lora_make_image(struct image_maker *maker) {
 
 /* ---- the rows ---- */
 
-/* Rows [first, first + rows) of the batch. */
+/* Handles rows [first, first + rows) of the batch. */
 static int multiply(const struct bank_call *call, int projection, int64_t first, int64_t rows) {
     const struct hook_call *hook = call->hook;
     const struct bank_list *list = call->list;

@@ -24,7 +24,7 @@ static const struct peft_shared_key shared[] = {PEFT_SHARED("lora", target_modul
 
 static const char *const run_keys[] = {"peft.loraplus_lr_ratio", NULL};
 
-/* Each pattern is an expression, and all are tried on every projection. */
+/* Each pattern is an expression, and all of them are tried on every projection. */
 enum { PATTERNS = 256 };
 static size_t count_patterns(const struct peft_config *config) {
     return config->rank_pattern.count + config->alpha_pattern.count;
@@ -78,8 +78,8 @@ static const char *const refused[] = {"bias",
                                       "monteclora_config",
                                       NULL};
 
-/* These differ from plain LoRA at the start alone. The others change the base, too, and their adapters are not for the
- * base as it was. */
+/* These differ from plain LoRA only at the start. The others change the base too, so their adapters do not fit the
+ * original base. */
 static void check_initialisation(struct peft_reader *r) {
     static const char *const plain[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json_t *value = json_keys_find(&r->keys, "init_lora_weights");
@@ -101,7 +101,7 @@ static void check_initialisation(struct peft_reader *r) {
     }
 }
 
-/* Whether a family before this one has the same name for its layers. */
+/* True when an earlier family has the same name for its layers. */
 static bool is_named_before(int number) {
     for (int i = 0; i < number; i++)
         if (!strcmp(model_family_at(i)->layers, model_family_at(number)->layers))
@@ -109,7 +109,8 @@ static bool is_named_before(int number) {
     return false;
 }
 
-/* PEFT's name of the layers' list: a family has one. Which family the base is of, the file does not say. */
+/* Checks PEFT's name of the layers' list, which depends on the family. The file does not say which family the base
+ * belongs to. */
 static void check_layers_pattern(struct peft_reader *r) {
     const json_t *value = json_keys_find(&r->keys, "layers_pattern");
     struct strbuf expected = STRBUF_INIT;
@@ -133,7 +134,7 @@ static void check_layers_pattern(struct peft_reader *r) {
 
 static void read_keys(struct peft_reader *r) {
     struct peft_config *config = r->config;
-    config->loraplus_lr_ratio = 1; /* a run may say another */
+    config->loraplus_lr_ratio = 1; /* a run may set another value */
     check_initialisation(r);
     check_layers_pattern(r);
     config->r = json_keys_integer(&r->keys, "r", 8, 1, 65536);
@@ -188,7 +189,7 @@ static void show(const struct peft_config *config, struct strbuf *text) {
 
 /* ---- shapes ---- */
 
-/* Patterns say several. */
+/* Patterns may give several ranks. */
 static bool is_rank(const struct peft_config *config, int64_t size) {
     const struct config_list *patterns = &config->rank_pattern;
     bool is_so = size == config->r;
@@ -199,7 +200,7 @@ static bool is_rank(const struct peft_config *config, int64_t size) {
     return is_so;
 }
 
-/* B of a pair, that has the right rank by itself; NULL: there is none. `end` is what follows lora_B in its name. */
+/* Returns B of a pair if it has the right rank by itself, else NULL. `end` is the part of its name after lora_B. */
 static const struct safetensor *find_b(const struct peft_shape *shape, const char *module_end, const char *end) {
     char name[PARAM_NAME_BYTES];
     int n =

@@ -1,4 +1,4 @@
-/* A base and adapters that are linear in its projections, folded into one model directory, tensor by tensor. */
+/* Folds a base and adapters that are linear in its projections into one model directory, tensor by tensor. */
 #include "merge-internal.h"
 
 #include "pretrained/pretrained.h"
@@ -14,8 +14,8 @@ enum change_kind { CHANGE_ADD, CHANGE_ROWS, CHANGE_COLUMNS };
 struct change {
     enum change_kind kind;
     int param;
-    int64_t row, rows; /* of the parameter: the projection's */
-    float *a, *b;      /* b [rows, r] times a [r, in]; or the factors */
+    int64_t row, rows; /* of the parameter: the projection's rows */
+    float *a, *b;      /* b [rows, r] times a [r, in]; or factors */
     int64_t r;
     float scale;
 };
@@ -23,7 +23,7 @@ struct change {
 struct merge {
     const struct peft_merge *request;
     struct pretrained model;
-    struct ckpt_array base; /* to read by, in fp32 */
+    struct ckpt_array base; /* reads in fp32 */
     struct param_table table;
     struct device *device;
     struct rank rank;
@@ -82,7 +82,7 @@ static bool is_same_directory(const char *a, const char *b) {
 
 /* ---- what changes ---- */
 
-/* A parameter of the stack in host memory. */
+/* Copies a parameter of the stack to host memory. */
 static int read_values(const struct merge *m, int id, float **out) {
     const struct param_store *store = &m->peft->store;
     size_t bytes = (size_t)param_elements(&m->peft->table.rows[id]) * sizeof **out;
@@ -96,7 +96,7 @@ static int read_values(const struct merge *m, int id, float **out) {
     return status;
 }
 
-/* Takes the change's memory, also where it fails. */
+/* Takes over the change's memory, even on failure. */
 static int add_change(struct merge *m, struct change change) {
     struct change *more = realloc(m->changes, ((size_t)m->count + 1) * sizeof *more);
     if (!more) {
@@ -112,7 +112,7 @@ static int add_change(struct merge *m, struct change change) {
 static void apply(const struct merge *m, const struct change *change, const struct ckpt_block *block, float *values) {
     int64_t in = m->table.rows[change->param].shape[1];
     for (int64_t i = 0; i < block->rows; i++) {
-        int64_t own = block->row + i - change->row; /* of the change's rows */
+        int64_t own = block->row + i - change->row; /* counted from the change's first row */
         float *row = values + i * block->columns;
         if (own < 0 || own >= change->rows)
             continue;
@@ -127,7 +127,7 @@ static void apply(const struct merge *m, const struct change *change, const stru
     }
 }
 
-/* The base's block with the changes so far. */
+/* Reads a block of the base and applies the changes so far. */
 static int read_changed(const struct merge *m, const struct ckpt_block *block, float *values) {
     int status = ckpt_read_block(m->model.tensors, &m->table, &m->base, block, values);
     for (int columns = 0; columns < 2 && !status; columns++)
@@ -137,8 +137,8 @@ static int read_changed(const struct merge *m, const struct ckpt_block *block, f
     return status;
 }
 
-/* Norms that a change's rows are to have to what they are scaled by: over the norms that they have so far. Blocks do
- * not reach beyond a slice. */
+/* Divides the norms that a change gives its rows by their present norms; the rows are then scaled by the result. A
+ * block does not reach past a slice. */
 static int divide_by_norms(const struct merge *m, const struct change *change) {
     const struct param *row = &m->table.rows[change->param];
     int64_t in = row->shape[1], most = CKPT_BLOCK_ELEMENTS / in, end = change->row + change->rows;
@@ -163,7 +163,7 @@ static int divide_by_norms(const struct merge *m, const struct change *change) {
     return status;
 }
 
-/* A change of the projection's rows; its parameter may be PARAM_NONE. */
+/* Makes a change of the projection's rows; its parameter may be PARAM_NONE. */
 static struct change change_of(const struct merge *m, enum change_kind kind, int64_t layer,
                                const struct model_projection *p, bool is_bias) {
     return (struct change){

@@ -1,4 +1,4 @@
-/* A method is a row of the table (methods.h), made of functions of its own file. None knows another. */
+/* A method is a row of the table (methods.h), made of functions of its own file. No method knows another. */
 #ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
 #define CAMBIUM_PEFT_METHOD_INTERNAL_H
 
@@ -12,9 +12,9 @@ struct peft_bank;
 struct bank_call;
 struct image_maker;
 
-/* The files of a stack, as they come into a directory that holds others. */
+/* How the files of a stack come into a directory with other files. */
 extern const struct staging_files peft_staging_files;
-/* Names in a stack's directory that are no adapter of the stack: checkpoints, the best one, backups. */
+/* True for names in a stack's directory that are not its adapters: checkpoints, the best stack, backups. */
 bool peft_is_beside(const char *name);
 
 /* The meaning of num_virtual_tokens: rows before those of each sample, or keys and values before its own. */
@@ -23,55 +23,57 @@ enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
     const char *title;                /* "bottleneck adapter" */
-    const char *noun;                 /* the same in a sentence, where that is another: "a bottleneck adapter" */
-    const struct peft_format *format; /* format-internal.h: its configuration */
+    const char *noun;                 /* the same in a sentence, if that differs: "a bottleneck adapter" */
+    const struct peft_format *format; /* its configuration: format-internal.h */
     enum peft_before before;
-    /* target_modules where none are given, NULL behind the last. */
+    /* Returns the default of target_modules, NULL-terminated. */
     const char *const *(*targets)(const struct model_family *family);
-    const char *file; /* of its values; NULL: CKPT_ADAPTER_PART */
-    /* Parts of its tensors' names that older versions call otherwise: pairs of ours and theirs, {0} behind the last.
-     * For each tensor the first pair counts that gives a name of the file. NULL: none. */
+    const char *file; /* the file of its values; NULL: CKPT_ADAPTER_PART */
+    /* Parts of its tensors' names that older versions spell otherwise: pairs of our spelling and theirs, ending with
+     * {0}. For each tensor the first pair that gives a name of the file counts. NULL: none. */
     const char *const (*other_names)[2];
-    /* Whether its values come from an encoder while it trains. NULL: never. */
+    /* True when an encoder makes its values during training. NULL: never. */
     bool (*is_encoded)(const struct peft_config *config);
-    /* Chooses what goes on training of a directory's adapter: the encoder, where the directory has it, else the table
+    /* Chooses what continues to train of a directory's adapter: the encoder if the directory has it, else the table
      * that it made. NULL: there is no encoder. */
     void (*take_encoder)(struct peft_config *config, const char *directory, bool has_encoder);
-    /* A variant that measures and scales the base's own projections, by its name: it goes with no other method that
-     * changes them. NULL, or NULL returned: none. */
+    /* Returns the name of a variant that measures and scales the base's own projections. It cannot be combined with
+     * another method that changes them. NULL, or a NULL result: none. */
     const char *(*measures)(const struct peft_config *config);
-    /* Adds what it does to the base's projections, by merge-internal.h, layer by layer. NULL: it is no change of
-     * weights. */
+    /* Adds its changes of the base's projections by merge-internal.h, layer by layer. NULL: it does not change weights.
+     */
     int (*merge)(const struct peft_adapter *adapter, struct merge *merge);
 
     /* ---- hooks ---- */
-    /* Refuses what cannot be, by the keys' names; adds the rows of the adapter's parameters with peft_add_row. */
+    /* Refuses impossible values by their keys' names (STATUS_USAGE). Adds the rows of the adapter's parameters with
+     * peft_add_row. */
     int (*describe)(struct peft_adapter *adapter);
-    /* Adds the hooks with peft_add_hook, or hook_table_add; parameters have their ids. Hooks stand at the layers of
-     * other stages, too: so the model knows where the backward ends. */
+    /* Adds the hooks with peft_add_hook or hook_table_add; parameters have their ids. Layers of other stages get hooks
+     * too, so that the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
-    /* Allocates what the method keeps on the device, once the store has its memory. */
+    /* Allocates the method's own memory on the device, after the store has its memory. */
     int (*allocate)(struct peft_adapter *adapter);
-    /* Initial values beyond those of the table. */
+    /* initialise: sets initial values that the table does not describe. begin and end: see peft_begin and peft_end. */
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
     int (*begin)(struct peft_adapter *adapter);
     int (*end)(struct peft_adapter *adapter);
-    /* Fills the table of `to`, which does not train and is fp32, with what the encoder of `from` makes of its weights.
-     */
+    /* fold: fills the table of `to`, which does not train and is fp32, with the encoder's output for the weights of
+     * `from`. */
     int (*fold)(const struct peft_adapter *from, struct peft_adapter *to);
     void (*close)(struct peft_adapter *adapter);
 
     /* ---- for inference: bank-internal.h ---- */
-    /* Where an image needs something of the base: it is found after `allocate`, in so many parts by each rank itself
-     * (prepare_part), then by all tensor ranks together (begin_image). NULL: nothing is needed, nor allocated. */
+    /* For an image that needs something computed from the base. After `allocate`, prepare_part computes the parts that
+     * a rank can do alone, image_parts in number; then all tensor ranks call begin_image together. NULL: nothing is
+     * needed or allocated. */
     int (*image_parts)(const struct peft_adapter *adapter);
     int (*prepare_part)(struct peft_adapter *adapter, int part);
     int (*begin_image)(struct peft_adapter *adapter);
-    /* Puts the adapter into its image, while it is planned and while it is made. */
+    /* Describes the adapter's image, both while it is planned and while it is made. */
     int (*make_image)(struct image_maker *maker);
     /* Changes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
     int (*batched)(const struct bank_call *call);
-    /* Notes the scratch that it asks of the rank at a place. NULL: none. */
+    /* Reports the scratch that it needs from the rank at a place. NULL: none. */
     int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
 };
 
@@ -80,10 +82,10 @@ struct peft_adapter {
     const struct peft_method *method;
     struct peft_config config;
     int number;                   /* in the stack */
-    int first_row, end_row;       /* its rows of the table */
-    struct param_table own_table; /* in a stack of several: the table in which they alone train */
-    struct peft_choice *choices;  /* at projections: what peft_choose_targets found */
-    void *own;                    /* the method's */
+    int first_row, end_row;       /* its rows in the table */
+    struct param_table own_table; /* in a stack of several: the table in which only these rows train */
+    struct peft_choice *choices;  /* at projections: the result of peft_choose_targets */
+    void *own;                    /* owned by the method */
 };
 
 struct peft {
@@ -91,89 +93,93 @@ struct peft {
     struct model_options kept; /* of the base, without its hooks */
     struct model_config base;
     const struct model_family *family;                          /* the base's */
-    struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each of its blocks */
+    struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
     enum dtype dtype;
     bool trains;
-    int64_t sample;                    /* the first of the global batch under way; below 0: no dropout */
+    int64_t sample;                    /* the first of the current global batch; below 0: no dropout */
     int64_t max_rows;                  /* of a batch */
-    const struct param_store *weights; /* the base's, once they are known */
-    size_t scratch_bytes;              /* the most that a method asked for */
-    size_t own_bytes;                  /* that methods take on the device themselves */
+    const struct param_store *weights; /* the base's, once they are set */
+    size_t scratch_bytes;              /* the largest request of a method */
+    size_t own_bytes;                  /* device memory that methods take themselves */
     void *scratch;                     /* one hook's at a time */
     struct param_table table;
-    struct param_table state_table; /* of a stack of several that trains: the table with names that differ */
+    struct param_table state_table; /* of a stack of several that trains: the table with distinct names */
     struct param_store store;
     bool *is_held; /* [table count] */
     struct hook_table hooks;
     int count;
     struct peft_adapter *adapters;
-    struct peft *tables; /* what encoders make: a stack of those adapters that does not train, in fp32; NULL: none */
+    struct peft *tables; /* the tables that encoders make, as a stack of those adapters that does not train, in fp32;
+                            NULL: none */
     struct ckpt_flat table_flat;
     struct ckpt_array table_values;
 };
 
-/* Whether a projection's inputs are cut over the tensor ranks, and not its outputs. */
+/* True when a projection's inputs, not its outputs, are cut over the tensor ranks. */
 static inline bool peft_is_row(const struct model_projection *projection) {
     return model_linear(projection->place).split == LINEAR_ROW;
 }
-/* The columns of a projection's place that are the projection's, on this rank. */
+/* Returns the columns of a projection's place that belong to the projection, on this rank. */
 struct model_range peft_range(const struct peft *peft, const struct model_projection *projection);
-/* Adds a hook of a projection's own outputs. */
+/* Adds a hook on a projection's own outputs. STATUS_MEMORY. */
 int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook);
-/* PEFT's name of a tensor of a module. */
+/* Writes PEFT's name of a tensor of a module. */
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
                       char out[PARAM_NAME_BYTES]);
 
-/* A configuration's choice for one projection of one layer: target_modules, exclude_modules, layers_to_transform,
- * feedforward_modules, rank_pattern and alpha_pattern. */
+/* The choices of a configuration for one projection of one layer, from target_modules, exclude_modules,
+ * layers_to_transform, feedforward_modules, rank_pattern and alpha_pattern. */
 struct peft_choice {
     bool is_target;
-    bool is_feedforward; /* where it is a target, it is scaled at its input */
-    bool is_named;       /* by target_modules, whatever excludes it */
-    double r, alpha;     /* as they stand */
+    bool is_feedforward; /* when it is a target: it is scaled at its input */
+    bool is_named;       /* by target_modules, even if something excludes it */
+    double r, alpha;     /* as given */
 };
-/* choices [layers][projections of the family] of a model with so many layers. Each expression is compiled once. */
+/* Fills choices [layers][projections of the family] for a model with `layers` layers. Compiles each expression once.
+ * STATUS_USAGE, STATUS_MEMORY. */
 int peft_choose(const struct peft_config *config, const struct model_family *family, int64_t layers,
                 struct peft_choice *choices);
-/* The same of the adapter's model, which peft_choice then reads. Fails when no projection of the model is targeted, or
- * an entry of a list is none of them. */
+/* The same for the adapter's model; peft_choice then reads the result. STATUS_USAGE when it targets no projection of
+ * the model, or an entry of a list names none. */
 int peft_choose_targets(struct peft_adapter *adapter);
-/* Fails where an entry of feedforward_modules is none of the targets that were chosen. */
+/* Fails with STATUS_USAGE when an entry of feedforward_modules is not one of the chosen targets. */
 int peft_check_forwards(const struct peft_adapter *adapter);
+/* Returns the choice for one projection, after peft_choose_targets. */
 const struct peft_choice *peft_choice(const struct peft_adapter *adapter, int64_t layer,
                                       const struct model_projection *projection);
-/* Whether layers_to_transform has the layer. */
+/* True when layers_to_transform has the layer. */
 bool peft_transforms(const struct peft_adapter *adapter, int64_t layer);
-/* Fails where it has what is no layer of the model. */
+/* Fails with STATUS_USAGE when layers_to_transform has a number that is no layer of the model. */
 int peft_layers_check(const struct peft_adapter *adapter);
 
-/* Adds a row named "layers.L.NAME" (no layer: "NAME"), with the file's name; layers that another stage has, too, so
- * that every rank has the same table. Rows of several adapters of one stack get the adapter's number before their
- * names. Returns the id, or a negative status. Slices that are not set are one slice of the whole. */
+/* Adds a row named "layers.L.NAME" ("NAME" without a layer), with the file's name. Rows for layers of other stages are
+ * added too, so that every rank has the same table. In a stack of several, the adapter's number precedes the names.
+ * Slices that are not set are one slice of the whole. Returns the id, or a negative status. */
 int peft_add_row(struct peft_adapter *adapter, struct param *row);
-/* export.c: opens peft->tables where there are encoders. */
+/* In export.c: opens peft->tables if there are encoders. STATUS_MEMORY. */
 int peft_open_tables(struct peft *peft);
 int peft_copy_table(const struct param_table *table, struct param_table *copy);
-/* Whether its values come from an encoder: then that trains, and not they. */
+/* True when an encoder makes its values; then the encoder trains, and they do not. */
 bool peft_is_encoded(const struct peft_adapter *adapter);
-/* The table of the stack, in which only this adapter's rows train. */
+/* Returns the table of the stack in which only this adapter's rows train. */
 const struct param_table *peft_table(const struct peft_adapter *adapter);
-/* Whether the layer is this stage's; while the stack opens. */
+/* True when the layer belongs to this stage; valid while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 
-/* The variant that method->measures names, or NULL. */
+/* Returns the variant that method->measures names, or NULL. */
 const char *peft_measures(const struct peft_config *config);
 
-/* What adapters cannot be together, in the words of errors. */
+/* Combinations of adapters that are refused (STATUS_USAGE), and their error texts. */
 int peft_check_stack(const struct peft_config *const *configs, int count);
 int peft_fail_prefixes(int first, int second);
 int peft_fail_positions(const struct peft_config *config, int64_t positions);
-/* Of a module whose input is scaled, in a stack. */
+/* Fails for a module whose input is scaled, in a stack. */
 int ia3_fail_input(const struct model_projection *projections, const char *module);
-/* Fails where num_virtual_tokens, with those of the adapters before, leaves the base no position for a token. */
+/* Fails with STATUS_USAGE when num_virtual_tokens, with those of the adapters before, leaves the base no position for a
+ * token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 
-/* Asks for scratch on the device (peft->scratch) while the stack is opened. */
+/* Requests scratch on the device (peft->scratch) while the stack is being opened. */
 void peft_need_scratch(struct peft *peft, size_t bytes);
 
 #define PEFT_DECLARE(number, name, method) extern const struct peft_method method;

@@ -1,6 +1,5 @@
-/* The methods, a row each: its number, its name on the command line, and what it is (a struct peft_method of
- * method-internal.h, in a file of its own). Options and errors name them in this order; a new one comes last.
- */
+/* The methods, one row each: the number, the name on the command line, and the method itself (a struct peft_method of
+ * method-internal.h, in a file of its own). Options and errors list them in this order; a new one goes last. */
 #ifndef CAMBIUM_PEFT_METHODS_H
 #define CAMBIUM_PEFT_METHODS_H
 
@@ -12,7 +11,7 @@
     ROW(PEFT_PTUNING, "ptuning", peft_ptuning)                                                                         \
     ROW(PEFT_PREFIX, "prefix", peft_prefix)
 
-/* The method that trains where no option names one. */
+/* The method that trains when no option names one. */
 #define PEFT_DEFAULT_METHOD "lora"
 
 #endif

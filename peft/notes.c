@@ -1,4 +1,4 @@
-/* Notes that PEFT's files have no place for: an adapter's base, and how its rows became text. */
+/* Notes that PEFT's files have no place for: an adapter's base, and the form in which its rows became text. */
 #include "bytes-internal.h"
 
 #include "base/json.h"
@@ -83,7 +83,7 @@ int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes) {
 
 /* ---- chat templates ---- */
 
-/* The name in the notes, or what stands in chat_template.jinja, where there is such a text. */
+/* Opens the template named in the notes, or the contents of chat_template.jinja if there are any. */
 static int choose_template(const char *directory, const struct peft_notes *notes, const struct strbuf *jinja,
                            struct chat_template **template) {
     char where[PATH_MAX + 32];

@@ -126,8 +126,8 @@ const char *peft_measures(const struct peft_config *config) {
     return method->measures ? method->measures(config) : NULL;
 }
 
-/* What was measured of the bare weights scales a projection's outputs: others that change them would be scaled with
- * them, or not be in the measure. */
+/* A measure of the bare weights scales a projection's outputs. Another adapter that changes them would be scaled too,
+ * or be missing from the measure. */
 int peft_check_stack(const struct peft_config *const *configs, int count) {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < count; k++) {
@@ -169,7 +169,7 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
     return status || options->count < 2 || !options->trains ? status : make_state_table(peft);
 }
 
-/* Rows of the layers that this stage has; those before the layers are the first stage's. */
+/* Chooses the rows of this stage's layers; rows before the layers belong to the first stage. */
 static int choose_rows(struct peft *peft) {
     peft->is_held = calloc((size_t)peft->table.count + 1, sizeof *peft->is_held);
     if (!peft->is_held)

@@ -1,12 +1,14 @@
-/* Parameter-efficient methods on a frozen base: what they add to the parameters, and the hooks that make it work.
+/* Parameter-efficient methods on a frozen base: the parameters that they add, and the hooks that apply them.
  *
- * A stack is one or several adapters that train, or apply, together. It has a parameter table and a store of its own,
- * of the same kind as the model's; so gradient sums, the optimizer and checkpoints treat it as they treat a model. Its
- * rows carry the file names of Hugging Face's PEFT. The model knows of it only the hook table.
+ * A stack is one or several adapters that train or apply together. It has its own parameter table and store, of the
+ * same kind as the model's, so gradient sums, the optimizer and checkpoints treat it like a model. Its rows carry the
+ * file names of Hugging Face's PEFT. The model sees only its hook table.
  *
  * Order of calls: peft_open (nothing is allocated on the device), model_open with peft_hooks, peft_allocate, the base's
- * values, peft_set_base, then initial values or files. While it trains: peft_begin before the forwards of a global
- * batch, peft_end after its last backward. One thread; the stack outlives the model that has its hooks. */
+ * values, peft_set_base, then initial values or files. During training: peft_begin before the forwards of a global
+ * batch, peft_end after its last backward. One thread. The stack outlives the model that has its hooks.
+ *
+ * Functions that return a status may return STATUS_MEMORY and the device's errors. Comments name the others. */
 #ifndef CAMBIUM_PEFT_PEFT_H
 #define CAMBIUM_PEFT_PEFT_H
 
@@ -25,47 +27,50 @@ struct peft_options {
     bool trains;
 };
 
+/* Opens a stack: its table, store and hooks. STATUS_USAGE for configurations that do not fit the base or each other.
+ * peft_close ends it; NULL is allowed. */
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **peft);
 void peft_close(struct peft *peft);
 const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);
-/* The store's table with names of tensors that are each adapter's own: "base_model.....ia3_l.ia3". */
+/* The store's table with tensor names that are distinct for each adapter: "base_model.....ia3_l.ia3". */
 const struct param_table *peft_state_table(const struct peft *peft);
-/* Rows of each sample that stand before its tokens: virtual tokens, of all adapters together. */
+/* Returns the virtual tokens of all adapters: rows before the tokens of each sample. */
 int64_t peft_virtual_tokens(const struct peft *peft);
 
-/* Keys and values that stand before each sample: its first row, virtual or not, is at this position. */
+/* Returns the number of keys and values before each sample. It is the position of the sample's first row, virtual or
+ * not. */
 int64_t peft_prefix_tokens(const struct peft *peft);
 
 /* Gives the store its memory. */
 int peft_allocate(struct peft *peft);
-/* Bytes on the device that peft_allocate takes beside the store. */
+/* Returns the bytes on the device that peft_allocate takes in addition to the store. */
 size_t peft_device_bytes(const struct peft *peft);
-/* The weights of the base, loaded, before peft_initialise: prompts start as rows of them, and DoRA measures
- * them at every peft_begin. */
+/* Sets the loaded weights of the base, before peft_initialise. Prompts start as rows of them, and DoRA measures them at
+ * every peft_begin. */
 void peft_set_base(struct peft *peft, const struct param_store *weights);
-/* Initial values, keyed by seed, name and element. All tensor ranks together. */
+/* Sets initial values, keyed by seed, name and element. All tensor ranks call it together. */
 int peft_initialise(struct peft *peft, uint64_t seed);
-/* Clears the gradients and computes what hooks use until the weights change again: before a global batch, before a
- * validation, and once where nothing trains. */
+/* Clears the gradients, and computes what the hooks use until the weights change again. Call it before each global
+ * batch and each validation, and once when nothing trains. */
 int peft_begin(struct peft *peft);
-/* The same before a global batch that is trained on: `sample`, the number of its first one, is a key of the dropout
- * that encoders have. */
+/* The same before a global batch that is trained on. `sample`, the number of its first sample, is a key of the
+ * encoders' dropout. */
 int peft_begin_batch(struct peft *peft, int64_t sample);
-/* Gradients of what peft_begin computed. */
+/* Computes the gradients of the parameters that peft_begin read. */
 int peft_end(struct peft *peft);
 /* ---- a stack's files: export.c ----
  *
- * An adapter alone has a directory; of several each has one in it, named as its method. In it: adapter_config.json,
- * adapter_model.safetensors (of a bottleneck adapter AdapterHub's adapter.safetensors), cambium_adapter.json, where
- * its rows had one chat_template.jinja; and of an encoder (p-tuning, a projected prefix) prompt_encoder.safetensors,
- * from which training goes on. */
+ * An adapter alone has a directory. Each adapter of several has a directory within it, named after its method. The
+ * files are adapter_config.json, adapter_model.safetensors (AdapterHub's adapter.safetensors for a bottleneck adapter)
+ * and cambium_adapter.json. chat_template.jinja is added when its rows had one. An encoder (p-tuning, a projected
+ * prefix) adds prompt_encoder.safetensors, from which training resumes. */
 
-/* `values`: of the store's rows; the parts keep pointing to it. Tables of encoders are those that peft_make_tables
- * left. */
+/* Describes the parts of a stack's files. `values`: of the store's rows; the parts keep pointing to them. Tables of
+ * encoders are those of the last peft_make_tables. */
 int peft_parts(struct peft *peft, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
 
-/* Before files are written; gradients are cleared. */
+/* Computes the tables of encoders before files are written; clears the gradients. */
 int peft_make_tables(struct peft *peft);
 
 struct peft_export {
@@ -73,21 +78,21 @@ struct peft_export {
     const struct ckpt_text *texts;
     int text_count;
     const char *directory;
-    bool is_shared; /* beside what else the directory, which exists, holds; else it is replaced as a whole */
+    bool is_shared; /* the directory exists and keeps its other files; else it is replaced as a whole */
 };
-/* Writes all of them, with the ranks of the stack's world together. They take the place of older ones as one
- * generation: a kill at any moment leaves readers the old one or the new one. */
+/* Writes all files, together with the ranks of the stack's world. They replace older files as one generation: after a
+ * kill at any moment, readers find the old one or the new one. STATUS_IO, STATUS_INVALID, STATUS_PEER. */
 int peft_export(struct peft *peft, const struct peft_export *export);
 
-/* Whether a stack may be written to a directory, and the best one to `best` in it: STATUS_INVALID where there stands
- * another adapter, or one that finetune did not write. As peft_export checks again. */
+/* Checks that a stack may be written to a directory, and the best one to `best` in it. STATUS_INVALID when it holds
+ * another adapter, or one that finetune did not write; STATUS_IO. peft_export checks again. */
 int peft_check_output(const char *directory, const struct peft_config *configs, int count);
 
 /* The texts of such directories: configurations, and notes for each. */
 struct peft_notes;
 enum {
     PEFT_MAX_STACK = 8 /* adapters */,
-    PEFT_TEXTS = 3 /* of an adapter */,
+    PEFT_TEXTS = 3 /* of one adapter */,
     PEFT_MAX_TEXTS = PEFT_TEXTS * PEFT_MAX_STACK
 };
 struct peft_texts {
@@ -95,84 +100,87 @@ struct peft_texts {
     char *owned[PEFT_MAX_TEXTS];
     int count;
 };
+/* STATUS_MEMORY. peft_texts_free ends the texts. */
 int peft_texts_make(const struct peft_config *configs, int count, const struct model_config *base,
                     const char *base_directory, const struct peft_notes *notes, struct peft_texts *texts);
 void peft_texts_free(struct peft_texts *texts);
 
 /* ---- adapters in files: load.c ---- */
 
-/* Adapters of directories: configurations, and tensor files that are open and whose headers are checked. Opening has no
- * other effect, and any thread may do it. */
+/* Open adapters of directories: configurations, and tensor files with checked headers. Opening has no other effect, and
+ * any thread may do it. Errors are STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED and
+ * STATUS_MEMORY. */
 struct peft_files;
 
-/* A directory is an adapter's; or a stack's, with a directory for each adapter; or one of checkpoints, whose newest
- * counts. `trains`: dropout counts, and encoders; the table that an encoder once made goes on as one. */
+/* Opens directories. Each is an adapter's, a stack's with a directory for each adapter, or one of checkpoints, of which
+ * the newest counts. `trains`: dropout applies, and an encoder is used if the directory has one; else the table that an
+ * encoder made trains as a table. */
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
-/* The directories of single adapters that peft_files_open would open, in order; file_list_free ends them. */
+/* Finds the directories of single adapters that peft_files_open would open, in order; file_list_free ends them. */
 int peft_find(const char *const *directories, size_t count, char ***found, size_t *found_count);
 
-/* The files of one adapter as a block of bytes: its configuration, its tensors, and where it has them its notes and its
- * chat template. What is digested, sent and used is the same bytes, whatever becomes of the files. */
+/* The files of one adapter as a block of bytes: its configuration, its tensors, and its notes and chat template if it
+ * has them. The same bytes are digested, sent and used, whatever happens to the files. */
 struct peft_bytes {
-    char *directory; /* the name in messages */
+    char *directory; /* for messages */
     void *data;
     size_t length;
 };
 enum { PEFT_SHA256_BYTES = 65 };
-/* The place of an adapter's directory: anywhere, or the directory `path` below `root`, and then no link is followed
- * from the root to a file, and nothing above the root (openat2): STATUS_INVALID where that would be. */
+/* The place of an adapter's directory: anywhere, or the directory `path` below `root`. With a root, no link from the
+ * root to a file is followed, and nothing outside the root is opened (openat2); a path that would need either is
+ * STATUS_INVALID. */
 struct peft_place {
-    const char *root; /* NULL: `path` is any */
+    const char *root; /* NULL: `path` is unrestricted */
     const char *path;
 };
-/* The limits of an adapter's files, which are checked before they are read whole: of the tensors' file the header
- * alone.
- */
+/* Limits that are checked before the files are read whole. Only the header of the tensors' file is read for them. */
 struct peft_limits {
     size_t bytes;                 /* of all files together */
-    const struct peft_bank *bank; /* that the adapter is for: peft_bank_check; NULL: any */
+    const struct peft_bank *bank; /* the adapter must fit it (peft_bank_check); NULL: no check */
 };
-/* Reads the directory of one adapter. STATUS_INVALID also where another changes the files meanwhile, more often than
- * they are read again. Directory and data are from malloc. */
+/* Reads the directory of one adapter, with the errors of peft_files_open and peft_bank_check. STATUS_INVALID too when
+ * another program keeps changing the files during repeated reads. peft_bytes_free ends the block. */
 int peft_bytes_read_at(const struct peft_place *place, const struct peft_limits *limits, struct peft_bytes *bytes);
-/* The same of any directory and any adapter, of at most `limit` bytes. */
+/* The same for any directory and any adapter, of at most `limit` bytes. */
 int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
-/* Checks that peft_bytes_read_at would find what it expects: sizes, configuration, header, names and shapes. Values are
- * not read. Any thread. */
+/* Checks what peft_bytes_read_at checks before it reads the whole files: sizes, configuration, header, names and
+ * shapes. Values are not read. Any thread. */
 int peft_check_directory(const struct peft_place *place, const struct peft_limits *limits);
-/* A number of the directory's files as they are on the disk (device, inode, size and times of each): it changes when
- * one of them does. */
+/* Computes a number from the device, inode, size and times of the directory's files. It changes when a file does.
+ * STATUS_IO, STATUS_INVALID. */
 int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
 void peft_bytes_free(struct peft_bytes *bytes);
-/* SHA-256 of the block, in hexadecimal digits: of the name (56 bytes, zeros behind it), the length (8 bytes,
- * little-endian) and the contents of adapter_config.json, the tensors' file, cambium_adapter.json and
- * chat_template.jinja, as far as they are there. */
+/* Computes the SHA-256 of the block, in hexadecimal digits. For each file it covers the name (56 bytes, padded with
+ * zeros), the length (8 bytes, little-endian) and the contents. The files, if present, are adapter_config.json, the
+ * tensors' file, cambium_adapter.json and chat_template.jinja. */
 int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]);
-/* The same as peft_files_open, of one adapter: the text of its configuration, and its file of tensors (its name, and
- * its descriptor, which stays the caller's), of which the header alone is read. */
+/* Opens one adapter as peft_files_open does, from the text of its configuration and from its file of tensors. `name` is
+ * that file's name; `descriptor` stays the caller's. Only the header is read. */
 int peft_files_open_header(const char *directory, const struct strbuf *config, const char *name, int descriptor,
                            struct peft_files **files);
-/* The same as peft_files_open, of blocks [count], which outlive the files. Whatever the bytes are, they are checked as
- * files are. */
+/* Opens blocks [count] as peft_files_open does; they outlive the files. Arbitrary bytes are allowed: they are checked
+ * as files are. */
 int peft_files_open_bytes(const struct peft_bytes *bytes, size_t count, struct peft_files **files);
 
+/* NULL is allowed. */
 void peft_files_close(struct peft_files *files);
 int peft_files_count(const struct peft_files *files);
-/* [count] They live as long as the files. */
+/* [count]; valid as long as the files. */
 const struct peft_config *peft_files_configs(const struct peft_files *files);
 const char *peft_files_directory(const struct peft_files *files, int index);
 const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index);
-/* Checks that an adapter's tensors have the shapes that its configuration says, and alike ones in all layers: as far as
- * can be known without the base. STATUS_INVALID with the first that has not. */
+/* Checks as far as possible without the base that an adapter's tensors have the shapes of its configuration, and are
+ * alike in all layers. STATUS_INVALID names the first that is not. */
 int peft_check_shapes(const struct peft_files *files, int index);
-/* The parameters of a stack that was opened with these configurations and has its memory. Everything is checked before
- * anything is set, within one adapter. */
+/* Loads the parameters of a stack that was opened with these configurations and has its memory. Within one adapter,
+ * everything is checked before any value is set. STATUS_INVALID, STATUS_IO. */
 int peft_load(struct peft *peft, const struct peft_files *files);
-/* The same in pieces, of a stack of one, which is adapter `index` of the files: everything is checked, then each row of
- * its table is read. */
+/* The same in pieces, for a stack of one that is adapter `index` of the files: first everything is checked, then each
+ * row of its table is read. */
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index);
 int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row);
-/* The same into `values`, of the store's rows. */
+/* The same into `values`, laid out as the store's rows. */
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values);
 
 /* ---- beside PEFT's files: notes.c ---- */
@@ -183,29 +191,32 @@ struct peft_notes {
     char chat_template[24];              /* a name; "": not recorded */
     const char *jinja;                   /* for writing: the template as chat_template.jinja; NULL: none */
 };
+/* Computes the digest of a base's files. STATUS_NOT_FOUND, STATUS_IO. */
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
-/* The text of cambium_adapter.json, which stands in the directory of an adapter; the caller frees it. */
+/* Makes the text of cambium_adapter.json, a file in an adapter's directory; the caller frees it. */
 int peft_write_notes(const struct peft_notes *notes, char **text);
-/* Empty where the directory has none. */
+/* Reads the notes of a directory; empty when it has none. STATUS_INVALID, STATUS_IO. */
 int peft_read_notes(const char *directory, struct peft_notes *notes);
-/* Of an adapter that is open. */
+/* The same for an open adapter. */
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
-/* The chat template that an adapter's rows had: the notes' name, or chat_template.jinja; NULL where nothing is
- * recorded. STATUS_UNSUPPORTED where the name is none of ours. The bytes have been opened. */
+/* Opens the chat template of an adapter's rows: the one named in the notes, or chat_template.jinja. NULL when nothing
+ * is recorded. STATUS_UNSUPPORTED for an unknown name, and the errors of chat_template_open. The bytes must have been
+ * opened before. */
 int peft_chat_template(const char *directory, struct chat_template **template);
 int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template);
-/* Warns of adapters that were trained on another base. */
+/* Warns about adapters that were trained on another base. */
 int peft_files_check_base(const struct peft_files *files, const char *model);
 
 /* ---- the base and its adapters as one model: merge.c ---- */
 
 struct peft_merge {
-    const char *model; /* a model directory, or one of checkpoints */
+    const char *model; /* a model directory, or a directory of checkpoints */
     const struct peft_files *files;
-    const char *output; /* a model directory; the base's stays as it is */
-    const char *device; /* backend; NULL: the first that the machine has */
+    const char *output; /* a model directory; the base's directory is not changed */
+    const char *device; /* backend; NULL: the first backend that the machine has */
 };
-/* LoRA with its variants, and IA3; in the type of the base's files, computed in fp32. */
+/* Merges LoRA with its variants, and IA3, into a base. The result has the type of the base's files and is computed in
+ * fp32. STATUS_UNSUPPORTED for other methods, STATUS_INVALID, STATUS_IO. */
 int peft_merge(const struct peft_merge *merge);
 
 #endif

@@ -1,11 +1,10 @@
-/* Prefix tuning (arXiv 2101.00190): keys and values that stand before the samples' own, in every layer.
+/* Prefix tuning (arXiv 2101.00190): keys and values before the samples' own, in every layer.
  *
- * The file's table [tokens, 2 L C], layer by layer keys and then values, is cut into parameters of the layers: feature
- * by feature, [2 C, tokens], so that they lie on their stage, and each tensor rank has its heads. With a projection
- * while training, the table is the output of a linear after a small encoder, and the parameters of a layer are that
- * linear's [2 C, H]. Both ways keys [tokens, C] are hidden weight' (+ bias): without
- * a projection hidden is the unit matrix. The encoder is the first stage's; all stages get its output by a sum to which
- * the others add nothing. */
+ * The file's table [tokens, 2 L C] holds keys and then values, layer by layer. It is cut into parameters of the layers,
+ * feature by feature, [2 C, tokens]; they lie on their stage, and each tensor rank has its heads. With a projection
+ * during training, the table is the output of a linear after a small encoder; the parameters of a layer are that
+ * linear's [2 C, H]. Either way keys [tokens, C] are hidden weight' (+ bias); without a projection hidden is the unit
+ * matrix. The first stage has the encoder. All stages get its output by a sum to which the others add nothing. */
 #include "bank-internal.h"
 #include "encoder-internal.h"
 #include "format-internal.h"
@@ -17,7 +16,7 @@ struct prefix_layer {
     bool is_here;
     int weight, bias;               /* ids */
     void *table[2];                 /* keys and values [tokens, width] of the stack's type */
-    float *values[2], *gradient[2]; /* the same in fp32 (what `table` is where that is the type), and its gradient */
+    float *values[2], *gradient[2]; /* the same in fp32 (identical to `table` when that is fp32), and its gradient */
 };
 
 struct prefix {
@@ -29,7 +28,7 @@ struct prefix {
     struct fp32_weights fp32;
     void *memory;
     float *hidden, *hidden_gradient; /* [tokens, inner] */
-    void *gradients;                 /* the block of all layers' gradients, cleared in one call; NULL: none */
+    void *gradients;                 /* the gradients of all layers in one block, cleared in one call; NULL: none */
     size_t gradient_bytes;
     struct prefix_layer *layers; /* [L] */
 };
@@ -40,7 +39,7 @@ static int64_t whole_width(const struct peft *peft) {
     return model_widths(&peft->base, 1).kv;
 }
 
-/* Rows of keys and of values, [2 C, columns]; columns 0: a bias. `file` has those of all layers. */
+/* Adds rows of keys and of values, [2 C, columns]; columns 0: a bias. `file` has the rows of all layers. */
 static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char *name, const char *file,
                          int64_t columns, bool is_transposed, double bound) {
     int64_t width = whole_width(adapter->peft), layers = adapter->peft->base.num_layers;
@@ -93,7 +92,7 @@ static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
     return status ? status : encoder_add_activation(&prefix->encoder, ENCODER_TANH);
 }
 
-/* Rows far behind the prefix would not see it. */
+/* Rows far after the prefix would not see it. */
 static int check_window(const struct peft *peft) {
     return peft->base.window ? status_fail(STATUS_UNSUPPORTED,
                                            "prefix tuning of a model whose rows see a window of %lld tokens is not "
@@ -168,7 +167,7 @@ static int multiply(const struct peft_adapter *adapter, const struct gemm *gemm)
     return rank_run_scratch(adapter->peft->rank, PHASE_REST, gemm, gemm);
 }
 
-/* Elements into a parameter of the keys (0), or of the values (1): the local rows of one stand before the other's. */
+/* Returns the offset of the keys (0) or the values (1) in a parameter; the local rows of the keys come first. */
 static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
     return which * prefix->width * columns;
 }
@@ -201,7 +200,7 @@ static int make_half(struct peft_adapter *adapter, const struct prefix_layer *la
     return status;
 }
 
-/* The gradients of the layer's parameters, and its part of that of hidden. */
+/* Computes the gradients of the layer's parameters, and its part of the gradient of hidden. */
 static int return_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
     const struct prefix *prefix = adapter->own;
     const struct param_store *store = &adapter->peft->store;
@@ -253,7 +252,7 @@ static int clear_gradients(struct peft_adapter *adapter) {
     return status;
 }
 
-/* The encoder's output, on every stage. */
+/* Brings the encoder's output to every stage. */
 static int make_hidden(struct peft_adapter *adapter) {
     struct prefix *prefix = adapter->own;
     struct rank *rank = adapter->peft->rank;
@@ -293,7 +292,7 @@ static int end(struct peft_adapter *adapter) {
     return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
 }
 
-/* Keys or values [tokens, width] into the folded parameter's rows [width, tokens]. */
+/* Folds keys or values [tokens, width] into the parameter's rows [width, tokens]. */
 static int fold_half(const struct prefix *source, struct peft_adapter *to, int64_t layer, int which) {
     const struct prefix *folded = to->own;
     struct param_store *store = &to->peft->store;
@@ -404,14 +403,14 @@ static int attach(struct peft_adapter *adapter) {
     peft->own_bytes += arena.used + fp32_bytes(&prefix->fp32);
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
         status = hook_table_add(&peft->hooks, layer, ATTACH_KV, &hook);
-    if (!status && peft->rank->is_planning) /* notes the scratch */
+    if (!status && peft->rank->is_planning) /* reports the scratch */
         status = begin(adapter);
     return status || !peft->rank->is_planning ? status : end(adapter);
 }
 
 /* ---- in a bank ---- */
 
-/* Without an encoder a parameter is keys and values, feature by feature; here they stand token by token. */
+/* A parameter without an encoder holds keys and values feature by feature; the image needs them token by token. */
 static int put_layer(struct image_maker *maker, int64_t layer, const void **place) {
     const struct prefix *prefix = maker->adapter->own;
     const struct param_store *store = &maker->adapter->peft->store;

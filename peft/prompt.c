@@ -1,8 +1,8 @@
 /* Prompt tuning (arXiv 2104.08691): virtual tokens before each sample's own.
  *
- * They are ids behind the vocabulary, rows of a table that the embedding has beside its own; positions are added to
- * them as to all rows. Only the first stage has any of it. Every tensor rank has all of the table, and the same
- * gradient, as each sees the whole gradient of the embedded rows. */
+ * They are ids after the vocabulary, and rows of a second table of the embedding; positions are added as to all rows.
+ * Only the first stage takes part. Every tensor rank has the whole table and computes the same gradient, because it
+ * sees the whole gradient of the embedded rows. */
 #include "bank-internal.h"
 #include "format-internal.h"
 #include "prompt-internal.h"
@@ -104,7 +104,7 @@ static int make_image(struct image_maker *maker) {
 
 /* ---- initial rows ---- */
 
-/* Rows of the base's token table: those of the text, again and again if it is short, or drawn ones. */
+/* Chooses rows of the base's token table: those of the text, repeated if it is short, or random ones. */
 static void choose_ids(const struct peft_adapter *adapter, uint64_t seed, int64_t count, int32_t *ids) {
     const struct peft_config *config = &adapter->config;
     int64_t vocab = adapter->peft->base.vocab_size;
@@ -116,7 +116,7 @@ static void choose_ids(const struct peft_adapter *adapter, uint64_t seed, int64_
     }
 }
 
-/* The vocabulary is cut over the tensor ranks: each gives the rows that it has, and zeros. */
+/* The vocabulary is cut over the tensor ranks: each contributes the rows that it has, and zeros. */
 static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt, const struct param_store *base,
                        const int32_t *ids) {
     struct rank *rank = adapter->peft->rank;
@@ -204,7 +204,7 @@ static int write_keys(const struct peft_config *config, const struct model_confi
     (void)base;
     (void)base_directory;
     writer_tokens(object, config);
-    writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file has the values */
+    writer_set(object, "prompt_tuning_init", json_string("RANDOM")); /* the file holds the values */
     return STATUS_OK;
 }
 

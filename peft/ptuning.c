@@ -1,5 +1,5 @@
-/* P-tuning (arXiv 2103.10385): virtual tokens as of prompt tuning, whose table an encoder makes, once per global batch.
- * Where nothing trains it is that table. The encoder is the first stage's, whole on every tensor rank. */
+/* P-tuning (arXiv 2103.10385): virtual tokens as in prompt tuning, from a table that an encoder makes once per global
+ * batch. Outside training only the table remains. The encoder is on the first stage, whole on every tensor rank. */
 #include "bank-internal.h"
 #include "encoder-internal.h"
 #include "format-internal.h"
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 
 struct ptuning {
-    struct prompt prompt; /* its table: where there is no encoder */
+    struct prompt prompt; /* its table, when there is no encoder */
     bool is_encoded;      /* the table comes from the encoder */
     struct encoder encoder;
     struct fp32_weights fp32;
     void *memory;
-    void *table; /* [tokens, C] of the stack's type, where that is not fp32; else the encoder's last y serves */
+    void *table; /* [tokens, C] of the stack's type, unless that is fp32; then the encoder's last y is used */
 };
 
 /* ---- the parameters ---- */
@@ -190,7 +190,7 @@ static int attach(struct peft_adapter *adapter) {
         adapter->peft->own_bytes += arena.used + fp32_bytes(&own->fp32);
     }
     int status = hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
-    if (!status && adapter->peft->rank->is_planning) /* notes the scratch */
+    if (!status && adapter->peft->rank->is_planning) /* reports the scratch */
         status = begin(adapter);
     return status || !adapter->peft->rank->is_planning ? status : end(adapter);
 }
@@ -216,7 +216,7 @@ static const struct peft_shared_key shared[] = {
 static const char *const known[] = {"encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers",
                                     "encoder_dropout", NULL};
 
-/* Dropout between layers that are not there would do nothing. */
+/* Refuses dropout between layers when there is only one layer. */
 static int check_run(const struct peft_config *config) {
     bool has_layers = config->encoder_reparameterization_type == PEFT_LSTM && config->encoder_num_layers > 1;
     return config->encoder_dropout > 0 && !has_layers

@@ -1,12 +1,12 @@
-/* adapter_config.json of Hugging Face's PEFT, or of AdapterHub, to a struct peft_config. A key that asks for
- * mathematics that are not built is refused by its name, never passed over. */
+/* Reads adapter_config.json of Hugging Face's PEFT, or of AdapterHub, into a struct peft_config. A key that needs
+ * mathematics that are not implemented is refused by its name, never ignored. */
 #include "format-internal.h"
 
 #include <string.h>
 
 /* ---- what is refused, and what is passed over ---- */
 
-/* Keys of every file of PEFT's. */
+/* Keys of all of PEFT's files. */
 static const char *const known[] = {
     "peft_type",    "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping",
     "peft_version", NULL};
@@ -18,7 +18,7 @@ static bool is_among(const char *key, const char *const *names) {
     return false;
 }
 
-/* Files of one method may have keys of another, which say as much there. */
+/* Files of one method may have another method's keys, which are refused there alike. */
 static bool is_refused(const char *key) {
     for (int i = 0; i < PEFT_TYPE_COUNT; i++)
         if (is_among(key, peft_method(i)->format->refused))

@@ -1,4 +1,4 @@
-/* Values of an adapter_config.json. Nothing of the file is trusted. */
+/* Reads values of an adapter_config.json. Nothing in the file is trusted. */
 #include "format-internal.h"
 
 #include <stdlib.h>
@@ -149,7 +149,7 @@ void reader_layers(struct peft_reader *r, const char *key, struct config_list *l
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(item));
         reader_add_item(r, list, text);
     }
-    if (!r->keys.status && !count) /* an empty list here would mean all, there it means none */
+    if (!r->keys.status && !count) /* an empty list would mean all here, but it means none there */
         json_keys_refuse(&r->keys, key, "at least one layer, or null for all");
 }
 
@@ -200,7 +200,7 @@ void reader_tokens(struct peft_reader *r) {
         json_keys_refuse(&r->keys, "num_virtual_tokens", "a number of virtual tokens");
     config->num_virtual_tokens = json_keys_integer(&r->keys, "num_virtual_tokens", 1, 1, 65536);
     json_keys_integer(&r->keys, "num_transformer_submodules", 1, 1, 1);
-    config->prompt_tuning_init = PEFT_INIT_RANDOM; /* the file has the values */
+    config->prompt_tuning_init = PEFT_INIT_RANDOM; /* the file holds the values */
     config->encoder_reparameterization_type =
         reader_choice(r, "encoder_reparameterization_type", peft_encoder_names, PEFT_LSTM + 1, PEFT_MLP);
     config->encoder_hidden_size = json_keys_integer(&r->keys, "encoder_hidden_size", 0, 1, 1 << 20);

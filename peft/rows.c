@@ -1,9 +1,9 @@
-/* The section `peft` of a run: a row each key, from the methods that declare them. */
+/* The section `peft` of a run: one row per key, from the methods that declare them. */
 #include "format-internal.h"
 
 #include <string.h>
 
-/* Keys of methods at projections: targets.c reads them. */
+/* Keys of methods at projections; targets.c reads them. */
 static const struct config_row projection_keys[] = {
     PEFT_LIST(target_modules, "NAME...",
               "projections by suffix (c_attn, mlp.down_proj), one regular expression, or all-linear; the method's own "
@@ -16,7 +16,7 @@ static const struct config_row projection_keys[] = {
         "of ia3: those of target_modules that are scaled at their input, the family's own when not given; none: none"),
 };
 
-/* The keys of projections (0), then what each method declares: in this order options stand in --help. */
+/* First the keys of projections (0), then the keys of each method; --help lists options in this order. */
 enum { GROUPS = 1 + PEFT_TYPE_COUNT };
 static const struct config_row *group(int number, size_t *count) {
     const struct peft_format *format = number ? peft_method(number - 1)->format : NULL;

@@ -1,6 +1,6 @@
-/* Checks that an adapter's tensors agree with its configuration and with each other, where the base is not known: what
- * `adapter show` can say of a tensor that is transposed or of a wrong length. Where the base is known,
- * peft_check_values holds all of them against it. */
+/* Checks without the base that an adapter's tensors agree with its configuration and with each other. `adapter show`
+ * uses it to report a tensor that is transposed or has a wrong length. With the base, peft_check_values checks all
+ * tensors against it. */
 #include "format-internal.h"
 
 #include <stdarg.h>
@@ -50,7 +50,7 @@ int shape_check_tokens(struct peft_shape *shape) {
     return shape_check_axis(shape, 0, is_tokens, "num_virtual_tokens");
 }
 
-/* The name without its layer, the first number between dots; `out` has room for it. */
+/* Copies the name without its layer, the first number between dots; `out` has room for it. */
 static void name_without_layer(const char *name, char *out) {
     const char *number = name;
     size_t digits = 0;
@@ -64,7 +64,7 @@ static void name_without_layer(const char *name, char *out) {
     strcpy(out + before, number ? number + digits : "");
 }
 
-/* The first tensor of the same name but for the layer; `firsts` has the places of those that came. */
+/* Finds the first tensor with the same name in another layer; `firsts` has the indexes of the tensors so far. */
 static int find_first(const struct peft_shape *shape, size_t index, json_t *firsts, const struct safetensor **first) {
     char *name = malloc(strlen(shape->tensor->name) + 1);
     if (!name)
@@ -77,7 +77,7 @@ static int find_first(const struct peft_shape *shape, size_t index, json_t *firs
     return failed ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
 }
 
-/* Tensors of one kind are alike in all layers. */
+/* Tensors of one kind must be alike in all layers. */
 static int check_alike(const struct peft_shape *shape, const struct safetensor *first) {
     const struct safetensor *tensor = shape->tensor;
     char text[SHAPE_BYTES];

@@ -1,12 +1,12 @@
-/* Which projections of the base an adapter changes: PEFT's rules for target_modules, exclude_modules and
- * layers_to_transform, on the module paths of the base's family. */
+/* Chooses the projections of the base that an adapter changes, by PEFT's rules for target_modules, exclude_modules and
+ * layers_to_transform, applied to the module paths of the base's family. */
 #include "method-internal.h"
 #include "peft/expression.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The last names of the path, or the path itself. */
+/* True for the last names of the path, or for the whole path. */
 static bool is_suffix(const char *path, const char *suffix) {
     size_t length = strlen(path), tail = strlen(suffix);
     return tail > 0 && tail <= length && !strcmp(path + length - tail, suffix) &&
@@ -46,7 +46,7 @@ int peft_layers_check(const struct peft_adapter *adapter) {
 
 /* ---- lists, compiled ---- */
 
-/* Names by suffix; where there is one alone, it may be an expression as well. */
+/* Names matched by suffix. A single name may also be an expression. */
 struct names {
     const struct config_list *list;
     struct peft_expression *expression; /* or NULL */
@@ -62,7 +62,7 @@ static int match_names(const struct names *names, const char *path, bool *is_mat
     return *is_match || !names->expression ? STATUS_OK : peft_expression_match(names->expression, path, is_match);
 }
 
-/* "KEY=VALUE"; of PEFT's get_pattern_key the first key that matches counts. */
+/* "KEY=VALUE". The first key that matches counts, as in PEFT's get_pattern_key. */
 struct pattern {
     struct peft_expression *key;
     double value;
@@ -118,7 +118,8 @@ struct chooser {
     struct patterns ranks, alphas;
 };
 
-/* What may be hostile is matched with each path of the model, all expressions of the adapter one after the other. */
+/* The expressions may be hostile. Each is matched with every path of the model, so all expressions of the adapter share
+ * the steps. */
 static void share_steps(struct chooser *c) {
     struct peft_expression *single[] = {c->targets.expression, c->excluded.expression, c->forwards.expression};
     size_t sharers = c->ranks.count + c->alphas.count;
@@ -179,7 +180,7 @@ static int match_targets(const struct chooser *c, const char *path, bool *is_mat
     return STATUS_OK;
 }
 
-/* PEFT looks for no dot before these. */
+/* PEFT does not require a dot before these. */
 static bool is_end(const char *path, const char *end) {
     size_t length = strlen(path), tail = strlen(end);
     return tail > 0 && tail <= length && !strcmp(path + length - tail, end);
@@ -247,14 +248,14 @@ static int64_t count_of(const struct peft_adapter *adapter) {
     return adapter->peft->base.num_layers * adapter->peft->family->projection_count;
 }
 
-/* "ONE, ANOTHER and A_THIRD": the projections of a layer. */
+/* Lists the projections of a layer: "ONE, ANOTHER and A_THIRD". */
 static void list_projections(const struct peft *peft, struct strbuf *all) {
     int count = peft->family->projection_count;
     for (int p = 0; p < count; p++)
         strbuf_format(all, "%s%s", p == 0 ? "" : p + 1 < count ? ", " : " and ", peft->projections[p].module);
 }
 
-/* PEFT knows no projections of the family that a method changes where nothing is said. */
+/* PEFT does not know which projections of this family a method changes by default. */
 static int fail_no_default(const struct peft *peft, const char *key, const char *expected) {
     struct strbuf all = STRBUF_INIT;
     list_projections(peft, &all);
@@ -266,7 +267,7 @@ static int fail_no_default(const struct peft *peft, const char *key, const char 
     return status;
 }
 
-/* An entry that names no projection, by those that there are. */
+/* Reports an entry that names no projection, and lists those that exist. */
 static int fail_target(const struct peft *peft, const char *entry) {
     struct strbuf all = STRBUF_INIT;
     list_projections(peft, &all);
@@ -279,7 +280,7 @@ static int fail_target(const struct peft *peft, const char *entry) {
     return status;
 }
 
-/* Each entry names some projection, and something is left of them. */
+/* Checks that each entry names a projection, and that some projection remains targeted. */
 static int check_targets(const struct peft_adapter *adapter, int64_t count) {
     const struct config_list *targets = &adapter->config.target_modules;
     bool is_any = false;

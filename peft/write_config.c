@@ -1,4 +1,4 @@
-/* adapter_config.json, with the keys and values that PEFT reads back and other readers ask for. */
+/* Writes adapter_config.json with the keys and values that PEFT and other readers need. */
 #include "format-internal.h"
 
 #include <stdlib.h>
