@@ -1,4 +1,4 @@
-/* A call on the loop's side: checked, tokenized, given to the driver; its news handed to whoever made it. */
+/* A call on the loop's side: it is checked, tokenized and passed to the driver; its news goes to whoever made it. */
 #include "call.h"
 
 #include "call_own.h"
@@ -94,7 +94,7 @@ static int64_t texts_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
 }
 
-/* So many of its prompts' tokens wait no more. */
+/* Gives back the queue's places for `count` tokens of its prompts. */
 static void release_tokens(struct call_own *own, int64_t count) {
     count = count < own->queued_tokens ? count : own->queued_tokens;
     if (count)
@@ -102,7 +102,7 @@ static void release_tokens(struct call_own *own, int64_t count) {
     own->queued_tokens -= count;
 }
 
-/* The server's books are closed once a call, whoever ends it. */
+/* Closes the server's accounts of a call once, whoever ends it. */
 static void leave(struct call_own *own, const struct error *error) {
     if (own->has_left || !own->has_entered)
         return;
@@ -150,14 +150,14 @@ static void take_news(struct loop_note *note) {
         return;
     }
     hand_over(own, news);
-    /* Behind the last news the call is its owner's, who may have freed it in there. */
+    /* After the last news the call belongs to its owner, who may have freed it during on_news. */
     if (!is_done)
         news_clear(news);
     else if (is_abandoned)
         free_call(call);
 }
 
-/* What is wrong before the engine has the call comes as news, too. */
+/* An error before the engine has the call also comes as news. */
 static void tell_failure(struct loop_note *note) {
     struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
     struct call *call = own->call;
@@ -170,7 +170,7 @@ static void tell_failure(struct loop_note *note) {
         free_call(call);
 }
 
-/* The first failure counts; it is told when no text is under way any more. */
+/* The first failure counts; it is reported when no text of the call is still being tokenized. */
 static void fail(struct call_own *own) {
     if (own->texts_left || own->is_failing)
         return;
@@ -186,14 +186,13 @@ static void fail_status(struct call_own *own, enum error_case which, const char 
 
 /* ---- room in the queue ---- */
 
-/* Nothing of it was taken up, and nothing ends it yet. */
+/* True when none of its prompts began to run and nothing has ended it yet. */
 static bool can_yield(const struct call_own *own) {
     return own->has_entered && !own->has_left && !own->has_started && !own->has_yielded && !own->is_abandoned &&
            !own->is_failed && !own->is_failing && !own->failure.which;
 }
 
-/* The youngest call that waits in the queue, of the client that is furthest above its share; NULL: none of theirs
- * waits. */
+/* Finds the youngest waiting call of the client that exceeds its share most; NULL: none of these clients has one. */
 static struct call_own *find_yielding(const struct server *server, const struct queue *queue) {
     struct call_own *found = NULL;
     double most = 0;
@@ -208,7 +207,7 @@ static struct call_own *find_yielding(const struct server *server, const struct 
     return found;
 }
 
-/* Its places are free at once; it ends, with its line, as every call does. */
+/* Frees its places at once; the call ends with a log line like every call. */
 static void yield(struct call_own *own) {
     own->has_yielded = true;
     queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
@@ -233,8 +232,8 @@ static void refuse_places(struct call_own *own, enum queue_answer answer, int64_
                   (long long)queue_used(queue), what, (long long)count, most);
 }
 
-/* Places for its texts, or for its prompts' tokens. A client below its share has room where one above its own has a
- * call that waits. */
+/* Takes places for its completions, or for its prompts' tokens. A client below its share finds room if another exceeds
+ * its share and has a waiting call. */
 static void take_places(struct call_own *own, int64_t count, bool is_of_tokens) {
     const struct key_holder *client = &own->call->client;
     const struct server *server = own->call->server;
@@ -263,7 +262,7 @@ static void take_places(struct call_own *own, int64_t count, bool is_of_tokens) 
     }
 }
 
-/* A prompt alone may have more tokens than wait at most. */
+/* A single prompt may have more tokens than the queue holds. */
 static void take_token_places(struct call_own *own) {
     const struct call *call = own->call;
     int64_t count = 0, most = call->server->options->max_queued_tokens;
@@ -323,7 +322,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     go_on(encoding.own);
 }
 
-/* The text that a template adds to messages is checked when they are rendered. */
+/* For messages, the template's own text is checked after rendering. */
 static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
     int status = prompt_check_bytes(&own->call->server->model.room, prompt->length + prompt->chat_bytes);
     if (status)
@@ -353,7 +352,7 @@ static int start_encoding(struct call_own *own, int64_t p, bool is_short) {
     return status;
 }
 
-/* Short together: many short texts are a long one. */
+/* True when the texts are short in total: many short texts count as a long one. */
 static bool texts_are_short(const struct call *call) {
     size_t bytes = 0, most = text_job_short_bytes(call->server);
     for (int64_t p = 0; p < call->prompt_count; p++)
@@ -379,14 +378,14 @@ static int start_encodings(struct call_own *own) {
     return status;
 }
 
-/* The first adapter's, else the tokenizer's, else the option's. */
+/* Chooses the first adapter's template, else the tokenizer's, else the option's. */
 static int find_template(struct call_own *own) {
     const struct server *server = own->call->server;
     struct registry_adapter adapter;
     struct chat_template *found = NULL;
     for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
         if (!registry_find(server, own->names[i], &adapter))
-            continue; /* the engine says so */
+            continue; /* the engine will report it */
         own->template_generations[i] = adapter.template_generation;
         if (!found)
             found = adapter.chat_template;
@@ -431,8 +430,8 @@ static int check_room(struct call_own *own) {
     return own->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 
-/* Clients share no pages with each other, nor one client's salts, and none can choose a salt that gives another's
- * number. Without both: what everybody shares. */
+/* Clients do not share pages with each other, and one client's salts do not share either. No client can choose a salt
+ * that gives another's number. Without a client and a salt, pages are shared by all such requests. */
 static uint64_t salt_of(const struct call *call) {
     unsigned char both[sizeof(uint64_t) + SHA256_DIGEST_LENGTH], digest[SHA256_DIGEST_LENGTH];
     uint64_t salt;
@@ -447,7 +446,7 @@ static uint64_t salt_of(const struct call *call) {
     return salt ? salt : 1;
 }
 
-/* Those of a chat come with its ids: its template says what ends a turn, and runs on the worker. */
+/* A chat's ends come with its ids: its template defines the end of a turn, and runs on the worker. */
 static int open_ends(struct call_own *own) {
     const struct call *call = own->call;
     const struct server_model *model = &call->server->model;
@@ -458,8 +457,8 @@ static int open_ends(struct call_own *own) {
         &own->ends);
 }
 
-/* Its adapters have other generations than it was rendered for, and their templates count. The loop was told of them
- * before it had this news, so that the call comes back only where they are replaced once more. */
+/* Its adapters have other generations than those it was rendered for, and their templates matter. The loop heard of
+ * them before this news, so the call comes back again only if they are replaced once more. */
 static void submit_again(struct call_own *own) {
     struct call *call = own->call;
     struct chat_template *before = chat_template_keep(own->chat_template);
@@ -565,7 +564,7 @@ void call_fail_all(struct server *server, const struct error *error) {
             continue;
         leave(own, error);
         own->is_failed = true;
-        own->is_submitted = true; /* so that nothing is freed that the engine may still look at */
+        own->is_submitted = true; /* keeps memory that the engine may still read */
         own->call->on_news(own->call, &news);
     }
 }

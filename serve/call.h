@@ -1,10 +1,10 @@
-/* A call: what a client asks of the model, and what comes of it, whatever protocol it speaks.
+/* A call: a client's request to the model and its results, independent of the protocol.
  *
- * A protocol makes a call, fills in what is asked (struct ask, prompts), and gives it to call_submit; news comes by
- * on_news, as often as the engine has made something, until `is_done`. The functions here are the loop's thread; one
- * that was not submitted may be made and freed on any. What happens between is tokenizing (on a worker where it is
- * long) and the engine (driver.c), on threads of their own. The engine never waits for a client: a call whose client
- * does not read is paused. */
+ * A protocol makes a call, fills in the request (struct ask, prompts), and passes it to call_submit. Results arrive as
+ * news through on_news, whenever the engine has made some, until `is_done`. The functions here run on the loop's
+ * thread; a call that was not submitted may be made and freed on any thread. Between submission and news, tokenizing
+ * (long texts on a worker) and the engine (driver.c) run on their own threads. The engine never waits for a client: a
+ * call whose client does not read is paused. */
 #ifndef CAMBIUM_SERVE_CALL_H
 #define CAMBIUM_SERVE_CALL_H
 
@@ -18,15 +18,15 @@
 struct server;
 struct call;
 
-/* A prompt of a call: one of text, messages and ids. Texts stay the caller's until the call is done. */
+/* A prompt of a call: a text, messages, or ids. The caller keeps the texts until the call is done. */
 struct call_prompt {
     const char *text;
     size_t length;
-    struct chat_request chat; /* with its messages, where it is made of them: NULL else */
+    struct chat_request chat; /* with its messages when the prompt is made of them, else NULL */
     size_t chat_bytes;        /* of their texts */
-    bool has_no_head;         /* messages: no head of an answer behind them (add_generation_prompt false) */
-    bool continues;           /* messages: the last one, the assistant's, goes on (continue_final_message) */
-    struct token_buffer ids;  /* given, or made by call_submit */
+    bool has_no_head;         /* messages: no header of an answer follows them (add_generation_prompt false) */
+    bool continues;          /* messages: the answer continues the last one, the assistant's (continue_final_message) */
+    struct token_buffer ids; /* given, or made by call_submit */
 };
 
 struct call_top {
@@ -37,39 +37,39 @@ struct call_token {
     int32_t id;
     bool has_logprob; /* nothing predicts the first token of a prompt */
     float logprob;
-    int64_t first_top, top_count; /* of news->tops */
+    int64_t first_top, top_count; /* indices of news->tops */
 };
-/* What was added to one text. Prompts' tokens, where prompt_logprobs are asked for, come in order as choice -1, before
- * the first token of choice 0. A token travels with the text that completes it: its last byte, where no stop string can
- * begin in it any more. */
+/* An addition to one completion. With prompt_logprobs, a prompt's tokens come in order as choice -1, before the first
+ * token of choice 0. A token arrives with the text that completes it: with its last byte, once no stop string can begin
+ * there. */
 struct call_piece {
     int64_t prompt, choice;
-    size_t begin, length; /* of news->text; whole characters, or bytes that are none */
+    size_t begin, length; /* in news->text; whole characters, or invalid bytes */
     int64_t first_token, token_count;
 };
 struct call_end {
     int64_t prompt, choice;
-    bool is_stop;              /* else the length */
-    int64_t completion_tokens; /* every drawn token */
-    /* The id that ended it, an end-of-text or a stop id, which is none of the text and in no piece: a completion's
-     * log-probabilities tell of it, too. */
+    bool is_stop;              /* else it ended by its length */
+    int64_t completion_tokens; /* all drawn tokens */
+    /* The id that ended it: an end-of-text or a stop id. It is not part of the text and in no piece, but a completion's
+     * log-probabilities include it. */
     bool has_token;
     struct call_token token;
 };
 
 struct call_start {
-    int64_t prompt, cached; /* cached: of its tokens */
+    int64_t prompt, cached; /* cached: of the prompt's tokens */
     double time;
 };
-struct call_draw { /* a token was drawn, whether or not it can be told yet */
+struct call_draw { /* a token was drawn, even if it cannot be reported yet */
     int64_t prompt, choice;
-    double time; /* seconds of the monotonic clock */
+    double time; /* monotonic seconds */
 };
 
 struct call_news {
-    bool is_accepted; /* names, lengths and room are right: an answer can begin; generations of the call are set */
+    bool is_accepted; /* names, lengths and room were checked: an answer can begin; the call's generations are set */
     uint64_t generations[ASK_MAX_ADAPTERS];
-    struct call_start *starts; /* [start_count] prompts that were taken up; call->cached has them, too */
+    struct call_start *starts; /* [start_count] prompts that began to run; call->cached has the numbers too */
     int64_t start_count, start_capacity;
     struct call_draw *draws; /* [draw_count] */
     int64_t draw_count, draw_capacity;
@@ -80,42 +80,42 @@ struct call_news {
     int64_t token_count, token_capacity;
     struct call_top *tops; /* [top_count] */
     int64_t top_count, top_capacity;
-    struct call_end *ends; /* [end_count]; the tops of their tokens are of `tops` */
+    struct call_end *ends; /* [end_count]; the tops of their tokens are in `tops` */
     int64_t end_count, end_capacity;
     bool is_done;
-    struct error error; /* with is_done; ERROR_NONE: all is well */
+    struct error error; /* with is_done; ERROR_NONE: success */
 };
 
 struct call {
-    /* asked: */
+    /* The request: */
     struct server *server;
-    struct ask ask;              /* all settings; seed drawn where none is given */
+    struct ask ask;              /* all settings; the seed is drawn when none is given */
     struct call_prompt *prompts; /* [prompt_count] */
     int64_t prompt_count;
     bool is_chat;
-    const char *id;           /* of the exchange, for answers */
+    const char *id;           /* of the exchange, for use in answers */
     struct key_holder client; /* number 0 without a key */
-    double deadline;          /* monotonic seconds; 0: the server's own */
+    double deadline;          /* monotonic seconds; 0: the server's default */
     const char *cache_salt;   /* NULL: none */
     size_t cache_salt_length;
-    json_t *texts;       /* what the strings of a request in JSON stand in: the call's reference; NULL: none */
-    uint64_t turn_owner; /* whose turn it takes at the worker for texts: exchange_owner */
+    json_t *texts;       /* JSON that holds the request's strings: a reference of the call; NULL: none */
+    uint64_t turn_owner; /* for taking turns at the worker for texts: exchange_owner */
     void (*on_news)(struct call *call, const struct call_news *news);
-    void *context; /* the protocol's */
-    /* told: */
+    void *context; /* for the protocol */
+    /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
     int64_t *cached;      /* [prompt_count] tokens */
-    struct call_own *own; /* of call.c and driver.c */
+    struct call_own *own; /* for call.c and driver.c */
 };
 
-/* A call with room for so many prompts, zeroed, settings at their defaults; NULL: no memory. */
+/* Makes a call with `prompt_count` zeroed prompts and default settings. NULL: no memory. */
 struct call *call_new(struct server *server, int64_t prompt_count);
-/* Gives it to the engine. on_news comes later, never inside this function; what is wrong comes as news, too. */
+/* Passes the call to the engine. on_news is called later, never inside this function; errors come as news too. */
 void call_submit(struct call *call);
-/* Its client does not read, or reads again. */
+/* Pauses the call while its client does not read, and resumes it. */
 void call_pause(struct call *call, bool is_paused);
-/* Frees the call, which ends where it still runs; nothing comes any more. Not inside on_news, but for is_done. Of one
- * that still ran is counted that its client did not read (`why` ERROR_SLOW_READER), or else that it was cancelled. */
+/* Frees the call, and ends it if it still runs; no more news comes. It must not be called inside on_news, except with
+ * is_done. A call that still ran is counted as not read (`why` ERROR_SLOW_READER), else as cancelled. */
 void call_free(struct call *call, enum error_case why);
 
 #endif

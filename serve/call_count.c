@@ -1,5 +1,5 @@
-/* What is counted of a call: by the metrics, and by the registry for its adapters. Counting that lacks memory does not
- * hold up a call; it is refused before it begins. */
+/* Counts for a call: in the metrics, and in the registry for its adapters. A call whose counters find no memory is
+ * refused before it begins. */
 #include "call_own.h"
 #include "registry.h"
 #include "server-internal.h"
@@ -14,7 +14,7 @@ struct call_counts {
     struct metrics_prompt *prompts; /* [prompt_count] */
     struct metrics_text *texts;     /* [prompt_count * choices] */
     bool *has_ended;                /* [prompt_count * choices] */
-    bool is_running;                /* its first text was taken up */
+    bool is_running;                /* its first completion began to run */
     bool was_accepted;
 };
 

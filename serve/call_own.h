@@ -1,7 +1,8 @@
-/* What call.c (the loop's side) and driver_call.c (the engine's) share of a call. Fields name the thread that has them.
+/* The parts of a call that call.c (the loop's side) and driver_call.c (the engine's) share. Comments name the thread
+ * that owns a group of fields.
  *
- * News is made by the engine's thread in `making`, changes places with `published` under the driver's lock, and from
- * there with `reading` on the loop's thread: three blocks, so that nobody copies or waits. */
+ * The engine's thread makes news in `making`. Under the driver's lock it is exchanged with `published`, and from there
+ * with `reading` on the loop's thread. With three blocks nobody copies or waits. */
 #ifndef CAMBIUM_SERVE_CALL_OWN_H
 #define CAMBIUM_SERVE_CALL_OWN_H
 
@@ -12,10 +13,10 @@
 
 struct driver;
 
-/* A drawn token whose last byte has not gone out. */
+/* A drawn token whose last byte was not sent yet. */
 struct call_held {
     struct call_token token;
-    size_t end; /* bytes of the text behind it */
+    size_t end; /* bytes of the text up to its end */
     struct call_top tops[ASK_MAX_TOP];
 };
 
@@ -28,17 +29,17 @@ struct call_text {
     int64_t drawn;
 };
 
-/* A prompt and its texts, in the scheduler. */
+/* A prompt and its completions, in the scheduler. */
 struct call_run {
     struct call_own *own;
     int64_t prompt;
-    uint64_t number;         /* of the scheduler */
-    bool is_running;         /* there */
-    bool has_prompt;         /* a token of the prompt was told */
+    uint64_t number;         /* the scheduler's number */
+    bool is_running;         /* the scheduler has it */
+    bool has_prompt;         /* a token of the prompt was reported */
     struct call_text *texts; /* [ask.choices] */
 };
 
-/* CALL_STOP: cancelled as the server drains. CALL_YIELD: its place in the queue is another client's. */
+/* CALL_STOP: cancelled because the server drains. CALL_YIELD: its place in the queue goes to another client. */
 enum call_command {
     CALL_SUBMIT = 1,
     CALL_CANCEL = 2,
@@ -54,49 +55,49 @@ enum call_command {
 struct call_own {
     struct call *call;
     struct driver *driver;
-    /* the loop's */
+    /* the loop's: */
     bool is_linked;    /* in the server's list of calls */
     bool is_submitted; /* the engine has it, until is_done */
-    bool is_abandoned; /* nobody wants it any more: freed when it is done */
-    bool was_not_read; /* that is why */
+    bool is_abandoned; /* nobody waits for it any more: freed when it is done */
+    bool was_not_read; /* the reason for that */
     bool is_paused, is_failing, is_failed;
-    bool must_stop;             /* the server's time is over: cancelled as soon as the engine has it */
-    bool has_entered, has_left; /* the server's books */
-    bool has_started;           /* a prompt of it was taken up */
-    bool has_yielded;           /* its places in the queue are others' already */
+    bool must_stop;             /* the server's time is over: cancelled when the engine has it */
+    bool has_entered, has_left; /* counted by the server */
+    bool has_started;           /* one of its prompts began to run */
+    bool has_yielded;           /* its places in the queue were already given away */
     int64_t queued_tokens;      /* its places in the queue of tokens */
-    int64_t texts_left;         /* to be tokenized */
-    struct error failure;       /* before the engine had it */
+    int64_t texts_left;         /* not tokenized yet */
+    struct error failure;       /* an error before the engine had the call */
     double submitted;           /* time */
     struct call_counts *counts; /* call_count.c */
     struct call_news *reading;
-    struct call_own *next, *previous; /* of all calls */
-    /* set before it is submitted, read by both */
+    struct call_own *next, *previous; /* list of all calls */
+    /* set before submission, read by both threads: */
     char names[ASK_MAX_ADAPTERS][72];
-    struct chat_template *chat_template;             /* that a chat was rendered with; NULL: none */
-    uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were looked at for it */
+    struct chat_template *chat_template;             /* used to render a chat; NULL: none */
+    uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were considered for it */
     uint64_t salt;
     struct ask_ends ends;
-    /* the engine's */
-    struct call_own *next_waiting; /* for its adapters */
+    /* the engine's: */
+    struct call_own *next_waiting; /* list of calls that wait for adapters */
     struct call_run *runs;         /* [prompt_count] */
     int64_t running;
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;
-    bool has_begun;                /* a prompt of it was taken up */
-    bool has_cleared;              /* all memory of adapters once, to have its own beside each other */
-    bool is_outdated;              /* an adapter has another generation than the chat was rendered for, and nothing ran:
-                                    * the loop renders it again when it has it back */
-    enum error_case cause;         /* why it is cancelled, where not by its client */
-    struct call_own *next_changed; /* with news that is not published */
+    bool has_begun;   /* one of its prompts began to run */
+    bool has_cleared; /* once it cleared all adapter memory, so that its own adapters fit side by side */
+    bool is_outdated; /* an adapter's generation changed since the chat was rendered, and nothing ran: the loop renders
+                         the chat again when it gets the call back */
+    enum error_case cause;         /* why it is cancelled, unless its client did so */
+    struct call_own *next_changed; /* list of calls with unpublished news */
     struct error error;
     struct call_news *making;
-    /* under the driver's lock */
+    /* under the driver's lock: */
     unsigned commands; /* enum call_command */
     struct call_own *next_command;
     bool is_told;   /* in the list of commands */
     bool is_posted; /* `published` has news that the loop has not taken */
-    bool is_over;   /* the last news is out: the engine is told nothing more */
+    bool is_over;   /* the last news is out: the engine hears no more commands */
     struct call_news *published;
     struct loop_note note;
 };
@@ -105,19 +106,19 @@ struct call_own {
 
 int news_add_start(struct call_news *news, const struct call_start *start);
 int news_add_draw(struct call_news *news, const struct call_draw *draw);
-/* A piece without tokens, of text that was appended from `begin` on. */
+/* Adds a piece without tokens; its text was appended from `begin` on. */
 int news_add_piece(struct call_news *news, int64_t prompt, int64_t choice, size_t begin);
 /* Adds a token to the last piece. */
 int news_add_token(struct call_news *news, const struct call_token *token, const struct call_top *tops);
-/* `tops`: of its token. */
+/* `tops` are those of its token. */
 int news_add_end(struct call_news *news, const struct call_end *end, const struct call_top *tops);
-/* Keeps the memory. */
+/* news_clear keeps the memory, news_free does not. */
 void news_clear(struct call_news *news);
 void news_free(struct call_news *news);
 
-/* A call whose last news was taken may be submitted once more. The loop's thread. */
+/* Lets a call whose last news was taken be submitted once more. The loop's thread. */
 void driver_take_back(struct driver *driver, struct call_own *own);
-/* The news that was published; it lives until the next. The loop's thread. */
+/* Returns the published news, valid until the next call. The loop's thread. */
 struct call_news *driver_take_news(struct driver *driver, struct call_own *own);
 
 /* ---- call_count.c: metrics, the log and the registry's counts ---- */
@@ -129,7 +130,8 @@ void call_count_close(struct call_own *own);
 
 /* ---- call.c ---- */
 
-/* Every call ends: at the engine, as the server is draining; or at once with this error, whatever the engine does. */
+/* End every call. call_stop_all lets the engine end them because the server drains. call_fail_all ends them at once
+ * with an error, whatever the engine does. */
 void call_stop_all(struct server *server);
 void call_fail_all(struct server *server, const struct error *error);
 

@@ -1,5 +1,5 @@
-/* What the control listener takes over HTTP: adapters listed, loaded, replaced and unloaded, and the end of service.
- * A change answers when all ranks have made it; its client may leave before, and the change is made all the same. */
+/* The control listener over HTTP: adapters are listed, loaded, replaced and unloaded, and the server is drained. A
+ * change is answered when all ranks have made it. It is made even if its client leaves before. */
 #include "json_in.h"
 #include "json_out.h"
 #include "registry.h"
@@ -93,7 +93,7 @@ static void on_done(void *context, const struct error *error, const struct regis
     struct error told = *error;
     if (job->exchange) {
         job->exchange->context = NULL;
-        if (job->is_vllms && told.which == ERROR_ADAPTER_EXISTS) /* vLLM has 400 for it */
+        if (job->is_vllms && told.which == ERROR_ADAPTER_EXISTS) /* vLLM answers 400 for it */
             told.which = ERROR_ARGUMENT;
         if (told.which)
             route_fail(job->exchange, &told);
@@ -161,7 +161,7 @@ void control_adapters(struct exchange *exchange) {
         list_adapters(exchange);
 }
 
-/* The name in the path; false: answered already. */
+/* Reads the name in the path; returns false after answering with an error. */
 static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
     struct error error;
     if (route_rest(exchange, "/adapters/", name, NAME_BYTES) && registry_name_is_valid(name))
@@ -245,7 +245,7 @@ void control_vllm_unload(struct exchange *exchange) {
 
 /* ---- the end of service ---- */
 
-/* Answers before the listeners close: what is accepted still runs. */
+/* Answers before the listeners close: accepted requests still run. */
 static void on_drain(struct exchange *exchange, void *made) {
     struct error error;
     double delay = -1, timeout = -1;

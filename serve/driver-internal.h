@@ -1,4 +1,4 @@
-/* The driver as its own files see it. Everything but what stands under the lock is the engine's thread's. */
+/* The driver as its own files see it. The engine's thread owns everything except the fields under the lock. */
 #ifndef CAMBIUM_SERVE_DRIVER_INTERNAL_H
 #define CAMBIUM_SERVE_DRIVER_INTERNAL_H
 
@@ -9,12 +9,12 @@
 struct driver {
     struct driver_options options;
     struct scheduler *scheduler;
-    int64_t calls;            /* that it has */
+    int64_t calls;            /* that it has now */
     struct call_own *changed; /* with news to publish */
-    struct call_own *waiting; /* for adapters, in the order in which they came */
+    struct call_own *waiting; /* calls that wait for adapters, in order of arrival */
     struct driver_change *changes, **last_change;
-    bool adapters_changed, has_room; /* has_room: a call gave adapters back, or a change ended */
-    int64_t holders, gives;          /* calls that have adapters; how often one gave them back */
+    bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
+    int64_t holders, gives;          /* calls that hold adapters; how often one released them */
     int64_t drawn;                   /* tokens of this step */
     int status;                      /* the engine's failure */
     _Atomic uint64_t progress;
@@ -23,41 +23,41 @@ struct driver {
     pthread_cond_t told;
     struct call_own *commands, *last_command;
     struct driver_change *new_changes, **last_new_change;
-    struct driver_name *new_names; /* in any order */
+    struct driver_name *new_names; /* in no particular order */
     bool must_end;
-    bool has_more, has_taken; /* news waits until the loop has taken the last; it has taken some since */
+    bool has_more, has_taken; /* unpublished news waits for the loop to take the last; the loop has taken some since */
     struct driver_stats stats;
     struct metrics_steps steps;
 };
 
 /* ---- driver_call.c ---- */
 
-/* Does what the loop has told of a call. */
+/* Carries out the loop's commands for a call. */
 void driver_do(struct driver *driver, struct call_own *own, unsigned commands);
-/* Tries again with calls that wait for adapters. */
+/* Retries calls that wait for adapters. */
 void driver_retry(struct driver *driver);
-/* The call has news. */
+/* Marks the call as having news. */
 void driver_note(struct driver *driver, struct call_own *own);
-/* The first call that waits and names the adapter, or NULL. */
+/* Returns the first waiting call that names the adapter, or NULL. */
 struct call_own *driver_first_waiting(const struct driver *driver, const char *name);
-/* A call that waits ends with this. */
+/* Ends a waiting call with this error. */
 void driver_fail_one(struct driver *driver, struct call_own *own, const struct error *error);
-/* Calls that wait for the adapter fail with it. */
+/* Ends all calls that wait for the adapter with this error. */
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error);
-/* Behind a step: calls whose last text has ended are done. */
+/* After a step: completes the calls whose last completion has ended. */
 void driver_settle(struct driver *driver);
-/* The engine has failed: calls that wait fail, too. */
+/* After a failure of the engine: fails the waiting calls too. */
 void driver_fail_all(struct driver *driver);
 
 /* ---- driver_change.c ---- */
 
-/* Goes on with the changes of adapters, for a bounded time. Whether there was something to do. */
+/* Continues the changes of adapters for a bounded time. Returns whether there was work. */
 bool driver_go_on(struct driver *driver);
-/* An adapter has waited long for memory: calls that would take more of it let it go first. */
+/* True when an adapter has waited long for memory: calls that would use more of it must let it go first. */
 bool driver_is_starving(const struct driver *driver);
-/* Names that are known from here on. */
+/* Makes names known from here on. */
 void driver_take_names(struct driver *driver, struct driver_name *names);
-/* Posts the list of adapters where it has changed. */
+/* Posts the list of adapters if it has changed. */
 void driver_publish_adapters(struct driver *driver);
 
 #endif

@@ -1,4 +1,4 @@
-/* The engine's thread: takes what was told, steps, publishes, sleeps. */
+/* The engine's thread: takes commands, steps, publishes results, sleeps. */
 #include "driver-internal.h"
 
 #include "base/base.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-static const double beat_seconds = 0.25; /* an idle thread shows by so often that it lives */
+static const double beat_seconds = 0.25; /* how often an idle thread shows that it lives */
 
 int driver_open(const struct driver_options *options, struct driver **out) {
     pthread_condattr_t clock;
@@ -86,7 +86,7 @@ void driver_end(struct driver *driver) {
     pthread_mutex_unlock(&driver->lock);
 }
 
-/* *must_end: and nothing was told. */
+/* Takes the loop's commands. Sets must_end when the driver is told to end and had no commands. */
 static void take_told(struct driver *driver, bool *must_end) {
     pthread_mutex_lock(&driver->lock);
     struct call_own *own = driver->commands;
@@ -115,7 +115,7 @@ static void take_told(struct driver *driver, bool *must_end) {
 
 /* ---- what it tells ---- */
 
-/* Behind its last news the loop may free a call, whatever it has told of it meanwhile. Under the lock. */
+/* After its last news the loop may free a call, whatever commands it has given since. Under the lock. */
 static void forget_told(struct driver *driver, struct call_own *own) {
     struct call_own **at = &driver->commands, *before = NULL;
     own->is_over = true;
@@ -138,7 +138,7 @@ void driver_take_back(struct driver *driver, struct call_own *own) {
     own->is_ended = false;
 }
 
-/* Whether all news went out: where the loop has not taken a call's last news, the next waits in `making`. */
+/* Publishes news. Where the loop has not taken a call's last news, the next waits in `making`. */
 static void publish_calls(struct driver *driver) {
     struct call_own *own = driver->changed;
     struct loop_note *notes = NULL, **last = &notes;
@@ -168,7 +168,7 @@ static void publish_calls(struct driver *driver) {
         }
     }
     *last = NULL;
-    if (notes) /* whose calls may be gone behind this */
+    if (notes) /* the calls may be freed after this */
         loop_post_all(driver->options.loop, notes, last);
     pthread_mutex_lock(&driver->lock);
     driver->has_more = driver->changed != NULL;
@@ -230,7 +230,7 @@ uint64_t driver_progress(const struct driver *driver) {
 
 /* ---- the thread ---- */
 
-/* Until something is told, a deadline passes or a beat is due. */
+/* Sleeps until a command arrives, a deadline passes or a beat is due. */
 static void sleep_until_told(struct driver *driver) {
     double now = clock_seconds(), wait = beat_seconds, deadline = scheduler_next_deadline(driver->scheduler);
     struct timespec until;

@@ -1,7 +1,7 @@
 /* The driver: the engine's thread, between a queue and the scheduler.
  *
- * The loop tells it of calls and of changes of adapters, and is told by news and notes; neither waits for the other.
- * driver.c has the thread's loop and its queue, driver_call.c what becomes of a call, driver_change.c adapters. */
+ * The loop passes it calls and changes of adapters. It answers with news and notes. Neither waits for the other.
+ * driver.c has the thread's loop and its queue, driver_call.c handles calls, and driver_change.c handles adapters. */
 #ifndef CAMBIUM_SERVE_DRIVER_H
 #define CAMBIUM_SERVE_DRIVER_H
 
@@ -16,43 +16,44 @@
 
 enum { ADAPTER_NAME_BYTES = 65, ADAPTER_METHODS_BYTES = 96 };
 
-/* What files say of an adapter beside its image. */
+/* Facts about an adapter from its files, besides its image. */
 struct adapter_facts {
     char methods[ADAPTER_METHODS_BYTES];
     int64_t parameters;
     struct chat_template *chat_template; /* a reference; NULL: none */
 };
 
-/* A change that the engine's thread makes. Its owner has it back when the note runs. */
+/* A change that the engine's thread makes. Its owner gets it back when the note runs. */
 enum change_kind { CHANGE_BRING, CHANGE_LOAD, CHANGE_REPLACE, CHANGE_UNLOAD };
 struct driver_change {
     enum change_kind kind;
     char name[ADAPTER_NAME_BYTES];
-    struct adapter_files files; /* not of an unloading */
+    struct adapter_files files; /* unless it is an unloading */
     struct adapter_facts facts;
     bool is_pinned, in_place;
-    uint64_t if_generation; /* of a bringing: that its files were read for */
-    struct error error;     /* told; one that is set before fails the change, and the calls that wait for it */
-    int status;             /* told: the engine's, with an error of its own; 0 where it was not asked */
-    uint64_t generation;    /* told: that the name has by it; not of an unloading */
-    bool is_moot;           /* told: a bringing that nobody needs any more, or that must read its files again */
-    /* the driver's */
+    uint64_t if_generation; /* for a bringing: the generation for which its files were read */
+    struct error error;     /* result; an error that is set before fails the change and the calls that wait for it */
+    int status;             /* result: the engine's status, with its own error; 0 when the engine was not asked */
+    uint64_t generation;    /* result: the name's new generation; unset after an unloading */
+    bool is_moot;           /* result: the bringing is no longer needed, or must read its files again */
+    /* The driver's: */
     struct driver_change *next;
-    bool is_under_way, is_new, is_aside; /* is_new: the name was added for it; is_aside: until texts have ended */
-    int64_t gives;                       /* of the driver, when it was put aside */
-    double since;                        /* it was put aside for the first time */
-    struct loop_note note;               /* run: the owner's */
+    bool is_under_way, is_new,
+        is_aside;          /* is_new: the name was added for it; is_aside: it waits until completions have ended */
+    int64_t gives;         /* the driver's count when the change was put aside */
+    double since;          /* time when it was first put aside */
+    struct loop_note note; /* `run` is the owner's */
 };
 
-/* A name that calls may have from here on: its owner has it back when the note runs. */
+/* A name that calls may use from here on. Its owner gets it back when the note runs. */
 struct driver_name {
-    struct loop_note note; /* run: the owner's */
+    struct loop_note note; /* `run` is the owner's */
     struct driver_name *next;
     struct server *server; /* the owner's */
     char name[ADAPTER_NAME_BYTES], directory[PATH_MAX];
 };
 
-/* What a name stands for now: a copy for the loop. */
+/* The present meaning of a name: a copy for the loop. */
 struct driver_adapter {
     char name[ADAPTER_NAME_BYTES], digest[PEFT_SHA256_BYTES];
     enum adapter_state state;
@@ -61,7 +62,7 @@ struct driver_adapter {
     int64_t virtual_tokens;
     bool is_pinned;
 };
-/* All of them, posted when they have changed; the receiver frees it. */
+/* The whole list, posted when it has changed; the receiver frees it. */
 struct driver_adapters {
     struct loop_note note;
     struct driver *driver;
@@ -73,7 +74,7 @@ struct driver_adapters {
 
 struct driver_stats {
     struct scheduler_stats scheduler;
-    int64_t deferred; /* texts that wait for their adapters, and are not in the scheduler yet */
+    int64_t deferred; /* completions that wait for their adapters and are not in the scheduler yet */
     int64_t pages, pages_free;
     size_t adapter_bytes;
 };
@@ -86,27 +87,30 @@ struct driver_options {
     struct engine *engine;
     struct adapters *adapters;
     const struct tokenizer *tokenizer;
-    /* all in the loop's thread */
+    /* Called in the loop's thread: */
     void (*on_adapters)(struct server *server, struct driver_adapters *adapters);
-    void (*on_absent)(struct server *server, const char *name); /* a call waits for it: CHANGE_BRING is wanted */
+    void (*on_absent)(struct server *server, const char *name); /* a call waits for it: a CHANGE_BRING is needed */
 };
 
+/* Makes a driver. STATUS_MEMORY. */
 int driver_open(const struct driver_options *options, struct driver **driver);
-/* The engine's thread, until driver_end and the last call, or a failure of the engine. */
+/* Runs the engine's thread until driver_end and the last call, or until the engine fails; returns the engine's status.
+ * driver_close frees the driver; NULL is allowed. */
 int driver_run(struct driver *driver);
 void driver_close(struct driver *driver);
 
-/* Any thread; the loop's. */
+/* Pass commands for a call, and changes, to the driver. The loop's thread. */
 void driver_tell(struct driver *driver, struct call_own *own, unsigned commands);
 void driver_change(struct driver *driver, struct driver_change *change);
-/* Calls that come later may have this name. */
+/* Lets later calls use this name. */
 void driver_know(struct driver *driver, struct driver_name *name);
-/* driver_run returns as soon as there are no calls and no changes. */
+/* Makes driver_run return when no calls and no changes are left. */
 void driver_end(struct driver *driver);
-/* Grows while the thread works or idles: what does not change for long hangs. */
+/* driver_progress grows while the thread works or idles; when it stands still for long, the thread hangs.
+ * driver_read_stats copies the last statistics. */
 uint64_t driver_progress(const struct driver *driver);
 void driver_read_stats(struct driver *driver, struct driver_stats *stats);
-/* The steps since the last call. */
+/* Takes the steps since the last call of this function. */
 void driver_take_steps(struct driver *driver, struct metrics_steps *steps);
 
 #endif

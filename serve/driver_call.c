@@ -1,4 +1,4 @@
-/* A call at the engine: its adapters, its prompts in the scheduler, and what their texts bring. */
+/* A call at the engine: its adapters, its prompts in the scheduler, and the results of its completions. */
 #include "driver-internal.h"
 
 #include "base/base.h"
@@ -29,7 +29,7 @@ static void free_runs(struct call_own *own) {
     own->runs = NULL;
 }
 
-/* Nothing of the call is in the scheduler any more. Its last news is the engine's last look at it. */
+/* Nothing of the call is in the scheduler any more. Its last news is also the engine's last access to it. */
 static void finish(struct driver *driver, struct call_own *own) {
     if (own->has_slot) {
         int status = adapters_give(driver->options.adapters, own->slot);
@@ -66,7 +66,7 @@ static void fail_cancelled(struct call_own *own) {
         fail_with(own, ERROR_CANCELLED, "the request was cancelled");
 }
 
-/* Its texts end; the scheduler says when. */
+/* Cancels its completions; the scheduler reports their end. */
 static void cancel_runs(struct driver *driver, struct call_own *own) {
     own->is_cancelled = true;
     for (int64_t p = 0; own->runs && p < own->call->prompt_count; p++)
@@ -92,7 +92,7 @@ static void on_start(void *context, int64_t cached) {
     driver_note(run->own->driver, run->own);
 }
 
-/* A token with its likeliest ones. */
+/* Reads a token with its likeliest alternatives. */
 static void read_token(struct call_own *own, const struct scheduler_token *token, bool has_logprob,
                        struct call_held *held) {
     *held = (struct call_held){.token = {.id = token->token, .has_logprob = has_logprob, .logprob = token->logprob}};
@@ -108,7 +108,7 @@ static void read_token(struct call_own *own, const struct scheduler_token *token
     }
 }
 
-/* Tokens whose last byte is out travel with the last piece; at the end all of them. */
+/* Moves tokens whose last byte was sent into the last piece; at the end all of them. */
 static int give_held(struct call_own *own, struct call_text *text, bool is_end) {
     int64_t given = 0;
     int status = STATUS_OK;
@@ -121,7 +121,7 @@ static int give_held(struct call_own *own, struct call_text *text, bool is_end) 
     return status;
 }
 
-/* A piece where text or tokens can go. */
+/* Adds a piece when text or tokens can be sent. */
 static int give_piece(struct call_run *run, int64_t choice, size_t begin, bool is_end) {
     struct call_own *own = run->own;
     struct call_text *text = &run->texts[choice];
@@ -158,7 +158,8 @@ static void add_prompt_token(struct call_run *run, const struct scheduler_token 
     driver_note(own->driver, own);
 }
 
-/* The first token of a prompt where nothing predicts it: before all else of the prompt and its texts. */
+/* Adds the first token of a prompt, which nothing predicts, before everything else of the prompt and its
+ * completions. */
 static void add_first_token(struct call_run *run) {
     const struct call_own *own = run->own;
     const struct token_buffer *ids = &own->call->prompts[run->prompt].ids;
@@ -228,7 +229,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     driver_note(own->driver, own);
 }
 
-/* The call's end waits until the step is over: adapters cannot go inside it. */
+/* The call ends only after the step, because adapters cannot be released inside it. */
 static void on_done(void *context) {
     struct call_run *run = context;
     run->is_running = false;
@@ -289,7 +290,7 @@ static int submit(struct driver *driver, struct call_own *own, struct call_run *
     return STATUS_OK;
 }
 
-/* A prompt that has room for a token behind it, or for none where none is asked for. */
+/* Checks that a prompt leaves room for a token after it, or needs none. */
 static int check_length(struct driver *driver, struct call_own *own, const struct token_buffer *ids) {
     const struct ask *ask = &own->call->ask;
     int64_t most = driver->options.server->model.max_model_len, count = (int64_t)ids->count;
@@ -343,13 +344,13 @@ static int take_adapters(struct driver *driver, struct call_own *own) {
     return status;
 }
 
-/* An adapter was loaded or replaced after the chat was rendered, and may have another template. */
+/* True when an adapter was loaded or replaced after the chat was rendered, and may have another template. */
 static bool is_outdated(const struct call_own *own) {
     size_t bytes = (size_t)own->call->ask.adapter_count * sizeof *own->template_generations;
     return own->call->is_chat && memcmp(own->making->generations, own->template_generations, bytes) != 0;
 }
 
-/* Adapters and lengths are right; all prompts into the scheduler, or none. */
+/* Adapters and lengths are valid: puts all prompts into the scheduler, or none. */
 static void start(struct driver *driver, struct call_own *own) {
     struct call *call = own->call;
     int status = take_adapters(driver, own);
@@ -387,7 +388,8 @@ static void tell_absent(struct loop_note *note) {
     free(absent);
 }
 
-/* Asks for the first that is not there; false: all are, or there was no memory to ask with. */
+/* Asks the loop to bring the first adapter that is not in memory. Returns false when all are, or when there was no
+ * memory to ask. */
 static bool ask_for_absent(struct driver *driver, struct call_own *own) {
     const char *names[ASK_MAX_ADAPTERS];
     int count = (int)own->call->ask.adapter_count;
@@ -409,7 +411,8 @@ static bool ask_for_absent(struct driver *driver, struct call_own *own) {
     return true;
 }
 
-/* Where an adapter starves, who names some waits, too: texts end then, and it has its turn. */
+/* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
+ * turn. */
 static bool must_wait(struct driver *driver, struct call_own *own) {
     return ask_for_absent(driver, own) || (own->call->ask.adapter_count && driver_is_starving(driver));
 }
@@ -446,7 +449,7 @@ static void end_waiting(struct driver *driver, struct call_own *own) {
     finish(driver, own);
 }
 
-/* The list is taken off first: who still has to wait goes on it again. */
+/* The list is emptied first; calls that must still wait join it again. */
 static void retry_all(struct driver *driver) {
     struct call_own *own = driver->waiting;
     driver->waiting = NULL;
@@ -467,7 +470,7 @@ void driver_retry(struct driver *driver) {
         }
     }
     bool has_room = driver->has_room;
-    driver->has_room = false; /* who begins and ends at once makes room again */
+    driver->has_room = false; /* calls that begin and end at once make room again */
     if (has_room)
         retry_all(driver);
 }
@@ -512,7 +515,7 @@ static void cancel(struct driver *driver, struct call_own *own) {
 }
 
 void driver_do(struct driver *driver, struct call_own *own, unsigned commands) {
-    if (own->has_begun) /* its client would lose what it has */
+    if (own->has_begun) /* its client would lose what it has received */
         commands &= ~(unsigned)CALL_YIELD;
     bool is_cancelled = (commands & (CALL_CANCEL | CALL_STOP | CALL_YIELD)) != 0;
     if (commands & (CALL_STOP | CALL_YIELD))

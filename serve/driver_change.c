@@ -1,7 +1,7 @@
 /* Changes of adapters at the engine, one after the other, in pieces between steps.
  *
- * A change that fails leaves everything as it was. An adapter that a text waits for and that has no room now is put
- * aside until texts have ended; whoever asked for a change is told at once that there is no room. */
+ * A change that fails leaves everything as it was. An adapter that a call waits for, but that has no room now, is put
+ * aside until completions have ended. A change from a client fails at once when there is no room. */
 #include "driver-internal.h"
 
 #include "base/base.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double patience_seconds = 0.5; /* for which texts may overtake an adapter that waits for memory */
+static const double patience_seconds = 0.5; /* how long completions may overtake an adapter that waits for memory */
 
 static void end_change(struct driver *driver) {
     struct driver_change *change = driver->changes;
@@ -23,7 +23,7 @@ static void end_change(struct driver *driver) {
     driver->has_room = driver->adapters_changed = true;
     if (change->error.which && change->kind == CHANGE_BRING)
         driver_fail_waiting(driver, change->name, &change->error);
-    driver_publish_adapters(driver); /* who asked sees the list as it is now */
+    driver_publish_adapters(driver); /* whoever asked sees the present list */
     loop_post(driver->options.loop, &change->note);
 }
 
@@ -45,7 +45,7 @@ static void fail_change(struct driver *driver, int status) {
     end_change(driver);
 }
 
-/* The last of the list from here on. */
+/* Moves the change to the end of the list. */
 static void rotate(struct driver *driver) {
     struct driver_change *change = driver->changes;
     driver->changes = change->next;
@@ -56,7 +56,7 @@ static void rotate(struct driver *driver) {
     driver->last_change = &change->next;
 }
 
-/* A loading's name: a new one, or one that was never loaded. false: the change has ended. */
+/* Prepares the name of a load: a new name, or one that was never loaded. Returns false when the change has ended. */
 static bool prepare_load(struct driver *driver, struct driver_change *change, enum adapter_change *how) {
     struct adapter_view view;
     bool is_known = adapters_find(driver->options.adapters, change->name, &view);
@@ -71,7 +71,7 @@ static bool prepare_load(struct driver *driver, struct driver_change *change, en
         *how = ADAPTER_REPLACE;
         change->is_pinned |= view.is_pinned;
     } else if (is_known && strcmp(view.directory, change->files.bytes.directory)) {
-        *how = ADAPTER_REPLACE; /* a first generation from elsewhere */
+        *how = ADAPTER_REPLACE; /* a first generation from another directory */
     } else if (!is_known) {
         int status = adapters_add(driver->options.adapters, change->name, change->files.bytes.directory);
         change->is_new = !status;
@@ -101,7 +101,8 @@ static bool prepare_replace(struct driver *driver, struct driver_change *change)
     return true;
 }
 
-/* A bringing may have waited while its name was brought, replaced or unloaded. false: the change has ended. */
+/* While a bringing waited, its name may have been brought, replaced or unloaded. Returns false when the change has
+ * ended. */
 static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     const char *names[ASK_MAX_ADAPTERS];
     const struct call_own *first = driver_first_waiting(driver, change->name);
@@ -111,7 +112,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
                                  (view.state == ADAPTER_RESIDENT || view.generation != change->if_generation));
     if (change->is_moot) {
         change->error = (struct error){0};
-        end_change(driver); /* whoever still waits for it asks again */
+        end_change(driver); /* calls that still wait for it ask again */
         return false;
     }
     for (int i = 0; i < count; i++)
@@ -120,8 +121,9 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     return true;
 }
 
-/* There is no room. Beside texts it waits. Without them its first call may have others that are in the way: all begin
- * again side by side, and where that does not do, the call fails, and whoever is content with less asks again. */
+/* There is no room. While completions run, the change waits. Without them, other adapters of its first call may be in
+ * the way: then all begin again side by side. If that does not help, the call fails, and calls that need less ask
+ * again. */
 static void put_aside(struct driver *driver, struct driver_change *change) {
     struct call_own *first = driver_first_waiting(driver, change->name);
     change->is_aside = driver->holders > 0;
@@ -200,7 +202,7 @@ static void go_on_change(struct driver *driver) {
         end_change(driver);
 }
 
-/* Its files could not be read. */
+/* Ends a change whose files could not be read. */
 static void end_failed(struct driver *driver) {
     struct driver_change *change = driver->changes;
     if (change->kind != CHANGE_BRING || prepare_bring(driver, change))
@@ -233,7 +235,7 @@ bool driver_go_on(struct driver *driver) {
 void driver_take_names(struct driver *driver, struct driver_name *names) {
     for (const struct driver_name *name = names; name; name = name->next)
         if (adapters_add(driver->options.adapters, name->name, name->directory))
-            log_warning("%s", status_text()); /* requests that name it are told that there is none */
+            log_warning("%s", status_text()); /* requests that name it are told that it does not exist */
     driver->adapters_changed |= names != NULL;
     if (names)
         driver_publish_adapters(driver);
@@ -268,7 +270,7 @@ void driver_publish_adapters(struct driver *driver) {
         count++;
     struct driver_adapters *list = malloc(sizeof *list + (size_t)count * sizeof *list->items);
     if (!list)
-        return; /* again behind the next step */
+        return; /* again after the next step */
     *list = (struct driver_adapters){.note = {.run = deliver}, .driver = driver, .count = count};
     for (int i = 0; adapters_at(driver->options.adapters, i, &view); i++)
         list->items[i] = copy_view(&view);

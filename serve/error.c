@@ -64,7 +64,8 @@ static bool begins_word(const char *text, const char *at) {
     return at == text || strchr(" '\"([=:,", at[-1]);
 }
 
-/* How much of the path at `at` goes: the root and its slash, or all before an absolute path's last name. */
+/* Returns how many bytes of the path at `at` are removed: the root and its slash, or everything before an absolute
+ * path's last name. */
 static size_t hidden_length(const char *at, const char *root) {
     size_t length = root ? strlen(root) : 0, whole = strcspn(at, " '\":,)]");
     while (length > 1 && root[length - 1] == '/')
@@ -91,7 +92,7 @@ void error_hide_paths(struct error *error, const char *root) {
 
 /* ---- JSON ---- */
 
-/* Texts may repeat what a client sent, cut anywhere. */
+/* Texts may repeat a client's bytes, cut at any place. */
 static void add_string(struct strbuf *out, const char *text) {
     struct strbuf mended = STRBUF_INIT;
     utf8_add_repaired(&mended, text, strlen(text));

@@ -1,5 +1,5 @@
-/* What can go wrong with a request, as both protocols say it: a row for each case has the status of HTTP, `type` and
- * `code` of the body, and the status of gRPC. */
+/* Everything that can go wrong with a request, for both protocols. One row per case gives the HTTP status, `type` and
+ * `code` of the body, and the gRPC status. */
 #ifndef CAMBIUM_SERVE_ERROR_H
 #define CAMBIUM_SERVE_ERROR_H
 
@@ -10,7 +10,7 @@ struct strbuf;
 enum error_case {
     ERROR_NONE,
     ERROR_ARGUMENT,       /* 400, with the field's name in `param` */
-    ERROR_CONTEXT_LENGTH, /* more tokens than the context has */
+    ERROR_CONTEXT_LENGTH, /* the context has fewer tokens */
     ERROR_KEY,            /* 401 */
     ERROR_PERMISSION,     /* 403 */
     ERROR_MODEL_NOT_FOUND,
@@ -22,15 +22,15 @@ enum error_case {
     ERROR_BODY_SIZE,       /* 413 */
     ERROR_HEADER_SIZE,     /* 431 */
     ERROR_MEDIA_TYPE,      /* 415 */
-    ERROR_ADAPTER_INVALID, /* 422, with the loader's line */
-    ERROR_HOST,            /* 421: Host is no name of this server */
-    ERROR_OVERLOADED,      /* 429, try again */
-    ERROR_SLOW_READER,     /* the client does not read its answer */
+    ERROR_ADAPTER_INVALID, /* 422, with the loader's message */
+    ERROR_HOST,            /* 421: Host is not a name of this server */
+    ERROR_OVERLOADED,      /* 429: retry later */
+    ERROR_SLOW_READER,     /* the client does not read the answer */
     ERROR_DRAINING,        /* 503 */
     ERROR_ENGINE_FAILED,   /* 503 */
     ERROR_DEADLINE,        /* 504 */
     ERROR_ADAPTER_MEMORY,  /* 507 */
-    ERROR_CANCELLED,       /* the client has left; nobody reads it */
+    ERROR_CANCELLED,       /* the client has left; nobody reads this */
     ERROR_INTERNAL,        /* 500 */
     ERROR_COUNT
 };
@@ -38,23 +38,24 @@ enum error_case {
 struct error_row {
     int http;
     const char *type, *code; /* code NULL: null */
-    int grpc;                /* status code */
+    int grpc;                /* gRPC's status code */
 };
+/* Returns the row of a case. */
 const struct error_row *error_row(enum error_case which);
 
 struct error {
     enum error_case which;
-    char param[64];     /* the field's name; "" where there is none */
-    char text[1024];    /* one line for the client; no names from within */
-    int retry_after_ms; /* 0: nothing is said */
+    char param[64];     /* the field's name; "": none */
+    char text[1024];    /* one line for the client, without internal names */
+    int retry_after_ms; /* 0: not sent */
 };
-/* Sets it; printf form. `param` may be NULL. */
+/* Sets the error; printf form. `param` may be NULL. */
 void error_set(struct error *error, enum error_case which, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* From the thread's status text. */
+/* The same, with the thread's status text. */
 void error_of_status(struct error *error, enum error_case which, const char *param);
-/* Takes absolute paths out of the text: of those below `root` (NULL: none) what stands below it stays, of others the
- * last name. */
+/* Removes absolute paths from the text. A path below `root` (NULL: none) keeps the part below it; any other path keeps
+ * its last name. */
 void error_hide_paths(struct error *error, const char *root);
 /* Appends {"error":{"message","type","param","code"}}. */
 void error_add_json(const struct error *error, struct strbuf *out);

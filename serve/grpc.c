@@ -1,5 +1,5 @@
-/* What all methods of gRPC have in common. A call is freed when its exchange closes; its method hears of the end then,
- * or before, when the deadline comes. */
+/* The common part of all gRPC methods. A call is freed when its exchange closes. Its method is told of the end then, or
+ * earlier when the deadline passes. */
 #include "grpc.h"
 
 #include "grpc_details.h"
@@ -19,14 +19,14 @@ struct grpc_call {
     struct exchange *exchange;
     const struct grpc_method *method;
     struct grpc_frames frames;
-    size_t counted;               /* bytes of frames.message in the server's bound */
-    struct grpc_reading *reading; /* that is under way */
-    ProtobufCMessage *message;    /* of a method that takes one */
-    struct strbuf answer;         /* of a method that needs nothing else */
-    bool has_message;             /* it has come, and is read or being read */
+    size_t counted;               /* bytes of frames.message that count in the server's limit */
+    struct grpc_reading *reading; /* in progress */
+    ProtobufCMessage *message;    /* for a method that takes one message */
+    struct strbuf answer;         /* for a method that needs only the model */
+    bool has_message;             /* it has arrived, and is read or being read */
     bool is_whole;                /* the request */
     bool has_begun, is_finished;
-    bool is_given; /* the method has had a message and was not closed */
+    bool is_given; /* the method got a message and was not closed */
     void *context; /* the method's */
     struct event *timer;
     double deadline;
@@ -62,16 +62,16 @@ bool grpc_is_full(const struct grpc_call *call) {
 static const struct field content_type = {
     .name = "content-type", .value = "application/grpc", .name_length = 12, .value_length = 16};
 
-/* Clients take 8 KiB of head and trailers: a message may have half of them, and details what is left beside the other
- * fields. */
-enum { SHORT_MESSAGE = 512 /* with its prefix: needs no memory of its own */ };
+/* Clients accept 8 KiB of header and trailers. A message may take half of that; details get what the other fields
+ * leave. */
+enum { SHORT_MESSAGE = 512 /* with its prefix: needs no allocation */ };
 enum { MAX_FIELD_BYTES = 8192, MAX_MESSAGE_FIELD = 4096, MAX_OTHER_FIELDS = 1536, MAX_TRAILERS = 16 };
 
 static bool is_plain(unsigned char c) {
     return c >= 0x20 && c <= 0x7e && c != '%';
 }
 
-/* Appends what clients read of a text: characters that are none are repaired, and what would be too long is cut. */
+/* Appends the readable form of a text: invalid characters are repaired, and a long text is cut. */
 static void add_readable(struct strbuf *out, const char *text) {
     struct strbuf repaired = STRBUF_INIT;
     size_t encoded = 0;
@@ -100,7 +100,7 @@ void grpc_add_message(struct strbuf *out, const char *text) {
     strbuf_free(&readable);
 }
 
-/* The fields of an end; without the memory for a text, it has none. */
+/* Sets the fields of an end. Without memory the text is omitted. */
 static size_t set_end(struct field *fields, struct strbuf *message, int status, const char *text) {
     static const char *const numbers[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
                                           "9", "10", "11", "12", "13", "14", "15", "16"};
@@ -114,7 +114,7 @@ static size_t set_end(struct field *fields, struct strbuf *message, int status, 
     return count;
 }
 
-/* An answer of nothing but its end: one HEADERS frame. */
+/* Sends an answer that consists of its end alone: one HEADERS frame. */
 static void answer_end_alone(struct exchange *exchange, const struct field *trailers, size_t count) {
     struct field fields[MAX_TRAILERS + 1] = {content_type};
     memcpy(fields + 1, trailers, count * sizeof *trailers);
@@ -122,7 +122,7 @@ static void answer_end_alone(struct exchange *exchange, const struct field *trai
         exchange_end(exchange, NULL, 0);
 }
 
-/* The fields of a failed call's end, and what they point to. */
+/* The fields of a failed call's end, and the memory they point to. */
 struct end {
     struct field fields[MAX_TRAILERS];
     size_t count;
@@ -130,7 +130,7 @@ struct end {
     struct strbuf message, details;
 };
 
-/* Without the memory for details, there are none. */
+/* Without memory the details are omitted. */
 static void set_details(struct end *end, const struct error *error, const char *text) {
     struct strbuf readable = STRBUF_INIT;
     add_readable(&readable, text);
@@ -177,7 +177,7 @@ void grpc_fail(struct exchange *exchange, const struct error *error) {
     fail_with(exchange, error, NULL);
 }
 
-/* grpc_fail of what the router let through. */
+/* Does grpc_fail for a request that the router let through. */
 static void refuse(struct exchange *exchange, const struct error *error, const struct field *more) {
     metrics_rejected(exchange->request->server->metrics, error->which);
     fail_with(exchange, error, more);
@@ -193,7 +193,7 @@ void grpc_begin_answer(struct grpc_call *call, const struct field *fields, size_
     exchange_begin(call->exchange, 200, all, count + 1, -1);
 }
 
-/* Whatever it does later, the deadline is no matter any more. */
+/* From here on the deadline no longer applies. */
 static void set_finished(struct grpc_call *call) {
     call->is_finished = true;
     if (call->timer)
@@ -327,7 +327,7 @@ static void fail_frame(struct grpc_call *call, enum grpc_frame frame) {
     grpc_finish(call, &error);
 }
 
-/* The gathered part of a message counts in the bound of all bodies. */
+/* Counts the gathered part of a message in the limit of all bodies. */
 static bool count_bytes(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
     struct gathered *gathered = &exchange->request->server->gathered;
@@ -353,7 +353,7 @@ static void fail_count(struct grpc_call *call, const char *text) {
     grpc_finish(call, &error);
 }
 
-/* Hands the message to the method, or sends what was made of it. */
+/* Passes the message to the method, or sends the answer that was made. */
 static void give(struct grpc_call *call) {
     call->is_given = true;
     if (!call->method->answer) {
@@ -368,7 +368,7 @@ static void give_back(struct server *server, struct grpc_call *call) {
     call->counted = 0;
 }
 
-/* The message of a method that takes one is read. */
+/* The message of a method that takes one was read. */
 static void on_read(void *context, struct grpc_reading *reading) {
     struct grpc_call *call = context;
     if (!call)
@@ -399,7 +399,7 @@ static struct grpc_reading *new_reading(struct grpc_call *call) {
                                  .owner = request_owner(exchange),
                                  .on_done = on_read,
                                  .context = call};
-    call->frames.message = STRBUF_INIT; /* the reading's */
+    call->frames.message = STRBUF_INIT; /* owned by the reading now */
     grpc_frames_next(&call->frames);
     struct grpc_reading *reading = grpc_reading_new(&asked);
     if (!reading)
@@ -414,7 +414,7 @@ static void read_only_message(struct grpc_call *call) {
         grpc_reading_start(call->reading);
 }
 
-/* One of many: at once. */
+/* One of many messages is read at once. */
 static void on_read_one(void *context, struct grpc_reading *reading) {
     struct grpc_call *call = context;
     if (reading->error.which) {
@@ -425,7 +425,7 @@ static void on_read_one(void *context, struct grpc_reading *reading) {
     call->method->on_message(call, reading->message);
 }
 
-/* A client that sends and does not read is not answered for ever. */
+/* A client that sends without reading is refused after a while. */
 static void give_one_of_many(struct grpc_call *call) {
     struct error error;
     if (grpc_is_full(call)) {
@@ -535,7 +535,7 @@ bool grpc_read_timeout(const char *text, double *seconds) {
     return false;
 }
 
-/* The method lets go of what it has at once: the status may wait for a client that does not read. */
+/* The method releases everything at once, because the status may wait for a client that does not read. */
 static void on_deadline(evutil_socket_t none, short what, void *context) {
     struct grpc_call *call = context;
     struct error error;
@@ -546,7 +546,7 @@ static void on_deadline(evutil_socket_t none, short what, void *context) {
     grpc_finish(call, &error);
 }
 
-/* Of the request's head; false: it is refused. */
+/* Sets the deadline of the request's header. Returns false when the request was refused. */
 static bool arm(struct grpc_call *call) {
     struct exchange *exchange = call->exchange;
     const char *text = exchange_field(exchange, "grpc-timeout");
@@ -589,7 +589,7 @@ static const struct grpc_method *find_method(const struct exchange *exchange,
     return NULL;
 }
 
-/* What HTTP itself is asked to say; false: it was said. */
+/* Answers faults of HTTP in HTTP's own terms. Returns false when it has answered. */
 static bool check_http(struct exchange *exchange) {
     const struct exchange_head *head = &exchange->head;
     const char *type = exchange_field(exchange, "content-type");
@@ -608,7 +608,7 @@ static bool check_http(struct exchange *exchange) {
     return false;
 }
 
-/* Encodings of messages; false: it is refused. */
+/* Checks the encoding of messages. Returns false when the request was refused. */
 static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     static const struct field ours = {
         .name = "grpc-accept-encoding", .value = "identity,gzip", .name_length = 20, .value_length = 13};
@@ -628,7 +628,7 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     return false;
 }
 
-/* One of many is read on the loop's thread, and no method of that kind needs a long one. */
+/* One of many messages is read on the loop's thread; no method of that kind needs a long one. */
 static uint64_t message_limit(const struct exchange *exchange, const struct grpc_method *method) {
     enum { ONE_OF_MANY = 1 << 20 };
     uint64_t most = (uint64_t)exchange->request->server->options->limits.body_bytes;

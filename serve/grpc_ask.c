@@ -1,4 +1,4 @@
-/* What a message of gRPC asks of the model, as a call. Ranges are those of every protocol (infer/ask.h). */
+/* Turns a message of gRPC into a call. Ranges are the same for every protocol (infer/ask.h). */
 #include "grpc-internal.h"
 
 #include "registry.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What Generate and Score have alike. */
+/* The common part of Generate and Score. */
 struct input {
     const char *model;
     char *const *adapters;
@@ -116,7 +116,7 @@ static bool set_numbers(struct ask *ask, const struct number *rows, size_t count
     return true;
 }
 
-/* An id that no vocabulary has stays one that none has. */
+/* An id outside every vocabulary stays outside. */
 static int32_t id_of(uint32_t id) {
     return id > INT32_MAX ? INT32_MAX : (int32_t)id;
 }
@@ -222,7 +222,7 @@ struct call *grpc_ask_generate(struct grpc_call *call, const Cambium__V1__Genera
     return give(call, made, is_right, &error);
 }
 
-/* The tokens of the prompt alone: a request for none behind it. */
+/* Only the prompt's tokens are needed: the request generates none. */
 struct call *grpc_ask_score(struct grpc_call *call, const Cambium__V1__ScoreRequest *asked) {
     const struct input input = {
         .model = asked->model,

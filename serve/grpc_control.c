@@ -1,4 +1,4 @@
-/* The Control service: adapters, and the end. On the control listener alone. */
+/* The Control service: adapters, and the end of service. Only on the control listener. */
 #include "grpc-internal.h"
 
 #include "registry.h"
@@ -38,7 +38,7 @@ static void adapter_fill(struct adapter *adapter, const struct registry_adapter 
 
 /* ---- changes ---- */
 
-/* It outlives its call where the client leaves first: a change that was begun is made. */
+/* A change outlives its call when the client leaves first: a change that has begun is completed. */
 struct change {
     struct grpc_call *call; /* NULL: nobody waits */
     enum registry_change_kind kind;

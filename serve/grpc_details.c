@@ -1,4 +1,4 @@
-/* The details of errors, as stock clients of gRPC know them (proto/google/rpc). */
+/* The details of errors, in the form that stock clients of gRPC know (proto/google/rpc). */
 #include "grpc_details.h"
 
 #include "error.h"
@@ -12,7 +12,8 @@
 #include <ctype.h>
 #include <string.h>
 
-/* ErrorInfo first: programs decide by it. BadRequest last: it is the longest, and repeats the message. */
+/* ErrorInfo comes first, because programs decide by it. BadRequest comes last, because it is the longest and repeats
+ * the message. */
 enum { MAX_DETAILS = 3 };
 
 struct details {
@@ -30,7 +31,7 @@ static void add_packed(struct strbuf *out, const ProtobufCMessage *message) {
     out->length += protobuf_c_message_pack(message, (uint8_t *)out->data + out->length);
 }
 
-/* Without padding, as metadata goes out. */
+/* Without padding, as metadata is sent. */
 static size_t base64_length(size_t length) {
     return (length * 4 + 2) / 3;
 }
@@ -41,7 +42,7 @@ static void add_base64(struct strbuf *out, const struct strbuf *bytes) {
     unsigned group = 0;
     int bits = 0;
     for (size_t i = 0; i < bytes->length; i++) {
-        group = (group << 8 | at[i]) & 0xffff; /* at most four bits wait */
+        group = (group << 8 | at[i]) & 0xffff; /* at most four bits are pending */
         for (bits += 8; bits >= 6; bits -= 6)
             strbuf_add_char(out, digits[group >> (bits - 6) & 63]);
     }
@@ -61,7 +62,7 @@ static void add_detail(struct details *details, const char *type_url, const Prot
     details->list[i] = &details->any[i];
 }
 
-/* The `code` of HTTP's body, spelled as reasons are. */
+/* The `code` of HTTP's body, spelled like gRPC's reasons. */
 static void add_error_info(struct details *details, const struct error_row *row) {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;
     Google__Rpc__ErrorInfo__MetadataEntry type = GOOGLE__RPC__ERROR_INFO__METADATA_ENTRY__INIT, *entries[] = {&type};
@@ -92,7 +93,7 @@ static void add_retry_info(struct details *details, int milliseconds) {
     add_detail(details, "type.googleapis.com/google.rpc.RetryInfo", &info.base);
 }
 
-/* Names and texts may repeat what a client sent, cut anywhere. */
+/* Names and texts may repeat a client's bytes, cut at any place. */
 static void add_bad_request(struct details *details, const struct error *error) {
     Google__Rpc__BadRequest bad = GOOGLE__RPC__BAD_REQUEST__INIT;
     Google__Rpc__BadRequest__FieldViolation violation = GOOGLE__RPC__BAD_REQUEST__FIELD_VIOLATION__INIT,
@@ -125,7 +126,7 @@ void grpc_add_details(struct strbuf *out, const struct error *error, const char 
     status.details = details.list;
     for (status.n_details = 0; status.n_details < details.count; status.n_details++)
         if (details.packed[status.n_details].failed)
-            break; /* what there is memory for */
+            break; /* as much as memory allows */
     while (status.n_details && base64_length(protobuf_c_message_get_packed_size(&status.base)) > room)
         status.n_details--;
     if (base64_length(protobuf_c_message_get_packed_size(&status.base)) <= room) {

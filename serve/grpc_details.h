@@ -1,5 +1,5 @@
-/* What a failed call tells programs beside its status: the field grpc-status-details-bin, a google.rpc.Status in
- * base64. Its details are ErrorInfo, RetryInfo and BadRequest, each where an error has what it tells. */
+/* Machine-readable details of a failed call: the field grpc-status-details-bin, a google.rpc.Status in base64. It
+ * contains ErrorInfo, RetryInfo and BadRequest, as far as the error has their data. */
 #ifndef CAMBIUM_SERVE_GRPC_DETAILS_H
 #define CAMBIUM_SERVE_GRPC_DETAILS_H
 
@@ -8,8 +8,8 @@
 struct error;
 struct strbuf;
 
-/* Appends the field's value. `message` is what grpc-message says, in UTF-8: clients compare the two. In more than
- * `room` bytes the last details are left out, then the field: nothing is appended. */
+/* Appends the field's value. `message` is the text of grpc-message in UTF-8; clients compare the two. When `room` bytes
+ * are too few, the last details are dropped, then the whole field. */
 void grpc_add_details(struct strbuf *out, const struct error *error, const char *message, size_t room);
 
 #endif

@@ -1,4 +1,4 @@
-/* The prefix, byte by byte, and what is packed. */
+/* Reads the prefix byte by byte, and unpacks messages. */
 #include "grpc_frames.h"
 
 #include "gunzip.h"
@@ -69,7 +69,7 @@ bool grpc_frames_is_packed(const struct grpc_frames *frames) {
 
 void grpc_frames_next(struct grpc_frames *frames) {
     frames->prefix_length = 0;
-    strbuf_free(&frames->message); /* a large one is not kept for the small ones behind it */
+    strbuf_free(&frames->message); /* does not keep a large message's memory for small ones */
 }
 
 bool grpc_frames_are_whole(const struct grpc_frames *frames) {

@@ -1,6 +1,6 @@
-/* What becomes of a call, as messages of gRPC: streamed, whole, or the prompt's log-probabilities alone. A prompt's
- * tokens, and those of an answer that goes out whole, are kept until their message goes out. A long answer that goes
- * out whole is built on a worker. */
+/* Sends a call's results as gRPC messages: streamed, whole, or only the prompt's log-probabilities. The prompt's
+ * tokens, and those of an answer that is sent whole, are kept until their message is sent. A long answer that is sent
+ * whole is built on a worker. */
 #include "grpc-internal.h"
 
 #include "driver.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One text of an answer that goes out whole. */
+/* One completion of an answer that is sent whole. */
 struct choice {
     struct strbuf text;
     struct kept_tokens kept;
@@ -27,16 +27,16 @@ struct choice {
 enum kind { STREAMED, WHOLE, SCORE };
 
 struct generation {
-    struct grpc_call *call; /* NULL: its exchange has closed while the answer was being built */
+    struct grpc_call *call; /* NULL: its exchange closed while the answer was being built */
     struct call *asked;
-    char id[REQUEST_ID_BYTES], adapters[ASK_MAX_ADAPTERS][ADAPTER_NAME_BYTES]; /* that `asked` points to */
+    char id[REQUEST_ID_BYTES], adapters[ASK_MAX_ADAPTERS][ADAPTER_NAME_BYTES]; /* `asked` points to these */
     enum kind kind;
-    bool has_started; /* streamed: Started has gone out */
+    bool has_started; /* streamed: Started was sent */
     struct kept_tokens prompt;
-    struct choice *choices; /* [choice_count] of a whole answer */
+    struct choice *choices; /* [choice_count] for an answer that is sent whole */
     int64_t choice_count;
-    size_t bytes; /* that an answer that goes out whole will have, at least */
-    /* such an answer while it is built, on a worker where it is long */
+    size_t bytes; /* the least size of an answer that is sent whole */
+    /* An answer that is sent whole, while it is built, on a worker when it is long: */
     bool is_building;
     struct worker_job building;
     struct loop_note built;
@@ -118,9 +118,9 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 
 /* ---- what is kept ---- */
 
-/* What cannot go out in one message is not kept until the end. */
+/* Fails early when the answer can no longer fit one message. */
 static bool has_room(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
-    enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and the length of both */
+    enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and both lengths */
     bool has_logprobs = piece->choice < 0 || generation->asked->ask.logprobs >= 0;
     struct error error;
     generation->bytes += piece->length + (size_t)piece->token_count;
@@ -176,7 +176,7 @@ static void send_finished(struct generation *generation, const struct call_end *
     grpc_send(generation->call, &answer.base);
 }
 
-/* Started waits for the prompt's log-probabilities where they are wanted, which come before the first text. */
+/* When the prompt's log-probabilities are requested, Started waits for them; they come before the first text. */
 static int stream_news(struct generation *generation, const struct call_news *news) {
     if (news->is_accepted)
         grpc_begin_answer(generation->call, NULL, 0);
@@ -350,7 +350,7 @@ static void answer(struct generation *generation) {
 
 /* ---- calls ---- */
 
-/* What every protocol calls the prompt is the input here. */
+/* The field that other protocols call the prompt is called input here. */
 static void fail(struct generation *generation, struct error error) {
     if (!strcmp(error.param, "prompt"))
         snprintf(error.param, sizeof error.param, "input");
@@ -375,7 +375,7 @@ static void on_news(struct call *asked, const struct call_news *news) {
         answer(generation);
 }
 
-/* `why` as call_free has it. */
+/* `why`: see call_free. */
 static void free_generation(struct generation *generation, enum error_case why) {
     call_free(generation->asked, why);
     for (int64_t i = 0; i < generation->choice_count; i++) {
@@ -396,7 +396,7 @@ void grpc_generate_close(struct grpc_call *call) {
         free_generation(generation, request_error(grpc_exchange(call)));
 }
 
-/* The answer may be built when the exchange and its message are gone. */
+/* The answer may be built after the exchange and its message have been freed. */
 static void keep_texts(struct generation *generation) {
     struct call *asked = generation->asked;
     snprintf(generation->id, sizeof generation->id, "%s", asked->id);

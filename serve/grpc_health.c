@@ -1,5 +1,5 @@
-/* grpc.health.v1: Check, Watch and List, for clients without a key. Readiness depends on the time, too, so that those
- * who watch it look again and again. */
+/* grpc.health.v1: Check, Watch and List, for clients without a key. Readiness also depends on the time, so Watch checks
+ * it again and again. */
 #include "grpc-internal.h"
 
 #include "grpc/health/v1/health.pb-c.h"
@@ -12,7 +12,7 @@
 
 enum { WATCH_MS = 250 };
 
-/* Whether `name` is one of the services here, or the whole server. */
+/* True when `name` is a service here, or means the whole server. */
 static bool is_known(const struct grpc_call *call, const char *name) {
     size_t count;
     const struct grpc_service *const *services = grpc_services(&count);

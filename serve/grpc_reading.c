@@ -1,4 +1,4 @@
-/* A worker, or the loop, unpacks the bytes of a message here. */
+/* Unpacks the bytes of a message, on a worker or on the loop. */
 #include "grpc_reading.h"
 
 #include "grpc_frames.h"

@@ -1,7 +1,7 @@
-/* Server reflection: what there is to ask, for clients without .proto files. v1 and v1alpha have the same messages.
+/* Server reflection: describes the services to clients without .proto files. v1 and v1alpha have the same messages.
  *
- * The build keeps the descriptors of all files in one set (google.protobuf.FileDescriptorSet), whose entries go out as
- * they are. The set is small: a name is found by walking it. */
+ * The build stores the descriptors of all files in one set (google.protobuf.FileDescriptorSet); its entries are sent
+ * unchanged. The set is small: names are found by walking it. */
 #include "grpc-internal.h"
 
 #include "grpc/reflection/v1/reflection.pb-c.h"
@@ -36,7 +36,7 @@ static struct span span_of(const struct proto_field *field) {
     return (struct span){.bytes = field->bytes, .length = field->length};
 }
 
-/* The first field of a number: names and packages are such. */
+/* Finds the first field with a number; names and packages are such fields. */
 static struct span find(struct span message, uint32_t number) {
     struct proto_field field;
     while (next_field(&message, &field))
@@ -45,7 +45,7 @@ static struct span find(struct span message, uint32_t number) {
     return (struct span){.bytes = (const unsigned char *)"", .length = 0};
 }
 
-/* Takes the name at the front of a path, and the dot behind it. */
+/* Takes the name at the front of a path, and the dot after it. */
 static bool take_name(const char **path, struct span name) {
     if (strncmp(*path, (const char *)name.bytes, name.length) || !name.length)
         return false;
@@ -56,7 +56,7 @@ static bool take_name(const char **path, struct span name) {
     return true;
 }
 
-/* Numbers of fields in descriptor.proto. */
+/* Field numbers in descriptor.proto. */
 enum {
     FILE_NAME = 1,
     FILE_PACKAGE = 2,
@@ -69,7 +69,7 @@ enum {
     SERVICE_METHOD = 2
 };
 
-/* Whether what is called `path` stands in this message, service or enum, whose own name it begins with. */
+/* True when `path` is inside this message, service or enum, whose own name it begins with. */
 static bool has_inside(struct span entry, uint32_t number, bool is_message, const char *path, int depth) {
     struct proto_field field;
     if (!take_name(&path, find(entry, 1)))
@@ -99,7 +99,7 @@ static bool file_has(struct span file, const char *symbol) {
     return false;
 }
 
-/* The descriptor of the file of this name, or with this symbol. */
+/* Finds the descriptor of the file with this name, or with this symbol. */
 static bool find_file(const char *name, const char *symbol, struct span *file) {
     struct span rest = {.bytes = descriptors, .length = sizeof descriptors};
     struct proto_field field;
@@ -155,12 +155,12 @@ static void fill_extensions(struct answer *answer, const char *type) {
     answer->message.message_response_case =
         GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ALL_EXTENSION_NUMBERS_RESPONSE;
     answer->message.all_extension_numbers_response = &answer->extensions;
-    answer->extensions.base_type_name = (char *)type; /* and no numbers: proto3 has no extensions */
+    answer->extensions.base_type_name = (char *)type; /* without numbers: proto3 has no extensions */
 }
 
 enum { MAX_SERVICES = 16 };
 
-/* Those of the listener. */
+/* Lists the services of the listener. */
 static void fill_list(const struct grpc_call *call, struct answer *answer, Grpc__Reflection__V1__ServiceResponse *names,
                       Grpc__Reflection__V1__ServiceResponse **name_list) {
     size_t count;
@@ -179,7 +179,7 @@ static void fill_list(const struct grpc_call *call, struct answer *answer, Grpc_
     answer->list.service = name_list;
 }
 
-/* What is not found is an answer, and no end. */
+/* A symbol that is not found is an answer; the stream continues. */
 static void on_message(struct grpc_call *call, const ProtobufCMessage *message) {
     const reflection_request *asked = (const reflection_request *)message;
     Grpc__Reflection__V1__ServiceResponse names[MAX_SERVICES], *name_list[MAX_SERVICES];

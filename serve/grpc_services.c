@@ -1,4 +1,4 @@
-/* The services that this server has. */
+/* The list of this server's services. */
 #include "grpc-internal.h"
 
 #include "route.h"

@@ -1,4 +1,4 @@
-/* Texts and tokens in messages; Tokenize, Detokenize, ServerInfo. */
+/* Texts and tokens in messages; the methods Tokenize, Detokenize and ServerInfo. */
 #include "grpc-internal.h"
 
 #include "route.h"
@@ -57,8 +57,8 @@ void grpc_token_list_free(struct grpc_token_list *list) {
     *list = (struct grpc_token_list){0};
 }
 
-/* protobuf-c knows a string's length by its NUL. What it does not know of a message it writes as it is: there the
- * string stands with the length before it. */
+/* protobuf-c ends a string at its NUL, but writes unknown fields unchanged. A string with a NUL is therefore stored as
+ * an unknown field, with its length before it. */
 int grpc_text_set(struct grpc_text *text, ProtobufCMessage *message, char **member, uint32_t number, const void *bytes,
                   size_t length) {
     *text = (struct grpc_text){0};
@@ -124,7 +124,7 @@ bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *me
 
 /* ---- Detokenize ---- */
 
-/* A short list can be a long text: it ends where no message could hold it. */
+/* A short list of ids can be a long text: stop when no message could hold it. */
 static int add_texts(const struct server *server, const Cambium__V1__DetokenizeRequest *asked, struct strbuf *out) {
     for (size_t i = 0; i < asked->n_ids && out->length <= GRPC_MAX_MESSAGE; i++) {
         size_t length = 0;

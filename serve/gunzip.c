@@ -1,4 +1,4 @@
-/* zlib, a piece at a time. */
+/* zlib, one piece at a time. */
 #include "gunzip.h"
 
 #include <zlib.h>
@@ -22,12 +22,12 @@ static enum gunzip unpack(z_stream *stream, struct strbuf *out, uint64_t limit) 
         if (result == Z_STREAM_END)
             return stream->avail_in ? GUNZIP_BAD : GUNZIP_WHOLE;
         if (!made && !stream->avail_in)
-            return GUNZIP_BAD; /* it breaks off */
+            return GUNZIP_BAD; /* the data end early */
     }
 }
 
 enum gunzip gunzip(const void *bytes, size_t length, uint64_t limit, struct strbuf *out) {
-    enum { GZIP_WINDOW = 15 + 16 }; /* zlib's number for a header of gzip and no other */
+    enum { GZIP_WINDOW = 15 + 16 }; /* zlib's number for a gzip header and no other */
     z_stream stream = {.next_in = (unsigned char *)bytes, .avail_in = (unsigned)length};
     if (inflateInit2(&stream, GZIP_WINDOW) != Z_OK)
         return GUNZIP_MEMORY;

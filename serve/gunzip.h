@@ -1,4 +1,4 @@
-/* gzip, unpacked within a limit that is counted while bytes come out. Any thread. */
+/* Unpacks gzip within a limit that applies while bytes come out. Any thread. */
 #ifndef CAMBIUM_SERVE_GUNZIP_H
 #define CAMBIUM_SERVE_GUNZIP_H
 
@@ -9,8 +9,8 @@
 
 enum gunzip { GUNZIP_WHOLE, GUNZIP_TOO_LARGE, GUNZIP_BAD, GUNZIP_MEMORY };
 
-/* Appends to `out` what is packed in the bytes: one stream of gzip with nothing after it. GUNZIP_TOO_LARGE: more than
- * `limit` bytes. After a failure `out` has what came until then. */
+/* Appends the unpacked bytes to `out`: one stream of gzip with nothing after it. GUNZIP_TOO_LARGE: more than `limit`
+ * bytes. After a failure `out` holds the bytes up to it. */
 enum gunzip gunzip(const void *bytes, size_t length, uint64_t limit, struct strbuf *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* A look at the brackets first, then jansson. */
+/* First checks the brackets, then uses jansson. */
 #include "json_in.h"
 
 #include "base/base.h"
@@ -13,7 +13,7 @@ struct shape {
     size_t lists, fields, values;
 };
 
-/* Behind a string's opening quotation mark: behind its closing one, or the end. */
+/* Starts after a string's opening quotation mark; returns the place after its closing one, or the end. */
 static const char *skip_string(const char *at, const char *end) {
     for (; at < end && *at != '"'; at++)
         if (*at == '\\' && at + 1 < end)

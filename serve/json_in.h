@@ -1,6 +1,6 @@
-/* Bodies of requests as JSON. They come from anybody: what the parser would take much memory for is refused before it
- * runs, and what may mean two things is refused as well. A number is an integer where it is written as one: 16.0 and
- * 1e3 are none. A field that is null counts as absent. */
+/* Request bodies as JSON. Anybody may send them. A text that would take the parser much memory is refused before it is
+ * parsed, and so is an ambiguous one. A number is an integer only when it is written as one: 16.0 and 1e3 are not. A
+ * field that is null counts as absent. */
 #ifndef CAMBIUM_SERVE_JSON_IN_H
 #define CAMBIUM_SERVE_JSON_IN_H
 
@@ -14,31 +14,32 @@
 
 enum {
     JSON_IN_DEPTH = 64,
-    JSON_IN_LISTS = 1 << 15,  /* and objects, in one text: each takes hundreds of bytes */
-    JSON_IN_FIELDS = 1 << 16, /* of all objects: each takes a hundred */
-    JSON_IN_VALUES = 1 << 19  /* each takes forty */
+    JSON_IN_LISTS = 1 << 15,  /* lists and objects in one text: each takes hundreds of bytes */
+    JSON_IN_FIELDS = 1 << 16, /* in all objects: each takes a hundred bytes */
+    JSON_IN_VALUES = 1 << 19  /* each takes forty bytes */
 };
 
-/* Reads a text that is an object: no key twice, UTF-8, nested at most so deeply. A string of it may hold \u0000, which
- * is a character of texts like any other. An empty text is an empty object where `may_be_empty`. The caller ends *root
- * by json_decref; on failure it is NULL and *error says why. */
+/* Reads a text that is an object: UTF-8, no duplicate key, limited nesting. A string may contain \u0000, an ordinary
+ * character. An empty text is an empty object with `may_be_empty`. The caller releases *root with json_decref. On
+ * failure *root is NULL and *error is set. */
 bool json_in_read(const char *text, size_t length, bool may_be_empty, json_t **root, struct error *error);
 
-/* Checks that a text of JSON keeps to these numbers; for one that stands in a string of another. */
+/* Checks these limits for a text of JSON that is a string in another text. */
 bool json_in_is_bounded(const char *text, size_t length, struct error *error);
 
-/* Values of fields; NULL and null leave what was there. Each returns false with *error set, which names the field. */
+/* Readers of field values; NULL and null leave *out unchanged. On failure they return false and set *error, which names
+ * the field. */
 bool json_in_bool(const json_t *value, const char *name, bool *out, struct error *error);
-/* A C string: one without NUL. */
+/* json_in_string reads a C string, without NUL. */
 bool json_in_string(const json_t *value, const char *name, const char **out, struct error *error);
 bool json_in_integer(const json_t *value, const char *name, int64_t low, int64_t high, int64_t *out,
                      struct error *error);
 bool json_in_number(const json_t *value, const char *name, double low, double high, double *out, struct error *error);
 
-/* Whether the value is this string. */
+/* True when the value is this string. */
 bool json_in_is(const json_t *value, const char *expected);
 
-/* A status of a reader of ours, by the thread's text, which does not name the field yet. */
+/* Sets the error for the status of one of our readers. The thread's text does not name the field yet. */
 void json_in_fail(int status, const char *name, struct error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Strings go out in runs: most texts have nothing to escape. */
+/* Strings are copied in runs, because most texts have nothing to escape. */
 #include "json_out.h"
 
 #include "base/utf8.h"

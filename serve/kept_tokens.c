@@ -1,4 +1,4 @@
-/* Copies of tokens in arrays that double. */
+/* Copies of tokens in arrays that grow by doubling. */
 #include "kept_tokens.h"
 
 #include "base/base.h"

@@ -1,7 +1,7 @@
-/* Tokens that an answer keeps until it goes out whole, with their log-probabilities and likeliest alternatives.
+/* Tokens that an answer keeps until it is sent whole, with their log-probabilities and likeliest alternatives.
  *
- * Keeping copies numbers alone, so the loop can do it as news comes; the answer is written from them later, where it is
- * long on a worker. Starts zeroed. One thread at a time. */
+ * Keeping copies only numbers, so the loop can do it as news arrives. The answer is written from them later, on a
+ * worker when it is long. Starts zeroed. One thread at a time. */
 #ifndef CAMBIUM_SERVE_KEPT_TOKENS_H
 #define CAMBIUM_SERVE_KEPT_TOKENS_H
 

@@ -1,4 +1,4 @@
-/* Key files: read whole, checked whole, and only then taken. */
+/* Key files: read and checked whole before they take effect. */
 #include "keys.h"
 
 #include "base/base.h"
@@ -14,13 +14,13 @@ enum { FILE_LIMIT = 8 << 20 };
 
 struct key {
     unsigned char digest[SHA256_DIGEST_LENGTH];
-    size_t name; /* of keys->names */
+    size_t name; /* index of keys->names */
     uint64_t client;
     double weight;
     int32_t least_priority;
 };
 
-/* Names stay when the file no longer has them: requests that run still point at them. */
+/* Names stay when the file no longer has them, because running requests point to them. */
 struct keys {
     char *path;
     struct key *list; /* [count] */
@@ -38,7 +38,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The words of a line before its comment; a number above `most` where there are more. */
+/* Splits a line before its comment into words. Returns a number above `most` when there are more. */
 static size_t split(const char *line, size_t length, struct word *words, size_t most) {
     size_t count = 0;
     for (size_t i = 0; i < length;) {
@@ -81,13 +81,13 @@ static bool read_weight(struct word word, double *weight) {
         return false;
     memcpy(text, word.at, word.length);
     text[word.length] = '\0';
-    if (strspn(text, "0123456789.eE+-") != word.length) /* strtod knows "nan" and "0x1" too */
+    if (strspn(text, "0123456789.eE+-") != word.length) /* strtod also accepts "nan" and "0x1" */
         return false;
     *weight = strtod(text, &end);
     return !*end && isfinite(*weight) && *weight >= 1e-3 && *weight <= 1e3;
 }
 
-/* The place of a name in keys->names, which gets it where it is new. */
+/* Finds a name in keys->names, and adds a new one. */
 static int find_name(struct keys *keys, struct word name, size_t *place) {
     for (*place = 0; *place < keys->name_count; ++*place)
         if (strlen(keys->names[*place]) == name.length && !memcmp(keys->names[*place], name.at, name.length))
@@ -118,7 +118,7 @@ static bool read_priority(struct word word, int32_t *least) {
         return false;
     memcpy(text, word.at + before, length);
     text[length] = '\0';
-    if (strspn(text, "0123456789-") != length) /* strtoll passes blanks and takes a plus */
+    if (strspn(text, "0123456789-") != length) /* strtoll skips blanks and accepts a plus */
         return false;
     long long value = strtoll(text, &end, 10);
     *least = (int32_t)value;
@@ -256,7 +256,7 @@ bool keys_find(const struct keys *keys, const char *authorization, struct key_ho
         length--;
     if (!length || !SHA256((const unsigned char *)key, length, digest))
         return false;
-    for (size_t i = 0; i < keys->count; i++) { /* all of them, whatever is found */
+    for (size_t i = 0; i < keys->count; i++) { /* compares all of them, whatever matches */
         size_t is_same = CRYPTO_memcmp(digest, keys->list[i].digest, sizeof digest) == 0;
         found |= i & (size_t) - (ptrdiff_t)is_same;
         is_found |= is_same;

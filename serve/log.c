@@ -1,4 +1,4 @@
-/* Lines of the log: made in a string, mended value by value, written once. */
+/* Log lines: made in a string, cleaned value by value, written once. */
 #include "log.h"
 
 #include "base/base.h"
@@ -10,14 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VALUE_BYTES = 1024 }; /* so that a line is below PIPE_BUF, and pipes keep it whole */
+enum { VALUE_BYTES = 1024 }; /* keeps a line below PIPE_BUF, so pipes keep it whole */
 
-/* C0 and C1 controls, DEL, and Unicode's ends of lines. */
+/* C0 and C1 controls, DEL, and Unicode's line ends. */
 static bool is_control(uint32_t point) {
     return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x2028 || point == 0x2029;
 }
 
-/* `value` as characters that stay on their line. */
+/* Adds `value` as characters that stay on their line. */
 static void add_mended(struct strbuf *out, const char *value) {
     struct strbuf mended = STRBUF_INIT;
     utf8_add_repaired(&mended, value, strnlen(value, VALUE_BYTES));
@@ -163,7 +163,7 @@ void log_request(const struct exchange *exchange, bool is_whole) {
     const struct exchange_head *head = &exchange->head;
     struct log_line line;
     char path[256];
-    snprintf(path, sizeof path, "%s", head->path); /* without the query, which may be anything */
+    snprintf(path, sizeof path, "%s", head->path); /* without the query, which may contain anything */
     log_line_begin(&line, exchange->request->server, LOG_INFO, "request");
     log_line_text(&line, "id", exchange->request->id);
     if (exchange->request->trace.is_there)

@@ -1,4 +1,4 @@
-/* The loop's thread and its notes. One event is active while notes wait, however many. */
+/* The loop's thread and its notes. While notes wait, however many, a single event is active. */
 #include "loop.h"
 
 #include "base/base.h"
@@ -15,7 +15,7 @@ struct loop {
     pthread_mutex_t lock;
     struct loop_note *first, **last;
     bool is_running, must_stop;
-    /* the thread's */
+    /* The thread's: */
     bool is_over;
     struct loop_turns turns;
 };
@@ -64,7 +64,7 @@ struct event_base *loop_base(struct loop *loop) {
     return loop->base;
 }
 
-/* The processor time of the thread so far, the kernel's for it included. */
+/* Returns the thread's processor time so far, including the kernel's for it. */
 static double thread_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

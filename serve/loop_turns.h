@@ -1,16 +1,16 @@
-/* The cost of the loop's turns. A turn goes from waiting to waiting, with all that had come in between. Its time is
- * what the thread computed, so that it says the same on a busy machine; whoever asks meanwhile waits at least so long.
- */
+/* The cost of the loop's turns. A turn lasts from one wait to the next and handles everything that arrived. Its time is
+ * the thread's CPU time, which does not depend on other programs. A request that arrives during a turn waits at least
+ * that long. */
 #ifndef CAMBIUM_SERVE_LOOP_TURNS_H
 #define CAMBIUM_SERVE_LOOP_TURNS_H
 
 #include <stdint.h>
 
 enum { LOOP_TURN_BOUNDS = 12 };
-extern const double loop_turn_bounds[LOOP_TURN_BOUNDS]; /* seconds, rising */
+extern const double loop_turn_bounds[LOOP_TURN_BOUNDS]; /* seconds, ascending */
 
 struct loop_turns {
-    uint64_t counts[LOOP_TURN_BOUNDS + 1]; /* by bounds; the last: above all */
+    uint64_t counts[LOOP_TURN_BOUNDS + 1]; /* by bounds; the last: above all bounds */
     double seconds, longest;
 };
 /* Counts one turn. */

@@ -1,4 +1,4 @@
-/* What metrics.c counts and metrics_text.c writes. */
+/* The counters of metrics.c, as metrics_text.c writes them. */
 #ifndef CAMBIUM_SERVE_METRICS_INTERNAL_H
 #define CAMBIUM_SERVE_METRICS_INTERNAL_H
 
@@ -9,7 +9,7 @@
 enum { METRICS_BUCKETS = 32 };
 
 struct metrics_histogram {
-    double bounds[METRICS_BUCKETS];       /* [bound_count] upper ends, rising */
+    double bounds[METRICS_BUCKETS];       /* [bound_count] upper ends, ascending */
     uint64_t counts[METRICS_BUCKETS + 1]; /* of each bucket alone; the last: above all bounds */
     int bound_count;
     double sum;
@@ -35,7 +35,7 @@ enum metrics_histogram_kind {
 struct metrics_adapter {
     char *name, *method;
     uint64_t requests;
-    uint64_t gone; /* in the order in which names went; 0: it is there */
+    uint64_t gone; /* order in which names were unloaded; 0: still loaded */
 };
 enum { METRICS_MAX_ADAPTERS = 4096 };
 

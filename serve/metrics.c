@@ -1,4 +1,4 @@
-/* Counting: what a text, a prompt, a step and a request add to. */
+/* Counting completions, prompts, steps and requests. */
 #include "metrics-internal.h"
 
 #include "loop_turns.h"
@@ -25,7 +25,7 @@ static void set_bounds(struct metrics_histogram *histogram, const double *bounds
     histogram->bound_count = count;
 }
 
-/* 1, 2, 5, 10, 20, 50 and so on up to `most`. */
+/* Sets the bounds 1, 2, 5, 10, 20, 50 and so on up to `most`. */
 static void set_decades(struct metrics_histogram *histogram, int64_t most) {
     static const double steps[] = {1, 2, 5};
     double decade = 1;
@@ -83,7 +83,7 @@ void metrics_free(struct metrics *metrics) {
     free(metrics);
 }
 
-/* The first whose upper end is not below the value; the number of bounds: above them all. */
+/* Returns the first bucket whose upper end is not below the value; the number of bounds when the value is above all. */
 static int find_bucket(const double *bounds, int count, double value) {
     int bucket = 0;
     while (bucket < count && value > bounds[bucket])
@@ -97,7 +97,7 @@ static void observe(struct metrics *metrics, enum metrics_histogram_kind kind, d
     histogram->sum += value;
 }
 
-/* Times are those of different threads' looks at one clock. */
+/* The times come from different threads that read the same clock. */
 static double span(double from, double to) {
     return to > from ? to - from : 0;
 }

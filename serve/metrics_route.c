@@ -7,12 +7,12 @@
 
 #include <stdlib.h>
 
-/* Appends the name to those before it. */
+/* Appends the name to a list. */
 static void add_name(struct strbuf *list, const char *name) {
     strbuf_format(list, "%s%s", list->length ? "," : "", name);
 }
 
-/* Those in memory, which the caller frees; NULL: no memory for the list. */
+/* Lists the adapters in memory; the caller frees the list. NULL: no memory. */
 static struct metrics_loaded *find_loaded(const struct server *server, size_t *count) {
     struct registry_adapter adapter;
     int known = 0;

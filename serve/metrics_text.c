@@ -1,5 +1,5 @@
 /* The text of /metrics: https://prometheus.io/docs/instrumenting/exposition_formats, format 0.0.4. Names, labels and
- * buckets of vllm: are those of vLLM. */
+ * buckets of vllm: are vLLM's. */
 #include "metrics-internal.h"
 
 #include "base/base.h"
@@ -12,7 +12,7 @@
 struct writer {
     struct strbuf *out;
     const char *name;       /* of the family */
-    const char *own;        /* labels that all of vLLM's have: model_name="...",engine="0" */
+    const char *own;        /* labels on all of vLLM's metrics: model_name="...",engine="0" */
     const char *only_model; /* model_name="..." */
 };
 
@@ -21,7 +21,7 @@ static void begin(struct writer *writer, const char *name, const char *type, con
     strbuf_format(writer->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* As few digits as give the number back. */
+/* Writes the fewest digits that restore the number. */
 static void add_number(struct strbuf *out, double value) {
     char text[32];
     for (int digits = 15; digits <= 17; digits += 2) {
@@ -32,7 +32,7 @@ static void add_number(struct strbuf *out, double value) {
     strbuf_add_text(out, text);
 }
 
-/* A label's value, which may be anything that somebody called a model. */
+/* Writes a label's value, which may be any name of a model. */
 static void add_escaped(struct strbuf *out, const char *value) {
     struct strbuf mended = STRBUF_INIT;
     utf8_add_repaired(&mended, value, strlen(value));
@@ -54,7 +54,7 @@ static void add_label(struct strbuf *out, const char *name, const char *value) {
     strbuf_add_char(out, '"');
 }
 
-/* A sample of the family with these labels; "" for none. */
+/* Writes a sample of the family with these labels; "" for none. */
 static void add_labelled(struct writer *writer, const char *suffix, const char *labels, double value) {
     strbuf_format(writer->out, *labels ? "%s%s{%s} " : "%s%s%s ", writer->name, suffix, labels);
     add_number(writer->out, value);
@@ -65,7 +65,7 @@ static void add(struct writer *writer, double value) {
     add_labelled(writer, "", writer->own, value);
 }
 
-/* The labels of all and one more, whose value needs no mending. */
+/* Writes the common labels and one more, whose value needs no escaping. */
 static void add_by(struct writer *writer, const char *suffix, const char *labels, const char *name, const char *value,
                    double number) {
     struct strbuf all = STRBUF_INIT;
@@ -102,7 +102,7 @@ static const struct {
                                  "Tokens of a request's prompt that were not cached."},
     [METRICS_ITERATION] = {"vllm:iteration_tokens_total",
                            "Prompt tokens run and tokens written in a step of the engine."},
-    [METRICS_LOOP_TURN] = {"cambium:loop_turn_seconds", "What the loop's thread computes from one wait to the next."},
+    [METRICS_LOOP_TURN] = {"cambium:loop_turn_seconds", "CPU time of the loop's thread from one wait to the next."},
 };
 
 static void add_histogram(struct writer *writer, const struct metrics *metrics, enum metrics_histogram_kind kind) {
@@ -114,7 +114,7 @@ static void add_histogram(struct writer *writer, const struct metrics *metrics, 
         char bound[32] = "+Inf";
         if (i < histogram->bound_count) {
             snprintf(bound, sizeof bound, "%.15g", histogram->bounds[i]);
-            if (!strchr(bound, '.')) /* as Python's client writes it: queries name buckets by their text */
+            if (!strchr(bound, '.')) /* in the form of Python's client: queries name buckets by their text */
                 strcat(bound, ".0");
         }
         count += histogram->counts[i];
@@ -171,8 +171,8 @@ static void add_ends(struct writer *writer, const struct metrics *metrics) {
     add_by(writer, "", writer->only_model, "reason", "max_num_queued_tokens", (double)metrics->queue_full[true]);
 }
 
-/* As vLLM is about to say it: a series for each adapter that is in the memory from which steps read it, which vLLM
- * calls gpu, whatever the device. */
+/* The form that is coming to vLLM: a series for each adapter in the memory that steps read. vLLM calls it gpu, whatever
+ * the device. */
 static void add_loaded(struct writer *writer, const struct metrics_adapters *adapters) {
     begin(writer, "vllm:lora_adapter_loaded", "gauge", "Adapters that are in the device's memory.");
     for (size_t i = 0; i < adapters->loaded_count; i++) {
@@ -223,7 +223,7 @@ static bool is_any(enum error_case which, const enum error_case *list, size_t co
     return false;
 }
 
-/* Those of the list are there from the start, so that a rate can be taken of their first. */
+/* The listed cases exist from the start, so that a rate can be computed from the first one. */
 static void add_cases(struct writer *writer, const char *label, const uint64_t *counts, const enum error_case *always,
                       size_t always_count) {
     for (int which = 0; which < ERROR_COUNT; which++)
@@ -242,7 +242,7 @@ static void add_adapters(struct writer *writer, const struct metrics *metrics) {
         writer->out->failed |= labels.failed;
         strbuf_free(&labels);
     }
-    if (metrics->other_requests) /* no name begins with a dot */
+    if (metrics->other_requests) /* no adapter's name begins with a dot */
         add_labelled(writer, "", "adapter=\".others\",method=\"\"", (double)metrics->other_requests);
     begin(writer, "cambium:adapter_loads_total", "counter", "Adapters loaded or replaced, and why they were not.");
     add_cases(writer, "result", metrics->loads, results, sizeof results / sizeof *results);

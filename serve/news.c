@@ -1,4 +1,4 @@
-/* Lists of news, which grow and are emptied and never shrink while a call lives. */
+/* Lists of news. They grow, are emptied, and never shrink while a call lives. */
 #include "call_own.h"
 
 #include <stdlib.h>

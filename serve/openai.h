@@ -1,15 +1,15 @@
-/* A request of the OpenAI API, from its body to its answer: what openai_*.c share.
+/* A request of the OpenAI API, from its body to its answer; shared by openai_*.c.
  *
- *     openai_request.c      the call; what its news leads to
- *     openai_fields.c       fields that completions and chats have alike, and those that are none
+ *     openai_request.c      the call, and its news
+ *     openai_fields.c       fields that completions and chats share, and unknown fields
  *     openai_completions.c  POST /v1/completions: prompts
  *     openai_chat.c         POST /v1/chat/completions: messages
- *     openai_logprobs.c     tokens and log-probabilities in the shapes of both
+ *     openai_logprobs.c     tokens and log-probabilities in the form of either
  *     openai_answer.c       an answer as one JSON text
  *     openai_stream.c       an answer as server-sent events
  *
- * A body is read on any thread (openai_read), and then the model is asked on the loop's (openai_ask). The text of the
- * body stays, as JSON, as long as the call: prompts, stop strings and names stand in it. */
+ * A body is read on any thread (openai_read); then the loop passes the request to the model (openai_ask). The body
+ * stays in memory as JSON as long as the call, because it holds the prompts, stop strings and names. */
 #ifndef CAMBIUM_SERVE_OPENAI_H
 #define CAMBIUM_SERVE_OPENAI_H
 
@@ -24,94 +24,95 @@
 
 /* ---- tokens: openai_logprobs.c ---- */
 
-/* Where the next token begins in a text, in characters, when bytes that are none count as one each that they become. */
+/* The place of the next token in a text, in characters. An invalid byte counts as the character that replaces it. */
 struct openai_place {
     int64_t characters;
-    unsigned char tail[4]; /* the beginning of a character */
+    unsigned char tail[4]; /* the first bytes of a character */
     size_t tail_length;
 };
 
-/* What a choice, or a chunk of one, tells; the lists are the elements of JSON arrays. */
+/* The contents of a choice, or of one chunk of it. Lists are the elements of JSON arrays. */
 struct openai_part {
-    struct strbuf text;                            /* any bytes */
+    struct strbuf text;                            /* arbitrary bytes */
     struct strbuf ids;                             /* numbers */
-    struct strbuf tokens, logprobs, tops, offsets; /* a completion's */
-    struct strbuf content;                         /* a chat's */
+    struct strbuf tokens, logprobs, tops, offsets; /* for a completion */
+    struct strbuf content;                         /* for a chat */
 };
+/* openai_part_clear keeps the memory, openai_part_free does not. */
 void openai_part_clear(struct openai_part *part);
 void openai_part_free(struct openai_part *part);
-/* Appends `from`, but for its ids. */
+/* Appends `from`, except its ids. */
 void openai_part_join(struct openai_part *part, const struct openai_part *from);
 bool openai_part_failed(const struct openai_part *part);
 
-/* A token with its likeliest ones, of which at most `most` are told. */
+/* A token with its likeliest alternatives, of which at most `most` are written. */
 struct openai_token {
     const struct tokenizer *tokenizer; /* NULL: none */
     const struct call_token *token;
-    const struct call_top *tops; /* of the token */
+    const struct call_top *tops; /* the token's */
     int64_t most;
 };
 /* Moves a place past a token's bytes. */
 void openai_move_place(struct openai_place *place, const struct openai_token *token);
-/* To the four lists. */
+/* Writes to the four lists. */
 void openai_add_completion_token(struct openai_part *part, struct openai_place *place,
                                  const struct openai_token *token);
-/* To `content`. */
+/* Writes to `content`. */
 void openai_add_chat_token(struct openai_part *part, const struct openai_token *token);
-/* {"id","logprob","top":[{"id","logprob"}]}, behind a comma where there is something. */
+/* Writes {"id","logprob","top":[{"id","logprob"}]}, after a comma unless `out` is empty. */
 void openai_add_plain_token(struct strbuf *out, const struct openai_token *token);
-/* Appends "logprobs":... of a choice; null where none are asked for. */
+/* Appends "logprobs":... of a choice; null unless `tells`. */
 void openai_add_logprobs(struct strbuf *out, const struct openai_part *part, bool is_chat, bool tells);
 
 /* ---- the request ---- */
 
 struct openai_prompt {
     struct kept_tokens
-        kept; /* of an answer that is not streamed: its tokens until they are written into the next two */
+        kept; /* for an answer that is not streamed: its tokens until they are written into the next two */
     struct openai_part part;   /* the echo */
     struct strbuf logprobs;    /* for prompt_logprobs */
     struct openai_place place; /* after the prompt */
 };
 
 struct openai_choice {
-    struct openai_part part; /* of an answer that is not streamed */
+    struct openai_part part; /* for an answer that is not streamed */
     struct openai_place place;
     bool has_begun, is_ended, is_stop;
-    int64_t last_piece, end; /* of the news that is read: indices and one more; 0: none */
+    int64_t last_piece, end; /* while news is read: an index and one more; 0: none */
 };
 
 struct openai {
-    struct exchange *exchange; /* NULL until the model is asked */
+    struct exchange *exchange; /* NULL before the model is asked */
     struct server *server;
     const struct openai_kind *kind;
     struct call *call;
     json_t *root;
-    bool is_long; /* its body was */
-    /* asked */
+    bool is_long; /* its body was long */
+    /* The request: */
     bool is_chat, is_stream, tells_usage, echoes, returns_ids, tells_logprobs;
-    bool has_no_head, asks_for_head, continues;       /* of messages */
-    int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not asked for */
+    bool has_no_head, asks_for_head, continues;       /* for messages */
+    int64_t tops, prompt_tops;                        /* likeliest tokens; -1: not requested */
     int64_t longest;                                  /* max_completion_tokens; -1: not given */
-    const char *model;                                /* that answers name */
-    json_t *messages, *tools, *documents, *variables; /* of a chat; NULL: none */
-    struct strbuf ignored;                            /* names of fields that are none of ours, for the log */
+    const char *model;                                /* the name in answers */
+    json_t *messages, *tools, *documents, *variables; /* for a chat; NULL: none */
+    struct strbuf ignored;                            /* names of unknown fields, for the log */
     struct strbuf ignored_names;                      /* all of them, as elements of a JSON array */
     int64_t ignored_count;
-    /* told */
+    /* The answer: */
     int64_t created;
     bool has_begun, has_answered, is_paused;
-    struct openai_prompt *prompts; /* [prompt_count] as the call */
+    struct openai_prompt *prompts; /* [prompt_count] in the call's order */
     int64_t prompt_count;
-    struct openai_choice *choices; /* [choice_count] those of the first prompt, then those of the next */
+    struct openai_choice *choices; /* [choice_count] first those of the first prompt, then those of the next */
     int64_t choice_count, completion_tokens;
     struct error error;
-    /* a stream's */
+    /* A stream: */
     struct event *timer;
-    bool has_written, has_chunk; /* has_written: since the timer's last turn */
-    struct strbuf head;          /* what every chunk begins with */
+    bool has_written, has_chunk; /* has_written: since the timer last ran */
+    struct strbuf head;          /* the beginning of every chunk */
     struct strbuf out;
     struct openai_part chunk;
-    /* an answer of one text while it is built (openai_answer.c), and as much of it as was sent */
+    /* A single JSON text while it is built (openai_answer.c), and how much of it was sent: */
     bool is_building;
     struct worker_job building;
     struct loop_note built;
@@ -120,59 +121,61 @@ struct openai {
     struct worker_job dropping;
 };
 
-/* A field that ask.h does not have, or has otherwise. */
+/* A field that ask.h does not have, or has in another form. */
 struct openai_field {
     const char *name;
     bool (*read)(struct openai *request, const char *name, const json_t *value, struct error *error);
 };
 
-/* What completions and chats have of their own. */
+/* The differences between completions and chats. */
 struct openai_kind {
     bool is_chat;
     const struct openai_kind *other;
     const struct openai_field *fields;
     size_t field_count;
-    /* Makes the call, with its prompts. */
+    /* Makes the call with its prompts. */
     bool (*open)(struct openai *request, struct error *error);
-    /* Behind all fields. */
+    /* Checks the request after all fields were read. */
     bool (*check)(struct openai *request, struct error *error);
 };
 extern const struct openai_kind openai_completion_kind, openai_chat_kind;
-/* Reads all fields of the body into the request and its call, and checks them together. Any thread. */
+/* Reads all fields of the body into the request and its call, and checks them together. Returns false with *error. Any
+ * thread. */
 bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error);
 
-/* The functions of struct route_body: they make a struct openai. */
+/* The functions of struct route_body; they make a struct openai. */
 void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
                   struct error *error);
 void openai_ask(struct exchange *exchange, void *made);
 void openai_drop(void *made);
 
-/* Reads what names a base or an adapter. *adapter: NULL for the base. */
+/* Finds the base or adapter that a value names. *adapter is NULL for the base. Returns false with *error. */
 bool openai_find_model(const struct server *server, const json_t *value, const char **adapter, struct error *error);
 
 /* ---- its answer ---- */
 
 int64_t openai_prompt_of(const struct openai *request, const struct openai_choice *choice);
 const char *openai_finish_reason(const struct openai_choice *choice);
-/* Takes a piece, and the choice's end where `end` is not NULL, into a part; what comes first in a choice has the echo
- * before it. */
+/* Adds a piece to a part, and the choice's end unless `end` is NULL. In a stream, the echo precedes a choice's first
+ * piece. */
 void openai_take(struct openai *request, struct openai_choice *choice, const struct call_news *news,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part);
-/* "id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,  */
+/* Writes "id":...,"object":...,"created":...,"model":...,"system_fingerprint":..., */
 void openai_add_head(const struct openai *request, struct strbuf *out);
-/* "adapters":...,"seed":..., and of a chat what is told of its prompt. */
+/* Writes "adapters":...,"seed":..., and the prompt's data for a chat. */
 void openai_add_facts(const struct openai *request, struct strbuf *out);
-/* Of a completion: what is told of the prompt of a choice. Each begins with a comma. */
+/* Writes the data of a completion's prompt, each item after a comma. */
 void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struct strbuf *out);
 void openai_add_usage(const struct openai *request, struct strbuf *out);
 
+/* Take news of an answer that is one text, or a stream. */
 void openai_answer_news(struct openai *request, const struct call_news *news);
-/* Writes more of a long answer, as far as the client reads it. */
+/* Sends more of a long answer, as far as the client reads it. */
 void openai_answer_room(struct openai *request);
-/* Writes `count` tokens of a prompt, whose tops count from `tops`, into its echo and its log-probabilities. */
+/* Writes `count` tokens of a prompt into its echo and its log-probabilities. Their first_top counts in `tops`. */
 void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
                               const struct call_token *tokens, int64_t count, const struct call_top *tops);
-/* Frees a request whose exchange has gone. */
+/* Frees a request whose exchange has closed. `why`: see call_free. */
 void openai_free(struct openai *request, enum error_case why);
 void openai_stream_news(struct openai *request, const struct call_news *news);
 void openai_stream_free(struct openai *request);

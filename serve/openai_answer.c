@@ -52,7 +52,7 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
         return;
     choice->is_ended = true;
     choice->is_stop = end->is_stop;
-    if (end->has_token && !request->is_chat) /* a chat's log-probabilities are those of its text */
+    if (end->has_token && !request->is_chat) /* a chat's log-probabilities cover only its text */
         add_token(request, choice, news, &end->token, part);
 }
 
@@ -161,7 +161,7 @@ static void write_prompt(const struct openai *request, struct openai_prompt *pro
     kept_tokens_free(&prompt->kept);
 }
 
-/* Completes the answer, which begins with its head. Any thread: it reads the request and the call alone. */
+/* Completes an answer that begins with its header. It reads only the request and the call. Any thread. */
 static void build(struct openai *request) {
     struct strbuf *out = &request->answer;
     for (int64_t i = 0; i < request->call->prompt_count; i++)
@@ -172,7 +172,7 @@ static void build(struct openai *request) {
         if (i)
             strbuf_add_char(out, ',');
         add_choice(request, &request->choices[i], out);
-        openai_part_free(&request->choices[i].part); /* it stands in the answer now */
+        openai_part_free(&request->choices[i].part); /* the answer holds it now */
         request->choices[i].part = (struct openai_part){.text = STRBUF_INIT};
     }
     strbuf_add_text(out, "],");
@@ -184,7 +184,7 @@ static void build(struct openai *request) {
 
 /* ---- long answers: built on a worker, sent in slices ---- */
 
-/* Bytes that the answer is built from, at least. */
+/* Returns the least size of the data that the answer is built from. */
 static size_t known_bytes(const struct openai *request) {
     size_t bytes = 0;
     for (int64_t i = 0; i < request->call->prompt_count; i++) {
@@ -206,7 +206,7 @@ void openai_answer_room(struct openai *request) {
     while (!request->is_building && request->sent < request->answer.length && exchange_pending(exchange) <= most) {
         size_t left = request->answer.length - request->sent, slice = left < most + 1 ? left : most + 1;
         if (exchange_write(exchange, request->answer.data + request->sent, slice))
-            return; /* on_close comes */
+            return; /* on_close follows */
         request->sent += slice;
         if (slice == left) {
             exchange_end(exchange, NULL, 0);
@@ -244,7 +244,7 @@ static void build_on_worker(struct worker_job *job) {
 static void answer(struct openai *request) {
     struct worker *worker = request->server->worker;
     strbuf_add_char(&request->answer, '{');
-    openai_add_head(request, &request->answer); /* here, because it needs the exchange */
+    openai_add_head(request, &request->answer); /* done here, because it needs the exchange */
     if (worker && known_bytes(request) > ROUTE_SHORT_BYTES) {
         request->is_building = true;
         request->built.run = on_built;

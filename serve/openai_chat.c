@@ -29,7 +29,7 @@ static bool has_calls(const json_t *message) {
     return json_array_size(json_object_get(message, "tool_calls")) > 0;
 }
 
-/* A developer's message is a system's, as templates know them. */
+/* Templates know a developer's message as a system message. */
 static bool check_role(json_t *message, const json_t *before, size_t number, struct error *error) {
     if (has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
         return fail_memory(error);
@@ -45,7 +45,7 @@ static bool check_role(json_t *message, const json_t *before, size_t number, str
     return true;
 }
 
-/* Parts are joined by line ends. */
+/* Joins the parts by line ends. */
 static bool join_parts(json_t *message, const json_t *parts, size_t number, struct error *error) {
     struct strbuf joined = STRBUF_INIT;
     for (size_t i = 0; i < json_array_size(parts); i++) {
@@ -64,7 +64,7 @@ static bool join_parts(json_t *message, const json_t *parts, size_t number, stru
     return is_set || fail_memory(error);
 }
 
-/* {"function": {"name", "arguments"}}; the arguments are JSON in a string, which whoever renders reads. */
+/* Checks {"function": {"name", "arguments"}}. The arguments are JSON in a string, which the renderer reads. */
 static bool check_call(const json_t *call, size_t number, struct error *error) {
     const json_t *function = json_object_get(call, "function"), *type = json_object_get(call, "type");
     const json_t *arguments = json_object_get(function, "arguments");
@@ -109,7 +109,8 @@ static bool read_message(json_t *message, const json_t *before, size_t number, s
            refuse(error, number, "expected a content that is a text, or a list of text parts");
 }
 
-/* The messages of a request, as templates take them; the rest of each stays for templates that know it. */
+/* Reads the messages of a request in the form that templates take. Other members of a message stay for templates that
+ * know them. */
 static bool read_all(struct openai *request, const json_t *value, struct error *error) {
     struct call_prompt *prompt = &request->call->prompts[0];
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -117,7 +118,8 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
         if (!json_is_object(given))
             return refuse(error, i, "expected an object {\"role\", \"content\"}");
         json_t *message = json_copy((json_t *)given);
-        bool is_whole = json_object_size(message) == json_object_size(given); /* it may lack what found no memory */
+        bool is_whole =
+            json_object_size(message) == json_object_size(given); /* it may lack a member that found no memory */
         bool is_right = message && is_whole ? read_message(message, before, i, error) : fail_memory(error);
         if (is_right)
             prompt->chat_bytes += json_string_length(json_object_get(message, "content"));
@@ -180,7 +182,7 @@ static bool read_continues(struct openai *request, const char *name, const json_
     return json_in_bool(value, name, &request->continues, error);
 }
 
-/* What a template may be told beside the messages. The request keeps it. */
+/* Reads further variables for the template. The request keeps them. */
 static bool read_variables(struct openai *request, const char *name, const json_t *value, struct error *error) {
     if (!json_is_null(value) && !json_is_object(value)) {
         error_set(error, ERROR_ARGUMENT, name, "%s: expected an object", name);
@@ -201,7 +203,8 @@ static bool read_documents(struct openai *request, const char *name, const json_
     return true;
 }
 
-/* {"type": "function", "function": {"name", ...}}: the rest is the template's. An empty list is none. */
+/* Reads {"type": "function", "function": {"name", ...}}; the template interprets the rest. An empty list counts as
+ * none. */
 static bool read_tools(struct openai *request, const char *name, const json_t *value, struct error *error) {
     bool is_right = json_is_array(value);
     for (size_t i = 0; is_right && i < json_array_size(value); i++) {
@@ -219,7 +222,8 @@ static bool read_tools(struct openai *request, const char *name, const json_t *v
     return true;
 }
 
-/* Tools are told to the template either way. A call that must come cannot be promised: none is read from a text yet. */
+/* The template sees the tools in either case. A required call cannot be promised, because calls are not parsed from
+ * completions yet. */
 static bool read_tool_choice(struct openai *request, const char *name, const json_t *value, struct error *error) {
     (void)request;
     if (json_in_is(value, "none") || json_in_is(value, "auto"))
@@ -235,7 +239,7 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
     return false;
 }
 
-/* A chat's text has what its template gives it. */
+/* Checks a field that the template already decides: a chat has the special tokens of its template. */
 static bool read_special(struct openai *request, const char *name, const json_t *value, struct error *error) {
     bool adds_special = false;
     (void)request;

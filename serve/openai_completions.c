@@ -38,7 +38,7 @@ static bool take_ids(const struct openai *request, struct call_prompt *prompt, c
     return status == STATUS_OK;
 }
 
-/* A list is one prompt where it begins with a number. */
+/* A list that begins with a number is one prompt. */
 static bool open_completion(struct openai *request, struct error *error) {
     json_t *value = json_object_get(request->root, "prompt");
     bool is_list = json_is_array(value) && !json_is_number(json_array_get(value, 0));
@@ -63,7 +63,7 @@ static bool open_completion(struct openai *request, struct error *error) {
             return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
         if (!(json_is_string(item) ? take_text(prompt, item) : take_ids(request, prompt, item, error)))
             return false;
-        if (is_list && json_is_array(item)) /* ids that are read would stay, in ten times their memory */
+        if (is_list && json_is_array(item)) /* lists of ids would stay in memory, in ten times their size */
             json_array_set_new(value, i, json_null());
     }
     if (!is_list && json_is_array(value))
@@ -87,8 +87,8 @@ static bool read_echo(struct openai *request, const char *name, const json_t *va
 
 static const struct openai_field fields[] = {{"prompt", read_prompt}, {"echo", read_echo}};
 
-/* An echo never reads the prefix cache: it asks for the log-probabilities of its prompt whether it tells them or not.
- */
+/* An echo never reads the prefix cache: it needs the log-probabilities of its prompt even if it does not report
+ * them. */
 static bool check_completion(struct openai *request, struct error *error) {
     struct ask *ask = &request->call->ask;
     (void)error;

@@ -1,7 +1,7 @@
-/* The fields of a body: those that completions and chats have alike, and what becomes of those that are none.
+/* The fields of a body: those that completions and chats share, and unknown ones.
  *
- * A field that is not known must not change an answer by its absence. What would is refused by name, whether it is a
- * field of other servers or a known one that was written wrongly. The rest is ignored, and named in the answer. */
+ * Ignoring an unknown field must not change an answer. A field that would change it is refused by name, whether other
+ * servers have it or it is a misspelt name of ours. All others are ignored, and named in the answer. */
 #include "openai.h"
 
 #include "json_in.h"
@@ -85,12 +85,12 @@ static const struct openai_field *find_field(const struct openai_field *fields, 
 
 /* ---- of none ---- */
 
-/* Fields that would change the answer, and the values with which they would not, as JSON. */
+/* Fields that would change the answer, with the JSON values that would not. */
 struct other_field {
-    const char *name, *neutral; /* neutral NULL: null alone */
+    const char *name, *neutral; /* neutral NULL: only null */
 };
 static const struct other_field others[] = {
-    {"add_special_tokens", "true"}, /* of a completion; a chat's text has what its template gives it */
+    {"add_special_tokens", "true"}, /* for a completion; a chat has the special tokens of its template */
     {"allowed_token_ids", NULL},
     {"audio", NULL},
     {"bad_words", "[]"},
@@ -123,7 +123,7 @@ static const struct other_field others[] = {
     {"web_search_options", NULL},
 };
 
-/* Fields of stock clients that change nothing. They are ignored, however much they look like ours. */
+/* Fields of stock clients that change nothing. They are ignored, however similar they are to ours. */
 static const char *const harmless[] = {
     "metadata",          "parallel_tool_calls",    "prediction",
     "prompt_cache_key",  "prompt_cache_retention", "request_id",
@@ -155,14 +155,14 @@ static bool is_neutral(const struct other_field *field, const json_t *value) {
     return is_same;
 }
 
-/* Letters that may be wrong in a name for it to be taken for a known one: fewer than in a suggestion, since the request
- * is refused. */
+/* Returns how many letters may be wrong in a name that is taken for a known one. It is fewer than for a suggestion,
+ * because the request is refused. */
 static size_t most_mistakes(const char *a, const char *b) {
     size_t shorter = strlen(a) < strlen(b) ? strlen(a) : strlen(b);
     return shorter < 3 ? 0 : shorter < 6 ? 1 : 2;
 }
 
-/* The known field whose name is nearest to this one; NULL: none is near. */
+/* Returns the nearest known field; NULL: none is near. */
 static const char *find_nearest(const struct openai_kind *kind, const char *name) {
     char lower[CONFIG_MAX_WORD + 1];
     const char *best = NULL, *known;
@@ -178,7 +178,7 @@ static const char *find_nearest(const struct openai_kind *kind, const char *name
         if (!known)
             return best;
         size_t distance = config_distance(lower, known);
-        /* `user` changes nothing, and nor does what looks like it. */
+        /* `user` changes nothing, and so do names like it. */
         if (distance < least && distance <= most_mistakes(lower, known) && strcmp(known, "user") != 0) {
             least = distance;
             best = known;
@@ -207,7 +207,7 @@ static bool ignore(struct openai *request, const char *name, struct error *error
     return true;
 }
 
-/* A field that is not of this kind of request. */
+/* Handles a field that this kind of request does not have. */
 static bool read_unknown(struct openai *request, const struct openai_kind *kind, const char *name, const json_t *value,
                          struct error *error) {
     const struct other_field *other = find_other(name);
@@ -241,7 +241,7 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
     return status == STATUS_OK;
 }
 
-/* Drops the values that no string of the call points into: they may be large. */
+/* Drops the values that no string of the call points into, because they may be large. */
 static void forget_fields(json_t *root) {
     static const struct openai_field kept[] = {
         {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};

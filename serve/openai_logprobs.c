@@ -1,5 +1,5 @@
-/* Tokens as JSON. A token is told by its text where that is UTF-8, else by its bytes, and by its number where it has
- * no text, or one that another token of the same place has as well: keys of an object must differ. */
+/* Tokens as JSON. A token is represented by its text if that is UTF-8, else by its bytes. It is represented by its
+ * number when it has no text, or the same text as another token of the same place: keys of an object must differ. */
 #include "openai.h"
 
 #include "json_out.h"
@@ -104,7 +104,7 @@ static void add_top(struct strbuf *out, const struct openai_token *token, int64_
     json_out_float(out, logprob);
 }
 
-/* The token itself is always among them. */
+/* The token itself is always included. */
 static void add_tops(struct strbuf *out, const struct openai_token *token) {
     const struct call_token *own = token->token;
     int64_t count = told_tops(token);
@@ -123,11 +123,11 @@ static void add_tops(struct strbuf *out, const struct openai_token *token) {
     strbuf_add_char(out, '}');
 }
 
-/* Characters that end within the tail and these bytes; the rest is the new tail. */
+/* Counts the characters that end within the tail and these bytes; the rest is the new tail. */
 static void move_place(struct openai_place *place, const unsigned char *bytes, size_t length) {
     unsigned char joined[8];
     const unsigned char *at = bytes, *end = bytes + length;
-    while (place->tail_length && at < end) { /* the tail grows by single bytes until it is a character, or none */
+    while (place->tail_length && at < end) { /* the tail grows byte by byte until it is a character, or invalid */
         memcpy(joined, place->tail, place->tail_length);
         joined[place->tail_length] = *at;
         size_t count = place->tail_length + 1;

@@ -1,4 +1,4 @@
-/* What the server says of itself and of its models, and texts to ids and back. */
+/* Information about the server and its models; texts to ids and back. */
 #include "server.h"
 
 #include "json_in.h"
@@ -16,7 +16,7 @@
 
 /* ---- models ---- */
 
-/* An adapter is a model whose parent is the base. */
+/* Adds a model. An adapter is a model whose parent is the base. */
 static void add_model(const struct server *server, const char *name, const char *parent, struct strbuf *out) {
     strbuf_add_text(out, "{\"id\":");
     json_out_text(out, name);
@@ -76,7 +76,7 @@ void openai_model(struct exchange *exchange) {
 
 /* ---- texts to ids ---- */
 
-/* A body becomes its answer here. */
+/* Answers with the text that was made. */
 static void answer_made(struct exchange *exchange, void *made) {
     struct strbuf *out = made;
     route_answer_json(exchange, out);
@@ -111,7 +111,8 @@ static struct strbuf *tell_ids(const struct server *server, const struct token_b
     return out;
 }
 
-/* A text that is the name of the end-of-text and nothing else stands for it here: the harness looks for its id so. */
+/* A text that is exactly the name of the end-of-text means that token here: lm-evaluation-harness finds its id in this
+ * way. */
 static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
     size_t length = 0;
     const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
@@ -199,7 +200,7 @@ static struct strbuf *tell_text(const struct server *server, const struct token_
     strbuf_add_text(out, "{\"prompt\":");
     json_out_string(out, strbuf_text(&text), text.length);
     strbuf_add_char(out, '}');
-    out->failed |= status || text.failed; /* the ids are of the vocabulary: it was memory */
+    out->failed |= status || text.failed; /* the ids are in the vocabulary, so memory was lacking */
     strbuf_free(&text);
     return out;
 }
@@ -218,7 +219,7 @@ static void *detokenize(const struct route_reader *reader, const char *bytes, si
 
 static size_t short_ids(const struct server *server) {
     (void)server;
-    return 4096; /* a token is many bytes of text */
+    return 4096; /* a token can be many bytes of text */
 }
 
 void openai_detokenize(struct exchange *exchange) {
@@ -227,7 +228,7 @@ void openai_detokenize(struct exchange *exchange) {
     route_collect(exchange, &body);
 }
 
-/* What the harness asks of a tokenizer elsewhere: the text of its end-of-text, and its template. */
+/* For lm-evaluation-harness: the text of the end-of-text token, and the chat template. */
 void openai_tokenizer_info(struct exchange *exchange) {
     const struct server_model *model = &exchange->request->server->model;
     struct strbuf out = STRBUF_INIT;
@@ -260,7 +261,7 @@ void route_version(struct exchange *exchange) {
     exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
 }
 
-/* The loop answers: the process lives. */
+/* If the loop answers, the process lives. */
 void route_health(struct exchange *exchange) {
     static const char body[] = "{\"status\":\"ok\"}";
     exchange_answer(exchange, 200, "application/json", body, sizeof body - 1);
@@ -280,7 +281,7 @@ void route_ready(struct exchange *exchange) {
     else
         error_set(&error, ERROR_ENGINE_FAILED, NULL, "%s",
                   server->has_failed ? "the engine has failed" : "the engine is not ready");
-    error_add_json(&error, &out); /* who asks whether it may ask is not turned away */
+    error_add_json(&error, &out); /* a request about readiness is not refused */
     exchange_answer(exchange, error_row(error.which)->http, "application/json", strbuf_text(&out), out.length);
     strbuf_free(&out);
 }

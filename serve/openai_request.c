@@ -1,4 +1,4 @@
-/* A request's life: read, asked, answered, closed. */
+/* A request's life: read, passed to the model, answered, closed. */
 #include "openai.h"
 
 #include "json_in.h"
@@ -38,7 +38,7 @@ bool openai_find_model(const struct server *server, const json_t *value, const c
     return false;
 }
 
-/* A model that is an adapter stands for it; a list of adapters beside it would mean two things. */
+/* If the model is an adapter, it becomes the request's adapter; a list of adapters too would be ambiguous. */
 static bool take_model(struct openai *request, struct error *error) {
     const char *adapter;
     struct ask *ask = &request->call->ask;
@@ -58,7 +58,7 @@ static bool take_model(struct openai *request, struct error *error) {
 
 /* ---- its life ---- */
 
-/* But for the call and the timer, which are the loop's. Any thread. */
+/* Frees everything except the call and the timer, which belong to the loop. Any thread. */
 static void free_parts(struct openai *request) {
     int64_t prompts = request->prompts ? request->prompt_count : 0;
     for (int64_t i = 0; i < prompts; i++) {
@@ -92,7 +92,7 @@ void openai_drop(void *made) {
     free_parts(request);
 }
 
-/* A request that was long to read, or whose answer is long, is long to free. */
+/* A request that took long to read, or has a long answer, also takes long to free. */
 void openai_free(struct openai *request, enum error_case why) {
     openai_stream_free(request);
     call_free(request->call, why);
@@ -109,7 +109,7 @@ static void on_close(struct exchange *exchange, bool is_whole) {
     (void)is_whole;
     log_take_call(exchange, request->call);
     request->exchange = NULL;
-    if (!request->is_building) /* else when it is built */
+    if (!request->is_building) /* else it is freed when the answer is built */
         openai_free(request, request_error(exchange));
 }
 
@@ -160,7 +160,7 @@ static void take_prompt_tokens(struct openai *request, const struct call_news *n
         keep_prompt_tokens(request, news, piece);
 }
 
-/* A chat's prompt is its messages. */
+/* A chat's field for the prompt is called messages. */
 static void take_error(struct openai *request, const struct error *error) {
     request->error = *error;
     if (request->is_chat && !strcmp(error->param, "prompt"))
@@ -188,7 +188,7 @@ static void on_news(struct call *call, const struct call_news *news) {
 
 /* ---- read: any thread ---- */
 
-/* What an echo repeats: the text as it came, or that of the ids. */
+/* Prepares the echo: the text as it was sent, or the text of the ids. */
 static bool take_echo(struct openai *request, struct error *error) {
     for (int64_t i = 0; request->echoes && i < request->call->prompt_count; i++) {
         const struct call_prompt *prompt = &request->call->prompts[i];
@@ -244,7 +244,7 @@ void *openai_read(const struct route_reader *reader, const struct openai_kind *k
 /* ---- asked: the loop ---- */
 
 static bool read_timeout(struct openai *request, struct error *error) {
-    static const char decimal[] = "0123456789.eE+-"; /* strtod would take 0x10 as well, and blanks in front */
+    static const char decimal[] = "0123456789.eE+-"; /* strtod would also accept 0x10, and leading blanks */
     const char *given = exchange_field(request->exchange, "x-request-timeout");
     char *end = NULL;
     double seconds = given ? strtod(given, &end) : 0;

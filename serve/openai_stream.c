@@ -1,10 +1,10 @@
-/* Answers as server-sent events: one `data: ` line of JSON and a blank line each, and comments as events of their own
- * where nothing else comes for long.
+/* Answers as server-sent events: a `data: ` line of JSON and a blank line each. Comments are sent as events when
+ * nothing else comes for long.
  *
- * The head goes out with the first token, or with the first comment: until then a failure still has a status. Clients
- * count chunks that bring text as tokens, so a completion's reason to end stands on the chunk of its last token; a
- * chat's comes behind it, in a chunk with nothing in it, which they do not count. A chat's text that is empty has a
- * chunk, too: some clients take a stream without any for a failure. */
+ * The header is sent with the first token or the first comment; until then a failure can still set the status. Clients
+ * count chunks with text as tokens. A completion's finish reason is therefore on the chunk of its last token. A chat's
+ * finish reason comes afterwards in an empty chunk, which is not counted. An empty chat completion also gets a chunk,
+ * because some clients take a stream without one for a failure. */
 #include "openai.h"
 
 #include "json_out.h"
@@ -18,7 +18,7 @@ enum { COMMENT_SECONDS = 5 };
 
 /* ---- writing ---- */
 
-/* Gives what has gathered to the transport; a client that does not read it is waited for. */
+/* Passes the gathered bytes to the transport, and pauses for a client that does not read. */
 static void flush(struct openai *request) {
     struct exchange *exchange = request->exchange;
     size_t most = (size_t)request->server->options->limits.stream_output_bytes;
@@ -59,7 +59,7 @@ static void start_timer(struct openai *request) {
     struct timeval interval = {.tv_sec = COMMENT_SECONDS};
     request->timer = event_new(request->server->base, -1, EV_PERSIST, on_time, request);
     if (request->timer)
-        event_add(request->timer, &interval); /* without it there are no comments, and nothing else is wrong */
+        event_add(request->timer, &interval); /* without it only the comments are missing */
 }
 
 void openai_stream_free(struct openai *request) {
@@ -120,7 +120,7 @@ static void add_delta(struct openai *request, struct openai_choice *choice, cons
     close_chunk(request);
 }
 
-/* Readers want the first choice first. */
+/* Readers expect the first choice first. */
 static void add_roles(struct openai *request) {
     if (!request->is_chat || request->has_chunk)
         return;
@@ -131,7 +131,7 @@ static void add_roles(struct openai *request) {
 static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_news *news,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
-    add_roles(request); /* before the choice has ended: its role is told without the reason */
+    add_roles(request); /* before the choice has ended: the role comes without a finish reason */
     openai_part_clear(&request->chunk);
     openai_take(request, choice, news, piece, end, &request->chunk);
     if (piece || is_first || !request->is_chat)
@@ -144,7 +144,7 @@ static struct openai_choice *choice_of(struct openai *request, int64_t prompt, i
     return &request->choices[prompt * request->call->ask.choices + choice];
 }
 
-/* An end belongs to the last piece that the news has of its choice. */
+/* An end belongs to the choice's last piece in the same news. */
 static void add_news(struct openai *request, const struct call_news *news) {
     for (int64_t i = 0; i < news->end_count; i++)
         choice_of(request, news->ends[i].prompt, news->ends[i].choice)->end = i + 1;
@@ -184,7 +184,7 @@ static void fail(struct openai *request) {
     if (!request->out.failed)
         flush(request);
     request->exchange->request->error = request->error.which;
-    if (request->exchange->head.is_http2) /* readers drop what they have not read of a stream that is reset */
+    if (request->exchange->head.is_http2) /* after a reset, readers drop the part that they have not read */
         exchange_end(request->exchange, NULL, 0);
     else
         exchange_abort(request->exchange);

@@ -1,4 +1,4 @@
-/* Origins and names: what a browser's request says of the page that sent it (Fetch Standard; RFC 6454). */
+/* Origins and names: what a browser's request reveals about its page (Fetch Standard; RFC 6454). */
 #include "origin.h"
 
 #include "base/base.h"
@@ -12,7 +12,7 @@ static const char *skip_scheme(const char *origin) {
     return strncmp(origin, "https://", 8) ? NULL : origin + 8;
 }
 
-/* The bytes of "NAME:PORT" that are the name; a port that is none belongs to it. */
+/* Returns the length of the name in "NAME:PORT"; an invalid port counts as part of the name. */
 static size_t name_length(const char *host) {
     const char *bracket = strchr(host, ']'), *colon = strchr(bracket ? bracket : host, ':');
     bool has_port = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
@@ -24,7 +24,7 @@ static bool is_name(const char *host, const char *name) {
     return length == strlen(name) && !strncasecmp(host, name, length);
 }
 
-/* Addresses of 127/8 are no names: nobody else can own them. */
+/* Addresses of 127/8 are safe: nobody else can own them. */
 static bool is_loopback(const char *host) {
     bool is_number = !strncmp(host, "127.", 4) && strspn(host, "0123456789.") == name_length(host);
     return is_number || is_name(host, "localhost") || is_name(host, "[::1]");
@@ -59,7 +59,7 @@ static bool is_named(const struct serve_options *options, const char *host) {
     return is_loopback(host);
 }
 
-/* True when the page is not one of this server. The origin of a file or a sandbox is "null", which is nobody's. */
+/* True when the page is not from this server. The origin of a file or a sandbox is "null", which belongs to nobody. */
 static bool is_foreign(const struct exchange *exchange) {
     const char *origin = exchange_field(exchange, "origin"), *named = origin ? skip_scheme(origin) : NULL;
     const char *host = exchange_field(exchange, "host"), *site = exchange_field(exchange, "sec-fetch-site");
@@ -68,7 +68,7 @@ static bool is_foreign(const struct exchange *exchange) {
     return (origin && !(host && named && !strcasecmp(host, named))) || (site && !strcasecmp(site, "cross-site"));
 }
 
-/* A link to a page is followed from anywhere. */
+/* A link to a page may be followed from anywhere. */
 static bool is_change(const char *method) {
     return strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0 && strcmp(method, "OPTIONS") != 0;
 }

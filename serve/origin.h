@@ -1,24 +1,24 @@
-/* Pages in browsers: which of them may ask, and by which name of this server.
+/* Browser pages: which of them may send requests, and under which name of this server.
  *
- * A browser lets any page send requests to any address, also to this machine. It names the page in Origin and says in
- * Sec-Fetch-Site where that came from. Host is the name in the address that the page chose: a page whose own name has
- * been pointed at this machine (DNS rebinding) has the origin of the server, but not one of its names. */
+ * A browser lets any page send requests to any address, even to this machine. It names the page in Origin, and says in
+ * Sec-Fetch-Site where the request came from. Host is the name in the address that the page chose. A page whose own
+ * name points at this machine (DNS rebinding) therefore has the server's origin, but not one of its names. */
 #ifndef CAMBIUM_SERVE_ORIGIN_H
 #define CAMBIUM_SERVE_ORIGIN_H
 
 #include "request.h"
 #include "server.h"
 
-/* The origin of the page that asks, where --cors-origin names it; else NULL. The string is the exchange's. */
+/* Returns the origin of the page if --cors-origin names it, else NULL. The exchange owns the string. */
 const char *origin_allowed(const struct exchange *exchange);
-/* True when the request may go on. False sets the error: ERROR_HOST where the listener checks names and Host is none of
- * them; ERROR_PERMISSION where a page of another origin would change something, or asks the control listener. Uses
+/* Checks a request. On failure sets the error. ERROR_HOST: the listener checks names, and Host is not one of them.
+ * ERROR_PERMISSION: a page of another origin would change something, or uses the control listener. Uses
  * exchange->request->cors_origin. */
 bool origin_check(const struct exchange *exchange, struct error *error);
-/* True when a listener at this address ("H:P", or "unix:PATH") checks the names that requests call it by. `has_keys`:
- * it wants a key, which no page knows. */
+/* True when a listener at this address ("H:P", or "unix:PATH") must check the Host of requests. `has_keys`: it requires
+ * a key, which no page knows. */
 bool origin_checks_names(const struct serve_options *options, const char *address, bool has_keys);
-/* True for an address that only this machine reaches. */
+/* True for an address that only this machine can reach. */
 bool origin_is_local(const char *address);
 
 #endif

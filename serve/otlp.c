@@ -13,8 +13,8 @@
 #include <time.h>
 
 enum { BATCH_SPANS = 512, TRIES = 3 };
-static const double batch_seconds = 1;   /* that the first span of a batch waits for others */
-static const double retry_seconds = 0.5; /* before the second try, and twice that before the third */
+static const double batch_seconds = 1;   /* how long the first span of a batch waits for others */
+static const double retry_seconds = 0.5; /* before the second attempt; twice that before the third */
 static const double first_pause_seconds = 1, most_pause_seconds = 30; /* after a batch that was dropped */
 static const double close_seconds = 3;
 
@@ -26,13 +26,13 @@ struct span {
 
 struct otlp {
     pthread_t thread;
-    pthread_mutex_t lock; /* nobody waits with it held */
+    pthread_mutex_t lock; /* never held while waiting */
     pthread_cond_t has_changed;
-    struct otlp_target target; /* the thread's, as are `pause` and `envelope` */
+    struct otlp_target target; /* the thread's, like `pause` and `envelope` */
     double pause;
-    struct strbuf envelope;     /* what every body begins with */
-    struct span *first, **last; /* under the lock, as is all that follows */
-    size_t count, bytes;        /* that wait */
+    struct strbuf envelope;     /* the start of every body */
+    struct span *first, **last; /* under the lock, like everything below */
+    size_t count, bytes;        /* of the waiting spans */
     uint64_t sent, dropped;
     bool has_ended, is_abandoned; /* abandoned: the thread frees everything */
     atomic_bool is_ending;        /* also read by a POST that waits */
@@ -85,7 +85,7 @@ void otlp_counts(struct otlp *otlp, uint64_t *sent, uint64_t *dropped) {
 
 /* ---- the thread ---- */
 
-/* Waits under the lock until something changes. Returns false when `seconds` are over. */
+/* Waits under the lock until something changes. Returns false when `seconds` have passed. */
 static bool wait_seconds(struct otlp *otlp, double seconds) {
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
@@ -102,7 +102,7 @@ static void pause_for(struct otlp *otlp, double seconds) {
         wait_seconds(otlp, left);
 }
 
-/* Moves the spans of a batch into `body`, and returns how many they are: 0 once all is over. */
+/* Moves the spans of a batch into `body`, and returns their number; 0 at the end. */
 static size_t take_batch(struct otlp *otlp, struct strbuf *body) {
     size_t taken = 0;
     pthread_mutex_lock(&otlp->lock);
@@ -133,7 +133,8 @@ static size_t take_batch(struct otlp *otlp, struct strbuf *body) {
     return taken;
 }
 
-/* A collector that could not be reached gets two more tries; then the batch is lost, and the next one waits longer. */
+/* If the collector cannot be reached, there are two more attempts; then the batch is lost, and the next one waits
+ * longer. */
 static void deliver(struct otlp *otlp, const struct strbuf *body, size_t spans) {
     enum otlp_result result = OTLP_FAILED;
     uint64_t rejected = 0;
@@ -215,7 +216,7 @@ int otlp_open(const char *endpoint, const char *version, struct otlp **out) {
     return status;
 }
 
-/* A thread that still waits for a name cannot be ended: it is left alone with what it has. */
+/* A thread that still resolves a name cannot be stopped: it is abandoned and frees everything itself. */
 void otlp_close(struct otlp *otlp) {
     if (!otlp)
         return;

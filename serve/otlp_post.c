@@ -1,4 +1,4 @@
-/* A small client of HTTP/1.1: one request on a connection that closes after it, each wait with an end. */
+/* A small client of HTTP/1.1: one request on a connection that closes after it; every wait is limited. */
 #include "otlp_post.h"
 
 #include "base/base.h"
@@ -28,7 +28,7 @@ static bool is_port(const char *text, size_t length) {
     return length && value > 0 && value < 65536;
 }
 
-/* Finds the end of the host: the port, or `end`. Brackets are part of the authority, and not of the host. */
+/* Finds the end of the host: the port, or `end`. Brackets belong to the authority, not to the host. */
 static bool read_host(const char *at, const char *end, struct otlp_target *target, const char **port) {
     const char *close = *at == '[' ? memchr(at, ']', (size_t)(end - at)) : NULL;
     const char *colon = close ? close + 1 : memchr(at, ':', (size_t)(end - at));
@@ -88,7 +88,7 @@ struct post {
     int socket;
 };
 
-/* In slices, as the end may come meanwhile. */
+/* Waits in slices, because the end of the server may come meanwhile. */
 static bool wait_for(const struct post *post, short events) {
     for (;;) {
         double limit = atomic_load(post->is_ending) ? ending_seconds : post_seconds;
@@ -142,7 +142,7 @@ static bool send_all(const struct post *post, const char *bytes, size_t length) 
 
 /* ---- the answer ---- */
 
-/* Finds the beginning of the body; NULL: the head is not whole. */
+/* Finds the start of the body; NULL: the header is incomplete. */
 static const char *find_body(const struct strbuf *answer) {
     const char *end = strstr(strbuf_text(answer), "\r\n\r\n");
     return end ? end + 4 : NULL;
@@ -155,7 +155,8 @@ static bool is_whole(const struct strbuf *answer) {
     return field && field < body && strtoull(field + 17, NULL, 10) <= answer->length - (size_t)(body - answer->data);
 }
 
-/* Until it is whole, the connection closes, or the time is over; whatever came is judged by its status line. */
+/* Reads until the answer is complete, the connection closes, or time runs out. The status line decides what it
+ * means. */
 static void read_answer(const struct post *post, struct strbuf *answer) {
     char bytes[4096];
     while (answer->length < MAX_ANSWER && !is_whole(answer)) {
@@ -169,7 +170,7 @@ static void read_answer(const struct post *post, struct strbuf *answer) {
     }
 }
 
-/* {"partialSuccess":{"rejectedSpans":"2"}}; 64-bit numbers may be strings. */
+/* Reads {"partialSuccess":{"rejectedSpans":"2"}}; 64-bit numbers may be strings. */
 static uint64_t rejected_spans(const struct strbuf *answer) {
     const char *body = find_body(answer);
     json_t *root = body ? json_loads(body, JSON_DISABLE_EOF_CHECK, NULL) : NULL;

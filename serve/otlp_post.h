@@ -1,4 +1,4 @@
-/* One POST to a collector, by a thread that may wait: name, connection, request and the beginning of the answer. */
+/* One POST to a collector, on a thread that may wait: name, connection, request and the beginning of the answer. */
 #ifndef CAMBIUM_SERVE_OTLP_POST_H
 #define CAMBIUM_SERVE_OTLP_POST_H
 
@@ -8,22 +8,22 @@
 #include <stdint.h>
 
 struct otlp_target {
-    char *host; /* without the brackets of IPv6 */
+    char *host; /* without IPv6's brackets */
     char *port, *authority, *path;
 };
 
-/* Reads http://HOST[:PORT][/PATH]. STATUS_USAGE says what was expected; STATUS_MEMORY. otlp_target_free ends it, also
- * after a failure. */
+/* Reads http://HOST[:PORT][/PATH]. STATUS_USAGE says what was expected; STATUS_MEMORY. Call otlp_target_free in any
+ * case. */
 int otlp_target_read(const char *url, struct otlp_target *target);
 void otlp_target_free(struct otlp_target *target);
 
 enum otlp_result {
     OTLP_SENT,
-    OTLP_REFUSED, /* the collector will not take this batch later either */
-    OTLP_FAILED   /* a later try may succeed */
+    OTLP_REFUSED, /* the collector will never take this batch */
+    OTLP_FAILED   /* a later attempt may succeed */
 };
-/* Sends a body of JSON and reads the answer, within five seconds, or one once *is_ending. The look-up of the name alone
- * may take longer. *rejected: spans that the collector refuses while it takes the others. */
+/* Sends a JSON body and reads the answer, within five seconds, or one second once *is_ending. Only resolving the name
+ * may take longer. *rejected counts spans that the collector refused while it took the others. */
 enum otlp_result otlp_post(const struct otlp_target *target, const char *body, size_t length,
                            const atomic_bool *is_ending, uint64_t *rejected);
 

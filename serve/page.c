@@ -1,6 +1,5 @@
-/* The page at /: page.html, as the build has embedded it. The browser is told to run its one script and its one style,
- * by their digests, and nothing else, wherever it may come from. The page is told what its listener offers, so that it
- * asks for nothing that is not there. */
+/* The page at /: page.html, as embedded by the build. The browser may run only its one script and its one style, given
+ * by their digests. The page is told what its listener offers, so that it requests nothing that does not exist. */
 #include "route.h"
 
 #include "base/base.h"
@@ -13,7 +12,7 @@ static const char html[] = {
 #include "page.html.inc"
     0};
 
-/* Appends 'sha256-...' of what stands between the marks, as a browser counts it. */
+/* Appends 'sha256-...' of the text between the marks, as a browser computes it. */
 static void add_digest(struct strbuf *policy, const char *begin, const char *end) {
     unsigned char digest[SHA256_DIGEST_LENGTH];
     char text[4 * ((SHA256_DIGEST_LENGTH + 2) / 3) + 1];
@@ -35,12 +34,12 @@ static void add_policy(struct strbuf *policy) {
     add_digest(policy, "<style>", "</style>");
 }
 
-/* Appends the words of <body data-offers>: "control" and "metrics" where the listener has them, "key" where it wants
+/* Appends the words of <body data-offers>: "control" and "metrics" if the listener has them, "key" if it requires
  * one. */
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     enum listener_kind listener = exchange->head.listener;
-    /* the key that a user of the page has does not open what has keys of its own */
+    /* The key of a page's user does not open endpoints with their own keys. */
     bool has_metrics = server->options->metrics_on_data != SERVE_METRICS_OFF && !server->keys[SERVER_METRICS_KEYS];
     if (listener == LISTENER_CONTROL)
         strbuf_add_text(offers, "control ");

@@ -1,4 +1,4 @@
-/* A walk along the wire with the descriptor beside it, and the allocator with a quota. */
+/* A walk over the bytes along the descriptor, and an allocator with a quota. */
 #include "proto_check.h"
 
 #include "base/utf8.h"
@@ -50,7 +50,7 @@ enum proto_result proto_read_field(const unsigned char **at, const unsigned char
     case 5:
         is_right = read_bytes(at, end, 4, field);
         break;
-    default: /* groups, which nobody has sent for twenty years */
+    default: /* groups, unused for twenty years */
         is_right = false;
     }
     return is_right ? PROTO_OK : PROTO_MALFORMED;
@@ -168,7 +168,7 @@ enum proto_result proto_check(const ProtobufCMessageDescriptor *descriptor, cons
 /* ---- the quota ---- */
 
 struct quota {
-    size_t bytes, count; /* that are left */
+    size_t bytes, count; /* that remain */
     bool is_spent, has_no_memory;
 };
 
@@ -204,7 +204,7 @@ enum proto_result proto_unpack(const ProtobufCMessageDescriptor *descriptor, con
     if (length < (PROTO_MOST_BYTES - PROTO_LEAST_BYTES) / PROTO_BYTES_A_BYTE)
         quota.bytes = length * PROTO_BYTES_A_BYTE + PROTO_LEAST_BYTES;
     ProtobufCAllocator allocator = {.alloc = quota_alloc, .free = quota_free, .allocator_data = &quota};
-    /* Nothing is read where there is nothing, but a pointer is wanted. */
+    /* The unpacker needs a pointer even when there is nothing to read. */
     *message = protobuf_c_message_unpack(descriptor, &allocator, length, bytes ? bytes : (const unsigned char *)"");
     if (*message)
         return PROTO_OK;

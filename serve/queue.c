@@ -1,4 +1,4 @@
-/* Shares of a queue. Clients are few (those with a key and places), so that their list is walked. */
+/* Shares of a queue. There are few clients (those with a key and places), so their list is walked. */
 #include "queue.h"
 
 #include "base/base.h"
@@ -11,12 +11,12 @@ struct member {
     uint64_t client;
     double weight;
     int64_t places;
-    double missed_until; /* it was refused a place that its share has: until then others get no more than theirs */
+    double missed_until; /* it was refused a place within its share: until then others get no more than theirs */
 };
 
 struct queue {
     int64_t places, used;
-    struct member *members; /* [count] with places, or that missed one of late */
+    struct member *members; /* [count] clients with places, or that recently missed one */
     size_t count;
 };
 
@@ -45,7 +45,7 @@ static struct member *find(const struct queue *queue, uint64_t client) {
     return NULL;
 }
 
-/* Found, or added; NULL: out of memory. */
+/* Returns the member, adding it if needed; NULL: out of memory. */
 static struct member *find_or_add(struct queue *queue, uint64_t client, double weight) {
     struct member *member = find(queue, client);
     if (!member) {
@@ -62,7 +62,7 @@ static struct member *find_or_add(struct queue *queue, uint64_t client, double w
     return member;
 }
 
-/* Those without places, who missed none of late, are forgotten. */
+/* Forgets members without places that have not missed one recently. */
 static void forget_idle(struct queue *queue, double now) {
     for (size_t i = 0; i < queue->count;) {
         struct member *member = &queue->members[i];
@@ -82,13 +82,13 @@ static double sum_of_weights(const struct queue *queue) {
     return sum;
 }
 
-/* At least one place, however many clients there are. */
+/* Returns at least one place, however many clients there are. */
 static double share_of(const struct queue *queue, double weight, double weights) {
     double share = (double)queue->places * weight / weights;
     return share < 1 ? 1 : share;
 }
 
-/* Another client was refused a place of its share, and has not come in since. */
+/* True when another client was refused a place within its share, and has not come in since. */
 static bool has_missed(const struct queue *queue, uint64_t but) {
     for (size_t i = 0; i < queue->count; i++)
         if (queue->members[i].missed_until > 0 && queue->members[i].client != but)
@@ -105,7 +105,7 @@ enum queue_answer queue_ask(struct queue *queue, uint64_t client, double weight,
     bool has_room = count <= queue->places - queue->used;
     if (has_room)
         return is_over && has_missed(queue, client) ? QUEUE_OVER_SHARE : QUEUE_HAS_ROOM;
-    /* It counts as a member from here on, so that others are above their shares. */
+    /* It counts as a member from here on, so that others exceed their shares. */
     return is_over || !find_or_add(queue, client, weight) ? QUEUE_IS_FULL : QUEUE_MUST_MAKE_ROOM;
 }
 

@@ -16,7 +16,7 @@ struct refusal {
 struct refusals {
     pthread_mutex_t lock;
     struct refusal items[REFUSALS_MAX];
-    int next; /* the place of the next one, which is the oldest's */
+    int next; /* the next place to use, which holds the oldest */
 };
 
 int refusals_open(struct refusals **refusals) {

@@ -1,5 +1,6 @@
-/* The loop's list of adapters, and the way of a change: its files are read on a worker, then the engine's thread makes
- * it, then whoever asked is told. Few are on their way at once, so that files do not fill the memory. */
+/* The loop's list of adapters, and the path of a change. Its files are read on a worker, then the engine's thread makes
+ * the change, then the result is reported. Only a few changes are in progress at once, so that files do not fill the
+ * memory. */
 #include "registry-internal.h"
 
 #include "log.h"
@@ -20,7 +21,7 @@ bool registry_name_is_valid(const char *name) {
 
 /* ---- entries ---- */
 
-/* Where the name is, or would be. */
+/* Returns the index of the name, or where it would be inserted. */
 static int place_of(const struct registry *registry, const char *name, bool *is_there) {
     int low = 0, high = registry->count;
     while (low < high) {
@@ -80,12 +81,12 @@ static void remove_entry(struct registry *registry, const char *name) {
             (size_t)(registry->count - place) * sizeof *registry->entries);
 }
 
-/* Requests may name it. */
+/* True when requests may name it. */
 static bool is_known(const struct entry *entry) {
     return entry->is_there || entry->learning;
 }
 
-/* One that was never loaded is as one that was evicted: its next use brings it. */
+/* An adapter that was never loaded counts as evicted: its next use brings it. */
 static const char *state_of(const struct entry *entry) {
     if (entry->loading)
         return "loading";
@@ -149,7 +150,7 @@ void registry_take(struct server *server, struct driver_adapters *list) {
     for (int i = 0; i < list->count; i++) {
         struct entry *entry = add(registry, list->items[i].name, "");
         if (!entry)
-            continue; /* known again with the next list */
+            continue; /* the next list will add it */
         entry->at = list->items[i];
         entry->is_there = true;
     }
@@ -195,7 +196,7 @@ static void on_known(struct loop_note *note) {
     drop_if_over(server->registry, entry);
 }
 
-/* The engine is told of the name before any call that has it. */
+/* Makes a new name known. The engine hears of it before any call that uses it. */
 static bool learn(struct server *server, const char *name, const char *directory, struct chat_template *template) {
     struct entry *entry = add(server->registry, name, directory);
     struct driver_name *learned = entry ? calloc(1, sizeof *learned) : NULL;
@@ -251,8 +252,8 @@ static void log_change(struct server *server, const struct driver_change *change
     log_line_end(&line);
 }
 
-/* The engine's refusal holds for the files that it saw; an adapter that comes back is also held against the files it
- * had. */
+/* The engine's refusal applies to the files that it saw. An adapter that comes back is also compared with its earlier
+ * files. */
 static bool is_first_generation(const struct pending *pending) {
     return pending->change.status && (pending->change.kind != CHANGE_BRING || !pending->change.if_generation);
 }
@@ -292,7 +293,7 @@ static void tell(struct pending *pending) {
     free(pending);
 }
 
-/* The engine has made it, or not; its list of adapters came before. */
+/* The engine has made the change, or failed; its list of adapters came before. */
 static void on_made(struct loop_note *note) {
     struct pending *pending = (struct pending *)((char *)note - offsetof(struct pending, change.note));
     struct server *server = pending->server;
@@ -328,7 +329,7 @@ static void start_next(struct server *server) {
             pending->change.if_generation = entry->at.generation;
         pending->job.work = registry_read;
         pending->job.done = on_read;
-        if (!worker_add(server->own->file_worker, &pending->job)) { /* it has room for as many as are under way */
+        if (!worker_add(server->own->file_worker, &pending->job)) { /* the queue has room for all changes in progress */
             error_set(&pending->change.error, ERROR_INTERNAL, NULL, "the adapters' worker takes nothing");
             on_read(&pending->job);
         }
@@ -356,7 +357,7 @@ void registry_bring(struct server *server, const char *name) {
         return;
     struct pending *pending = calloc(1, sizeof *pending);
     if (!pending)
-        return; /* the calls that wait for it end by their time */
+        return; /* calls that wait for it end at their deadline */
     if (entry)
         entry->is_bringing = true;
     pending->change.kind = CHANGE_BRING;
@@ -492,7 +493,7 @@ int registry_open(struct server *server, struct adapters *adapters, struct regis
     return status;
 }
 
-/* Behind a failure of the engine changes are left. */
+/* After a failure of the engine some changes remain. */
 static void free_list(struct pending *list) {
     for (struct pending *pending = list, *next; pending; pending = next) {
         next = pending->next;

@@ -1,6 +1,6 @@
-/* Adapters as the loop knows them: names and what stands behind each, as the engine's thread last said; and the way to
- * change them. What is asked here goes through the loader (files, on a worker) to the engine's thread and comes back
- * when the change is done on all ranks. The loop's thread. */
+/* Adapters as the loop knows them: names, their state as last reported by the engine's thread, and changes. A change
+ * goes through the loader (files, on a worker) to the engine's thread, and returns when it is done on all ranks. The
+ * loop's thread. */
 #ifndef CAMBIUM_SERVE_REGISTRY_H
 #define CAMBIUM_SERVE_REGISTRY_H
 
@@ -13,24 +13,26 @@ struct registry_adapter {
     const char *name;
     const char *methods; /* "lora", "lora,ia3"; "" before the first loading */
     const char *digest;  /* SHA-256, "" before the first loading */
-    const char *state;   /* "loading", "resident", "evicted" or never loaded, "retiring" (unloaded; texts have it) */
+    const char *state;   /* "loading", "resident", "evicted" (or never loaded), "retiring" (unloaded, but completions
+                            still use it) */
     uint64_t generation; /* 0: never loaded */
     int64_t parameters, bytes, virtual_tokens;
     int64_t running, waiting;            /* texts */
-    struct chat_template *chat_template; /* NULL: none; no reference */
-    uint64_t template_generation;        /* whose template it is; 0: of the files as they were at the start */
+    struct chat_template *chat_template; /* NULL: none; not a reference */
+    uint64_t template_generation;        /* generation of the template; 0: the files as they were at the start */
     bool is_pinned;
     bool is_resident; /* requests can name it, and its image is in memory */
-    bool is_retiring; /* unloaded, and texts still run with it: no request can name it */
+    bool is_retiring; /* unloaded, but completions still use it; requests cannot name it */
 };
 
-/* In the order of names, from 0; false behind the last. The strings live until the loop's turn ends. */
+/* Return an adapter by number, in the order of names, or by name; false when there is none. The strings are valid until
+ * the loop's turn ends. */
 bool registry_at(const struct server *server, int number, struct registry_adapter *adapter);
 bool registry_find(const struct server *server, const char *name, struct registry_adapter *adapter);
-/* The same for a request, which also finds a directory that came to --adapter-root since the start: its name is known
- * from here on. One whose name was unloaded is not found again. */
+/* The same for a request. It also finds a directory that was added to --adapter-root since the start, whose name is
+ * then known. A name that was unloaded is not found again. */
 bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter);
-/* Whether it may be the name of an adapter: [A-Za-z0-9._-]{1,64}, no leading dot. */
+/* True for a possible name of an adapter: [A-Za-z0-9._-]{1,64} without a leading dot. */
 bool registry_name_is_valid(const char *name);
 
 enum registry_change_kind { REGISTRY_LOAD, REGISTRY_REPLACE, REGISTRY_UNLOAD };
@@ -38,14 +40,14 @@ struct registry_change {
     enum registry_change_kind kind;
     const char *name, *path; /* path: a name under --adapter-root; NULL or "": the adapter's own */
     bool is_pinned;
-    bool in_place;          /* a load of a name that is there replaces it (vLLM's load_inplace) */
+    bool in_place;          /* loading an existing name replaces it (vLLM's load_inplace) */
     uint64_t if_generation; /* 0: any */
-    /* Once, in the loop's thread, never inside registry_start. `adapter`: what the name stands for now, with
-     * ERROR_NONE and unless it was unloaded; else NULL. */
+    /* Called once in the loop's thread, never inside registry_start. `adapter` is the present meaning of the name after
+     * a success other than an unloading; else NULL. */
     void (*on_done)(void *context, const struct error *error, const struct registry_adapter *adapter);
     void *context;
 };
-/* Strings are copied. Changes are made in the order in which they come. */
+/* Starts a change. Strings are copied. Changes are made in order of arrival. */
 void registry_start(struct server *server, const struct registry_change *change);
 
 #endif

@@ -1,5 +1,5 @@
-/* Adapters' files, on a worker: found, checked, read; and the check of all that stand below the root. What was refused
- * is remembered until its files change. */
+/* Adapters' files, on a worker: found, checked and read; and the check of all adapters below the root. A refusal is
+ * remembered until the files change. */
 #include "registry-internal.h"
 
 #include "log.h"
@@ -13,7 +13,7 @@
 
 /* ---- one directory ---- */
 
-/* A directory of the options, or one below the root. */
+/* Returns the place of a directory: one of the options, or one below the root. */
 static struct peft_place place_of(const struct serve_options *options, const char *directory) {
     const char *root = options->adapter_root;
     size_t length = root ? strlen(root) : 0;
@@ -42,7 +42,7 @@ bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], 
     return true;
 }
 
-/* Not of a moment: memory, or a file that another is writing. */
+/* True when the files are at fault, rather than memory or another program that is writing them. */
 static bool is_of_files(int status) {
     return status == STATUS_INVALID || status == STATUS_UNSUPPORTED;
 }
@@ -114,7 +114,7 @@ struct registry_checks {
     struct server *server;
     char (*names)[ADAPTER_NAME_BYTES]; /* [count] */
     int count, next;
-    char directory[PATH_MAX]; /* of the one that is checked */
+    char directory[PATH_MAX]; /* of the adapter being checked */
     uint64_t stamp;
     struct error error;
     struct adapter_report report;
@@ -161,7 +161,7 @@ static void on_checked(struct worker_job *job) {
     start_check(checks);
 }
 
-/* The next one that is still known and was not loaded meanwhile. */
+/* Starts the check of the next adapter that is still known and was not loaded meanwhile. */
 static void start_check(struct registry_checks *checks) {
     const struct registry *registry = checks->server->registry;
     while (checks->next < checks->count && !checks->server->own->is_ending) {

@@ -1,4 +1,4 @@
-/* What all requests have in common, beyond HTTP. */
+/* The common part of all requests, beyond HTTP. */
 #include "request.h"
 
 #include <string.h>

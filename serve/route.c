@@ -1,7 +1,7 @@
-/* The table of paths, and what is asked of every request before a handler sees it: in this order its id, the origin of
- * a page, its key, and whether there is such a path, method and type.
+/* The table of paths, and the checks of every request before its handler: its id, the origin of a page, its key, then
+ * path, method and type, in this order.
  *
- * Paths stand here without /v1: each may be asked with it and without it. */
+ * Paths are listed without /v1; each works with and without it. */
 #include "route.h"
 
 #include "keys.h"
@@ -22,13 +22,13 @@ enum {
     DATA = 1 << LISTENER_DATA,
     CONTROL = 1 << LISTENER_CONTROL,
     BOTH = DATA | CONTROL,
-    METRICS = 1 << 2, /* on the data listener where the option says so */
+    METRICS = 1 << 2, /* on the data listener if the option allows it */
     /* flags */
     IS_PUBLIC = 1 << 0,
-    IS_WORK = 1 << 1,  /* refused while the server drains, or has failed */
+    IS_WORK = 1 << 1,  /* refused while the server drains, or after it has failed */
     IS_BODY = 1 << 2,  /* JSON */
-    HAS_REST = 1 << 3, /* the path goes on */
-    IS_PROBE = 1 << 4  /* asked again and again: no line of the log where all is well */
+    HAS_REST = 1 << 3, /* the path continues */
+    IS_PROBE = 1 << 4  /* requested regularly: successes are not logged */
 };
 
 struct row {
@@ -81,12 +81,13 @@ static bool is_path_of(const struct exchange *exchange, const struct row *row) {
     return is_same && is_offered(exchange, row);
 }
 
-/* HEAD is GET whose body the transport leaves out. */
+/* HEAD is GET; the transport omits the body. */
 static bool is_method_of(const char *method, const struct row *row) {
     return !strcmp(method, row->method) || (!strcmp(method, "HEAD") && !strcmp(row->method, "GET"));
 }
 
-/* The row of path and method; or NULL, with *allowed the methods of the path, "" where there is no such path. */
+/* Finds the row for path and method. Otherwise returns NULL, with the path's methods in *allowed: "" when the path does
+ * not exist. */
 static const struct row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
     for (size_t i = 0; i < ROWS; i++) {
         if (!is_path_of(exchange, &rows[i]))
@@ -142,7 +143,7 @@ static bool is_grpc(const struct exchange *exchange) {
     return is_type(type, "application/grpc") || (type && !strncasecmp(type, "application/grpc+", 17));
 }
 
-/* A page of another origin can send any other type without asking first. */
+/* A page of another origin can send any other type without a preflight. */
 static bool is_json(const struct exchange *exchange) {
     const char *type = exchange_field(exchange, "content-type");
     return !type || is_type(type, "application/json");
@@ -255,7 +256,7 @@ void route_answer_json(struct exchange *exchange, struct strbuf *json) {
 
 /* ---- all together ---- */
 
-/* Sends its span, when its trace is sampled. */
+/* Sends its span if its trace is sampled. */
 static void send_span(const struct exchange *exchange, bool is_whole) {
     struct otlp *otlp = exchange->request->server->otlp;
     struct strbuf span = STRBUF_INIT;
@@ -283,8 +284,8 @@ static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
     return keys_find(keys, exchange_field(exchange, "authorization"), &exchange->request->client);
 }
 
-/* The keys of metrics open /metrics and nothing else: on the data listener they alone do, on control those of the
- * listener do as well. */
+/* Keys of metrics open /metrics and nothing else. On the data listener only they open it; on control the listener's
+ * keys open it too. */
 static bool has_key(struct exchange *exchange, const struct row *row) {
     const struct server *server = exchange->request->server;
     const struct keys *keys = server->keys[exchange->head.listener];
@@ -294,7 +295,7 @@ static bool has_key(struct exchange *exchange, const struct row *row) {
     return !keys || is_key_of(keys, exchange) || (own && is_key_of(own, exchange));
 }
 
-/* Whether the server still takes work; *error says why not. */
+/* Returns whether the server takes work; otherwise *error says why not. */
 static bool takes_work(const struct server *server, struct error *error) {
     if (server->has_failed)
         error_set(error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
@@ -329,7 +330,7 @@ static bool is_public(const struct exchange *exchange, const struct row *row) {
     return row && (row->flags & IS_PUBLIC || (row->listeners & METRICS && is_open));
 }
 
-/* An OPTIONS of a page that may ask comes without a key: browsers send none. */
+/* A permitted page's OPTIONS comes without a key, because browsers send none. */
 static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     struct error error;
@@ -357,7 +358,7 @@ static void begin_grpc(struct exchange *exchange) {
     refuse(exchange, &error, NULL);
 }
 
-/* False: the head is wrong, or a page wrote it that may not ask here. */
+/* Returns false when the header is faulty, or when it comes from a page that is not permitted. */
 static bool may_ask(const struct exchange *exchange, struct error *error) {
     if (exchange->head.refusal) {
         error_set(error, request_error_of(exchange->head.refusal), NULL, "%s", exchange->head.problem);

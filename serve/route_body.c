@@ -1,5 +1,6 @@
-/* Bodies that are one text. They are gathered within the bound of all, read here where they are short, and else on the
- * worker, so that nobody's bytes hold up the loop. A reading has its own copy of everything: its client may go. */
+/* Bodies that are one text. They are gathered within the common limit. Short ones are read here, long ones on the
+ * worker, so that no client's bytes hold up the loop. A reading has its own copy of everything; its client may
+ * leave. */
 #include "route.h"
 
 #include "gunzip.h"
@@ -19,11 +20,11 @@ struct collected {
     struct server *server;
     const struct route_body *body;
     struct strbuf bytes;
-    size_t counted; /* of them, in the server's bound */
+    size_t counted; /* bytes that count in the server's limit */
     bool is_packed, is_control;
-    atomic_bool has_left; /* nobody waits for what is read */
+    atomic_bool has_left; /* nobody waits for the result */
     void *made;
-    struct error error; /* where nothing was made */
+    struct error error; /* when nothing was made */
 };
 
 /* ---- reading: any thread ---- */
@@ -74,7 +75,7 @@ static void work(struct worker_job *job) {
 
 /* ---- the loop ---- */
 
-/* After an answer that came early: the rest of the body goes nowhere. */
+/* After an early answer: the rest of the body is dropped. */
 static const struct exchange_handler nobody = {.on_close = NULL};
 
 static void give_back(struct collected *collected) {
@@ -88,7 +89,7 @@ static void free_collected(struct collected *collected) {
     free(collected);
 }
 
-/* It waits no more: the exchange is somebody else's. */
+/* Releases the exchange, which belongs to another handler from here on. */
 static struct exchange *let_go(struct collected *collected) {
     struct exchange *exchange = collected->exchange;
     collected->exchange = NULL;
@@ -110,7 +111,7 @@ static void done(struct worker_job *job) {
     struct exchange *exchange = let_go(collected);
     void *made = collected->made;
     give_back(collected);
-    if (!exchange && made) { /* its client left a moment ago, and what was made may be large */
+    if (!exchange && made) { /* its client left a moment ago, and the result may be large */
         collected->job.work = drop_late;
         worker_drop(collected->server->worker, &collected->job);
         return;
@@ -157,7 +158,7 @@ static void on_closed_early(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler reading = {.on_close = on_closed_early};
 
-/* Bytes of a body that the loop reads itself. What is packed may be anything. */
+/* Returns the bytes of a body that the loop reads itself. A packed body may have any contents. */
 static size_t short_bytes(const struct collected *collected) {
     size_t (*of)(const struct server *) = collected->body->short_bytes;
     return collected->is_packed ? 0 : of ? of(collected->server) : ROUTE_SHORT_BYTES;
@@ -184,14 +185,14 @@ static void on_close(struct exchange *exchange, bool is_whole) {
 
 static const struct exchange_handler collecting = {.on_body = on_body, .on_end = on_end, .on_close = on_close};
 
-/* Such a request is answered before its body comes; the rest is thrown away as it comes. */
+/* Such a request is answered before its body arrives; the body is then dropped. */
 static bool promises_too_much(const struct exchange *exchange) {
     const char *promised = exchange_field(exchange, "content-length");
     return promised &&
            strtoull(promised, NULL, 10) > (unsigned long long)exchange->request->server->options->limits.body_bytes;
 }
 
-/* false: with *error. */
+/* Returns false with *error. */
 static bool check_encoding(const struct exchange *exchange, bool *is_packed, struct error *error) {
     const char *encoding = exchange_field(exchange, "content-encoding");
     *is_packed = encoding && (!strcasecmp(encoding, "gzip") || !strcasecmp(encoding, "x-gzip"));

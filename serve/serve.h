@@ -1,15 +1,15 @@
 /* The server: gRPC and OpenAI-style HTTP in front of an engine.
  *
- * One thread, the loop, has every socket: it frames, checks and queues requests and writes answers. The engine's
- * thread, the leader of the model's ranks, takes calls from a queue, owns scheduler and adapters, and alone calls the
- * model. Two workers tokenize long texts and read adapters' files. So a client never holds up the engine, nor the
- * engine a client.
+ * One thread, the loop, has every socket: it frames, checks and queues requests, and writes answers. The engine's
+ * thread is the leader of the model's ranks: it takes calls from a queue, owns scheduler and adapters, and alone calls
+ * the model. Two workers tokenize long texts and read adapters' files. A client therefore never holds up the engine,
+ * and the engine never holds up a client.
  *
- *     server_open         the loop begins, before the ranks start; addresses are bound, nobody is accepted
- *     server_run          at the leader: opens adapters and scheduler, accepts, and serves until it is told to stop
+ *     server_open         starts the loop before the ranks start; binds addresses, accepts nobody yet
+ *     server_run          at the leader: opens adapters and scheduler, accepts, and serves until told to stop
  *     server_close
  *
- * exchange.h is what protocols see of the transport, call.h what they see of the engine. */
+ * Protocols see the transport through exchange.h, and the engine through call.h. */
 #ifndef CAMBIUM_SERVE_SERVE_H
 #define CAMBIUM_SERVE_SERVE_H
 
@@ -23,11 +23,11 @@ struct serve_name {
     const char *name, *directory;
 };
 
-/* The readers of /metrics on the data listener: those with a key where the listener wants one, or anybody. */
+/* Access to /metrics on the data listener: clients with a key if the listener requires one, or anybody. */
 enum serve_metrics { SERVE_METRICS_OFF, SERVE_METRICS_KEY, SERVE_METRICS_OPEN };
 
 struct serve_options {
-    const char *const *model_names; /* [model_name_count] at least one; the first is what answers report */
+    const char *const *model_names; /* [model_name_count] at least one; answers use the first */
     size_t model_name_count;
     const struct serve_name *adapters; /* [adapter_count] */
     size_t adapter_count;
@@ -36,14 +36,14 @@ struct serve_options {
     const char *api_key_file, *control_key_file, *tls_cert, *tls_key;
     const char *const *cors_origins; /* [cors_origin_count] */
     size_t cors_origin_count;
-    const char *const *allowed_hosts; /* [allowed_host_count] names of this server beside those of loopback */
+    const char *const *allowed_hosts; /* [allowed_host_count] names of this server besides those of loopback */
     size_t allowed_host_count;
     enum serve_metrics metrics_on_data;
-    const char *metrics_key_file; /* keys of /metrics alone; NULL: those of the listener */
-    const char *otlp_endpoint;    /* of a collector of spans; NULL: none */
+    const char *metrics_key_file; /* keys for /metrics only; NULL: the listener's */
+    const char *otlp_endpoint;    /* a collector of spans; NULL: none */
     bool has_prefix_cache;
-    struct chat_template *chat_template; /* for messages where the tokenizer has none; NULL: none */
-    double template_timeout;             /* seconds of one rendering */
+    struct chat_template *chat_template; /* for messages when the tokenizer has no template; NULL: none */
+    double template_timeout;             /* limit for one rendering, in seconds */
     int64_t max_queued_requests, max_queued_tokens;
     double prefill_stretch;
     double request_timeout; /* 0: none */
@@ -57,17 +57,18 @@ struct serve_options {
 
 struct server;
 
-/* Checks what can be checked, reads keys and certificates, starts the loop and binds. `options` outlives the server. */
+/* Checks the options, reads keys and certificates, starts the loop and binds addresses. `options` outlives the server.
+ * STATUS_USAGE, STATUS_INVALID, STATUS_NOT_FOUND, STATUS_IO, STATUS_MEMORY. */
 int server_open(const struct serve_options *options, struct server **server);
-/* The leader's, behind engine_open; `tokenizer` may be NULL. Returns when the server was told to stop and has done so,
- * or with the failure that ended it. */
+/* Serves, at the leader, after engine_open; `tokenizer` may be NULL. Returns when the server has stopped as told, or
+ * with the failure that ended it. server_close frees the server; NULL is allowed. */
 int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                const struct tokenizer_files *files);
 void server_close(struct server *server);
-/* The engine has failed: readiness goes, requests fail with UNAVAILABLE; the caller ends the process behind it. `rank`
- * is the one that is lost; -1: none, or it is not known. Any thread. */
+/* Reports that the engine has failed: the server is no longer ready, and requests fail with UNAVAILABLE. The caller
+ * ends the process afterwards. `rank` is the lost rank, or -1 when none is known. Any thread. */
 void server_fail(struct server *server, int rank, const char *line);
-/* Bytes that the server itself may take, for the plan that is printed. */
+/* Returns the bytes that the server itself may take, for the printed plan. */
 size_t server_planned_bytes(const struct serve_options *options);
 
 #endif

@@ -1,7 +1,7 @@
 /* The server's life: what is opened before the ranks, what the model adds, readiness, drain and the end.
  *
- * The engine's thread opens what the loop reads and then posts a note: from there on it is the loop's. At the end the
- * driver's thread waits until answers have gone out and the loop has let go. */
+ * The engine's thread opens the data for the loop and then posts a note; from there on it belongs to the loop. At the
+ * end the driver's thread waits until answers were sent and the loop has finished. */
 #include "server-internal.h"
 
 #include "log.h"
@@ -25,8 +25,8 @@
 
 enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };
 static const double tick_seconds = 0.25;
-static const double last_words_seconds = 5; /* for answers that are broken off, and say why */
-static const double late_seconds = 1;       /* a tick so much after its time: the process was stopped */
+static const double last_words_seconds = 5; /* for error messages in answers that are broken off */
+static const double late_seconds = 1;       /* a tick that is this late means that the process was stopped */
 
 /* ---- readiness ---- */
 
@@ -60,7 +60,7 @@ void server_count(struct server *server) {
 
 /* ---- the end ---- */
 
-/* Nothing runs any more: the driver may go. */
+/* Nothing runs any more: the driver may end. */
 static void end_if_idle(struct server *server) {
     if (server->is_draining && server->driver && !server->own->calls && !registry_changes(server))
         driver_end(server->driver);
@@ -109,7 +109,8 @@ static void shorten_drain(struct server *server, double seconds) {
     event_add(server->own->drain_timer, &time);
 }
 
-/* Nobody was sent here before the server was ready, nor is anybody served after a failure: neither waits. */
+/* Nobody was sent here before the server was ready, and nobody is served after a failure: in both cases nothing
+ * waits. */
 void server_drain(struct server *server, double delay, double timeout) {
     struct server_own *own = server->own;
     bool has_clients = server->is_ready && !server->has_failed;
@@ -163,7 +164,7 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
         log_event(server, LOG_INFO, "reload", "--tls-cert");
 }
 
-/* Behind the engine's end: answers go out, as long as requests had to end in; then their connections close, for a
+/* After the engine's end, answers are sent for as long as requests had to end; then their connections close, for a
  * moment. */
 static bool must_wait(struct server *server) {
     struct server_own *own = server->own;
@@ -214,7 +215,7 @@ static void fail_all(struct server *server, const char *line) {
     snprintf(server->failure, sizeof server->failure, "%s", line);
     error_set(&error, ERROR_ENGINE_FAILED, NULL, "the engine has failed");
     call_fail_all(server, &error);
-    if (server->driver) /* from then on the loop has these */
+    if (server->driver) /* from then on the loop owns these */
         registry_fail_all(server, &error);
 }
 
@@ -257,15 +258,15 @@ static void watch_ranks(struct server *server, bool is_late) {
     }
 }
 
-/* Who waits for a rank that hangs gives signs of life all the time. One that computed meanwhile was silent for a
- * shorter time than nothing went on. */
+/* A rank that waits for a hung one gives signs of life all the time. A rank that computed meanwhile was silent for a
+ * shorter time than nothing progressed. */
 static bool hangs(const struct server *server, int rank) {
     const struct server_own *own = server->own;
     return 2 * own->ranks[rank].silent >= own->still;
 }
 
-/* Names the ranks that hang, and counts them as lost. Where all give signs they wait for each other, and none of them
- * is to blame. */
+/* Names the ranks that hang, and counts them as lost. If all give signs of life, they wait for each other, and none is
+ * to blame. */
 static void describe_hang(struct server *server) {
     struct strbuf *line = &server->own->hang_line;
     int count = 0;
@@ -279,7 +280,7 @@ static void describe_hang(struct server *server) {
     strbuf_format(line, " made no progress for %g s", server->options->rank_timeout);
 }
 
-/* The engine's thread is stuck and cannot be asked: answers get a moment to go out. */
+/* The engine's thread is stuck and cannot be asked: answers get a moment to be sent. */
 static void on_hang(struct server *server) {
     struct server_own *own = server->own;
     if (!own->hang_ticks)
@@ -290,7 +291,7 @@ static void on_hang(struct server *server) {
         server->options->end_process(strbuf_text(&own->hang_line));
 }
 
-/* Counted in the loop's own ticks: who was stopped as a whole, and goes on, is not hung. */
+/* Counts in the loop's own ticks: a process that was stopped as a whole and continues is not hung. */
 static void watch(struct server *server) {
     struct server_own *own = server->own;
     double now = clock_seconds();
@@ -299,7 +300,7 @@ static void watch(struct server *server) {
     own->last_tick = now;
     if (server->driver)
         watch_ranks(server, is_late);
-    if (own->hang_ticks) { /* its requests were told that it has failed: it is too late to go on */
+    if (own->hang_ticks) { /* its requests were told that it has failed: it cannot recover any more */
         on_hang(server);
         return;
     }
@@ -319,7 +320,7 @@ static void trim(struct worker_job *job) {
     atomic_store(&own->is_trimming, false);
 }
 
-/* The allocator keeps what was freed in between of what was not. After long bodies have gone it gives that back. */
+/* The allocator keeps memory that was freed between used blocks. After long bodies this gives it back. */
 static void release_bodies(struct server *server) {
     enum { WORTH_IT = 16 << 20 };
     static const double pause_seconds = 2;
@@ -490,7 +491,7 @@ static int describe_model(struct server *server, struct engine *engine, const st
     return status;
 }
 
-/* A step before anybody can ask: what it needs is there from then on. */
+/* Runs a step before any request can come, so that everything it needs is in place. */
 static int first_step(struct engine *engine) {
     int32_t ids[2] = {0, 0};
     float logprobs[2];
@@ -590,7 +591,7 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)
         server_fail(server, find_failed_rank(server), reason);
-    wait_for_the_end(server); /* the loop has let go: what it wrote is read */
+    wait_for_the_end(server); /* the loop has finished: its results can be read */
     if (!status && server->has_failed)
         return status_fail(STATUS_IO, "%s", server->failure);
     return status ? status_fail(status, "%s", reason) : STATUS_OK;
@@ -633,7 +634,7 @@ void server_close(struct server *server) {
     free(server);
 }
 
-/* Bodies that are gathered; a few of the largest kind that are read; and what a connection takes (14 KB were measured
+/* Bodies that are gathered, a few of the largest kind that are read, and the memory of connections (14 KB were measured
  * with HTTP/2). */
 size_t server_planned_bytes(const struct serve_options *options) {
     const struct transport_limits *limits = &options->limits;

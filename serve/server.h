@@ -1,5 +1,5 @@
-/* The server as its own files see it: what the loop's thread shares. Fields are written by who is named, and read by
- * the loop alone where nothing else is said. */
+/* The server as its own files see it: data shared on the loop's thread. A comment names another thread that writes a
+ * field; the loop alone reads it unless stated otherwise. */
 #ifndef CAMBIUM_SERVE_SERVER_H
 #define CAMBIUM_SERVE_SERVER_H
 
@@ -11,10 +11,10 @@
 
 #include <event2/event.h>
 
-/* What answers say of the model; set before anybody is accepted. */
+/* Facts about the model for answers; set before anybody is accepted. */
 struct server_model {
-    const char *name;         /* that answers report */
-    const char *const *names; /* [name_count] all that name the base */
+    const char *name;         /* the name in answers */
+    const char *const *names; /* [name_count] all names of the base */
     size_t name_count;
     char fingerprint[16]; /* "b" and 12 hex digits of the base's digest */
     int64_t created;      /* seconds of the epoch */
@@ -22,8 +22,8 @@ struct server_model {
     struct model_text_ends ends;
     const char *precision;               /* "fp32", "bf16" */
     const struct tokenizer *tokenizer;   /* NULL: none */
-    struct prompt_room room;             /* of texts and renderings */
-    struct chat_template *chat_template; /* of the base: the tokenizer's, or the option's; NULL: none */
+    struct prompt_room room;             /* for texts and renderings */
+    struct chat_template *chat_template; /* the base's: the tokenizer's, or the option's; NULL: none */
 };
 
 enum { SERVER_METRICS_KEYS = LISTENER_COUNT, SERVER_KEYS };
@@ -32,34 +32,34 @@ struct server {
     const struct serve_options *options;
     struct event_base *base;
     struct loop *loop;
-    struct worker *worker;                              /* for long texts; NULL: nothing is long */
-    struct tokenizer_encoder *encoder, *worker_encoder; /* of the loop; of that worker */
+    struct worker *worker;                              /* for long texts; NULL: nothing counts as long */
+    struct tokenizer_encoder *encoder, *worker_encoder; /* for the loop; for that worker */
     struct gathered gathered;                           /* bodies that were not read yet */
     struct transport *transport;
     struct server_model model;
-    struct registry *registry;         /* registry.h: adapters, as the loop knows them */
-    struct driver *driver;             /* driver.h: the engine's side */
+    struct registry *registry;         /* adapters: registry.h */
+    struct driver *driver;             /* the engine's side: driver.h */
     struct metrics *metrics;           /* metrics.h */
     struct keys *keys[SERVER_KEYS];    /* of the listeners by their numbers, and of /metrics */
-    struct otlp *otlp;                 /* otlp.h; NULL: spans go nowhere */
-    bool checks_names[LISTENER_COUNT]; /* requests must call the server by a name that it knows (origin.h) */
+    struct otlp *otlp;                 /* spans: otlp.h; NULL: none are sent */
+    bool checks_names[LISTENER_COUNT]; /* the Host of requests must be a known name (origin.h) */
     int64_t lost_lines;                /* log.h */
-    uint64_t first_id, last_id;        /* of requests: the router's */
-    int64_t exchanges;                 /* of the data listener, that are open and will end */
+    uint64_t first_id, last_id;        /* of requests; the router's */
+    int64_t exchanges;                 /* open ones of the data listener that will end */
     bool is_ready, has_failed;
     bool is_leaving;  /* told to stop: not ready any more */
-    bool is_draining; /* no more work is taken */
+    bool is_draining; /* takes no more work */
     char failure[512];
-    struct server_own *own; /* of server.c */
+    struct server_own *own; /* for server.c */
 };
 
-/* Whether it serves: a step or an idle beat not long ago, all ranks there, not draining. */
+/* True when the server serves: a step or an idle beat not long ago, all ranks present, not draining. */
 bool server_is_ready(const struct server *server);
-/* Takes over what the engine's thread has counted: before the metrics are read. */
+/* Takes over the engine's counts, before the metrics are read. */
 void server_count(struct server *server);
-/* Stops the server, in three stages. It is not ready any more, at once. For `delay` seconds it still accepts and serves
- * all that comes, while routers notice. Then the data listener closes, no more work is taken, and what runs has
- * `timeout` seconds to end. Negative seconds: the option's. Again: each time may become shorter, and never longer. */
+/* Stops the server in three stages. At once it is no longer ready. For `delay` seconds it still accepts and serves
+ * everything, while routers notice. Then the data listener closes, no more work is taken, and running work gets
+ * `timeout` seconds. Negative seconds mean the option's. A further call can only shorten these times. */
 void server_drain(struct server *server, double delay, double timeout);
 
 #endif

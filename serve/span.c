@@ -1,4 +1,4 @@
-/* The span of a request: its place in the trace, its times, and attributes by the names of the conventions. */
+/* The span of a request: its place in the trace, its times, and attributes named by the conventions. */
 #include "span.h"
 
 #include "json_out.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 
 enum {
-    MAX_PATH = 256, /* bytes of a path that are told */
+    MAX_PATH = 256, /* reported bytes of a path */
     KIND_SERVER = 2,
     STATUS_ERROR = 2,
-    KNOWS_REMOTE = 0x100, /* flags of a span beyond those of the trace */
+    KNOWS_REMOTE = 0x100, /* flags of a span in addition to the trace's */
     PARENT_IS_REMOTE = 0x200
 };
 
@@ -45,7 +45,7 @@ static void add_number(struct attributes *list, const char *name, double value) 
     strbuf_format(list->out, "%.9g}}", value);
 }
 
-/* Texts that a string has with commas between. */
+/* Adds the items of a comma-separated string as a list. */
 static void add_list(struct attributes *list, const char *name, const char *items) {
     begin_attribute(list, name, "arrayValue");
     strbuf_add_text(list->out, "{\"values\":[");
@@ -61,7 +61,7 @@ static void add_list(struct attributes *list, const char *name, const char *item
 
 /* ---- what a request is ---- */
 
-/* Anybody may call a method anything; of other names there is one. */
+/* A client may send any method; all unknown ones share one name. */
 static const char *method_of(const struct exchange *exchange) {
     static const char *const known[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -75,7 +75,7 @@ static bool is_grpc(const struct exchange *exchange) {
     return type && !strncmp(type, "application/grpc", 16);
 }
 
-/* The value of gen_ai.operation.name; NULL where the model is not asked. */
+/* Returns the value of gen_ai.operation.name; NULL when the model is not asked. */
 static const char *operation_of(const struct exchange *exchange) {
     static const char *const operations[][2] = {
         {"/chat/completions", "chat"},
@@ -91,7 +91,7 @@ static const char *operation_of(const struct exchange *exchange) {
     return NULL;
 }
 
-/* The model's name in answers: the adapter that stands for it, or the base. */
+/* Returns the model's name in answers: the adapter that the request names as its model, or the base. */
 static const char *model_of(const struct exchange *exchange) {
     const char *adapters = exchange->request->usage.adapters;
     return *adapters && !strchr(adapters, ',') ? adapters : exchange->request->server->model.name;
@@ -227,7 +227,7 @@ void span_add(struct strbuf *out, const struct exchange *exchange, bool is_whole
         add_text(&list, "error.type", type);
     strbuf_add_char(out, ']');
     if (exchange->status >= 500 ||
-        error_row(request_error(exchange))->http >= 500) /* a client's mistake is not the server's */
+        error_row(request_error(exchange))->http >= 500) /* a client's mistake is not the server's error */
         strbuf_format(out, ",\"status\":{\"code\":%d}", STATUS_ERROR);
     strbuf_add_char(out, '}');
 }

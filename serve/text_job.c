@@ -1,4 +1,4 @@
-/* Texts and chats to ids. A job has a copy of its text, or references to its messages: whoever asked may go. */
+/* Texts and chats to ids. A job has a copy of its text, or references to its messages; the client may leave. */
 #include "text_job.h"
 
 #include "loop.h"
@@ -13,14 +13,14 @@ enum { SHORT_BYTES = 4096 };
 struct job {
     struct worker_job base;
     struct text_job asked;
-    struct tokenizer_encoder *encoder; /* of the thread that it runs on */
+    struct tokenizer_encoder *encoder; /* of the thread that runs the job */
     enum error_case failure;
     char reason[256];
     struct token_buffer ids;
-    /* of a text */
+    /* For a text: */
     char *text;
     size_t length;
-    /* of a chat */
+    /* For a chat: */
     struct text_job_chat chat;
     struct call_prompt prompt;
     struct ask_ends ends;
@@ -47,10 +47,10 @@ int text_job_encode(const struct server *server, struct tokenizer_encoder *encod
 
 /* ---- chats ---- */
 
-/* All messages but the last, which goes on: a new reference. */
+/* Returns a new reference to all messages except the last, which is to be continued. */
 static json_t *drop_last(const json_t *messages) {
     json_t *copy = json_copy((json_t *)messages);
-    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack what found no memory */
+    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack a member that found no memory */
     if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
         json_decref(copy);
         copy = NULL;
@@ -84,7 +84,7 @@ static int render(const struct job *job, struct chat_pieces *pieces) {
     return status;
 }
 
-/* A template may write much of little: what it wrote is checked as the bytes of a text are. */
+/* A template may write much from little: its output is checked like a text. */
 static int check_room(struct job *job, size_t bytes) {
     int status = prompt_check_bytes(&job->asked.server->model.room, bytes);
     if (status)
@@ -142,7 +142,7 @@ static void work(struct worker_job *base) {
     if (status && !job->failure)
         job->failure = status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT;
     if (job->chat.template)
-        let_go_of_chat(job); /* on this thread: they may be large */
+        let_go_of_chat(job); /* on this thread, because the messages may be large */
 }
 
 static void done(struct worker_job *base) {
@@ -168,7 +168,7 @@ static struct job *new_job(const struct text_job *asked) {
     return job;
 }
 
-/* Takes the job over in any case. */
+/* Takes over the job in any case. */
 static int start(struct job *job, bool is_short) {
     struct server *server = job->asked.server;
     if (is_short) {

@@ -21,7 +21,7 @@ static const char digits[] = "0123456789abcdef";
 
 /* ---- traceparent ---- */
 
-/* Exactly `count` bytes of lower-case hex digits. */
+/* Reads exactly `count` bytes of lower-case hex digits. */
 static bool read_hex(const char *text, size_t count, unsigned char *bytes) {
     for (size_t i = 0; i < count; i++) {
         const char *high = text[2 * i] ? strchr(digits, text[2 * i]) : NULL;
@@ -48,7 +48,7 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
     return !all;
 }
 
-/* A later version may have more after the flags, separated by a dash. Its other flags are not known here. */
+/* A later version may have more after the flags, separated by a dash. Its other flags are unknown here. */
 bool trace_read_parent(const char *text, struct trace *trace) {
     enum { VERSION = 0, ID = 3, PARENT = 36, FLAGS = 53, END = 55 };
     struct trace read = *trace;
@@ -78,7 +78,7 @@ void trace_parent_text(const struct trace *trace, char text[TRACE_PARENT_TEXT]) 
     trace_hex(&trace->flags, 1, text + 53);
 }
 
-/* An id of zeros alone is none. Where the kernel has no random bytes, the time has to do. */
+/* An id of all zeros is not valid. If the kernel has no random bytes, the time is used. */
 static void draw(unsigned char *bytes, size_t count) {
     double now = clock_seconds();
     if (getrandom(bytes, count, 0) != (ssize_t)count || is_zero(bytes, count))
@@ -86,7 +86,7 @@ static void draw(unsigned char *bytes, size_t count) {
     bytes[count - 1] |= is_zero(bytes, count);
 }
 
-/* The only field of the name; NULL where there is none, or more than one. */
+/* Returns the only field with the name; NULL when there is none, or more than one. */
 static const char *only_field(const struct exchange_head *head, const char *name) {
     const char *found = NULL;
     size_t length = strlen(name);
@@ -126,7 +126,7 @@ static bool is_key_rest(const char *at, const char *end) {
     return true;
 }
 
-/* "name", or "tenant@system". */
+/* Matches "name", or "tenant@system". */
 static bool is_key(const char *at, const char *end) {
     const char *sign = memchr(at, '@', (size_t)(end - at));
     if (at == end)
@@ -153,7 +153,7 @@ struct state {
     bool is_full;
 };
 
-/* Takes the members of one field; false where one of them is wrong. */
+/* Takes the members of one field; returns false when one is invalid. */
 static bool take_members(struct state *state, const char *text) {
     for (const char *at = text; *at;) {
         const char *end = at + strcspn(at, ","), *next = *end ? end + 1 : end;

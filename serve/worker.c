@@ -1,8 +1,8 @@
-/* Workers: one thread each, and a queue that has an end.
+/* Workers: one thread each, with a bounded queue.
  *
- * Each job has a turn. The first of an owner's jobs has the turn that is on, or the next one where the owner was served
- * in it; each further job of the same owner has the turn after its last one. So an owner with many jobs holds up
- * another by one of them. */
+ * Each job has a turn. An owner's first job gets the present turn, or the next one if the owner was served in the
+ * present one. Each further job of the same owner gets the turn after its last one. An owner with many jobs therefore
+ * delays another by at most one of them. */
 #include "loop.h"
 
 #include "base/base.h"
@@ -15,9 +15,9 @@ struct worker {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t has_changed;
-    struct worker_job *first; /* by turns, and within one in the order in which they came */
+    struct worker_job *first; /* by turns, within a turn in order of arrival */
     size_t waiting, capacity;
-    uint64_t turn, last_owner; /* of the job that was taken last */
+    uint64_t turn, last_owner; /* of the job taken last */
     bool must_end;
 };
 
@@ -68,7 +68,7 @@ int worker_open(struct loop *loop, size_t capacity, struct worker **out) {
     return status_fail(STATUS_MEMORY, "cannot start a worker's thread");
 }
 
-/* Under the lock. Gives the job its turn, and says how many jobs its owner has in the queue. */
+/* Sets the job's turn, and returns how many jobs its owner has in the queue. Under the lock. */
 static size_t set_turn(const struct worker *worker, struct worker_job *job) {
     size_t count = 0;
     job->turn = worker->turn + (job->owner && job->owner == worker->last_owner);

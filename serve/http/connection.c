@@ -1,4 +1,4 @@
-/* A connection: its socket, the bytes that wait, and which protocol speaks on it. See connection-internal.h. */
+/* A connection: its socket, its pending bytes, and the detection of its protocol. See connection-internal.h. */
 #include "connection-internal.h"
 
 #include "base/base.h"
@@ -15,14 +15,14 @@
 
 enum {
     PREFACE_BYTES = 24,
-    READS_PER_TURN = 4,   /* of 64 KiB: then others have their turn */
+    READS_PER_TURN = 4,   /* of 64 KiB, then other connections get their turn */
     ROUNDS_PER_TURN = 32, /* of filling and writing */
     TLS_RECORD_BYTES = 16384,
-    SOCKET_BUFFER_BYTES = 256 << 10 /* the kernel would let it grow to megabytes, for who does not read */
+    SOCKET_BUFFER_BYTES = 256 << 10 /* for a client that does not read, the kernel would grow it to megabytes */
 };
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static const double first_request_seconds = 2;
-/* For the client to read its answer: so long without a byte from it, and so long at most. */
+/* Time for the client to read its answer: without a byte from it, and in total. */
 static const double linger_seconds = 5, longest_linger_seconds = 30;
 
 bool field_is_clean(const struct field *field) {
@@ -83,8 +83,8 @@ static void speak(struct connection *connection, const struct connection_protoco
         protocol->drain(connection);
 }
 
-/* HTTP/2 begins with its preface; the first byte that differs makes it HTTP/1.1. What has matched is known, so that it
- * need not be kept. */
+/* HTTP/2 begins with its preface; the first byte that differs means HTTP/1.1. The matched bytes are known and need not
+ * be kept. */
 static void tell_apart(struct connection *connection, const unsigned char **bytes, size_t *length) {
     while (*length && connection->matched < PREFACE_BYTES && **bytes == (unsigned char)preface[connection->matched]) {
         connection->matched++;
@@ -109,7 +109,7 @@ static void take(struct connection *connection, const unsigned char *bytes, size
         connection->protocol->receive(connection, bytes, length);
 }
 
-/* Bytes, 0 at the end, -1 for later, -2 for a failure: as tls_read. */
+/* Returns a number of bytes, 0 at the end, -1 for later, -2 for a failure, as tls_read does. */
 static ssize_t socket_read(struct connection *connection) {
     struct transport *transport = connection->transport;
     if (connection->tls && connection->stage < CONNECTION_LINGERING)
@@ -135,7 +135,7 @@ static void read_all(struct connection *connection) {
     if (connection->stage == CONNECTION_HANDSHAKE && !is_handshaken(connection))
         return;
     for (int reads = 0; connection->stage != CONNECTION_DEAD && !connection->is_eof; reads++) {
-        if (reads == READS_PER_TURN) /* the socket still says that there is more: OpenSSL reads record by record */
+        if (reads == READS_PER_TURN) /* the socket stays readable: OpenSSL reads record by record */
             return;
         ssize_t n = socket_read(connection);
         if (n > 0) {
@@ -169,7 +169,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context) {
     connection_schedule(connection);
 }
 
-/* Whether more could go at once: all that waited has gone. */
+/* Returns whether more could be sent at once, because all pending bytes were. */
 static bool out_is_written(struct connection *connection) {
     size_t before = evbuffer_get_length(connection->out);
     while (before) {
@@ -197,8 +197,8 @@ static bool out_is_written(struct connection *connection) {
     return true;
 }
 
-/* After the last byte our side is shut, and what the client still sends is read and dropped for a while. Closing on
- * unread bytes would reset the connection, and the client might lose what it has not read: some send a whole body, of
+/* After the last byte our side is shut, and the client's bytes are read and dropped for a while. Closing with unread
+ * bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole body, of
  * any length, before they read the answer that refuses it. */
 static void linger(struct connection *connection) {
     connection->stage = CONNECTION_LINGERING;
@@ -208,7 +208,7 @@ static void linger(struct connection *connection) {
     shutdown(connection->fd, SHUT_WR);
 }
 
-/* Whether there may be more: others have their turn first. */
+/* Returns whether there may be more to send after other connections had their turn. */
 static bool flush_rounds(struct connection *connection) {
     for (int round = 0; round < ROUNDS_PER_TURN; round++) {
         if (connection->stage != CONNECTION_OPEN)
@@ -244,7 +244,7 @@ void connection_flush(struct connection *connection) {
         waits ? event_add(&connection->writable, NULL) : event_del(&connection->writable);
 }
 
-/* The socket's own buffer hides for long what the client reads; asked, the kernel tells. */
+/* The socket's own buffer hides for long how much the client reads. The kernel tells when asked. */
 static bool is_read_by_client(struct connection *connection, double now) {
     int queued = 0;
     if (connection->arrived == connection->sent && !evbuffer_get_length(connection->out))
@@ -265,7 +265,7 @@ static bool has_lingered(const struct connection *connection, double now) {
 }
 
 bool connection_is_new(const struct connection *connection) {
-    bool is_silent = connection->received <= connection->opened; /* beside TLS */
+    bool is_silent = connection->received <= connection->opened; /* in addition to TLS */
     return !is_silent || clock_seconds() - connection->opened <= first_request_seconds;
 }
 

@@ -1,4 +1,4 @@
-/* What all exchanges have in common; their transports do the rest. */
+/* The common part of all exchanges; their transports do the rest. */
 #include "exchange.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
-/* An exchange: one request and its answer, over HTTP/1.1 or as a stream of HTTP/2 alike.
+/* An exchange: one request and its answer, the same for HTTP/1.1 and for a stream of HTTP/2.
  *
- * The room has sockets, TLS and the two protocols, and knows nothing that requests are about: the router (struct
- * request and the functions of transport_options) belongs to whoever opens the transport.
+ * The room has sockets, TLS and the two protocols, and does not know what requests are about. The router (struct
+ * request, and the functions of transport_options) belongs to whoever opens the transport.
  *
- * The transport (listen.h) makes it when a request's head is whole and asks the router for a handler; from then on it
- * calls the handler, and the handler calls the functions below, in any order that HTTP allows and at any time until
- * on_close. Nothing is written to a socket inside these functions: what was given goes out at the end of the loop's
- * turn, many pieces as one write. All of it is the loop's thread. */
+ * The transport (listen.h) makes an exchange when a request's header is complete, and asks the router for a handler.
+ * Then it calls the handler. The handler calls the functions below, in any order that HTTP allows, at any time until
+ * on_close. These functions never write to a socket: output goes out at the end of the loop's turn, many pieces in one
+ * write. Everything runs on the loop's thread. */
 #ifndef CAMBIUM_HTTP_EXCHANGE_H
 #define CAMBIUM_HTTP_EXCHANGE_H
 
@@ -19,40 +19,40 @@ struct request;
 
 enum listener_kind { LISTENER_DATA, LISTENER_CONTROL, LISTENER_COUNT };
 
-/* A header or trailer field. Names are in lower case. Both end with a zero byte where the transport gives them. */
+/* A header or trailer field. Names are in lower case. Strings from the transport end with a zero byte. */
 struct field {
     const char *name, *value;
     size_t name_length, value_length;
 };
 
-/* The request but for its body; it lives as long as the exchange. */
+/* The request without its body; valid as long as the exchange. */
 struct exchange_head {
-    const char *method, *path, *query; /* path: without the query, as sent; query: "" where there is none */
-    const struct field *fields;        /* without HTTP/2's pseudo-fields; :authority is "host" */
+    const char *method, *path, *query; /* path: as sent, without the query; query: "" if there is none */
+    const struct field *fields;        /* without HTTP/2's pseudo-fields; :authority appears as "host" */
     size_t field_count;
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
-    /* The transport has found the head to be wrong: the router answers with this status, 400 or 431, and no handler
-     * begins. 0: nothing is wrong. */
+    /* The transport found a fault in the header. The router answers with this status, 400 or 431, and no handler
+     * begins. 0: no fault. */
     int refusal;
-    const char *problem; /* of the refusal */
+    const char *problem; /* text for the refusal */
 };
 
-/* What becomes of an exchange. Any of them but on_close may be NULL. */
+/* Callbacks of an exchange. Any except on_close may be NULL. */
 struct exchange_handler {
-    /* Bytes of the request's body, as they come. */
+    /* Bytes of the request's body, as they arrive. */
     void (*on_body)(struct exchange *exchange, const unsigned char *bytes, size_t length);
-    /* The request is whole. */
+    /* The request is complete. */
     void (*on_end)(struct exchange *exchange);
-    /* exchange_pending, which was over the limit of a stream's output, is below half of it. */
+    /* exchange_pending was above the limit of a stream's output and is now below half of it. */
     void (*on_room)(struct exchange *exchange);
-    /* The last call, once: the answer has gone out whole, or the client has left, or the transport has given up
-     * (`is_whole` false). The exchange is freed behind it. */
+    /* The last callback, called once: the answer was sent whole, or (`is_whole` false) the client has left or the
+     * transport has given up. The exchange is freed afterwards. */
     void (*on_close)(struct exchange *exchange, bool is_whole);
 };
 
-/* What the transport does for handlers; http1.c and http2.c have one each. */
+/* The transport's functions for handlers; http1.c and http2.c have one table each. */
 struct exchange_transport {
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
     int (*write)(struct exchange *exchange, const void *bytes, size_t length);
@@ -61,47 +61,51 @@ struct exchange_transport {
     size_t (*pending)(const struct exchange *exchange);
 };
 
-/* Why the transport gave up an answer that is not whole. */
+/* The reason why the transport gave up an incomplete answer. */
 enum exchange_fault { EXCHANGE_NO_FAULT, EXCHANGE_SLOW_READER /* the client does not read its answer */ };
 
 struct exchange {
     struct exchange_head head;
     const struct exchange_transport *transport;
-    struct request *request; /* the router's part: transport_options.request_bytes, zeroed; it lives as long */
-    double start;            /* seconds of the monotonic clock */
-    int status;              /* of the answer; 0: not begun */
+    struct request
+        *request; /* the router's part: transport_options.request_bytes, zeroed; it lives as long as the exchange */
+    double start; /* monotonic seconds */
+    int status;   /* of the answer; 0: not begun */
     enum exchange_fault fault;
-    /* the router's: */
+    /* Set by the router: */
     const struct exchange_handler *handler;
-    void *context; /* the handler's */
+    void *context; /* for the handler */
     /* Begins an answer in the transport's place, to add fields that all answers have; or NULL. */
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
-    /* after the handler's on_close; or NULL */
+    /* called after the handler's on_close; or NULL */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
-    bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request stops that */
+    bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request resets the stream */
 };
 
-/* The value of a field (the first of the name), or NULL. */
+/* Returns the value of the first field with this name, or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
-/* Begins the answer. `length` of the body, or -1 for one that is written until exchange_end. The router may add fields.
- * These return 0 or STATUS_MEMORY; after a failure, or when the client has left, they do nothing, and on_close comes.
- */
+/* Begins the answer. `length` is the body's, or -1 for a body that is written until exchange_end. The router may add
+ * fields.
+ *
+ * These functions return 0 or STATUS_MEMORY. After a failure, or after the client has left, they do nothing, and
+ * on_close follows. */
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
 int exchange_write(struct exchange *exchange, const void *bytes, size_t length);
-/* The answer is whole. Trailers are for HTTP/2 alone. With no body and trailers, one HEADERS frame has it all
- * (Trailers-Only) where exchange_begin had length 0 and came in the same turn. */
+/* Completes the answer. Only HTTP/2 sends trailers. If exchange_begin had length 0 in the same turn, a single HEADERS
+ * frame carries everything (Trailers-Only). */
 int exchange_end(struct exchange *exchange, const struct field *trailers, size_t count);
-/* The three at once. `type`: of the content. */
+/* Does all three at once. `type` is the content type. */
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
-/* RST_STREAM (INTERNAL_ERROR), or a connection that is closed without the answer's end; on_close comes. */
+/* Breaks the answer off: RST_STREAM (INTERNAL_ERROR), or closing the connection early. on_close follows. */
 void exchange_abort(struct exchange *exchange);
-/* Calls on_close and on_closed; then the transport frees the exchange. `fault` is why it gave up an answer. */
+/* For the transport: calls on_close and on_closed; the transport frees the exchange afterwards. `fault` is the reason
+ * for giving up an incomplete answer. */
 void exchange_close(struct exchange *exchange, bool is_whole, enum exchange_fault fault);
-/* Bytes of the answer that have not gone to the socket. */
+/* Returns the bytes of the answer that have not reached the socket. */
 size_t exchange_pending(const struct exchange *exchange);
 
-/* A field of two strings. */
+/* Makes a field of two strings. */
 static inline struct field field_of(const char *name, const char *value) {
     return (struct field){
         .name = name, .value = value, .name_length = __builtin_strlen(name), .value_length = __builtin_strlen(value)};

@@ -1,4 +1,4 @@
-/* The bound for bodies that wait. */
+/* The limit for bodies that were not read yet. */
 #include "gathered.h"
 
 enum { SHARE = 8, RESERVE = 8, LONG_BYTES = 1 << 16 };

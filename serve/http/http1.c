@@ -1,5 +1,5 @@
-/* HTTP/1.1 on a connection: one request after the other, answers with a length or in chunks. The parser stands apart
- * (http1_parser.h); here are the life of a connection and the answers. */
+/* HTTP/1.1 on a connection: one request after the other, answers with a length or in chunks. The parser is separate
+ * (http1_parser.h); this file has the life of a connection and the answers. */
 #include "connection-internal.h"
 #include "http1_parser.h"
 
@@ -13,27 +13,27 @@
 enum { MAX_LINE_BYTES = 8192 };
 static const double keep_alive_seconds = 75;
 static const double probe_seconds = 1;
-static const char version[] = "HTTP/1.1 "; /* every answer begins with it */
+static const char version[] = "HTTP/1.1 "; /* the start of every answer */
 static const char continue_line[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 struct http1 {
     struct connection *connection;
     struct http1_parser parser;
-    struct evbuffer *waiting; /* requests that came before their turn; NULL: none ever did */
+    struct evbuffer *waiting; /* requests that arrived before their turn; NULL: none so far */
     struct exchange exchange;
     bool has_exchange;
     bool is_whole;             /* the request */
     bool is_begun, is_ended;   /* the answer */
-    bool is_aborted;           /* it is broken off */
-    bool is_chunked, is_empty; /* empty: of HEAD, 204 and 304 */
-    bool closes;               /* the connection goes when the answer has gone */
-    bool was_over;             /* the limit of output */
-    int64_t left;              /* bytes that the answer still must have; -1: its length was not told */
+    bool is_aborted;           /* the answer was broken off */
+    bool is_chunked, is_empty; /* empty: for HEAD, 204 and 304 */
+    bool closes;               /* the connection closes after the answer */
+    bool was_over;             /* its output exceeded the limit */
+    int64_t left;              /* bytes that the answer still needs; -1: its length was not given */
     int64_t requests;
     uint64_t body_bytes; /* of the request, so far */
-    double since;        /* it waits for a request, or for the rest of a head */
-    double probed; /* the client has sent its end: when it was last asked for a sign of life; 0: it may still send */
-    size_t early;  /* bytes of `version` that have gone out before the answer */
+    double since;        /* since when it waits for a request, or for the rest of a header */
+    double probed;       /* the client has sent its end: time of the last probe; 0: it may still send */
+    size_t early;        /* bytes of `version` that were sent before the answer */
     struct pace body;
     _Alignas(
         max_align_t) unsigned char request[]; /* [transport_options.request_bytes] the router's part of `exchange` */
@@ -85,7 +85,7 @@ static const char *reason_of(int status) {
     return "";
 }
 
-/* Appends to what goes out; without memory the connection cannot go on. */
+/* Appends to the output; without memory the connection cannot continue. */
 static int put(struct http1 *http, const void *bytes, size_t length) {
     if (!evbuffer_add(http->connection->out, bytes, length))
         return 0;
@@ -93,7 +93,7 @@ static int put(struct http1 *http, const void *bytes, size_t length) {
     return status_fail(STATUS_MEMORY, "an answer: out of memory");
 }
 
-/* The first line of an answer, without the bytes that a probe has sent. */
+/* Writes the first line of an answer, without the bytes that a probe has already sent. */
 static void add_first_line(struct http1 *http, struct strbuf *head, int status) {
     strbuf_format(head, "%s%d %s\r\ndate: %s\r\n", version + http->early, status, reason_of(status),
                   transport_date(http->connection->transport));
@@ -168,7 +168,7 @@ static int answer_end(struct exchange *exchange, const struct field *trailers, s
     http->is_ended = true;
     if (http->is_chunked && !http->is_empty)
         return put(http, "0\r\n\r\n", 5);
-    if (http->left > 0 && !http->is_empty) /* the client waits for bytes that never come */
+    if (http->left > 0 && !http->is_empty) /* the client waits for bytes that will never come */
         http->is_aborted = true;
     return 0;
 }
@@ -194,7 +194,7 @@ static void close_exchange(struct http1 *http, bool is_whole) {
     exchange_close(&http->exchange, is_whole, http->connection->fault);
 }
 
-/* An answer of the transport's own, to what never became an exchange or cannot go on as one; then the end. */
+/* Answers for the transport itself, when bytes never became an exchange or cannot continue as one; then ends. */
 static void refuse(struct http1 *http, int status, const char *problem) {
     struct strbuf text = STRBUF_INIT, body = STRBUF_INIT;
     bool is_late = http->is_begun;
@@ -245,8 +245,8 @@ static void exchange_start(struct http1 *http) {
     connection_schedule(http->connection);
 }
 
-/* A body that its handler leaves alone is counted as well: no client may send for ever. After the answer the rest is
- * dropped, and the connection ends when the answer has gone out. */
+/* A body that its handler ignores is counted too: no client may send for ever. After the answer the rest is dropped,
+ * and the connection ends when the answer was sent. */
 static void body_take(struct http1 *http, const struct http1_bytes *body) {
     const struct exchange_handler *handler = http->exchange.handler;
     http->body_bytes += body->length;
@@ -265,7 +265,7 @@ static void request_end(struct http1 *http) {
     connection_schedule(http->connection);
 }
 
-/* Takes bytes until a request is whole; gives back how many. */
+/* Takes bytes until a request is complete; returns their number. */
 static size_t parse(struct http1 *http, const unsigned char *bytes, size_t length) {
     struct http1_bytes rest = {bytes, length}, body;
     while (http->connection->stage == CONNECTION_OPEN) {
@@ -295,7 +295,7 @@ static bool has_turn(const struct http1 *http) {
     return http->connection->stage == CONNECTION_OPEN && !(http->has_exchange && http->is_whole);
 }
 
-/* The waiting bytes have another length now: they count in the bound of all bodies. */
+/* Adjusts the count of waiting bytes in the limit of all bodies. */
 static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     struct connection *connection = http->connection;
     struct gathered *gathered = connection->transport->options.gathered;
@@ -307,8 +307,8 @@ static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     return true;
 }
 
-/* Bytes that come before their turn cannot stay in the socket: the end of a client that leaves would stand after it,
- * and not be seen. */
+/* Bytes before their turn must leave the socket: otherwise the end of a client that leaves would queue after them,
+ * unseen. */
 static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t length) {
     if (!http->waiting)
         http->waiting = evbuffer_new();
@@ -334,7 +334,7 @@ static void http1_receive(struct connection *connection, const unsigned char *by
         keep_waiting(http, bytes, length);
 }
 
-/* Takes from what waited up to the end of a request. */
+/* Takes waiting bytes up to the end of a request. */
 static void take_waiting(struct http1 *http) {
     struct evbuffer_iovec piece;
     while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0) {
@@ -348,7 +348,7 @@ static void http1_produce(struct connection *connection) {
     (void)connection;
 }
 
-/* The answer has gone out: the next request has its turn, or the connection ends. */
+/* The answer was sent: the next request gets its turn, or the connection ends. */
 static void exchange_finish(struct http1 *http) {
     struct connection *connection = http->connection;
     bool is_over = http->closes || !http->is_whole || http->is_aborted || connection->is_draining;
@@ -364,8 +364,8 @@ static void exchange_finish(struct http1 *http) {
     take_waiting(http);
 }
 
-/* The client sends no more. Requests that came whole are answered; the client has left when nobody can hear that, or
- * when a request breaks off. */
+/* The client will send no more. Complete requests are answered. The client counts as gone when nothing can be sent to
+ * it, or when a request is incomplete. */
 static void take_end(struct http1 *http) {
     if (!http->has_exchange)
         connection_end(http->connection);
@@ -390,9 +390,9 @@ static void http1_settle(struct connection *connection) {
         take_end(http);
 }
 
-/* The client has shut its sending side. Only sent bytes show if its program has closed: its system answers them with a
- * reset. HTTP/1.1 has a line for it, 100 Continue. HTTP/1.0 has none: it gets the answer's first bytes early, one after
- * the other and ever more rarely, as there are few. */
+/* The client has shut its sending side. Only sent bytes reveal whether its program has closed, because its system
+ * answers them with a reset. HTTP/1.1 allows 100 Continue for this. HTTP/1.0 has no such line: there the answer's first
+ * bytes are sent early, one at a time and ever more rarely, because there are few. */
 static void probe(struct http1 *http, double now) {
     bool is_http10 = http->parser.request.is_http10;
     double interval = is_http10 ? probe_seconds * (double)(1 << http->early) : probe_seconds;
@@ -431,7 +431,7 @@ static void http1_drain(struct connection *connection) {
     bool is_new = !http->requests && connection_is_new(connection);
     connection->is_draining = true;
     connection->was_busy = http->has_exchange || http->since;
-    if (!connection->was_busy && !is_new) /* of a new one the first request is on the way */
+    if (!connection->was_busy && !is_new) /* the first request of a new connection is on its way */
         connection_end(connection);
 }
 

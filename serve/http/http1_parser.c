@@ -1,5 +1,5 @@
-/* The strict parser of HTTP/1.1 requests (RFC 9112). The head is gathered to its empty line and then taken apart in
- * place; bytes that can be no part of a head are refused as they come. */
+/* The strict parser of HTTP/1.1 requests (RFC 9112). The header is gathered up to its empty line and then split in
+ * place. Bytes that cannot be part of a header are refused at once. */
 #include "http1_parser.h"
 
 #include "base/base.h"
@@ -10,7 +10,7 @@
 
 enum stage {
     STAGE_HEAD,
-    STAGE_HEAD_DONE, /* the body's kind is not decided yet */
+    STAGE_HEAD_DONE, /* the kind of body is not decided yet */
     STAGE_LENGTH,
     STAGE_CHUNK_SIZE,
     STAGE_CHUNK_SIZE_LF,
@@ -34,7 +34,7 @@ void http1_parser_free(struct http1_parser *parser) {
     strbuf_free(&parser->text);
 }
 
-/* An idle connection keeps no memory: heads are small, and allocating one is cheap beside a request. */
+/* An idle connection keeps no memory: headers are small, and allocating one is cheap compared with a request. */
 void http1_parser_next(struct http1_parser *parser) {
     http1_parser_free(parser);
     http1_parser_init(
@@ -68,8 +68,8 @@ static bool is_equal(const struct field *field, const char *value) {
     return field->value_length == strlen(value) && !strcasecmp(field->value, value);
 }
 
-/* Splits the target, terminated, into path and query. An absolute one ("http://HOST/PATH") loses what it has in front
- * and gives its authority back. */
+/* Splits the terminated target into path and query. An absolute target ("http://HOST/PATH") is reduced to these, and
+ * its authority is returned. */
 static bool target_is_split(struct http1_request *request, char *target, char **authority) {
     *authority = NULL;
     for (const char *c = target; *c; c++)
@@ -79,7 +79,7 @@ static bool target_is_split(struct http1_request *request, char *target, char **
         char *host = strchr(target, ':') + 3, *end = host + strcspn(host, "/?");
         if (end == host)
             return false;
-        /* One byte is free, for the zero behind the authority: it moves to where the scheme stood. */
+        /* The authority moves to the place of the scheme, which leaves a byte for its terminating zero. */
         memmove(target, host, (size_t)(end - host));
         target[end - host] = 0;
         *authority = target;
@@ -95,9 +95,8 @@ static bool target_is_split(struct http1_request *request, char *target, char **
     return true;
 }
 
-/* METHOD SP TARGET SP HTTP/1.x, without its CR LF. The status to refuse it with, or 0. NOT_HTTP: where the version
- * belongs is another word, as in a preface of HTTP/2 that is wrong; such a client would read an answer as frames, so it
- * gets none. */
+/* Splits METHOD SP TARGET SP HTTP/1.x, without its CR LF. Returns 0, or the status for a refusal. NOT_HTTP: the version
+ * is another word, as in a wrong preface of HTTP/2. Such a client would read an answer as frames, so it gets none. */
 static int line_take(struct http1_parser *parser, char *line, size_t length, char **authority, const char **problem) {
     struct http1_request *request = &parser->request;
     line[length] = 0;
@@ -123,7 +122,7 @@ static int line_take(struct http1_parser *parser, char *line, size_t length, cha
     return target_is_split(request, target, authority) ? 0 : 400;
 }
 
-/* NAME ":" VALUE, without its CR LF. */
+/* Splits NAME ":" VALUE, without its CR LF. */
 static bool field_take(struct field *field, char *line, size_t length) {
     char *colon = memchr(line, ':', length);
     if (!colon || !is_token(line, (size_t)(colon - line)))
@@ -182,7 +181,7 @@ struct counts {
     int hosts, lengths, codings, expects;
 };
 
-/* What a field means for the connection; 0, or the status. */
+/* Applies a field's meaning for the connection; returns 0, or a status. */
 static int field_mean(struct http1_request *request, const struct field *field, struct counts *counts,
                       const char **problem) {
     if (!strcmp(field->name, "host")) {
@@ -230,7 +229,7 @@ static int fields_mean(struct http1_parser *parser, const char **problem) {
     return 0;
 }
 
-/* Takes the lines of fields; their number is known. NULL, or what is wrong. */
+/* Splits the lines of fields, whose number is known. Returns NULL, or the problem. */
 static const char *fields_take(char *line, struct field *fields, size_t count) {
     for (size_t i = 0; i < count; i++) {
         char *end = strstr(line, "\r\n");
@@ -262,7 +261,7 @@ static enum http1_event head_take(struct http1_parser *parser) {
     status = fields_mean(parser, &problem);
     if (status)
         return refuse(parser, status, problem);
-    for (size_t i = 0; authority && i < request->field_count; i++) /* RFC 9112, 3.2.2: it stands for the Host */
+    for (size_t i = 0; authority && i < request->field_count; i++) /* RFC 9112, 3.2.2: it replaces the Host */
         if (!strcmp(request->fields[i].name, "host")) {
             request->fields[i].value = authority;
             request->fields[i].value_length = strlen(authority);
@@ -271,13 +270,13 @@ static enum http1_event head_take(struct http1_parser *parser) {
     return HTTP1_HEAD;
 }
 
-/* Behind a line: whether it was the empty one. */
+/* Handles the end of a line; sets *is_last when the line was the empty one. */
 static enum http1_event line_end(struct http1_parser *parser, bool *is_last) {
     size_t length = parser->text.length - parser->line;
     bool is_empty = length == 2;
     *is_last = false;
     if (parser->stage == STAGE_HEAD && !parser->fields_begin) {
-        if (is_empty) { /* one is forgiven in front of a request, as behind the body of an old client */
+        if (is_empty) { /* one empty line before a request is tolerated, as after the body of an old client */
             if (parser->had_empty_line)
                 return refuse(parser, 400, "no request line");
             parser->had_empty_line = true;
@@ -294,7 +293,7 @@ static enum http1_event line_end(struct http1_parser *parser, bool *is_last) {
     return HTTP1_MORE;
 }
 
-/* Bytes that the current section may still have. */
+/* Returns how many bytes the current section may still have. */
 static size_t section_room(const struct http1_parser *parser) {
     size_t begin = parser->stage == STAGE_TRAILER ? 0 : parser->fields_begin;
     size_t limit = parser->stage == STAGE_HEAD && !begin ? parser->limits.line_bytes : parser->limits.header_bytes;
@@ -302,7 +301,7 @@ static size_t section_room(const struct http1_parser *parser) {
     return used < limit + 2 ? limit + 2 - used : 0;
 }
 
-/* Takes bytes to the end of one line. */
+/* Takes bytes up to the end of a line. */
 static enum http1_event line_gather(struct http1_parser *parser, struct http1_bytes *bytes, bool *is_last) {
     const unsigned char *at = bytes->at;
     size_t n = 0, room = section_room(parser);
@@ -362,7 +361,7 @@ static int hex_digit(unsigned char c) {
                                   : -1;
 }
 
-/* One byte of a chunk's frame. */
+/* Handles one byte of a chunk's framing. */
 static enum http1_event frame_take(struct http1_parser *parser, unsigned char c) {
     int digit = hex_digit(c);
     switch (parser->stage) {

@@ -1,8 +1,8 @@
-/* HTTP/2 on a connection, by nghttp2: its session, its rates, and its end. Streams are in http2_stream.c.
+/* HTTP/2 on a connection, by nghttp2: its session, its rates, and its end. http2_stream.c has the streams.
  *
- * The library answers, acknowledges and refuses by itself, so what a hostile client can make it do is counted here: a
- * walk over the frames' heads, in front of the library, takes from a budget what each useless frame costs. Some of them
- * the library shows to nobody. */
+ * The library answers, acknowledges and refuses by itself, so this file counts the work that a hostile client can
+ * cause. A walk over the frame headers, ahead of the library, charges each useless frame to a budget. The library does
+ * not report all of these frames. */
 #include "http2-internal.h"
 
 #include "base/base.h"
@@ -11,11 +11,11 @@
 #include <string.h>
 
 enum {
-    OUTBOUND_FRAMES = 1000, /* that the library may hold beside our own output */
+    OUTBOUND_FRAMES = 1000, /* that the library may hold in addition to our own output */
     FRAME_HEAD_BYTES = 9,
     PREFACE_BYTES = 24,
     PING_STRIKES = 2,
-    USEFUL_PER_DATA = 4, /* frames that a frame of data may bring back: window updates, the ping of an estimate */
+    USEFUL_PER_DATA = 4, /* frames that a frame of data may cause: window updates, the ping of an estimate */
     MOST_USEFUL = 1000,
 };
 static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
@@ -31,7 +31,7 @@ void bucket_fill(struct bucket *bucket, double burst, double per_second, double 
         bucket->tokens = burst;
 }
 
-/* The client has spent what it may: GOAWAY, and the end. */
+/* The client has spent its budget: sends GOAWAY and ends. */
 static void calm_down(struct http2 *http, const char *why) {
     http->is_over = true;
     http->goaway_code = NGHTTP2_ENHANCE_YOUR_CALM;
@@ -45,7 +45,7 @@ void http2_spend(struct http2 *http, struct bucket *bucket, double cost) {
         calm_down(http, bucket == &http->resets ? "too many resets" : "too many useless frames");
 }
 
-/* What the head of a frame says of its use. DATA is judged when its padding is known, PING when it is read. */
+/* Judges a frame's use by its header. DATA is judged when its padding is known, PING when it is read. */
 static void frame_judge(struct http2 *http) {
     uint8_t type = http->frame_head[3];
     switch (type) {
@@ -65,7 +65,7 @@ static void frame_judge(struct http2 *http) {
     http2_spend(http, &http->glitches, 1);
 }
 
-/* A list of fields may take many frames, between which no other may come. */
+/* A list of fields may take many frames, with no other frame between them. */
 static void frame_end(struct http2 *http) {
     uint8_t type = http->frame_head[3], flags = http->frame_head[4];
     if ((type == NGHTTP2_HEADERS || type == NGHTTP2_CONTINUATION) && (flags & NGHTTP2_FLAG_END_HEADERS))
@@ -83,9 +83,9 @@ static void frame_begin(struct http2 *http, double now) {
         frame_end(http);
 }
 
-/* A client of gRPC that gives up a call before its head has gone out sends the reset alone (grpc core writes resets in
- * front of heads). The library takes it for an error of the connection, as it should, and the client's other calls
- * would end with it: on a connection of gRPC such a frame goes no further. */
+/* A gRPC client that gives up a call before its header was sent may send only the reset (grpc core writes resets before
+ * headers). The library rightly treats that as a connection error, which would end the client's other calls too. On a
+ * connection of gRPC such a frame is therefore dropped. */
 static bool is_early_reset(struct http2 *http) {
     const uint8_t *head = http->frame_head;
     uint32_t stream =
@@ -100,11 +100,11 @@ static ssize_t feed(struct http2 *http, const unsigned char *bytes, size_t lengt
     return length && !http->is_over ? nghttp2_session_mem_recv(http->session, bytes, length) : 0;
 }
 
-/* Walks over the bytes and gives them to the library, but for frames that stay outside. A head that is not whole waits
- * in frame_head. Bytes taken, or the library's error. */
+/* Walks over the bytes and passes them to the library, except for dropped frames. An incomplete header waits in
+ * frame_head. Returns the bytes taken, or the library's error. */
 static ssize_t frames_take(struct http2 *http, const unsigned char *bytes, size_t length, double now) {
     size_t from = 0, at = http->preface_left < length ? http->preface_left : length, head = 0;
-    size_t kept = http->frame_head_bytes; /* of a head that began before these bytes */
+    size_t kept = http->frame_head_bytes; /* of a header that began before these bytes */
     ssize_t status = 0;
     http->preface_left -= at;
     while (at < length && status >= 0) {
@@ -147,7 +147,7 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     ssize_t n = frames_take(http, bytes, length, now);
     if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
         connection_kill(connection);
-    else if (n < 0) { /* flooded, or no preface: the library has perhaps queued a GOAWAY */
+    else if (n < 0) { /* flooded, or no preface: the library may have queued a GOAWAY */
         http->is_over = true;
         http->goaway_code = n == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
         http->goaway_text = nghttp2_strerror((int)n);
@@ -169,7 +169,7 @@ static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t le
     return evbuffer_add(out, bytes, length) ? NGHTTP2_ERR_CALLBACK_FAILURE : (ssize_t)length;
 }
 
-/* gRPC's rule: pings every 5 minutes, every 5 seconds while a call runs, and as they come when data was sent. */
+/* gRPC's rule: a ping every 5 minutes, every 5 seconds while a call runs, and any number after data was sent. */
 static void ping_judge(struct http2 *http, const nghttp2_ping *ping) {
     double now = clock_seconds();
     if (ping->hd.flags & NGHTTP2_FLAG_ACK) {
@@ -207,7 +207,7 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct http2 *http = user;
     switch (frame->hd.type) {
-    case NGHTTP2_RST_STREAM: /* of the library, for a client's mistake; ours are no glitch of the client */
+    case NGHTTP2_RST_STREAM: /* sent by the library for a client's mistake; our own resets are not the client's fault */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR && frame->rst_stream.error_code != NGHTTP2_CANCEL)
             http2_spend(http, &http->glitches, 1);
         return 0;
@@ -217,7 +217,7 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
         if (http->useful < MOST_USEFUL)
             http->useful += USEFUL_PER_DATA;
         return http2_stream_sent(http, frame);
-    case NGHTTP2_GOAWAY: /* the library would send a ping in front of it, and the answer would prove nothing */
+    case NGHTTP2_GOAWAY: /* the library would send a ping before it, and the answer would prove nothing */
         if (http->drain == DRAIN_NOTICED && nghttp2_submit_ping(session, NGHTTP2_FLAG_NONE, drain_ping))
             return NGHTTP2_ERR_CALLBACK_FAILURE;
         return 0;
@@ -242,7 +242,7 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
     nghttp2_option_set_max_outbound_ack(shared->option, OUTBOUND_FRAMES);
     nghttp2_option_set_max_settings(shared->option, 32);
     nghttp2_option_set_max_continuations(shared->option, 8);
-    /* Behind our own count, which says why. */
+    /* Above our own limit, which also gives the reason. */
     nghttp2_option_set_stream_reset_rate_limit(shared->option, (uint64_t)limits->resets * 2 + 2,
                                                (uint64_t)limits->resets_per_s * 2 + 2);
     return shared;
@@ -257,8 +257,8 @@ void http2_shared_free(struct http2_shared *shared) {
     free(shared);
 }
 
-/* Priorities of RFC 7540 are not declined: the library would neither judge frames of PRIORITY any more nor remember
- * closed streams, and frames on these, of which the client must hear, would be passed over. */
+/* Priorities of RFC 7540 stay enabled. Otherwise the library would neither judge PRIORITY frames nor remember closed
+ * streams, and would silently ignore frames on closed streams, of which the client must be told. */
 static int settings_submit(struct http2 *http) {
     const struct transport_limits *limits = http2_limits(http);
     const nghttp2_settings_entry entries[] = {
@@ -291,8 +291,8 @@ static int http2_open(struct connection *connection) {
     return 0;
 }
 
-/* The first GOAWAY names no last stream, so that what the client has sent already is served; the second, behind the
- * answer to a ping, names it. */
+/* The first GOAWAY names no last stream, so requests already sent are served. The second, after the answer to a ping,
+ * names it. */
 static void drain_go_on(struct http2 *http, double now) {
     if (http->drain == DRAIN_WANTED) {
         nghttp2_submit_shutdown_notice(http->session);
@@ -308,7 +308,7 @@ static void drain_go_on(struct http2 *http, double now) {
     }
 }
 
-/* GOAWAY with its reason, which is the last that is said. */
+/* Sends GOAWAY with its reason, as the last message. */
 static void say_goodbye(struct http2 *http) {
     if (http->has_said_goodbye)
         return;
@@ -328,7 +328,8 @@ static void http2_produce(struct connection *connection) {
     else
         http2_streams_submit(http);
     int status = nghttp2_session_send(http->session);
-    if (!status && !http->is_over && http2_streams_submit(http)) /* what became empty, and is to be broken off then */
+    if (!status && !http->is_over &&
+        http2_streams_submit(http)) /* streams that became empty, and are then to be broken off */
         status = nghttp2_session_send(http->session);
     if (status)
         connection_kill(connection);
@@ -361,7 +362,8 @@ static void http2_tick(struct connection *connection, double now) {
         http->is_over = true;
         http->goaway_code = NGHTTP2_NO_ERROR;
         connection_schedule(connection);
-    } else if (!is_idle && now - connection->received > limits->idle_timeout) { /* is anybody there? */
+    } else if (!is_idle &&
+               now - connection->received > limits->idle_timeout) { /* probe whether the client still exists */
         if (!http->has_pinged) {
             nghttp2_submit_ping(http->session, NGHTTP2_FLAG_NONE, NULL);
             connection_schedule(connection);

@@ -1,4 +1,4 @@
-/* Streams of HTTP/2: requests as they are gathered, answers as they are told to the library. See http2-internal.h. */
+/* Streams of HTTP/2: gathering requests, and passing answers to the library. See http2-internal.h. */
 #include "http2-internal.h"
 
 #include "base/base.h"
@@ -8,14 +8,14 @@
 #include <string.h>
 #include <strings.h>
 
-/* Streams that have ended are kept for the next ones, so many and with so much memory each. */
+/* Ended streams are kept for reuse: this many, each with this much memory. */
 enum { SPARE_STREAMS = 64, SPARE_BYTES = 2048, SPARE_FIELDS = 32 };
 
-/* Fields that are kept: all text in one string. */
+/* Stored fields: all text in one string. */
 struct kept {
     struct strbuf text; /* name, zero byte, value, zero byte, ... */
     struct span {
-        size_t name, name_length, value, value_length; /* name and value: where in the text */
+        size_t name, name_length, value, value_length; /* name and value: offsets in the text */
     } * spans;
     size_t count, capacity;
 };
@@ -31,24 +31,24 @@ struct http2_stream {
     struct field *fields;
     size_t field_capacity;
     size_t header_bytes; /* names, values and 32 each */
-    bool is_too_long;    /* the head or the trailer, over its limits: no more of it is kept */
-    bool is_routed;      /* the handler has it */
+    bool is_too_long;    /* the header or the trailer exceeds its limits: the rest is dropped */
+    bool is_routed;      /* passed to the handler */
     bool is_whole;       /* the request */
-    bool is_closed;      /* on_close was called, or nobody wants it */
+    bool is_closed;      /* on_close was called, or nobody needs it */
     uint64_t body_bytes;
-    uint64_t gathered; /* of the connection's count */
-    size_t withheld;   /* bytes whose window was not given back */
+    uint64_t gathered; /* counted for the connection */
+    size_t withheld;   /* bytes whose window was withheld */
     struct pace body;
-    double discarding; /* since the answer went out whole, and the rest of the body is thrown away; 0: it is not */
+    double discarding; /* since when the answer is complete and the rest of the body is dropped; 0: not yet */
     /* The answer. */
     struct kept answer, trailers;
     struct evbuffer *out;
     bool is_begun, is_ended, is_submitted, is_deferred;
-    bool is_aborted, is_reset; /* reset: told to the library */
-    bool is_empty;             /* of HEAD, 204, 304 */
-    bool was_over;             /* the limit of output */
+    bool is_aborted, is_reset; /* reset: passed to the library */
+    bool is_empty;             /* for HEAD, 204, 304 */
+    bool was_over;             /* its output exceeded the limit */
     uint32_t abort_code;
-    enum exchange_fault fault; /* why it was given up */
+    enum exchange_fault fault; /* the reason for giving up */
     struct pace writing;
     _Alignas(max_align_t) unsigned char router_part[]; /* [transport_options.request_bytes] */
 };
@@ -89,7 +89,7 @@ static void kept_free(struct kept *kept) {
     *kept = (struct kept){0};
 }
 
-/* Forgets the fields; memory that is not much is kept for the next ones. */
+/* Forgets the fields; keeps a small memory for the next ones. */
 static void kept_clear(struct kept *kept) {
     if (kept->text.failed || kept->text.capacity > SPARE_BYTES || kept->capacity > SPARE_FIELDS)
         kept_free(kept);
@@ -101,7 +101,7 @@ static bool span_is(const struct kept *kept, const struct span *span, const char
     return span->name_length == length && !memcmp(kept->text.data + span->name, name, length);
 }
 
-/* As long as the text does not grow; NULL: there is no such field. */
+/* Returns a value that is valid until the text grows; NULL: there is no such field. */
 static char *kept_value(const struct kept *kept, const char *name) {
     size_t length = strlen(name);
     for (size_t i = 0; i < kept->count; i++)
@@ -110,8 +110,8 @@ static char *kept_value(const struct kept *kept, const char *name) {
     return NULL;
 }
 
-/* As the library takes it, until the next list is made; NULL: no memory. Ids are all different: they would push each
- * other out of the table of fields that both sides keep. */
+/* Makes a list for the library, valid until the next list; NULL: no memory. Ids are marked as not to be indexed: they
+ * all differ, and would displace entries of the table that both sides keep. */
 static nghttp2_nv *kept_list(struct http2_shared *shared, const struct kept *first, const struct kept *second,
                              size_t *count) {
     size_t most = first->count + (second ? second->count : 0) + 1;
@@ -161,7 +161,7 @@ static void abort_stream(struct http2_stream *stream, uint32_t code) {
     touch(stream);
 }
 
-/* Without memory an answer cannot be whole. */
+/* Without memory an answer cannot be completed. */
 static int lose(struct http2_stream *stream) {
     evbuffer_drain(stream->out, evbuffer_get_length(stream->out));
     abort_stream(stream, NGHTTP2_INTERNAL_ERROR);
@@ -234,7 +234,7 @@ static size_t answer_pending(const struct exchange *exchange) {
 
 static const struct exchange_transport answers = {answer_begin, answer_write, answer_end, answer_abort, answer_pending};
 
-/* What the library asks for: bytes of the answer, and its end, which trailers may follow. */
+/* Gives the library bytes of the answer, and its end, which trailers may follow. */
 static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t length, uint32_t *flags,
                        nghttp2_data_source *source, void *user) {
     struct http2_stream *stream = source->ptr;
@@ -276,7 +276,7 @@ static int response_submit(struct http2_stream *stream) {
     return error;
 }
 
-/* A stream that is broken off goes when what was written before has gone. */
+/* A stream that was broken off ends after its earlier bytes were sent. */
 static void stream_submit(struct http2_stream *stream) {
     nghttp2_session *session = stream->http->session;
     bool has_bytes = evbuffer_get_length(stream->out) > 0;
@@ -298,9 +298,9 @@ static void stream_submit(struct http2_stream *stream) {
         lose(stream);
 }
 
-/* Handlers gather bodies until they are whole. Together those of a connection may be as long as one: beyond that the
- * streams get no new window, but for the one that had come furthest, and the others follow when it has ended. It is
- * chosen once, or streams that overtake each other by a byte would all go on. */
+/* Handlers gather bodies until they are complete. The bodies of a connection may together be as long as one. Beyond
+ * that, streams get no new window, except the one that has come furthest; the others follow when it has ended. It is
+ * chosen once; otherwise streams that overtake each other by a byte would all continue. */
 static bool may_go_on(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;
@@ -374,7 +374,7 @@ static void stream_destroy(struct http2_stream *stream) {
     free(stream);
 }
 
-/* One that has ended, with its memory, or a new one; NULL: no memory. */
+/* Reuses an ended stream with its memory, or makes a new one; NULL: no memory. */
 static struct http2_stream *stream_new(const struct transport *transport) {
     struct http2_shared *shared = transport->http2;
     struct http2_stream *stream = TAILQ_FIRST(&shared->spare);
@@ -455,9 +455,9 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-/* The library does not enforce the limits of the list of fields that it announces. Over them the rest is decoded, as
- * compression demands, and dropped; the request is refused when the list is whole. Trailers of a request are counted
- * with its head, and not kept. */
+/* The library does not enforce the header list limits that it announces. Beyond them the rest is decoded, as
+ * compression requires, and dropped; the request is refused when the list is complete. Trailers of a request count with
+ * its header, and are not kept. */
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
@@ -489,7 +489,7 @@ static bool fields_reserve(struct http2_stream *stream, size_t count) {
     return true;
 }
 
-/* A head that is wrong is refused by the router, which can say so in the words of HTTP and of gRPC. */
+/* A faulty header is refused by the router, which can answer in the terms of HTTP and of gRPC. */
 static void head_judge(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
@@ -506,8 +506,8 @@ static void head_judge(struct http2_stream *stream) {
     }
 }
 
-/* The head from what was kept: pseudo-fields apart, the authority as "host". Of a list that was too long, the method
- * and the path may be missing; they are empty then. */
+/* Makes the header from the stored fields: pseudo-fields separately, the authority as "host". If the list was too long,
+ * method and path may be missing; they are then empty. */
 static int head_make(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
@@ -565,7 +565,7 @@ static void request_end(struct http2_stream *stream) {
         handler->on_end(&stream->exchange);
 }
 
-/* Answers what the router had let through. Where an answer has begun, the client hears of its end alone. */
+/* Answers a request that the router had let through. If an answer has begun, the client only learns of its end. */
 static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
     if (stream->is_begun) {
@@ -597,8 +597,8 @@ static int stream_stop(struct http2_stream *stream) {
     return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
 }
 
-/* JSON: an answer that is out before its request is whole has the rest thrown away, as clients that are reset may lose
- * the answer. A reset that is submitted before the answer has gone out would take the answer back. */
+/* JSON: when an answer is sent before its request is complete, the rest of the request is dropped, because clients that
+ * are reset may lose the answer. A reset that is submitted before the answer was sent would cancel the answer. */
 static void discard(struct http2_stream *stream, size_t length) {
     if (!stream->discarding)
         return;
@@ -633,8 +633,8 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     return 0;
 }
 
-/* The answer's last frame is out. Where the request is not whole, gRPC stops it with RST_STREAM(NO_ERROR); submitted
- * any earlier, that would take the answer back. */
+/* The answer's last frame was sent. If the request is incomplete, gRPC stops it with RST_STREAM(NO_ERROR); an earlier
+ * reset would cancel the answer. */
 int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
     if (!stream || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
@@ -644,7 +644,7 @@ int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
             return NGHTTP2_ERR_CALLBACK_FAILURE;
     } else if (!stream->is_whole) {
         stream->discarding = clock_seconds();
-        stream->body_bytes = 0; /* so much again is thrown away */
+        stream->body_bytes = 0; /* the same amount again may be dropped */
     }
     stream_close(stream, true);
     return 0;
@@ -684,8 +684,8 @@ void http2_streams_tell(struct http2 *http) {
     }
 }
 
-/* A client that opens no window for its answer loses it. One whose body does not come is told so; one that has its
- * answer and does not end its request is stopped. */
+/* Ends streams that take too long. A client that opens no window loses its answer. A client whose body does not arrive
+ * is told so. A client that has its answer but does not end its request is stopped. */
 void http2_streams_tick(struct http2 *http, double now) {
     const struct transport_limits *limits = http2_limits(http);
     struct http2_stream *stream;
@@ -699,7 +699,7 @@ void http2_streams_tick(struct http2 *http, double now) {
             stream->fault = EXCHANGE_SLOW_READER;
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
-            touch(stream); /* it may have been broken off before, and waited for its bytes to go */
+            touch(stream); /* it may have been broken off before, and waited for its bytes to be sent */
         } else if (!pace_holds(&stream->body, now, limits->header_timeout, wants_body)) {
             stream_refuse(stream, 408, "the body comes too slowly");
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {

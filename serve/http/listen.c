@@ -1,4 +1,4 @@
-/* The transport as a whole: its life, its addresses, and who is accepted on them. connection.c goes on from there. */
+/* The transport as a whole: its life, its addresses, and accepting connections. connection.c takes over from there. */
 #include "connection-internal.h"
 
 #include "base/base.h"
@@ -15,11 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Clients beyond the limit that are answered at a time; more are closed without a word. */
+/* How many clients beyond the limit are answered at a time; more are closed without an answer. */
 enum { SURPLUS_CONNECTIONS = 64 };
 enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
 
-/* For who cannot be served: sent as it is, whatever protocol was meant, and read by no one but HTTP/1.1. */
+/* The answer for a client that cannot be served. It is sent whatever protocol was meant; only HTTP/1.1 can read it. */
 static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
                            "content-length: 109\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
                            "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,"
@@ -38,7 +38,7 @@ const char *transport_date(struct transport *transport) {
     return transport->date;
 }
 
-/* Connections that are scheduled while this runs come again behind the events that wait by now. */
+/* Connections that are scheduled while this runs are flushed after the events that are waiting now. */
 static void on_flush(evutil_socket_t fd, short what, void *context) {
     struct transport *transport = context;
     struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
@@ -76,7 +76,7 @@ int transport_open(const struct transport_options *options, struct transport **m
     TAILQ_INIT(&transport->scheduled);
     for (int kind = 0; kind < LISTENER_COUNT; kind++)
         transport->listeners[kind] = (struct listener){.transport = transport, .kind = kind, .fd = -1};
-    /* A client that has left shows as EPIPE. Flags of single writes would not do: OpenSSL has none. */
+    /* A client that has left shows as EPIPE. Flags of single writes would not help: OpenSSL has none. */
     signal(SIGPIPE, SIG_IGN);
     transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     transport->flush = event_new(options->base, -1, 0, on_flush, transport);
@@ -93,7 +93,7 @@ int transport_open(const struct transport_options *options, struct transport **m
     return status;
 }
 
-/* The address of a peer or of our own, as text. */
+/* Writes a peer's address, or our own, as text. */
 static void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes) {
     char host[INET6_ADDRSTRLEN] = "";
     const struct sockaddr_in *four = (const struct sockaddr_in *)address;
@@ -124,7 +124,7 @@ static void listener_close(struct listener *listener) {
     listener->fd = -1;
 }
 
-/* There is no descriptor for another connection: the reserve is given up for as long as it takes to say so. */
+/* No descriptor is free for another connection: the reserve is closed for as long as the refusal takes. */
 static void answer_from_reserve(struct listener *listener) {
     struct transport *transport = listener->transport;
     const struct timeval pause = {.tv_usec = PAUSE_MICROSECONDS};
@@ -151,7 +151,7 @@ static void on_resume(evutil_socket_t fd, short what, void *context) {
     event_add(listener->acceptable, NULL);
 }
 
-/* False when nobody waits any more. */
+/* Returns false when no client waits any more. */
 static bool accept_some(struct listener *listener) {
     struct sockaddr_storage address;
     char peer[64];
@@ -196,7 +196,7 @@ static int bind_fd(struct listener *listener, const struct sockaddr *address, so
     return 0;
 }
 
-/* A socket that nobody listens on is what a server left that was killed; anything else is somebody's. */
+/* A socket that nobody listens on was left by a killed server; anything else belongs to somebody. */
 static int path_is_free(const char *path, const struct sockaddr_un *address) {
     struct stat facts;
     if (lstat(path, &facts))
@@ -226,14 +226,14 @@ static int bind_unix(struct listener *listener, const char *path) {
         status = bind_fd(listener, (struct sockaddr *)&address, sizeof address, path);
     if (!status && chmod(path, 0600))
         status = status_fail_errno("%s: cannot make it private", path);
-    if (status && listener->fd < 0) { /* nothing of ours stands there */
+    if (status && listener->fd < 0) { /* nothing of ours exists there */
         free(listener->path);
         listener->path = NULL;
     }
     return status;
 }
 
-/* "HOST:PORT" or "[V6]:PORT". */
+/* Splits "HOST:PORT" or "[V6]:PORT". */
 static int address_split(const char *where, char *host, size_t bytes, const char **port) {
     const char *colon = strrchr(where, ':');
     size_t length = colon ? (size_t)(colon - where) : 0;
@@ -322,7 +322,7 @@ void transport_leave(struct transport *transport) {
     transport->is_leaving = true;
 }
 
-/* Clients who wait in the queue of the socket would be reset with it. */
+/* Clients waiting in the socket's queue would be reset with it, so they are accepted first. */
 static void listener_finish(struct listener *listener) {
     for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener); rounds++)
         ;

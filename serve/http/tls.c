@@ -1,4 +1,4 @@
-/* TLS by OpenSSL, on sockets of ours: certificate and key, ALPN, and the calls that read and write. */
+/* TLS by OpenSSL, on our own sockets: certificate and key, ALPN, reading and writing. */
 #include "connection-internal.h"
 
 #include "base/base.h"
@@ -10,7 +10,7 @@
 
 struct tls {
     char *cert, *key;
-    SSL_CTX *context; /* each connection holds the one that it began with */
+    SSL_CTX *context; /* each connection keeps the one that it began with */
 };
 
 struct tls_socket {
@@ -18,7 +18,7 @@ struct tls_socket {
     bool wants_write;
 };
 
-/* The last word of OpenSSL's queue, which is emptied. */
+/* Reports the last error of OpenSSL's queue, and empties the queue. */
 static int fail(const char *what, const char *file) {
     unsigned long code = ERR_peek_last_error();
     const char *reason = code ? ERR_reason_error_string(code) : NULL;
@@ -38,14 +38,14 @@ static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* TLS 1.2 has only the suites that HTTP/2 allows (RFC 9113, 9.2.2); those of TLS 1.3 all are. */
+/* TLS 1.2 has only the cipher suites that HTTP/2 allows (RFC 9113, 9.2.2); TLS 1.3 allows all of its own. */
 static int context_open(const char *cert, const char *key, SSL_CTX **made) {
     static const char suites[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     if (!context)
         return status_fail(STATUS_MEMORY, "%s: out of memory", cert);
     int status = 0;
-    /* A client may close without a word of TLS: both protocols know by themselves what is whole. */
+    /* A client may close without ending TLS: both protocols know by themselves what is complete. */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(context,

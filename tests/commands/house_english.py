@@ -105,8 +105,7 @@ def files_of(group):
         for top in ("tests", "tools"):
             yield from files_under(os.path.join(ROOT, top), (".c", ".h", ".py"))
     else:
-        for folder, _ in ROOMS.values():
-            yield from files_under(folder, (".c", ".h"))
+        yield from sorted({path for folder, _ in ROOMS.values() for path in files_under(folder, (".c", ".h"))})
 
 
 def texts_of(path):
