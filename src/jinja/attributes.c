@@ -1,5 +1,5 @@
-/* a.name and a[key]: Python's attributes come before the keys of a dict, as the sandbox of Jinja2 looks for them, and
- * methods that would change a list or a dict are none. */
+/* a.name and a[key]. As in Jinja2's sandbox, Python's attributes come before the keys of a dict, and methods that would
+ * change a list or a dict do not exist. */
 #include "jinja-internal.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ static struct jinja_value dict_get(struct jinja_run *run, struct jinja_value sel
 }
 
 static struct jinja_value copy(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
-    return jinja_call_end(run, call, 0, "copy()") ? self : jinja_undefined(NULL); /* nothing changes either */
+    return jinja_call_end(run, call, 0, "copy()") ? self : jinja_undefined(NULL); /* neither changes */
 }
 
 const struct jinja_method jinja_dict_methods[] = {
@@ -176,7 +176,7 @@ static bool is_one_of(const char *const *names, const char *name) {
     return *names != NULL;
 }
 
-/* Python's attribute `name`; MISSING where the object has none. */
+/* Python's attribute `name`; MISSING when the object has none. */
 static struct jinja_value find_method(struct jinja_run *run, const struct jinja_value *value, const char *name) {
     const struct jinja_method *methods = value->kind == JINJA_STRING ? jinja_string_methods
                                          : value->kind == JINJA_DICT ? jinja_dict_methods
@@ -203,7 +203,7 @@ static struct jinja_value find_method(struct jinja_run *run, const struct jinja_
                                        : jinja_undefined(name);
 }
 
-/* A name that lives as long as the run. */
+/* Copies a name for the lifetime of the run. */
 static const char *keep_name(struct jinja_run *run, const char *name, size_t length) {
     return jinja_grown(run, name, length, length + 1);
 }

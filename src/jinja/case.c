@@ -1,4 +1,4 @@
-/* Strings in upper and lower case, as Python changes them. */
+/* Upper and lower case of strings, as in Python. */
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
@@ -20,13 +20,13 @@ static uint32_t decode(const char *at, const char *end, size_t *bytes) {
     return point;
 }
 
-/* A sigma behind a letter is a final one where no letter follows. */
+/* A sigma after a letter is final when no letter follows. */
 static bool is_final(const char *at, const char *end, bool is_in_word) {
     size_t bytes;
     return is_in_word && (at == end || !has_case(decode(at, end, &bytes)));
 }
 
-/* Characters that the filter `title` takes for the beginning of a word's surroundings. */
+/* Characters that separate words for the filter `title`. */
 static bool parts_words(const char *at, const char *end) {
     size_t bytes;
     return strchr("-({[<", *at ? *at : 'a') || jinja_is_space(at, end, &bytes);

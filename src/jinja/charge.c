@@ -1,10 +1,10 @@
-/* Charges a rendering for all that it uses: steps, time, memory and depth. Nothing is taken elsewhere.
+/* Charges a rendering for everything that it uses: steps, time, memory and depth. Nothing is charged elsewhere.
  *
- * A step is about 50 nanoseconds: a node that is run, a value that is looked at, or JINJA_STEP_BYTES of text that are
- * read or written. Operations are rows of tables, and each row says what it looks at (enum jinja_cost); whoever runs
- * one charges a step first. Then it charges what it walks through as it goes, at most JINJA_PIECE_BYTES at a time: so
- * do memory (jinja_object), texts that are built (jinja_build), searched and compared. The clock is therefore read
- * every few thousand steps, however large a value is. */
+ * A step is about 50 nanoseconds: a node that is run, a value that is examined, or JINJA_STEP_BYTES of text that are
+ * read or written. Operations are rows of tables, and each row states what it examines (enum jinja_cost); running one
+ * first charges a step. Then it charges what it walks through as it proceeds, at most JINJA_PIECE_BYTES at a time. The
+ * same holds for memory (jinja_object), and for texts that are built (jinja_build), searched and compared. The clock is
+ * therefore checked every few thousand steps, however large a value is. */
 #include "jinja-internal.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 const struct jinja_limits jinja_default_limits = {
     .steps = 20000000, .memory = (size_t)256 << 20, .depth = 600, .seconds = 1};
 
-/* Steps between two looks at the clock, and those of the piece during which they end: less than a millisecond. */
+/* Steps between two checks of the clock, including the piece during which they end: less than a millisecond. */
 enum { WATCHED_STEPS = 4096 };
 
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) {

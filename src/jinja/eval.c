@@ -1,4 +1,4 @@
-/* Expressions. */
+/* Evaluates expressions. */
 #include "jinja-internal.h"
 
 #include <string.h>
@@ -63,7 +63,7 @@ static void add_starred(struct jinja_run *run, struct jinja_call *call, const st
         add_argument(run, call, list->items[i]);
 }
 
-/* The arguments of a call, filter or test. */
+/* Evaluates the arguments of a call, filter or test. */
 static void eval_arguments(struct jinja_run *run, const struct jinja_node *node, struct jinja_call *call) {
     call->count = call->keyword_count = 0;
     call->arguments = call->few;

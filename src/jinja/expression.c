@@ -13,9 +13,9 @@ static struct jinja_node *binary(struct jinja_parser *parser, enum jinja_node_ki
     return node;
 }
 
-/* ---- behind a primary ---- */
+/* ---- after a primary ---- */
 
-/* Arguments of a call, whose "(" is the token. */
+/* Parses the arguments of a call; the token is its "(". */
 static void parse_arguments(struct jinja_parser *parser, struct jinja_node *call) {
     struct jinja_nodes arguments = {0};
     bool has_keyword = false, has_star = false, has_stars = false;
@@ -30,7 +30,7 @@ static void parse_arguments(struct jinja_parser *parser, struct jinja_node *call
         bool is_keyword = !is_star && !is_stars && parser->at->kind == TOKEN_NAME &&
                           parser->at[1].kind == TOKEN_OPERATOR && !strcmp(parser->at[1].bytes, "=");
         if ((has_stars || (is_star && has_star)) || (!is_star && !is_stars && !is_keyword && (has_keyword || has_star)))
-            jinja_parse_fail(parser, token->line, STATUS_INVALID, "an argument that may not stand behind the others");
+            jinja_parse_fail(parser, token->line, STATUS_INVALID, "an argument that may not follow the others");
         has_keyword |= is_keyword;
         has_star |= is_star;
         has_stars |= is_stars;
@@ -62,7 +62,7 @@ struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_no
     return call;
 }
 
-/* Bounds of a slice, or the one key, behind "[". */
+/* Parses the bounds of a slice, or a single key, after "[". */
 static struct jinja_node *parse_subscript(struct jinja_parser *parser, struct jinja_node *node, int line) {
     struct jinja_node *bounds[3] = {NULL, NULL, NULL};
     int colons = 0;
@@ -119,7 +119,7 @@ static struct jinja_node *parse_postfix(struct jinja_parser *parser, struct jinj
 
 /* ---- filters and tests ---- */
 
-/* The name of a filter or test, which must not be one with dots. */
+/* Takes the name of a filter or test, which must not have dots. */
 static void take_name(struct jinja_parser *parser, struct jinja_node *node) {
     node->name = jinja_expect_name(parser);
     if (jinja_at_operator(parser, "."))
@@ -142,7 +142,7 @@ struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, struct jinja
     return node;
 }
 
-/* A test may have one argument without brackets. */
+/* A test may have one argument without parentheses. */
 static bool has_bare_argument(const struct jinja_parser *parser) {
     static const char *const ends[] = {"else", "or", "and", "is"};
     const struct jinja_token *token = parser->at;
@@ -156,7 +156,7 @@ static bool has_bare_argument(const struct jinja_parser *parser) {
            jinja_at_operator(parser, "[") || jinja_at_operator(parser, "{");
 }
 
-/* Behind "is". */
+/* Parses a test after "is". */
 static struct jinja_node *parse_test(struct jinja_parser *parser, struct jinja_node *node, int line) {
     bool is_not = jinja_skip_name(parser, "not");
     struct jinja_node *test = jinja_node_new(parser, NODE_TEST, line);
@@ -171,7 +171,7 @@ static struct jinja_node *parse_test(struct jinja_parser *parser, struct jinja_n
         jinja_nodes_add(parser, &argument, parse_postfix(parser, jinja_parse_primary(parser)));
         jinja_set_items(test, &argument);
     } else if (jinja_at_name(parser, "is")) {
-        jinja_parse_fail(parser, line, STATUS_INVALID, "a test behind a test; put the first one in brackets");
+        jinja_parse_fail(parser, line, STATUS_INVALID, "a test after a test; put the first one in brackets");
     }
     if (!is_not)
         return test;
@@ -211,7 +211,7 @@ static struct jinja_node *parse_signed(struct jinja_parser *parser, bool with_fi
     return with_filters ? parse_filters_and_tests(parser, node) : node;
 }
 
-/* Every way into an expression comes through here: its depth is counted. */
+/* Every expression passes through here, so its depth is counted here. */
 static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_filters) {
     struct jinja_node *node;
     if (parser->depth >= JINJA_PARSE_DEPTH) {
@@ -225,7 +225,7 @@ static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_fil
     return node;
 }
 
-/* Left to right, one of `operators` between what `next` reads. */
+/* Parses from left to right: one of `operators` between operands that `next` reads. */
 struct level {
     const char *texts[4];
     enum jinja_operator operations[4];

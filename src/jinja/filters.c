@@ -1,4 +1,4 @@
-/* Filters of one value. Those of lists are in lists.c. */
+/* Filters of a single value. lists.c has those of lists. */
 #include "jinja-internal.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ---- strings ---- */
 
-/* The string, no longer a safe one. */
+/* Returns the string, no longer marked as safe. */
 static struct jinja_value make_plain(struct jinja_run *run, struct jinja_value value) {
     if (value.kind != JINJA_STRING || !value.string->is_safe)
         return value;
@@ -20,7 +20,7 @@ static struct jinja_value make_plain(struct jinja_run *run, struct jinja_value v
     return (struct jinja_value){.kind = JINJA_STRING, .string = plain};
 }
 
-/* What filters of strings work on: the string, or what Python writes for another value. */
+/* Returns the operand of a string filter: the string, or Python's text for another value. */
 static const struct jinja_string *string_of(struct jinja_run *run, const struct jinja_value *value) {
     struct jinja_value string = jinja_str(run, value);
     return string.kind == JINJA_STRING ? string.string : NULL;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { MAX_RANGE = 100000 }; /* the sandbox's */
+enum { MAX_RANGE = 100000 }; /* the sandbox's limit */
 
 static struct jinja_value make_range(struct jinja_run *run, struct jinja_call *call) {
     int64_t from = 0, to, step = 1;
@@ -33,7 +33,7 @@ static struct jinja_value make_range(struct jinja_run *run, struct jinja_call *c
     return range;
 }
 
-/* A dict of what dict() takes: another one, or pairs; and keywords. */
+/* Fills a dict from dict()'s arguments: another dict, or pairs; and keywords. */
 static struct jinja_value fill(struct jinja_run *run, struct jinja_value dict, struct jinja_call *call) {
     if (call->count > 1)
         return jinja_fail(run, "%s() takes one value and keywords", jinja_type(&dict));
@@ -98,7 +98,7 @@ static struct jinja_value strftime_now(struct jinja_run *run, struct jinja_call 
     pattern[format->length] = 0;
     if (strstr(pattern, "%f"))
         return jinja_fail(run, "strftime_now(): %%f is not supported");
-    text[0] = 1; /* an empty text and one without room both give 0 */
+    text[0] = 1; /* an empty result and a lack of room both give 0 */
     size_t length = *pattern ? strftime(text, sizeof text, pattern, run->now) : 0;
     if (!length && *pattern && text[0])
         return jinja_fail(run, "strftime_now(): a time of more than %zu bytes", sizeof text - 1);

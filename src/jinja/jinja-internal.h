@@ -1,20 +1,20 @@
-/* Inside the engine: nodes of a template, values, and what a rendering has.
+/* Inside the engine: a template's nodes, values, and the state of a rendering.
  *
  *     lex.c                          a template's text into tokens
  *     parse.c                        tokens into statements
  *     primary.c, expression.c        and into expressions
- *     run.c                          statements are run
- *     eval.c, operators.c            expressions
+ *     run.c                          runs statements
+ *     eval.c, operators.c            evaluates expressions
  *     value.c, write.c               values: made, compared, written as Python writes them
  *     string.c, case.c               strings with their marks
- *     attributes.c, methods.c        what stands behind a dot
+ *     attributes.c, methods.c        names after a dot
  *     filters.c, lists.c, tests.c, functions.c, json.c
- *     charge.c                       what all of this may use: steps, time, memory, depth
- *     operations.c                   the list of all operations, with what each of them looks at
+ *     charge.c                       limits for all of this: steps, time, memory, depth
+ *     operations.c                   the list of all operations, with the cost of each
  *     memory.c                       arenas
  *
- * A rendering fails once: the first failure stays in `status`, every value that is made behind it is undefined, and
- * loops end. So only who would go wrong with an undefined value looks at the status. */
+ * A rendering fails once. The first failure stays in `status`; every value made after it is undefined, and loops end.
+ * Code therefore checks the status only when an undefined value would lead it astray. */
 #ifndef CAMBIUM_JINJA_JINJA_INTERNAL_H
 #define CAMBIUM_JINJA_JINJA_INTERNAL_H
 
@@ -25,16 +25,16 @@
 /* ---- memory ---- */
 
 struct jinja_chunk;
-/* Starts zeroed; nothing is given back before all is. */
+/* An arena that gives back its memory only as a whole. Starts zeroed. */
 struct jinja_arena {
     struct jinja_chunk *last;
     size_t bytes, limit; /* taken from the system; 0: no limit */
-    char *top;           /* behind the last piece */
-    bool is_full;        /* the limit was met */
+    char *top;           /* the end of the last piece */
+    bool is_full;        /* the limit was reached */
 };
-/* NULL where there is no memory, or no more is allowed. */
+/* Takes memory. NULL: there is none, or the limit is reached. */
 void *jinja_take(struct jinja_arena *arena, size_t bytes, size_t alignment);
-/* Makes the last piece longer where it stands; false where it is not the last one, or there is no room. */
+/* Extends the last piece in place. Returns false when the piece is not the last one, or there is no room. */
 bool jinja_extend(struct jinja_arena *arena, const char *end, size_t more);
 void jinja_arena_free(struct jinja_arena *arena);
 
@@ -49,9 +49,9 @@ enum jinja_kind {
     JINJA_STRING,
     JINJA_LIST,
     JINJA_TUPLE,
-    JINJA_RANGE,     /* a list that Python does not call one */
+    JINJA_RANGE,     /* a list that Python does not call a list */
     JINJA_VIEW,      /* keys, values or items of a dict */
-    JINJA_GENERATOR, /* can be gone through once */
+    JINJA_GENERATOR, /* can be iterated once */
     JINJA_DICT,
     JINJA_NAMESPACE,
     JINJA_LOOP,
@@ -67,7 +67,7 @@ struct jinja_value {
         bool truth;
         int64_t integer;
         double real;
-        const char *hint; /* UNDEFINED: the name that is */
+        const char *hint; /* UNDEFINED: the undefined name */
         const struct jinja_string *string;
         struct jinja_list *list; /* LIST, TUPLE, RANGE, VIEW, GENERATOR */
         struct jinja_dict *dict; /* DICT, NAMESPACE */
@@ -81,22 +81,22 @@ struct jinja_value {
 struct jinja_string {
     const char *bytes; /* UTF-8 */
     size_t length;
-    unsigned marks; /* of all of it, where there are no ranges */
-    bool is_safe;   /* Markup: what is added to it is escaped */
+    unsigned marks; /* of the whole string, when there are no ranges */
+    bool is_safe;   /* Markup: text added to it is escaped */
     const struct jinja_range *ranges;
     size_t range_count;
 };
 struct jinja_list {
     struct jinja_value *items;
     size_t count, capacity;
-    size_t gone;      /* GENERATOR: what was taken */
+    size_t gone;      /* GENERATOR: the items taken so far */
     const char *name; /* VIEW: "dict_keys" */
 };
 struct jinja_entry {
     struct jinja_value key, value;
 };
 struct jinja_dict {
-    struct jinja_entry *entries; /* in the order in which they came */
+    struct jinja_entry *entries; /* in order of insertion */
     size_t count, capacity;
 };
 struct jinja_loop {
@@ -132,9 +132,9 @@ enum jinja_node_kind {
     NODE_NAME,
     NODE_ATTRIBUTE, /* a.name */
     NODE_ITEM,      /* a[b] */
-    NODE_SLICE,     /* a[items[0]:items[1]:items[2]], each may be NULL */
+    NODE_SLICE,     /* a[items[0]:items[1]:items[2]]; each may be NULL */
     NODE_CALL,      /* a(items) */
-    NODE_FILTER,    /* a|name(items); a NULL: of a block */
+    NODE_FILTER,    /* a|name(items); a NULL: the filter of a block */
     NODE_TEST,      /* a is name(items) */
     NODE_NEGATIVE,
     NODE_POSITIVE,
@@ -202,7 +202,7 @@ struct jinja_node {
 };
 
 struct jinja_name {
-    const char *bytes; /* of a name: and a zero byte */
+    const char *bytes; /* of a name: followed by a zero byte */
     size_t length;
 };
 enum { JINJA_MAX_NAMES = 2048, JINJA_NAME_SLOTS = 2 * JINJA_MAX_NAMES };
@@ -210,12 +210,12 @@ enum { JINJA_MAX_NAMES = 2048, JINJA_NAME_SLOTS = 2 * JINJA_MAX_NAMES };
 struct jinja {
     struct jinja_arena arena;
     struct jinja_name *names; /* [name_count] */
-    uint32_t *slots;          /* [JINJA_NAME_SLOTS] where a name's digest puts it: its index and 1; 0: free */
+    uint32_t *slots;          /* [JINJA_NAME_SLOTS] a name's index + 1, at its digest's place; 0: free */
     uint32_t name_count;
     struct jinja_node **body; /* [count] */
     uint32_t count;
     bool has_generation;
-    struct jinja_name *literals; /* [literal_count] strings and texts, as the template has them */
+    struct jinja_name *literals; /* [literal_count] strings and texts of the template */
     size_t literal_count;
 };
 
@@ -225,7 +225,7 @@ struct jinja_variable {
     uint32_t name;
     struct jinja_value value;
 };
-/* Names inside a loop, a macro or a block; the outermost ones stand in run->globals. */
+/* Names inside a loop, a macro or a block; run->globals has the outermost names. */
 struct jinja_scope {
     struct jinja_scope *parent; /* where it is written, not where it is called */
     struct jinja_variable *items;
@@ -237,7 +237,7 @@ struct jinja_macro {
     struct jinja_scope *scope;
 };
 
-/* A string while it is made, or the output. */
+/* A string under construction, or the output. */
 struct jinja_builder {
     char *bytes;
     size_t length, capacity;
@@ -251,60 +251,61 @@ struct jinja_run {
     int status;
     int line;
     int64_t steps;
-    size_t unpaid;            /* bytes that no step was taken for yet */
-    int64_t unwatched;        /* steps until the clock is read again */
-    int64_t most_unwatched;   /* the most steps between two looks at it */
+    size_t unpaid;            /* bytes that were not charged yet */
+    int64_t unwatched;        /* steps until the clock is checked again */
+    int64_t most_unwatched;   /* the most steps between two checks */
     double seconds, deadline; /* of clock_seconds(); 0: none */
     int depth, max_depth;
-    unsigned marks;              /* JINJA_GENERATED where a block of it runs */
-    uint32_t loop_name;          /* of "loop"; none where the template does not name it */
+    unsigned marks;              /* JINJA_GENERATED while one of its blocks runs */
+    uint32_t loop_name;          /* of "loop"; none when the template does not use it */
     struct jinja_value *globals; /* [jinja->name_count] */
     struct jinja_scope *scope;   /* NULL: the outermost */
     struct jinja_builder *out;
     const struct tm *now;
-    struct jinja_list nothing; /* what failed allocations give */
+    struct jinja_list nothing; /* the result of failed allocations */
     struct jinja_dict no_entries;
 };
 
 /* ---- what it may use: charge.c ---- */
 
-/* The bytes that an operation looks at. Each row of a table of operations says it. */
+/* The bytes that an operation examines; each row of a table of operations states it. */
 enum jinja_cost {
-    JINJA_COST_NOTHING, /* a row that says nothing: there is none */
+    JINJA_COST_NOTHING, /* a row that states nothing; no operation may have it */
     JINJA_COST_STEP,    /* kinds, numbers and short names: one step */
-    JINJA_COST_WALK,    /* one step, and what it walks through, each part when it comes to it */
+    JINJA_COST_WALK,    /* one step, plus everything it walks through, charged part by part */
 };
 
-/* Fails with "line N: "; gives an undefined value. */
+/* Fails with "line N: "; returns an undefined value. */
 struct jinja_value jinja_fail(struct jinja_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What an arena that gives nothing fails with. */
+/* Fails with the reason why an arena gave nothing. */
 void jinja_fail_memory(struct jinja_run *run, const struct jinja_arena *arena);
-/* Steps of work; false where there are no more, or no time is left. */
+/* Charges steps of work; returns false when no steps or no time are left. */
 bool jinja_charge(struct jinja_run *run, size_t steps);
 enum { JINJA_STEP_BYTES = 64, JINJA_UNPAID_BYTES = 4096 };
-/* Charges the bytes that are not paid yet. */
+/* Charges the bytes that were not charged yet. */
 bool jinja_pay_bytes(struct jinja_run *run);
-/* Bytes that are read or written: JINJA_STEP_BYTES are a step, and smaller pieces add up. */
+/* Charges bytes read or written: JINJA_STEP_BYTES cost a step, and smaller amounts add up. */
 static inline bool jinja_charge_bytes(struct jinja_run *run, size_t bytes) {
     run->unpaid += bytes;
     return run->unpaid < JINJA_UNPAID_BYTES ? !run->status : jinja_pay_bytes(run);
 }
-/* `bytes` are worked on in pieces of this many at most: the clock is read between them. */
+/* Large amounts are handled in pieces of at most this size; the clock is checked between them. */
 enum { JINJA_PIECE_BYTES = 1 << 16 };
 static inline size_t jinja_piece(size_t bytes) {
     return bytes < JINJA_PIECE_BYTES ? bytes : JINJA_PIECE_BYTES;
 }
-/* A charged copy; false after a failure. */
+/* Makes a charged copy; returns false after a failure. */
 bool jinja_copy(struct jinja_run *run, void *to, const void *from, size_t length);
-/* Charged memory that begins with a copy of from[length] and ends with zeros; NULL after a failure. */
+/* Returns charged memory that starts with a copy of from[length] and is zero after it; NULL after a failure. */
 void *jinja_grown(struct jinja_run *run, const void *from, size_t length, size_t bytes);
-/* Zeroed memory; NULL after a failure. */
+/* Returns zeroed memory; NULL after a failure. */
 void *jinja_object(struct jinja_run *run, size_t bytes);
-/* Bytes of a text that an error shows: it has no room for more. */
+/* Returns how many bytes of a text an error message shows. */
 static inline int jinja_shown(size_t length) {
     return length < 512 ? (int)length : 512;
 }
-/* One level deeper, until jinja_leave; false where that is too deep, and jinja_leave then still follows. */
+/* Enters one more level until jinja_leave. Returns false when that is too deep; jinja_leave must follow in either
+ * case. */
 bool jinja_enter(struct jinja_run *run);
 static inline void jinja_leave(struct jinja_run *run) {
     run->depth--;
@@ -316,54 +317,60 @@ void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const voi
                  unsigned marks);
 void jinja_build_text(struct jinja_run *run, struct jinja_builder *builder, const char *text);
 void jinja_build_string(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string);
-/* Bytes [begin, end) of it. */
+/* Appends bytes [begin, end) of a string. */
 void jinja_build_part(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string,
                       size_t begin, size_t end);
-/* What was built. */
+/* Returns the finished string. */
 struct jinja_value jinja_built(struct jinja_run *run, struct jinja_builder *builder);
-/* Of bytes that live as long as the run. */
+/* Makes a string of bytes that live as long as the run. */
 struct jinja_value jinja_string(struct jinja_run *run, const char *bytes, size_t length, unsigned marks);
-/* Of a copy. */
+/* These make strings that the run owns. */
 struct jinja_value jinja_text_value(struct jinja_run *run, const char *text);
 struct jinja_value jinja_part(struct jinja_run *run, const struct jinja_string *string, size_t begin, size_t end);
 struct jinja_value jinja_concat(struct jinja_run *run, const struct jinja_string *left,
                                 const struct jinja_string *right);
 struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string *string);
 unsigned jinja_marks_at(const struct jinja_string *string, size_t at);
-/* Characters, not bytes. */
+/* Counts characters, not bytes. */
 size_t jinja_characters(struct jinja_run *run, const struct jinja_string *string);
-/* The byte where character `index` begins. */
+/* Returns the byte at which character `index` begins. */
 size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, size_t index);
-/* Below 0, 0 or above, as memcmp(); 0 after a failure. */
+/* Compares as memcmp() does; 0 after a failure. */
 int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, size_t length);
 /* True when these bytes are the same. */
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length);
-/* Finds the first such byte in bytes [from, to); `to`: there is none. */
+/* Finds the first occurrence of a byte in [from, to); returns `to` when there is none. */
 size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to);
-/* Python's str.isspace() of the character at `at`, and its bytes. */
+/* Python's str.isspace() for the character at `at`; also returns its length. */
 bool jinja_is_space(const char *at, const char *end, size_t *bytes);
 bool jinja_string_is(const struct jinja_string *string, const char *text);
-/* Where `part` begins in `string` from byte `from` on; SIZE_MAX: nowhere. */
+/* Finds `part` in `string` from byte `from` on; SIZE_MAX: not found. */
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                   size_t from);
-/* Finds the last `part` that ends at `end` or before; SIZE_MAX: there is none. */
+/* Finds the last `part` that ends at or before `end`; SIZE_MAX: not found. */
 size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                        size_t end);
 
 enum jinja_sides { JINJA_LEFT = 1, JINJA_RIGHT = 2, JINJA_BOTH = 3 };
-/* `characters` NULL: white space. */
+/* Strips characters; NULL: white space. */
 struct jinja_value jinja_strip(struct jinja_run *run, const struct jinja_string *string,
                                const struct jinja_string *characters, enum jinja_sides sides);
-/* `most` below 0: all. */
+/* Replaces at most `most` occurrences; below 0: all. */
 struct jinja_value jinja_replace(struct jinja_run *run, const struct jinja_string *string,
                                  const struct jinja_string *from, const struct jinja_string *to, int64_t most);
-/* `separator` NULL: white space. */
+/* Splits at a separator; NULL: white space. */
 struct jinja_value jinja_split(struct jinja_run *run, const struct jinja_string *string,
                                const struct jinja_string *separator, int64_t most);
 struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_string *string,
                                      const struct jinja_string *separator, int64_t most);
 struct jinja_value jinja_lines(struct jinja_run *run, const struct jinja_string *string);
-enum jinja_case { JINJA_UPPER, JINJA_LOWER, JINJA_CAPITALIZED, JINJA_TITLE, JINJA_WORDS /* the filter's title */ };
+enum jinja_case {
+    JINJA_UPPER,
+    JINJA_LOWER,
+    JINJA_CAPITALIZED,
+    JINJA_TITLE,
+    JINJA_WORDS /* `title` as the filter does it */
+};
 struct jinja_value jinja_change_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case to);
 
 /* ---- values ---- */
@@ -372,7 +379,7 @@ struct jinja_value jinja_list_new(struct jinja_run *run, enum jinja_kind kind, s
 void jinja_list_add(struct jinja_run *run, struct jinja_list *list, struct jinja_value item);
 struct jinja_value jinja_pair(struct jinja_run *run, struct jinja_value first, struct jinja_value second);
 struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind);
-/* MISSING where there is no such key. */
+/* Dicts. Getters return MISSING when there is no such key. */
 struct jinja_value jinja_dict_get(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_value key);
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
                                    size_t length);
@@ -380,35 +387,35 @@ void jinja_dict_put(struct jinja_run *run, struct jinja_dict *dict, struct jinja
 struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, const struct jinja_argument *argument);
 
 bool jinja_is_true(const struct jinja_value *value);
-/* Python's type: "str", "list". */
+/* Python's type names ("str", "list"), conversions and comparisons. */
 const char *jinja_type(const struct jinja_value *value);
-bool jinja_is_number(const struct jinja_value *value); /* booleans are */
+bool jinja_is_number(const struct jinja_value *value); /* booleans count as numbers */
 double jinja_as_real(const struct jinja_value *value);
 int64_t jinja_as_integer(const struct jinja_value *value);
 bool jinja_equal(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right);
-/* Below 0, 0 or above; fails where Python has no order. */
+/* jinja_order returns a negative number, 0 or a positive one; it fails when Python has no order. */
 int jinja_order(struct jinja_run *run, const struct jinja_value *left, const struct jinja_value *right);
 bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *item);
-/* Python's len(); fails where there is none. */
+/* Python's len(); fails when there is none. */
 size_t jinja_length(struct jinja_run *run, const struct jinja_value *value);
-/* What a loop over it goes through; a generator is empty then. Fails for what cannot be gone through. */
+/* Returns the items that a loop visits; a generator is empty afterwards. Fails for a value that cannot be iterated. */
 const struct jinja_list *jinja_iterate(struct jinja_run *run, const struct jinja_value *value);
 /* str() and repr(). */
 struct jinja_value jinja_str(struct jinja_run *run, const struct jinja_value *value);
 void jinja_build_str(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
 void jinja_build_repr(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-enum { JINJA_FLOAT_BYTES = 40, JINJA_FLOAT_STEPS = 64 /* what jinja_write_float takes */ };
+enum { JINJA_FLOAT_BYTES = 40, JINJA_FLOAT_STEPS = 64 /* the output and the cost of jinja_write_float */ };
 void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]);
 bool jinja_read_integer(struct jinja_run *run, const struct jinja_string *string, int base, int64_t *integer);
 bool jinja_read_float(struct jinja_run *run, const struct jinja_string *string, double *real);
-/* The failure of an undefined value that something is wanted of. */
+/* Reports the use of an undefined value. */
 struct jinja_value jinja_fail_undefined(struct jinja_run *run, const struct jinja_value *value);
 
 /* ---- calls ---- */
 
 struct jinja_keyword {
     struct jinja_name name;
-    const struct jinja_string *string; /* the name where it was not the template's; or NULL */
+    const struct jinja_string *string; /* the name, if it is not the template's; or NULL */
     struct jinja_value value;
     bool is_taken;
 };
@@ -422,16 +429,17 @@ struct jinja_call {
     struct jinja_value few[JINJA_FEW]; /* room for most calls */
     struct jinja_keyword few_keywords[JINJA_FEW];
 };
-/* Argument `index`, or the keyword; MISSING where neither is given. It is taken: jinja_call_end finds what is not. */
+/* Returns argument `index`, or the keyword; MISSING when neither is given. Marks it as taken: jinja_call_end finds the
+ * others. */
 struct jinja_value jinja_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword);
-/* Fails for arguments beyond `most` and keywords that nobody took. */
+/* Fails when there are more than `most` arguments, or keywords that were not taken. */
 bool jinja_call_end(struct jinja_run *run, const struct jinja_call *call, size_t most, const char *what);
-/* Arguments with a type; fallbacks where they are missing. They fail for other types. */
+/* Return typed arguments, or fallbacks when they are missing. Fail for other types. */
 bool jinja_bool_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
                          bool fallback);
 int64_t jinja_integer_argument(struct jinja_run *run, struct jinja_call *call, size_t index, const char *keyword,
                                int64_t fallback);
-/* NULL where it is missing or none. */
+/* Returns NULL when it is missing or none. */
 const struct jinja_string *jinja_string_argument(struct jinja_run *run, struct jinja_call *call, size_t index,
                                                  const char *keyword, const char *what);
 
@@ -461,7 +469,7 @@ struct jinja_function {
     struct jinja_value (*run)(struct jinja_run *run, struct jinja_call *call);
 };
 extern const struct jinja_function jinja_functions[]; /* the last has no name */
-/* NULL: there is no such function. */
+/* Returns NULL when there is no such function. */
 const struct jinja_function *jinja_function_find(const char *name, size_t length);
 struct jinja_method {
     const char *name;
@@ -471,15 +479,15 @@ struct jinja_method {
 /* The last row of each table has no name. */
 extern const struct jinja_method jinja_string_methods[], jinja_dict_methods[], jinja_list_methods[],
     jinja_loop_methods[];
-extern const char *const jinja_other_string_methods[]; /* Python's that are not built; the last is NULL */
+extern const char *const jinja_other_string_methods[]; /* Python's other methods, not implemented; NULL-terminated */
 struct jinja_bound {
     struct jinja_value self;
     const struct jinja_method *method;
 };
 
-/* Ways into a value: a.name, a[key], a[from:to:step]. */
+/* Ways to access a value: a.name, a[key], a[from:to:step]. */
 enum jinja_access { JINJA_ACCESS_ATTRIBUTE, JINJA_ACCESS_ITEM, JINJA_ACCESS_SLICE, JINJA_ACCESS_COUNT };
-/* Operators, accesses and signs: what a step of them looks at. */
+/* Operators, accesses and signs, with their costs. */
 struct jinja_costs {
     const char *name;
     enum jinja_cost cost;
@@ -498,7 +506,7 @@ bool jinja_operation(size_t i, struct jinja_operation *operation);
 struct jinja_value jinja_attribute(struct jinja_run *run, const struct jinja_value *value, const char *name,
                                    size_t length);
 struct jinja_value jinja_item(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *key);
-/* "address.city", or a number, as filters have it. */
+/* Evaluates a path as filters use it: "address.city", or a number. */
 struct jinja_value jinja_path(struct jinja_run *run, struct jinja_value value, const struct jinja_value *path);
 
 struct jinja_value jinja_to_json(struct jinja_run *run, struct jinja_value value, struct jinja_call *call);
@@ -510,10 +518,10 @@ struct jinja_value jinja_slice(struct jinja_run *run, const struct jinja_value *
                                const struct jinja_value bounds[3]);
 
 struct jinja_value jinja_eval(struct jinja_run *run, const struct jinja_node *node);
-/* Runs the filters of a node over a value. */
+/* jinja_eval_filters runs the filters of a node over a value. */
 struct jinja_value jinja_eval_filters(struct jinja_run *run, const struct jinja_node *node, struct jinja_value value);
 struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_macro *macro, struct jinja_call *call);
-/* The slot of a name: where it is, or where it belongs. */
+/* jinja_name_slot returns the slot where a name is, or belongs. The others look names up and set them. */
 uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t length);
 struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name);
 void jinja_define(struct jinja_run *run, struct jinja_scope *scope, uint32_t name, struct jinja_value value);

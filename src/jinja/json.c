@@ -1,4 +1,5 @@
-/* The filter tojson of `transformers`: Python's json.dumps, which keeps what is not ASCII and escapes no HTML. */
+/* The filter tojson of `transformers`: Python's json.dumps, which keeps non-ASCII characters and does not escape
+ * HTML. */
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
@@ -21,7 +22,7 @@ static void write_text(struct writer *writer, const char *text) {
     jinja_build_text(writer->run, &writer->out, text);
 }
 
-/* The escape of a character; false where it stands for itself. */
+/* Writes the escape of a character; returns false when it needs none. */
 static bool escape(const struct writer *writer, uint32_t point, char text[16]) {
     static const char plain[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
     const char *found = point && point < 0x80 ? strchr(plain, (int)point) : NULL;
@@ -78,7 +79,7 @@ static void write_list(struct writer *writer, const struct jinja_list *list, int
     write_text(writer, "]");
 }
 
-/* Keys are strings, or what becomes one. */
+/* Writes a key: a string, or a value converted to one. */
 static void write_key(struct writer *writer, const struct jinja_value *key) {
     if (key->kind == JINJA_STRING) {
         write_string(writer, key->string);

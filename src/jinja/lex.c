@@ -1,5 +1,5 @@
-/* A template's text into tokens, with Jinja2's rules for white space: trim_blocks, lstrip_blocks, the marks - and + of
- * tags, and the last line end of a template that goes. */
+/* Splits a template's text into tokens, with Jinja2's rules for white space: trim_blocks, lstrip_blocks, the marks -
+ * and + of tags, and removal of the last line end. */
 #include "parse-internal.h"
 
 #include "base/utf8.h"
@@ -13,10 +13,10 @@ struct lexer {
     struct jinja_arena *arena;
     const char *at, *end;
     int line;
-    bool is_line_start; /* what was read before ends with a line end */
+    bool is_line_start; /* the text so far ends with a line end */
     struct jinja_token *tokens;
     size_t count, capacity;
-    char closing[JINJA_PARSE_DEPTH]; /* of the brackets that are open */
+    char closing[JINJA_PARSE_DEPTH]; /* the closing brackets that are expected */
     size_t open;
     int status;
 };
@@ -47,7 +47,7 @@ static struct jinja_token *add(struct lexer *lexer, enum jinja_token_kind kind, 
     return token;
 }
 
-/* Goes on behind these bytes. */
+/* Continues after these bytes. */
 static void advance(struct lexer *lexer, const char *to) {
     for (const char *at = lexer->at; at < to; at++)
         lexer->line += *at == '\n';
@@ -68,8 +68,8 @@ static bool starts(const char *at, const char *end, const char *text) {
     return (size_t)(end - at) >= length && !memcmp(at, text, length);
 }
 
-/* Behind a tag's end, "%}" or "#}" with its mark, and the white space that goes with it; NULL where none stands here.
- */
+/* Returns the place after a tag's end, "%}" or "#}" with its mark and the white space that goes with it; NULL when
+ * there is none here. */
 static const char *behind_end(const struct lexer *lexer, const char *at, const char *closing, bool is_block) {
     char mark = at < lexer->end ? *at : 0;
     bool has_mark = mark == '-' || (mark == '+' && is_block);
@@ -81,7 +81,7 @@ static const char *behind_end(const struct lexer *lexer, const char *at, const c
     return is_block && !has_mark && at < lexer->end && *at == '\n' ? at + 1 : at;
 }
 
-/* Behind "{%- raw %}" and its like; NULL where none stands here. */
+/* Returns the place after "{%- raw %}" and similar tags; NULL when there is none here. */
 static const char *behind_raw_tag(const struct lexer *lexer, const char *at, const char *name, bool is_end) {
     if (!starts(at, lexer->end, "{%"))
         return NULL;
@@ -98,7 +98,7 @@ static const char *behind_raw_tag(const struct lexer *lexer, const char *at, con
     return starts(at, lexer->end, "%}") ? at + 2 : NULL;
 }
 
-/* The text before a tag, without what the tag takes away. `sign`: behind its "{%". */
+/* Adds the text before a tag, without what the tag removes. `sign` is the character after its "{%". */
 static void add_text(struct lexer *lexer, const char *stop, char sign, bool is_print) {
     const char *from = lexer->at, *to = stop;
     if (sign == '-') {
@@ -156,7 +156,7 @@ static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* Behind digits that may be parted by single underscores. */
+/* Returns the place after digits, which single underscores may separate. */
 static const char *behind_digits(const char *at, const char *end) {
     while (at < end && (is_digit(*at) || (*at == '_' && end - at > 1 && is_digit(at[1]) && is_digit(at[-1]))))
         at++;
@@ -201,7 +201,7 @@ static void read_number(struct lexer *lexer) {
     advance(lexer, at);
 }
 
-/* The code point of `digits` hexadecimal digits; -1 where they are none. */
+/* Returns the code point of `digits` hexadecimal digits; -1 when they are not digits. */
 static int64_t read_hex(const char *at, const char *end, int digits) {
     int64_t point = 0;
     for (int i = 0; i < digits; i++, at++) {
@@ -218,7 +218,7 @@ static int64_t read_hex(const char *at, const char *end, int digits) {
     return point;
 }
 
-/* One escape behind its backslash into `out`; returns what is behind it. */
+/* Writes the escape after a backslash to `out`; returns the place after it. */
 static const char *unescape(struct lexer *lexer, const char *at, const char *end, char **out) {
     static const char names[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
     const char *known = *at ? strchr(names, *at) : NULL;
@@ -293,7 +293,7 @@ static const char *behind_name(const char *at, const char *end) {
     return at;
 }
 
-/* Brackets must match, and the ends of tags are none inside them. */
+/* Brackets must match; inside them the end of a tag is not recognised. */
 static void balance(struct lexer *lexer, char c) {
     static const char opening[] = "([{", closing[] = ")]}";
     const char *open = strchr(opening, c), *close = strchr(closing, c);
@@ -380,7 +380,7 @@ static void read_all(struct lexer *lexer) {
     add(lexer, TOKEN_END, "", 0);
 }
 
-/* A copy in which every line end is \n, without the last one. */
+/* Returns a copy in which every line end is \n, without the last one. */
 static char *copy_lines(struct jinja_arena *arena, const char *text, size_t *length) {
     char *copy = jinja_take(arena, *length + 1, 1), *out = copy;
     if (!copy)

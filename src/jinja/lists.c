@@ -1,4 +1,4 @@
-/* Filters of lists. Those that are generators in Jinja2 can be gone through once, have no length and are true. */
+/* Filters of lists. Those that are generators in Jinja2 can be iterated once, have no length and are true. */
 #include "jinja-internal.h"
 
 #include <string.h>
@@ -86,7 +86,7 @@ static struct jinja_value filter_join(struct jinja_run *run, struct jinja_value 
 
 /* ---- map, select, reject ---- */
 
-/* The call behind its first `skipped` arguments, for one more use. */
+/* Returns the call without its first `skipped` arguments, for one more use. */
 static struct jinja_call rest_of(struct jinja_run *run, const struct jinja_call *call, size_t skipped) {
     struct jinja_call rest = *call;
     for (size_t i = 0; i < rest.keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
@@ -134,7 +134,7 @@ static struct jinja_value filter_map(struct jinja_run *run, struct jinja_value v
     return list;
 }
 
-/* Keeps what a test says `is_kept` of: of the items, or of an attribute that the first argument names. */
+/* Keeps items for which a test gives `is_kept`. It tests the items, or an attribute that the first argument names. */
 static struct jinja_value choose(struct jinja_run *run, const struct jinja_value *value, struct jinja_call *call,
                                  bool has_attribute, bool is_kept) {
     struct jinja_value path = has_attribute ? jinja_argument(run, call, 0, NULL) : jinja_missing();
@@ -181,7 +181,7 @@ static struct jinja_value filter_rejectattr(struct jinja_run *run, struct jinja_
 
 /* ---- order ---- */
 
-/* Strings that differ in case alone are the same, unless told otherwise. */
+/* Ignores case in comparisons of strings, unless told otherwise. */
 static struct jinja_value fold(struct jinja_run *run, struct jinja_value value, bool is_case_sensitive) {
     return value.kind == JINJA_STRING && !is_case_sensitive ? jinja_change_case(run, value.string, JINJA_LOWER) : value;
 }
@@ -190,7 +190,7 @@ struct sorted {
     struct jinja_value key, item;
 };
 
-/* A merge sort, as a broken order must do no harm, and equals stay as they stood. The one of both that holds them. */
+/* A merge sort: it is stable, and an inconsistent order does no harm. Returns the array that holds the result. */
 static const struct sorted *sort(struct jinja_run *run, struct sorted *items, struct sorted *spare, size_t count,
                                  bool is_reverse) {
     for (size_t width = 1; width < count && !run->status; width *= 2) {
@@ -225,7 +225,7 @@ static struct jinja_value sort_list(struct jinja_run *run, struct sorted *keyed,
     return list;
 }
 
-/* The values of the attributes that a path with commas names. */
+/* Returns the values of the attributes that a path with commas names. */
 static struct jinja_value sort_key(struct jinja_run *run, struct jinja_value item, const struct jinja_value *path,
                                    bool is_case_sensitive) {
     struct jinja_value keys = jinja_list_new(run, JINJA_LIST, 1);

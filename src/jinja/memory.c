@@ -1,4 +1,4 @@
-/* Arenas: chunks that grow, so that a rendering takes few of them and gives them all back at once. */
+/* Arenas: chunks of growing size, so that a rendering needs few of them and frees them all at once. */
 #include "jinja-internal.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A string that must be given. */
+/* Returns a required string. */
 static const struct jinja_string *need_string(struct jinja_run *run, struct jinja_call *call, size_t index,
                                               const char *what) {
     const struct jinja_string *string = jinja_string_argument(run, call, index, NULL, what);
@@ -58,7 +58,7 @@ static bool has_end(struct jinja_run *run, const struct jinja_string *string, co
            jinja_same(run, string->bytes + (is_start ? 0 : string->length - part->length), part->bytes, part->length);
 }
 
-/* A string, or a tuple of which one will do. */
+/* Takes a string, or a tuple of alternatives. */
 static struct jinja_value starts_or_ends(struct jinja_run *run, const struct jinja_value *self, struct jinja_call *call,
                                          bool is_start) {
     const char *what = is_start ? "startswith()" : "endswith()";
@@ -116,7 +116,7 @@ static struct jinja_value string_replace(struct jinja_run *run, struct jinja_val
                                                      : jinja_undefined(NULL);
 }
 
-/* The character where `part` begins, of the first or the last; -1: nowhere. */
+/* Returns the index of the first or last character at which `part` begins; -1: not found. */
 static int64_t find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                     bool is_last) {
     size_t found = is_last ? jinja_find_last(run, string, part, string->length) : jinja_find(run, string, part, 0);
@@ -180,7 +180,7 @@ static struct jinja_value string_join(struct jinja_run *run, struct jinja_value 
     return jinja_built(run, &builder);
 }
 
-/* All characters are ASCII digits, of which there is one at least. */
+/* True when all characters are ASCII digits, and there is at least one. */
 static struct jinja_value string_isdigit(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
     bool is_digit = self.string->length > 0;
     for (size_t i = 0; i < self.string->length && is_digit && jinja_charge_bytes(run, 1); i++) {
@@ -191,7 +191,7 @@ static struct jinja_value string_isdigit(struct jinja_run *run, struct jinja_val
     return jinja_call_end(run, call, 0, "isdigit()") ? jinja_bool(is_digit) : jinja_undefined(NULL);
 }
 
-/* "{}", "{0}" and "{name}", without formats. */
+/* Supports "{}", "{0}" and "{name}", without formats. */
 static struct jinja_value string_format(struct jinja_run *run, struct jinja_value self, struct jinja_call *call) {
     struct jinja_builder builder = {0};
     const struct jinja_string *string = self.string;
@@ -229,7 +229,7 @@ static struct jinja_value string_format(struct jinja_run *run, struct jinja_valu
         if (value.kind == JINJA_MISSING)
             return jinja_fail(run, "format(): there is no value for {%s}", keyword);
         for (size_t i = 0; i < call->keyword_count && jinja_charge_bytes(run, sizeof *call->keywords); i++)
-            call->keywords[i].is_taken = false; /* a name may stand in several places */
+            call->keywords[i].is_taken = false; /* a name may occur several times */
         jinja_build_str(run, &builder, &value);
         at = (size_t)(end - string->bytes);
         done = at + 1;
@@ -262,7 +262,7 @@ const struct jinja_method jinja_string_methods[] = {
     {"upper", JINJA_COST_WALK, string_upper},
     {NULL, JINJA_COST_NOTHING, NULL},
 };
-/* What Python's strings have beside them: reached, they are an error, as an undefined value would be another. */
+/* Python's other string methods. Using one is an error of its own, different from an undefined value. */
 const char *const jinja_other_string_methods[] = {
     "casefold",  "center",       "encode",  "expandtabs", "format_map",  "index",    "isalnum",   "isalpha", "isascii",
     "isdecimal", "isidentifier", "islower", "isnumeric",  "isprintable", "isspace",  "istitle",   "isupper", "ljust",

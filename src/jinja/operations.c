@@ -1,11 +1,11 @@
-/* The list of all operations that a template can name, for whoever looks at what each of them is charged. */
+/* The list of all operations that a template can name, for tests of their charges. */
 #include "jinja-internal.h"
 
 static const char *const groups[] = {"filter",      "filter",      "test",        "function", "method str",
                                      "method dict", "method list", "method loop", "operator", "access"};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-/* Row `i` of a group; a name of NULL comes after its last. */
+/* Returns row `i` of a group; a NULL name ends it. */
 static struct jinja_costs row_of(size_t group, size_t i) {
     static const struct jinja_method *const methods[] = {jinja_string_methods, jinja_dict_methods, jinja_list_methods,
                                                          jinja_loop_methods};

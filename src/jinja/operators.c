@@ -1,4 +1,4 @@
-/* Arithmetic, comparisons and slices with Python's meaning. Integers have 64 bits: what does not fit is an error. */
+/* Arithmetic, comparisons and slices with Python's semantics. Integers have 64 bits: an overflow is an error. */
 #include "jinja-internal.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static struct jinja_value power(struct jinja_run *run, int64_t base, int64_t exp
     return jinja_integer(result);
 }
 
-/* Rounded down, as the remainder's sign is the divisor's. */
+/* Rounds down, because the remainder has the divisor's sign. */
 static struct jinja_value divide(struct jinja_run *run, enum jinja_operator operation, int64_t a, int64_t b) {
     if (!b)
         return jinja_fail(run, "a division by zero");
@@ -179,7 +179,7 @@ bool jinja_compare(struct jinja_run *run, enum jinja_operator operation, const s
 
 /* ---- slices ---- */
 
-/* Python's slice.indices(): bounds of `length` items for a step that is not 0. */
+/* Python's slice.indices(): bounds for `length` items and a step other than 0. */
 static bool find_bounds(struct jinja_run *run, const struct jinja_value bounds[3], int64_t length, int64_t *from,
                         int64_t *to, int64_t *step) {
     int64_t found[3];

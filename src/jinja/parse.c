@@ -217,8 +217,8 @@ static struct jinja_node *parse_print(struct jinja_parser *parser) {
     return node;
 }
 
-/* Statements up to {% END, whose name is then the token. `ends`: names, NULL behind the last; NULL: the whole template.
- */
+/* Parses statements up to {% END; its name is then the token. `ends` lists the names, NULL-terminated; NULL: the whole
+ * template. */
 static struct jinja_nodes parse_body(struct jinja_parser *parser, const char *const *ends, const char *opened,
                                      int line) {
     struct jinja_nodes body = {0};
@@ -247,7 +247,7 @@ static struct jinja_nodes parse_body(struct jinja_parser *parser, const char *co
     return body;
 }
 
-/* The body behind a statement's head; the token is the name that ended it. */
+/* Parses the body after a statement's header; the token is the name that ended it. */
 static void parse_items(struct jinja_parser *parser, struct jinja_node *node, const char *const *ends,
                         const char *opened) {
     jinja_skip_operator(parser, ":");
@@ -344,7 +344,7 @@ static void parse_parameters(struct jinja_parser *parser, struct jinja_node *mac
             parameter->a = jinja_parse_expression(parser, true);
         else if (has_default)
             jinja_parse_fail(parser, parameter->line, STATUS_INVALID,
-                             "a parameter without a default behind one with it");
+                             "a parameter without a default after one with it");
         has_default |= parameter->a != NULL;
         jinja_nodes_add(parser, &parameters, parameter);
     }

@@ -1,4 +1,4 @@
-/* Tokens into the innermost parts of expressions: names, literals, and what stands in brackets. */
+/* Parses the innermost parts of expressions: names, literals, and bracketed expressions. */
 #include "parse-internal.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ void jinja_set_items(struct jinja_node *node, const struct jinja_nodes *nodes) {
     node->item_count = nodes->count;
 }
 
-/* Neighbouring strings are one. */
+/* Adjacent strings are joined. */
 static struct jinja_node *parse_strings(struct jinja_parser *parser) {
     const struct jinja_token *first = parser->at;
     size_t length = 0;
@@ -39,7 +39,7 @@ static struct jinja_node *parse_strings(struct jinja_parser *parser) {
     return node;
 }
 
-/* Expressions between brackets, the opening one before the token. */
+/* Parses expressions between brackets, after the opening one. */
 static struct jinja_node *parse_list(struct jinja_parser *parser, int line) {
     struct jinja_node *node = jinja_node_new(parser, NODE_LIST, line);
     struct jinja_nodes items = {0};

@@ -1,4 +1,4 @@
-/* Statements, names, and a rendering from its arguments to its text. */
+/* Runs statements, handles names, and renders from arguments to text. */
 #include "jinja-internal.h"
 
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 /* ---- names ---- */
 
-/* The charge of a look at one variable of a scope. */
+/* The charge for examining one variable of a scope. */
 enum { VARIABLE_BYTES = 4 };
 
 struct jinja_value jinja_lookup(struct jinja_run *run, uint32_t name) {
@@ -90,7 +90,7 @@ static struct jinja_scope *open_scope(struct jinja_run *run, struct jinja_scope 
     return scope;
 }
 
-/* Runs statements in a scope of their own, and gives what they print. */
+/* Runs statements in a scope of their own, and returns their output. */
 static struct jinja_value capture(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *node) {
     struct jinja_builder text = {0}, *out = run->out;
     struct jinja_scope *before = run->scope;
@@ -112,7 +112,7 @@ struct jinja_value jinja_call_macro(struct jinja_run *run, const struct jinja_ma
         const struct jinja_node *parameter = node->others[i];
         const char *name = run->jinja->names[parameter->name].bytes;
         struct jinja_value value = jinja_argument(run, call, i, name);
-        run->scope = scope; /* a default may name the parameters before it */
+        run->scope = scope; /* a default may refer to earlier parameters */
         if (value.kind == JINJA_MISSING)
             value = parameter->a ? jinja_eval(run, parameter->a) : jinja_undefined(name);
         run->scope = before;
@@ -138,7 +138,7 @@ static void define_macro(struct jinja_run *run, const struct jinja_node *node) {
     jinja_define(run, run->scope, node->name, (struct jinja_value){.kind = JINJA_MACRO, .macro = macro});
 }
 
-/* The items of a loop that its condition keeps. */
+/* Returns the items of a loop that its condition keeps. */
 static const struct jinja_list *select_items(struct jinja_run *run, const struct jinja_node *node,
                                              const struct jinja_list *items) {
     struct jinja_value kept = jinja_list_new(run, JINJA_LIST, 0);
@@ -160,7 +160,7 @@ static enum flow run_for(struct jinja_run *run, const struct jinja_node *node, u
     const struct jinja_list *items = jinja_iterate(run, &over);
     struct jinja_scope *before = run->scope, *scope = NULL;
     struct jinja_loop *loop = jinja_object(run, sizeof *loop);
-    bool has_ended = false; /* some pass did, without break or continue */
+    bool has_ended = false; /* an iteration completed without break or continue */
     if (node->c && !run->status)
         items = select_items(run, node, items);
     for (size_t i = 0; i < items->count && jinja_charge(run, 1); i++) {
@@ -305,7 +305,7 @@ static enum flow run_all(struct jinja_run *run, struct jinja_node *const *nodes,
 
 /* ---- a rendering ---- */
 
-/* The memory of an argument when it becomes values, and the bytes of its strings. */
+/* The memory that an argument needs as values, and the bytes of its strings. */
 struct argument_size {
     size_t objects, bytes;
 };
@@ -320,7 +320,7 @@ static void measure(const json_t *json, int depth, struct argument_size *size) {
     }
     if (json_is_array(json) || json_is_object(json))
         size->objects += sizeof(struct jinja_dict) + sizeof(struct jinja_entry);
-    if (depth > 2048) /* deeper than JSON is read */
+    if (depth > 2048) /* deeper than JSON can be read */
         return;
     json_array_foreach(json, i, item) {
         size->objects += sizeof(struct jinja_value);
@@ -343,7 +343,7 @@ uint32_t *jinja_name_slot(const struct jinja *jinja, const char *bytes, size_t l
     }
 }
 
-/* jinja->name_count where the template does not have it. */
+/* Returns jinja->name_count when the template does not use the name. */
 static uint32_t find_name(const struct jinja *jinja, const char *text) {
     uint32_t slot = *jinja_name_slot(jinja, text, strlen(text));
     return slot ? slot - 1 : jinja->name_count;

@@ -1,5 +1,5 @@
-/* Strings whose bytes know where they came from. A part of a string shares its bytes; what is put together is a copy,
- * or the left one made longer where it stands. Indexes are characters, as in Python. */
+/* Strings whose bytes have known origins. A part of a string shares its bytes. A concatenation is a copy, or extends
+ * the left operand in place. Indexes count characters, as in Python. */
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
@@ -42,7 +42,7 @@ static bool grow_ranges(struct jinja_run *run, struct jinja_builder *builder) {
     return true;
 }
 
-/* The charge of a piece of a string, beside its bytes. */
+/* The charge for a piece of a string, in addition to its bytes. */
 enum { PIECE_BYTES = 16 };
 
 void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const void *bytes, size_t length,
@@ -60,7 +60,7 @@ void jinja_build(struct jinja_run *run, struct jinja_builder *builder, const voi
     builder->ranges[builder->count - 1].end = builder->length;
 }
 
-/* The range that holds byte `at`. */
+/* Returns the range that holds byte `at`. */
 static size_t range_of(const struct jinja_string *string, size_t at) {
     size_t low = 0, high = string->range_count - 1;
     while (low < high) {
@@ -119,7 +119,7 @@ struct jinja_value jinja_built(struct jinja_run *run, struct jinja_builder *buil
         string->range_count = builder->count;
     }
     if (builder->bytes && builder->bytes + builder->capacity == run->bytes.top)
-        run->bytes.top = builder->bytes + builder->length; /* so that the next one may be put behind it */
+        run->bytes.top = builder->bytes + builder->length; /* lets the next string extend it */
     return run->status ? jinja_undefined(NULL) : value;
 }
 
@@ -178,7 +178,7 @@ struct jinja_value jinja_escape(struct jinja_run *run, const struct jinja_string
     return value;
 }
 
-/* The left one in a builder, made longer where it stands when nothing stands behind it. */
+/* Starts a builder with the left operand, which is extended in place when nothing follows it in memory. */
 static void begin_with(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *left,
                        size_t more) {
     struct jinja_range whole = {left->length, left->marks};
@@ -254,7 +254,7 @@ size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string,
     return to;
 }
 
-/* The characters that begin in bytes [from, to), at most a piece. */
+/* Counts the characters that begin in bytes [from, to), at most a piece. */
 static size_t count_characters(const struct jinja_string *string, size_t from, size_t to) {
     size_t count = 0;
     for (size_t i = from; i < to; i++)
@@ -293,22 +293,21 @@ bool jinja_is_space(const char *at, const char *end, size_t *bytes) {
            point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-/* memmem() reads a part's beginning each time, so that a window is longer than the part. It does not look at the clock
- * either: a part of more than LONG_BYTES is looked for by a rolling hash. */
+/* memmem() reads the start of a part each time, so a window must be longer than the part. It does not check the clock
+ * either, so a rolling hash searches for a part of more than LONG_BYTES. */
 enum { WINDOW_BYTES = 1 << 16, LONG_BYTES = 1 << 12 };
 
 static uint64_t hash_next(uint64_t hash, char byte) {
     return hash * 0x9e3779b97f4a7c15 + (unsigned char)byte;
 }
 
-/* Finds a long part in text[0], text[step], ... [length] bytes that are read forwards or, with step -1,
- * backwards, as the part is then; SIZE_MAX: nowhere. Rabin and Karp's search; hashes modulo 2^64, so that equal ones
- * are compared. */
+/* Finds a long part in text[0], text[step], ... [length]. With step -1 text and part are read backwards. SIZE_MAX: not
+ * found. Rabin and Karp's search with hashes modulo 2^64; equal hashes are compared in full. */
 static size_t find_long(struct jinja_run *run, const char *text, ptrdiff_t step, size_t length,
                         const struct jinja_string *part) {
     ptrdiff_t size = (ptrdiff_t)part->length, last = (ptrdiff_t)length - size;
     const char *own = step > 0 ? part->bytes : part->bytes + size - 1;
-    uint64_t wanted = 0, found = 0, highest = 1; /* highest: what the first byte of a window is multiplied by */
+    uint64_t wanted = 0, found = 0, highest = 1; /* highest: the factor of a window's first byte */
     for (ptrdiff_t i = 0; i < size && jinja_charge_bytes(run, 2); i++) {
         wanted = hash_next(wanted, own[i * step]);
         found = hash_next(found, text[i * step]);
@@ -348,7 +347,7 @@ static void reverse(char *to, const char *from, size_t length) {
         to[i] = from[length - 1 - i];
 }
 
-/* The last `part` of bytes [begin, end), found in a copy from the end to the beginning: memmem() is linear. */
+/* Finds the last `part` in bytes [begin, end) by searching a reversed copy, because memmem() is linear. */
 static size_t find_in_window(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,
                              size_t begin, size_t end) {
     size_t size = end - begin;
@@ -384,7 +383,7 @@ size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string,
 
 /* ---- parts ---- */
 
-/* Whether the character at `at` goes, and its bytes. */
+/* Returns whether the character at `at` is removed, and its length. */
 static bool is_stripped(struct jinja_run *run, const char *at, const char *end, const struct jinja_string *characters,
                         size_t *bytes) {
     if (!characters)
@@ -454,7 +453,7 @@ static struct jinja_value split_at_space(struct jinja_run *run, const struct jin
             if (!is_space)
                 at = to + bytes;
         }
-        if (is_last && at < end) /* the rest keeps the white space at its end */
+        if (is_last && at < end) /* the rest keeps its trailing white space */
             at = end;
         jinja_list_add(run, parts.list,
                        jinja_part(run, string, (size_t)(from - string->bytes), (size_t)(at - string->bytes)));
@@ -502,7 +501,7 @@ struct jinja_value jinja_split_right(struct jinja_run *run, const struct jinja_s
     return parts;
 }
 
-/* The bytes of a line end as str.splitlines() knows them; 0: none stands here. */
+/* Returns the length of a line end as str.splitlines() knows them; 0: there is none here. */
 static size_t line_end(const char *at, const char *end) {
     uint32_t point = (unsigned char)*at;
     size_t bytes = 1;

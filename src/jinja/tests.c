@@ -1,4 +1,4 @@
-/* The tests behind "is". */
+/* The tests after "is". */
 #include "jinja-internal.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #define TEST(name)                                                                                                     \
     static bool name(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *other)
 
-/* The remainder that odd, even and divisibleby look at; fails for what is no integer. */
+/* Returns the remainder for odd, even and divisibleby; fails when the value is not an integer. */
 static int64_t remainder_of(struct jinja_run *run, const struct jinja_value *value, const struct jinja_value *other) {
     struct jinja_value rest = jinja_binary(run, OPERATOR_MODULO, value, other), zero = jinja_integer(0);
     if (rest.kind == JINJA_STRING)
@@ -59,7 +59,7 @@ SIMPLE(is_iterable, value->kind == JINJA_STRING || value->kind == JINJA_LIST || 
 SIMPLE(is_filter, value->kind == JINJA_STRING && jinja_filter_find(value->string->bytes, value->string->length))
 SIMPLE(is_test, value->kind == JINJA_STRING && jinja_test_find(value->string->bytes, value->string->length))
 
-/* Python's str.isupper() and islower(): some letter has a case, and none has the other one. */
+/* Python's str.isupper() and islower(): some letter has the case, and none has the other one. */
 static bool has_case(struct jinja_run *run, const struct jinja_value *value, enum jinja_case which) {
     struct jinja_value text = jinja_str(run, value);
     if (text.kind != JINJA_STRING)

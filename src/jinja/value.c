@@ -47,7 +47,7 @@ struct jinja_value jinja_dict_new(struct jinja_run *run, enum jinja_kind kind) {
     return (struct jinja_value){.kind = kind, .dict = dict ? dict : &run->no_entries};
 }
 
-/* The charge of a look at one entry of a dict, beside its bytes. */
+/* The charge for examining one entry of a dict, in addition to its bytes. */
 enum { ENTRY_BYTES = 16 };
 
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
@@ -70,7 +70,7 @@ static struct jinja_entry *find_entry(struct jinja_run *run, const struct jinja_
     return NULL;
 }
 
-/* False after a failure as well. */
+/* Returns false after a failure too. */
 static bool can_be_key(struct jinja_run *run, const struct jinja_value *key) {
     bool can = jinja_charge(run, 1) && key->kind != JINJA_LIST && key->kind != JINJA_DICT;
     if (!can || key->kind != JINJA_TUPLE)
@@ -120,7 +120,7 @@ static struct jinja_value list_from_json(struct jinja_run *run, const json_t *js
     return list;
 }
 
-/* A value that has no marks, whatever the others have. */
+/* True for a value without marks, whatever the others have. */
 static bool is_plain(const struct jinja_argument *argument, const char *key, const json_t *value) {
     if (!argument->plain_key || !json_is_string(value) || strcmp(argument->plain_key, key) != 0)
         return false;
@@ -130,7 +130,7 @@ static bool is_plain(const struct jinja_argument *argument, const char *key, con
     return false;
 }
 
-/* Keys of an object are distinct: they need no search. */
+/* Keys of a JSON object are distinct, so no search is needed. */
 static struct jinja_value dict_from_json(struct jinja_run *run, const json_t *json,
                                          const struct jinja_argument *argument) {
     struct jinja_value dict = jinja_dict_new(run, JINJA_DICT);

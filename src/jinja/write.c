@@ -1,4 +1,4 @@
-/* Values as Python writes them, and numbers as it reads them. */
+/* Writes values as Python does, and reads numbers as Python does. */
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
@@ -12,7 +12,7 @@
 
 /* ---- numbers ---- */
 
-/* The fewest digits that give the same number back; an exponent below 10^-4 and from 10^16 on. */
+/* Writes the fewest digits that restore the number; uses an exponent below 10^-4 and from 10^16 on. */
 void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]) {
     char shortest[JINJA_FLOAT_BYTES], digits[JINJA_FLOAT_BYTES];
     int precision = 0, count = 0;
@@ -46,8 +46,8 @@ void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]) {
     }
 }
 
-/* The digits of a number in ASCII, without white space around and single underscores between them; false where they are
- * too many. */
+/* Copies the digits of a number as ASCII, without surrounding white space and single underscores; returns false when
+ * there are too many. */
 static bool copy_number(struct jinja_run *run, const struct jinja_string *string, char *text, size_t bytes) {
     const char *from = string->bytes, *to = from + string->length;
     size_t space, length = 0;

@@ -1,6 +1,6 @@
-/* Added tokens: found in a text before it is split into words, as `tokenizers` finds them. From left to right the
- * longest token at a place counts, and the search goes on behind it, also behind one that is passed over because it is
- * special and none is asked for, or because it wants to be a word. */
+/* Added tokens: found in a text before it is split into words, as `tokenizers` finds them. The search goes from left to
+ * right, and the longest token at a place counts. It continues after that token, even if the token is skipped because
+ * it is special and not requested, or because it must be a whole word. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -126,13 +126,14 @@ static bool is_word(const struct added_search *search, size_t start, size_t stop
            (stop == search->length || !is_word_character(end, bytes + search->length));
 }
 
-/* True when white space stands at `at`. In a normalized text a space may stand for a mark, which is none. */
+/* True when there is white space at `at`. In a normalized text a space may stand for a mark, which is not white
+ * space. */
 static bool is_blank(const struct added_search *search, const unsigned char *at, size_t *bytes) {
     bool is_marked = search->tokenizer->rules.has_early_mark && search->added == &search->tokenizer->added[1];
     return scan_character(at, search->bytes + search->length, bytes) == UNICODE_SPACE && !(is_marked && *at == ' ');
 }
 
-/* The beginning of the blanks before `start`, from `taken` on. */
+/* Returns the start of the blanks before `start`, not before `taken`. */
 static size_t blanks_before(const struct added_search *search, size_t start, size_t taken) {
     size_t step;
     while (start > taken) {
@@ -144,8 +145,8 @@ static size_t blanks_before(const struct added_search *search, size_t start, siz
     return start;
 }
 
-/* The end of the blanks from `stop` on. Tokens of blanks may stand within those of an earlier token: they are not
- * looked at again. */
+/* Returns the end of the blanks from `stop` on. Tokens of blanks may lie within those of an earlier token, which are
+ * not examined again. */
 static size_t blanks_after(struct added_search *search, size_t stop) {
     size_t step, end = stop;
     if (search->blank_from <= stop && stop < search->blank_to)
@@ -157,7 +158,7 @@ static size_t blanks_after(struct added_search *search, size_t stop) {
     return end;
 }
 
-/* True when the caller says that the token is one of its own. It is asked once for each token. */
+/* True when the caller claims the token; the caller is asked once for each token. */
 static bool is_control(struct added_search *search, uint32_t token) {
     uint8_t *known = &search->place.controls[token];
     if (*known == 0) {
@@ -169,7 +170,7 @@ static bool is_control(struct added_search *search, uint32_t token) {
     return *known == 2;
 }
 
-/* Whether no byte of the token's name lies in a part that may not hold it. */
+/* True when no byte of the token's name lies in a part that must not hold it. */
 static bool is_allowed(struct added_search *search, uint32_t token, size_t at) {
     struct added_place *place = &search->place;
     const struct tokenizer_parts *parts = place->parts;
@@ -198,7 +199,7 @@ bool added_search_next(struct added_search *search, size_t taken, struct added_m
         if (kind & TOKEN_SPECIAL && !(search->flags & TOKENIZER_ALLOW_SPECIAL))
             continue;
         if (search->place.parts && !is_allowed(search, hit.token, hit.at)) {
-            search->from = hit.at + 1; /* what begins inside it may be allowed */
+            search->from = hit.at + 1; /* a token that begins inside it may be allowed */
             continue;
         }
         if (kind & TOKEN_SINGLE_WORD && !is_word(search, hit.at, stop))
@@ -238,7 +239,7 @@ int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned cha
     return status;
 }
 
-/* The special token that was found last, which comes first in the text. */
+/* The search for the special token that comes first in the text. */
 struct special_search {
     const struct tokenizer *tokenizer;
     const struct added_tokens *added;

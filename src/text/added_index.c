@@ -1,22 +1,22 @@
-/* Finding added tokens in a text in one pass, whatever the tokens are.
+/* Finds added tokens in a text in one pass, whatever the tokens are.
  *
- * The tokens' names, read from their ends, are an automaton (Aho and Corasick, CACM 18(6), 1975). It reads a text from
+ * The tokens' names, read from their ends, form an automaton (Aho and Corasick, CACM 18(6), 1975). It reads a text from
  * its end to its beginning and finds at each place the longest token that begins there. Each byte costs at most two
- * steps on average: one goes a node deeper, and each of the others goes back up. Reading forwards could not do that:
- * after a token that does not end as hoped the same bytes are read again for the next place.
+ * steps on average: one step goes a node deeper, and every other step goes back up. Reading forwards could not
+ * guarantee that, because after a token that fails to match, the same bytes are read again for the next place.
  *
  * A node's children are neighbours, ordered by their bytes; they end where those of the next node begin. */
 #include "text-internal.h"
 
 #include <stdlib.h>
 
-/* The byte of a token at a distance from its end. */
+/* Returns the byte of a token at a distance from its end. */
 static unsigned char byte_from_end(const struct added_tokens *added, uint32_t item, size_t depth) {
     const struct added_token *token = &added->items[item];
     return (unsigned char)added->text.data[token->start + token->length - 1 - depth];
 }
 
-/* How many bytes two tokens share at their ends. */
+/* Returns how many bytes two tokens share at their ends. */
 static size_t common_end(const struct added_tokens *added, uint32_t a, uint32_t b) {
     size_t shorter = added->items[a].length < added->items[b].length ? added->items[a].length : added->items[b].length;
     size_t common = 0;
@@ -25,7 +25,7 @@ static size_t common_end(const struct added_tokens *added, uint32_t a, uint32_t 
     return common;
 }
 
-/* By their bytes from the end on; of equal ones, the first in the list. */
+/* Orders by the bytes from the end on; among equals, the first in the list comes first. */
 static int compare_from_end(const void *a, const void *b, void *context) {
     const struct added_tokens *added = context;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -37,7 +37,7 @@ static int compare_from_end(const void *a, const void *b, void *context) {
     return x < y ? -1 : x > y;
 }
 
-/* The child of a node by its byte; 0 where it has none. */
+/* Returns the child of a node for a byte; 0 when it has none. */
 static uint32_t child_of(const struct added_node *nodes, uint32_t node, unsigned char byte) {
     uint32_t from = nodes[node].first, end = nodes[node + 1].first;
     while (from < end) {
@@ -52,7 +52,7 @@ static uint32_t child_of(const struct added_node *nodes, uint32_t node, unsigned
     return 0;
 }
 
-/* Moves the automaton by one byte, to the deepest node whose bytes stand here. */
+/* Moves the automaton by one byte, to the deepest node that matches here. */
 static inline uint32_t next_node(const struct added_tokens *added, uint32_t node, unsigned char byte, uint64_t *steps) {
     uint32_t next;
     for (++*steps; node > 0; node = added->nodes[node].shorter, ++*steps)
@@ -61,12 +61,12 @@ static inline uint32_t next_node(const struct added_tokens *added, uint32_t node
     return added->roots[byte];
 }
 
-/* The tokens that pass through a node while the automaton is built: a range of their order by their ends. */
+/* The tokens below a node while the automaton is built: a range of the tokens ordered by their ends. */
 struct passing {
     uint32_t begin, end, depth;
 };
 
-/* Names the tokens that end at the node, and gives it its children. */
+/* Records the tokens that end at the node, and gives it its children. */
 static void grow_node(struct added_tokens *added, const uint32_t *order, struct passing *passing, uint32_t node,
                       uint32_t *count) {
     struct passing here = passing[node];

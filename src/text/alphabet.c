@@ -1,6 +1,5 @@
-/* The names of tokens in files. GPT-2's alphabet of bytes: names of tokens in files are printable text, one character
- * for each byte. Printable bytes of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in
- * order. */
+/* The names of tokens in files. In GPT-2's alphabet of bytes a name is printable text, with one character for each
+ * byte. Printable bytes of Latin-1 stand for themselves; the other 68 are the characters from 256 on, in order. */
 #include "text-internal.h"
 
 #include "base/utf8.h"
@@ -93,7 +92,7 @@ int token_name_byte(const char *name) {
 bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out) {
     if (!rules->is_by_characters)
         return byte_alphabet_decode(name, length, out);
-    if (memchr(name, ' ', length)) /* in a text a mark stands for each */
+    if (memchr(name, ' ', length)) /* in a text a mark replaces each space */
         return false;
     space_marks_add((const unsigned char *)name, length, out);
     return true;

@@ -1,7 +1,7 @@
-/* The merges inside one word: again and again the pair with the lowest rank, of equals the leftmost.
+/* The merges inside one word: repeatedly the pair with the lowest rank, among equals the leftmost.
  *
  * A short word is an array that shrinks. A long one is a linked list with a heap of (rank, position), so that a
- * megabyte without a space takes n log n steps; entries whose pair has changed meanwhile are passed over when they come
+ * megabyte without a space takes n log n steps. Entries whose pair has changed meanwhile are skipped when they come
  * up. */
 #include "text-internal.h"
 
@@ -17,8 +17,8 @@ void bpe_scratch_free(struct bpe_scratch *scratch) {
     *scratch = (struct bpe_scratch){0};
 }
 
-/* The tokens that a word begins as, no more than it has bytes. A character that is no token is unk; it is written when
- * the next one that is a token comes, or at the word's end, behind what stands for bytes, as `tokenizers` does it. */
+/* The tokens that a word begins as, at most one per byte. A character without a token is unk. As in `tokenizers`, unk
+ * is written when the next character with a token comes, or at the end of the word, after the tokens of bytes. */
 struct beginning {
     int32_t *ids;
     size_t count;
@@ -61,7 +61,7 @@ static size_t begin_bytes(const struct tokenizer *tokenizer, const unsigned char
     return beginning.count;
 }
 
-/* The tokens of a character's bytes; false, with nothing written, where one of them has none. */
+/* Adds the tokens of a character's bytes. Returns false, and adds nothing, when one of the bytes has no token. */
 static bool add_fallback(const struct tokenizer *tokenizer, const unsigned char *at, size_t bytes,
                          struct beginning *beginning) {
     for (size_t i = 0; i < bytes; i++)
@@ -72,7 +72,7 @@ static bool add_fallback(const struct tokenizer *tokenizer, const unsigned char 
     return true;
 }
 
-/* A byte that is no UTF-8 is a character that is no token. */
+/* An invalid byte counts as a character without a token. */
 static size_t begin_characters(const struct tokenizer *tokenizer, const unsigned char *word, size_t length,
                                int32_t *ids) {
     const unsigned char *at = word, *end = word + length;
@@ -90,7 +90,7 @@ static size_t begin_characters(const struct tokenizer *tokenizer, const unsigned
     return beginning.count;
 }
 
-/* Merges `length` tokens, values[i] being the merge of ids i and i + 1; their number afterwards. */
+/* Merges `length` tokens, where values[i] is the merge of ids i and i + 1. Returns the remaining number. */
 static size_t merge_short(const struct tokenizer *tokenizer, int32_t *ids, uint64_t *values, size_t length) {
     while (length > 1) {
         size_t at = 0;
@@ -117,10 +117,10 @@ static size_t merge_short(const struct tokenizer *tokenizer, int32_t *ids, uint6
     return length;
 }
 
-/* A long word while it is merged. A position is that of its token's first; NO_POSITION ends the list. */
+/* A long word during merging. A position is that of the token's first byte or character; NO_POSITION ends the list. */
 struct long_word {
-    uint64_t *values;          /* of the pair that begins here; MERGE_NONE: it does not merge, or nothing begins here */
-    uint64_t *heap;            /* rank << 32 | position, the smallest first */
+    uint64_t *values;          /* of the pair that begins here; MERGE_NONE: it does not merge, or no pair begins here */
+    uint64_t *heap;            /* rank << 32 | position, smallest first */
     uint32_t *next, *previous; /* positions */
     int32_t *ids;              /* the caller's array, by position */
     size_t heap_count;

@@ -1,4 +1,4 @@
-/* Messages in the words of a template, as pieces, and pieces as tokens. */
+/* Renders messages by a template into pieces, and turns pieces into tokens. */
 #include "chat-internal.h"
 
 #include "base/utf8.h"
@@ -24,7 +24,7 @@ void chat_pieces_free(struct chat_pieces *pieces) {
     *pieces = (struct chat_pieces){0};
 }
 
-/* A piece of a text that is in pieces->text already. */
+/* Adds a piece for text that is already in pieces->text. */
 static int note_piece(struct chat_pieces *pieces, size_t length, unsigned flags) {
     struct chat_piece *grown = array_grow(pieces->items, &pieces->capacity, pieces->count + 1, sizeof *grown);
     if (!grown)
@@ -34,7 +34,7 @@ static int note_piece(struct chat_pieces *pieces, size_t length, unsigned flags)
     return STATUS_OK;
 }
 
-/* The same, joined with the last one where their flags are the same. */
+/* The same, merged with the last piece when their flags are equal. */
 static int note_joined(struct chat_pieces *pieces, size_t length, unsigned flags) {
     struct chat_piece *last = pieces->count ? &pieces->items[pieces->count - 1] : NULL;
     if (!length)
@@ -69,11 +69,11 @@ int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length
 
 /* ---- rendering ---- */
 
-/* Roles that templates know: '<|' + role + '|>' is then a template's own word. */
+/* Roles that templates know. For these, '<|' + role + '|>' is the template's own text. */
 static const char *const roles[] = {"system",  "user",  "assistant",   "tool",     "developer", "function",
                                     "ipython", "model", "observation", "document", "context",   NULL};
 
-/* The name of a special token; NULL in *name where there is none. */
+/* Sets *name to the name of a special token, or to NULL when there is none. */
 static int name_special(const struct chat_request *request, int role, json_t **name) {
     int32_t id = role == ROLE_EOS ? request->eos : request->tokenizer ? request->tokenizer->roles[role] : -1;
     size_t length = 0;
@@ -83,7 +83,7 @@ static int name_special(const struct chat_request *request, int role, json_t **n
     if (is_text)
         *name = json_stringn((const char *)bytes, length);
     else if (role == ROLE_EOS && id >= 0)
-        *name = json_string(END_OF_TEXT); /* it has an id and no name */
+        *name = json_string(END_OF_TEXT); /* it has an id but no name */
     else
         return STATUS_OK;
     return *name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
@@ -105,7 +105,7 @@ static void close_arguments(struct arguments *arguments) {
     free(arguments->items);
 }
 
-/* Special tokens come first, so that a variable may say otherwise; the messages come last. */
+/* Special tokens come first, so that variables may override them; the messages come last. */
 static int open_arguments(const struct chat_request *request, struct arguments *arguments) {
     size_t variables = json_object_size(request->variables);
     const char *key;
@@ -134,14 +134,14 @@ static int open_arguments(const struct chat_request *request, struct arguments *
     return status;
 }
 
-/* Whether the name of the end-of-text is found in the text as every other special token is. */
+/* True when the end-of-text is found by its name in the text, like every other special token. */
 static bool is_found_by_name(const struct chat_request *request, const json_t *eos) {
     return request->tokenizer && eos &&
            tokenizer_find(request->tokenizer, json_string_value(eos), json_string_length(eos)) == request->eos &&
            tokenizer_is_special(request->tokenizer, request->eos);
 }
 
-/* A rendering's text behind what is there. It may be large: where nothing is there, it is not copied. */
+/* Appends a rendering's text. It may be large, so it is moved rather than copied when nothing precedes it. */
 static int take_text(struct chat_pieces *pieces, struct strbuf *text) {
     if (pieces->text.length)
         return add_text(pieces, strbuf_text(text), text->length);
@@ -151,8 +151,8 @@ static int take_text(struct chat_pieces *pieces, struct strbuf *text) {
     return STATUS_OK;
 }
 
-/* Notes the pieces of a range whose text was taken. `eos`: the name of an end-of-text that is not found by it; NULL:
- * there is none. */
+/* Adds the pieces of a range whose text was taken. `eos`: the name of an end-of-text that its name does not find; NULL:
+ * none. */
 static int note_range(struct chat_pieces *pieces, const char *text, size_t length, unsigned marks, const json_t *eos,
                       bool keep_generated) {
     unsigned flags =
@@ -210,7 +210,7 @@ int chat_render(struct chat_template *template, const struct chat_request *reque
 
 /* ---- tokens ---- */
 
-/* What the template names itself is a token of its own alone. */
+/* A name in the template is a token only where the template writes it. */
 static bool is_control(const void *context, const void *bytes, size_t length) {
     const struct chat_template *template = context;
     return template && (jinja_has_literal(template->jinja, bytes, length) ||
@@ -225,7 +225,7 @@ int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t
         ++*at;
         *byte += first->length;
         return eos >= 0 ? token_buffer_add(ids, eos)
-                        : status_fail(STATUS_INVALID, "the template puts an end-of-text behind an answer, and there is "
+                        : status_fail(STATUS_INVALID, "the template puts an end-of-text after an answer, and there is "
                                                       "no such token");
     }
     size_t count = 0, length = 0;
@@ -265,7 +265,7 @@ int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encode
 
 /* ---- the end of a turn ---- */
 
-/* What a template made behind the last words of a message, up to an end-of-text. */
+/* Returns the template's text after a message's last words, up to an end-of-text. */
 static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
     size_t at = 0, length = 0;
     bool has_words = false, is_open = false;
@@ -283,7 +283,7 @@ static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
     return has_words ? length : 0;
 }
 
-/* Bytes after an answer in which the end of a turn is looked for: a template may write as much as it wants. */
+/* Bytes after an answer that are searched for the end of a turn, because a template may write any amount. */
 enum { TAIL_BYTES = 1024 };
 
 static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
@@ -293,7 +293,7 @@ static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const 
     length = length < TAIL_BYTES ? length : TAIL_BYTES;
     size_t found = tokenizer ? added_tokens_first_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
     if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
-        length = found; /* words before it end the turn, or there is nothing else */
+        length = found; /* the text before it ends the turn, or there is nothing else */
         found = SIZE_MAX;
     }
     if (found != SIZE_MAX) {

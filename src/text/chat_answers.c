@@ -1,4 +1,4 @@
-/* Rows to train on: what of a rendering is an answer. */
+/* Training rows: finds the answers in a rendering. */
 #include "chat-internal.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ const char *const chat_answers_names[] = {"all", "last", NULL};
 
 /* ---- by difference ---- */
 
-/* Bytes [begin, end) become an answer's; pieces are cut where they must. */
+/* Marks bytes [begin, end) as an answer, and cuts pieces as needed. */
 static int mark_answer(struct chat_pieces *pieces, size_t begin, size_t end) {
     struct chat_pieces marked = {.template = chat_template_keep(pieces->template)};
     const char *text = strbuf_text(&pieces->text);
@@ -41,13 +41,13 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* Where [begin, end) ends without the template's white space behind its other words. */
+/* Returns the end of [begin, end) without the template's white space after its other text. */
 static size_t cut_space(const struct chat_pieces *pieces, size_t begin, size_t end) {
     size_t from = 0, stop = end;
     const char *text = strbuf_text(&pieces->text);
     for (size_t i = 0; i < pieces->count && from < end; from += pieces->items[i++].length)
         if (!(pieces->items[i].flags & CHAT_SPECIAL) && from + pieces->items[i].length > begin)
-            begin = from + pieces->items[i].length; /* words of a message */
+            begin = from + pieces->items[i].length; /* text from a message */
     while (stop > begin && is_space(text[stop - 1]))
         stop--;
     return stop > begin ? stop : end;
@@ -57,14 +57,14 @@ static bool begins_with(const struct strbuf *text, const struct strbuf *start) {
     return text->length >= start->length && !memcmp(strbuf_text(text), strbuf_text(start), start->length);
 }
 
-/* A row while its answers are looked for. */
+/* A row whose answers are being searched. */
 struct row {
     struct chat_template *template;
     const struct chat_request *request;
-    struct chat_pieces *pieces, part; /* the whole; of some messages */
+    struct chat_pieces *pieces, part; /* the whole; a rendering of some messages */
 };
 
-/* The first `count` messages. */
+/* Renders the first `count` messages. */
 static int render_part(struct row *row, size_t count, bool asks) {
     struct chat_request request = *row->request;
     json_t *messages = json_array();
@@ -80,7 +80,7 @@ static int render_part(struct row *row, size_t count, bool asks) {
     return status;
 }
 
-/* Bytes up to the end of the last words that came from a message. */
+/* Returns the end of the last text that came from a message. */
 static size_t behind_words(const struct chat_pieces *pieces) {
     size_t from = 0, behind = 0;
     for (size_t i = 0; i < pieces->count; i++) {
@@ -91,8 +91,8 @@ static size_t behind_words(const struct chat_pieces *pieces) {
     return behind;
 }
 
-/* How much of `part` the whole begins with. A template may end a text in another way than it goes on, with an
- * end-of-text: what differs is then its own, and what is common ends with white space. SIZE_MAX: messages differ. */
+/* Returns how much of `part` is the beginning of the whole. A template may end a text differently, with an end-of-text.
+ * The difference is then the template's own, and the common part ends with white space. SIZE_MAX: messages differ. */
 static size_t common_length(const struct chat_pieces *whole, const struct chat_pieces *part) {
     const char *a = strbuf_text(&whole->text), *b = strbuf_text(&part->text);
     size_t least = whole->text.length < part->text.length ? whole->text.length : part->text.length, common = 0;
@@ -106,8 +106,8 @@ static size_t common_length(const struct chat_pieces *whole, const struct chat_p
     return common >= words ? common : SIZE_MAX;
 }
 
-/* Where the answer of message `i` stands in the whole: from the text that asks for it to the text with it. `is_found`
- * false: it begins with other words. */
+/* Finds the answer of message `i` in the whole: it extends from the end of the text that requests it to the end of the
+ * text with it. Clears is_found when the whole begins differently. */
 static int find_answer(struct row *row, size_t i, size_t *begin, size_t *end, bool *is_found) {
     *is_found = false;
     int status = render_part(row, i, true);
@@ -122,7 +122,7 @@ static int find_answer(struct row *row, size_t i, size_t *begin, size_t *end, bo
     return STATUS_OK;
 }
 
-/* An empty answer is none, unless the message holds more. */
+/* An empty answer does not count, unless the message holds more. */
 static bool is_answer(const json_t *message) {
     const json_t *content = json_object_get(message, "content"), *calls = json_object_get(message, "tool_calls");
     bool is_empty = !content || json_is_null(content) || (json_is_string(content) && !json_string_length(content));
@@ -156,7 +156,7 @@ static int find_answers(struct row *row, enum chat_answers which) {
 
 /* ---- by {% generation %} ---- */
 
-/* Only the last stretch of answers stays one. */
+/* Keeps only the last run of answers. */
 static void keep_last(struct chat_pieces *pieces) {
     size_t i = pieces->count;
     while (i > 0 && !(pieces->items[i - 1].flags & CHAT_ANSWER))
@@ -169,7 +169,7 @@ static void keep_last(struct chat_pieces *pieces) {
 
 /* ---- rows ---- */
 
-/* In the place of the line end behind chatml's last turn stands the end-of-text. */
+/* Replaces the line end after chatml's last turn by the end-of-text. */
 static int end_chatml(const struct chat_request *request, struct chat_pieces *pieces) {
     struct chat_piece *last = pieces->count ? &pieces->items[pieces->count - 1] : NULL;
     int32_t turn_end = request->tokenizer ? tokenizer_find(request->tokenizer, CHATML_END, strlen(CHATML_END)) : -1;

@@ -1,4 +1,4 @@
-/* Messages as JSON: what is one, and how `transformers` hands them to a template. */
+/* Messages as JSON: their validation, and the form in which `transformers` passes them to a template. */
 #include "chat-internal.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static bool is_given(const json_t *object, const char *key) {
     return value && !json_is_null(value);
 }
 
-/* The part of a message that belongs to tools: a role, or a field. NULL: nothing. */
+/* Returns the part of a message that belongs to tools: a role or a field. NULL: none. */
 static const char *find_tools(const json_t *message) {
     if (has_role(message, "tool"))
         return "\"role\" tool";
@@ -136,8 +136,8 @@ static int out_of_memory(void) {
     return status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* Arguments of a call as vLLM hands them to templates: the value of the JSON text that they are in OpenAI's requests,
- * an empty object where there are none. */
+/* Converts a call's arguments as vLLM does for templates: the value of the JSON text in OpenAI's requests, or an empty
+ * object when there is none. */
 static int read_arguments(const json_t *arguments, json_t **value) {
     json_error_t error;
     *value = NULL;
@@ -154,7 +154,7 @@ static int read_arguments(const json_t *arguments, json_t **value) {
                : status;
 }
 
-/* A call with its arguments as a value, where it is one of OpenAI's: {"function": {"name", "arguments"}}. */
+/* Converts a call in OpenAI's form, {"function": {"name", "arguments"}}, to one with its arguments as a value. */
 static int normalize_call(const json_t *call, json_t **normalized) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     json_t *value = NULL, *inner = NULL;
@@ -166,7 +166,7 @@ static int normalize_call(const json_t *call, json_t **normalized) {
     int status = read_arguments(arguments, &value);
     if (status)
         return status;
-    inner = json_copy((json_t *)function); /* keys keep their places */
+    inner = json_copy((json_t *)function); /* keeps the order of the keys */
     *normalized = json_copy((json_t *)call);
     int failed = !inner || json_object_set(inner, "arguments", value) || !*normalized ||
                  json_object_set(*normalized, "function", inner);
@@ -194,8 +194,8 @@ static int normalize_calls(const json_t *calls, json_t **normalized) {
     return STATUS_OK;
 }
 
-/* `calls` is what its "tool_calls" become: NULL for none. "thinking" comes first and "reasoning_content" last, where
- * they are new. NULL: out of memory. */
+/* Copies a message. `calls` replaces its "tool_calls"; NULL: none. A new "thinking" is added first, a new
+ * "reasoning_content" last. Returns NULL without memory. */
 static json_t *copy_message(const json_t *message, json_t *calls) {
     const json_t *reasoning = find_reasoning(message), *value;
     json_t *copy = json_object();

@@ -1,4 +1,4 @@
-/* Templates: three of ours, those of files, and what a tokenizer's files name. */
+/* Templates: our three, those in files, and those of a tokenizer's files. */
 #include "chat-internal.h"
 
 #include <limits.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define ALPACA_START "Below is an instruction that describes a task"
-/* In a string of Jinja. */
+/* Inside a string of Jinja. */
 #define ALPACA_END "Write a response that appropriately completes the request.\\n\\n"
 
 const char *const chat_template_names[] = {"chatml", "alpaca", "plain", NULL};
@@ -42,7 +42,7 @@ static enum chat_name name_of(const struct strbuf *text) {
     return (enum chat_name)name;
 }
 
-/* `tools`: another text for requests with tools; NULL: none. */
+/* `tools`: the text for requests with tools; NULL: the same text. */
 static int open_both(const char *text, size_t length, const char *tools, size_t tools_length, const char *where,
                      struct chat_template **out) {
     *out = NULL;
@@ -134,7 +134,7 @@ bool chat_template_is_same(const struct chat_template *a, const struct chat_temp
 
 /* ---- a tokenizer's directory ---- */
 
-/* The template of this name in a list of {"name", "template"}. */
+/* Finds the template with this name in a list of {"name", "template"}. */
 static const json_t *find_in(const json_t *list, const char *name) {
     const json_t *item;
     size_t i;

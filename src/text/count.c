@@ -1,9 +1,9 @@
-/* The distinct words of a corpus and their counts, by several threads.
+/* Counts the distinct words of a corpus with several threads.
  *
- * A reader under a lock hands out pieces of the files; each thread splits its pieces into words and counts them in a
- * table of its own; at the end the tables are added up. A piece ends before an ASCII space that follows something else,
- * where every split of the text into words has a boundary, so the pieces give the words of the whole text. Memory is
- * the distinct words of each thread and one piece. */
+ * A reader under a lock hands out pieces of the files. Each thread splits its pieces into words and counts them in its
+ * own table; at the end the tables are added up. A piece ends before an ASCII space that follows another character.
+ * Every split into words has a border there, so the pieces have the words of the whole text. Memory holds the distinct
+ * words of each thread, and one piece each. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -91,7 +91,7 @@ static int count_text(struct word_counts *counts, const unsigned char *at, size_
     return status;
 }
 
-/* The files as one stream of pieces. Everything is guarded by `lock`. */
+/* The files as one stream of pieces, guarded by `lock`. */
 struct corpus_reader {
     pthread_mutex_t lock;
     const char *const *paths;
@@ -99,8 +99,8 @@ struct corpus_reader {
     int descriptor; /* of a plain file; -1: none is open */
     gzFile gzip;    /* of a gzip file */
     struct strbuf carry;
-    size_t carry_scanned; /* bytes of `carry` that are known to hold no place for a cut */
-    int status;           /* the first failure of any thread, and its text */
+    size_t carry_scanned; /* bytes of `carry` known to have no place for a cut */
+    int status;           /* the first failure of any thread, with its text */
     char error[1024];
     struct progress progress;
     int64_t bytes_done;
@@ -130,7 +130,7 @@ static int reader_open_file(struct corpus_reader *reader) {
     return STATUS_OK;
 }
 
-/* Reads up to PIECE_BYTES of the open file after `carry`; *count is 0 at the end of the file. */
+/* Reads up to PIECE_BYTES of the open file after `carry`; *count is 0 at its end. */
 static int reader_read(struct corpus_reader *reader, size_t *count) {
     const char *path = reader->paths[reader->path];
     struct strbuf *carry = &reader->carry;
@@ -144,7 +144,7 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
         const char *text = gzerror(reader->gzip, &error);
         if (n < 0 && error == Z_MEM_ERROR)
             return status_fail(STATUS_MEMORY, "out of memory for reading %s", path);
-        if (n < 0 || error == Z_BUF_ERROR) /* the latter: the file is cut off */
+        if (n < 0 || error == Z_BUF_ERROR) /* Z_BUF_ERROR: the file is cut off */
             return status_fail(STATUS_INVALID, "%s: damaged gzip file: %s", path, text);
     } else {
         do
@@ -159,7 +159,7 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
     return STATUS_OK;
 }
 
-/* The last place after the first `scanned` bytes where a text may be cut without changing its words; 0 when there is
+/* Returns the last place after the first `scanned` bytes where a cut does not change the words; 0 when there is
  * none. */
 static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned) {
     for (size_t cut = length; cut-- > 1 && cut >= scanned;)
@@ -197,7 +197,7 @@ static int reader_fill(struct corpus_reader *reader, struct strbuf *piece) {
     return STATUS_OK;
 }
 
-/* The first failure is kept for the thread that started the others. */
+/* Keeps the first failure for the thread that started the others. */
 static void reader_fail(struct corpus_reader *reader, int status) {
     pthread_mutex_lock(&reader->lock);
     if (!reader->status) {
@@ -207,7 +207,7 @@ static void reader_fail(struct corpus_reader *reader, int status) {
     pthread_mutex_unlock(&reader->lock);
 }
 
-/* A piece in `piece`, which was emptied; it stays empty at the end, or after a failure. */
+/* Fills the emptied `piece`; it stays empty at the end, or after a failure. */
 static int reader_next(struct corpus_reader *reader, struct strbuf *piece) {
     strbuf_clear(piece);
     pthread_mutex_lock(&reader->lock);
@@ -248,7 +248,7 @@ static int add_counts(struct word_counts *into, const struct word_counts *from) 
     return status;
 }
 
-/* Runs the workers, the first one on this thread; one that cannot be started is done without. */
+/* Runs the workers, the first one on this thread. If a thread cannot be started, the others do its work. */
 static void run_workers(struct count_worker *workers, int threads, struct corpus_reader *reader) {
     for (int i = 0; i < threads; i++)
         workers[i].reader = reader;

@@ -1,4 +1,4 @@
-/* Where a text may be cut that is longer than its reader wants to hold. */
+/* Finds places where a text can be cut that is longer than its reader wants to hold. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -8,7 +8,7 @@
 
 enum { PLACE_BLOCK = 4096 };
 
-/* Whether a space stands at `at`, and neither white space, which a token may take along, nor a mark before it. */
+/* True when there is a space at `at`, and before it neither white space, which a token may include, nor a mark. */
 static bool begins_spaces(const unsigned char *bytes, size_t at) {
     const unsigned char *before = scan_character_before(bytes, bytes + at);
     size_t length;
@@ -16,7 +16,7 @@ static bool begins_spaces(const unsigned char *bytes, size_t at) {
            (at < SPACE_MARK_BYTES || memcmp(bytes + at - SPACE_MARK_BYTES, SPACE_MARK, SPACE_MARK_BYTES) != 0);
 }
 
-/* True when words end before `at`, a character's place, and no normalizer looks across it. */
+/* True when a word ends before `at`, the start of a character, and no normalizer looks across it. */
 static bool is_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t at, size_t valid) {
     const unsigned char *end = bytes + valid;
     bool is_border =
@@ -26,9 +26,9 @@ static bool is_place(const struct tokenizer *tokenizer, const unsigned char *byt
     return is_border && (!tokenizer->rules.has_nfc || nfc_is_border(bytes, bytes + at, end));
 }
 
-/* The last place below `known`, from `scanned` on, that no added token forbids either; 0: there is none, or no memory
- * to look for it. The longest token has `longest` bytes; 0 where none is found in any text. Blocks longer than that
- * are looked through one after the other, so each byte is read a few times at most. */
+/* Returns the last place below `known`, from `scanned` on, that no added token forbids; 0: there is none, or no memory
+ * for the search. The longest token has `longest` bytes; 0 when none is found in any text. The text is searched in
+ * blocks longer than that, so each byte is read only a few times. */
 static size_t last_place(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t length, size_t valid,
                          size_t scanned, size_t known, size_t longest) {
     size_t block = longest + PLACE_BLOCK, place = 0;
@@ -48,7 +48,7 @@ static size_t last_place(const struct tokenizer *tokenizer, const unsigned char 
     return place;
 }
 
-/* Whether some character and a space behind it may be of one word. */
+/* True when a word may contain a character followed by a space. */
 static bool can_join_spaces(const struct tokenizer *tokenizer) {
     for (int byte = 0; byte < 256; byte++)
         if (byte != ' ' && tokenizer->joins[byte][' '])
@@ -56,7 +56,7 @@ static bool can_join_spaces(const struct tokenizer *tokenizer) {
     return false;
 }
 
-/* Tokens that are searched for in a normalized text may stand where the text as it is shows none, and steps may split
+/* Tokens that are searched for in a normalized text may occur where the original text shows none, and steps may split
  * in any way. */
 static bool has_places(const struct tokenizer *tokenizer) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
@@ -78,13 +78,13 @@ size_t tokenizer_find_cut(const struct tokenizer *tokenizer, struct tokenizer_cu
     if (!has_places(tokenizer))
         return 0;
     if (tokenizer->rules.is_by_characters)
-        cut->valid = length; /* a byte that is no UTF-8 is part of a word like any other */
+        cut->valid = length; /* an invalid byte is part of a word like any other */
     else if (!cut->is_broken)
         cut->valid += utf8_valid_length(bytes + cut->valid, length - cut->valid);
     cut->is_broken |= length - cut->valid >= 4; /* fewer bytes may be the beginning of a character */
     if (cut->is_broken)
         return 0;
-    size_t longest = longest_added(tokenizer), known = cut->valid; /* the places before are decided */
+    size_t longest = longest_added(tokenizer), known = cut->valid; /* earlier places are decided */
     if (longest > 0 && known + longest > length)
         known = length >= longest ? length - longest + 1 : 0;
     size_t scanned = cut->scanned ? cut->scanned : 1;

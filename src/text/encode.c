@@ -1,8 +1,8 @@
-/* A text into ids: added tokens are cut out, what is between them is normalized and split into words, and each word is
- * looked up in a cache of this encoder or merged.
+/* A text into ids. Added tokens are cut out, the text between them is normalized and split into words, and each word is
+ * looked up in this encoder's cache or merged.
  *
- * A word of up to 15 bytes is its own cache key. Its ids are kept beside it when there are no more than three, so that
- * a set of two entries is one cache line. */
+ * A word of up to 15 bytes is its own cache key. Up to three ids are stored next to it, so a set of two entries fits
+ * one cache line. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -20,14 +20,14 @@ struct cache_entry {
 
 struct tokenizer_encoder {
     const struct tokenizer *tokenizer;
-    struct cache_entry (*cache)[2]; /* the entry used last comes first */
+    struct cache_entry (*cache)[2]; /* the most recently used entry comes first */
     struct bpe_scratch scratch;
-    struct strbuf normalized; /* a stretch between added tokens, where it was none of the normal form */
-    struct strbuf marked;     /* the same with a space before it, and spaces for their marks */
-    struct strbuf prefixed;   /* a section with the space that is put before it, and spaces for their marks */
+    struct strbuf normalized; /* a stretch between added tokens that was not in normal form */
+    struct strbuf marked;     /* the same, with a space before it and spaces for its marks */
+    struct strbuf prefixed;   /* a section with the space that is put before it, and spaces for its marks */
     struct nfc_scratch nfc;
     struct regex_scratch *regex;     /* NULL: the rules have no steps */
-    const unsigned char *text;       /* that is encoded in parts */
+    const unsigned char *text;       /* the text that is encoded in parts */
     struct added_search searches[2]; /* for the tokens of each list */
 };
 
@@ -99,7 +99,7 @@ static int encode_new_word(struct tokenizer_encoder *encoder, const unsigned cha
     return status;
 }
 
-/* The same for a word with a key, and puts it in front of its set of the cache. */
+/* The same for a word with a key, which it puts first in its set of the cache. */
 static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encoder, struct cache_entry *set,
                                                 struct word_key key, uint64_t hash, const unsigned char *word,
                                                 size_t length, struct token_buffer *out) {
@@ -134,7 +134,7 @@ static inline int append_entry(const struct cache_entry *entry, struct token_buf
     return STATUS_OK;
 }
 
-/* Appends the ids of one word; `readable` bytes may be read at `word`. */
+/* Appends the ids of one word; `readable` bytes can be read at `word`. */
 static inline int encode_word(struct tokenizer_encoder *encoder, const unsigned char *word, size_t length,
                               size_t readable, struct token_buffer *out) {
     if (length > WORD_KEY_BYTES)
@@ -162,17 +162,17 @@ static bool is_all_space(const struct tokenizer *tokenizer, int32_t id) {
     return true;
 }
 
-/* What `tiktoken` does where a text ends to be UTF-8 (`_encode_bytes` of its core): the ids of the last word are taken
- * back, and those of the white space before it where its own first token is white space (a space that was merged with
- * nothing after it); the bytes that they stood for are one word together with the whole rest. `first` and `last_word`
- * are positions in `out`, of the ids of the section and of its last word; `valid` of the `length` bytes are UTF-8. */
+/* Does what `tiktoken` does at invalid UTF-8 (`_encode_bytes` of its core). The ids of the last word are taken back. So
+ * are those of the white space before it, if the word's first token is white space (a space that was not merged with
+ * following text). The bytes of these ids form one word with the whole rest. `first` and `last_word` are positions in
+ * `out`: of the section's ids and of its last word's. `valid` of the `length` bytes are UTF-8. */
 static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                                size_t valid, size_t first, size_t last_word, struct token_buffer *out) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     if (last_word < out->count && is_all_space(tokenizer, out->ids[last_word]))
         while (last_word > first && is_all_space(tokenizer, out->ids[last_word - 1]))
             last_word--;
-    if (tokenizer->has_lost_bytes) /* ids do not tell how many bytes they stood for */
+    if (tokenizer->has_lost_bytes) /* ids do not tell how many bytes they had */
         return encode_new_word(encoder, bytes + valid, length - valid, out);
     size_t start = valid;
     for (size_t i = last_word; i < out->count; i++) {
@@ -184,7 +184,7 @@ static int encode_invalid_tail(struct tokenizer_encoder *encoder, const unsigned
     return encode_new_word(encoder, bytes + start, length - start, out);
 }
 
-/* The words of a text by its pattern, which the compiler knows in each call. */
+/* Splits a text by a pattern that is a constant in each call. */
 static inline __attribute__((always_inline)) int
 encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t valid,
                 size_t length, size_t *last_word, struct token_buffer *out) {
@@ -200,7 +200,7 @@ encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, co
     return STATUS_OK;
 }
 
-/* Where no merge reaches across, the parts of a text are words of their own. */
+/* Parts of a text that no merge joins are words of their own. */
 static int encode_apart(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                         struct token_buffer *out) {
     const uint8_t(*joins)[256] = (const uint8_t(*)[256])encoder->tokenizer->joins;
@@ -216,10 +216,10 @@ static int encode_apart(struct tokenizer_encoder *encoder, const unsigned char *
     return status;
 }
 
-/* A section whose words split_text finds. */
+/* A section that split_text splits into words. */
 struct stepping {
     struct tokenizer_encoder *encoder;
-    const unsigned char *end; /* of what may be read */
+    const unsigned char *end; /* end of the readable bytes */
     size_t last_word;
     struct token_buffer *out;
 };
@@ -238,7 +238,7 @@ static int encode_by_steps(struct tokenizer_encoder *encoder, const unsigned cha
     return status;
 }
 
-/* `valid` of the `length` bytes are UTF-8; *last_word becomes the position of the ids of the last word. */
+/* `valid` of the `length` bytes are UTF-8. *last_word receives the position of the last word's ids. */
 static __attribute__((noinline)) int encode_words(struct tokenizer_encoder *encoder, const unsigned char *bytes,
                                                   size_t valid, size_t length, size_t *last_word,
                                                   struct token_buffer *out) {
@@ -264,10 +264,10 @@ static __attribute__((noinline)) int encode_words(struct tokenizer_encoder *enco
     return STATUS_OK;
 }
 
-/* Where a stretch of text stands. */
+/* The place of a stretch within the text. */
 enum place { PLACE_BEGINNING, PLACE_CONTINUED, PLACE_LATER };
 
-/* Text in a buffer of its own, with a space before it, and with spaces for the marks of spaces. */
+/* Copies a text into a buffer of its own, with a space before it and with spaces for its marks. */
 static int copy_text(const unsigned char **bytes, size_t *length, bool has_space, bool has_marks,
                      struct strbuf *buffer) {
     strbuf_clear(buffer);
@@ -286,7 +286,7 @@ static bool has_mark(const unsigned char *bytes, size_t length) {
     return memmem(bytes, length, SPACE_MARK, SPACE_MARK_BYTES);
 }
 
-/* Text between added tokens, at least one byte. */
+/* Encodes text between added tokens, at least one byte. */
 static int encode_section(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                           enum place place, struct token_buffer *out) {
     const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
@@ -306,8 +306,8 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     return encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
 }
 
-/* The normal form of a text. Where words begin as bytes, what stands behind the first byte that is no UTF-8 stays as it
- * is; else a space is put before the text, and in the place of each mark. */
+/* Normalizes a text. If words begin as bytes, the rest after the first invalid byte stays unchanged. Otherwise a space
+ * is put before the text, and spaces replace marks. */
 static int normalize(struct tokenizer_encoder *encoder, enum place place, const unsigned char **bytes, size_t *length) {
     const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
     if (rules->has_nfc && nfc_normal_length(*bytes, *length) < *length) {
@@ -325,8 +325,8 @@ static int normalize(struct tokenizer_encoder *encoder, enum place place, const 
     return has_prefix || has_marks ? copy_text(bytes, length, has_prefix, has_marks, &encoder->marked) : STATUS_OK;
 }
 
-/* Text between the added tokens of one list: the tokens that are searched for in the text as it is come first, then the
- * text is normalized, then come the others. */
+/* Encodes text between the added tokens of one list. Tokens that are searched for in the original text come first; then
+ * the text is normalized and searched for the others. */
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out);
 
@@ -395,7 +395,7 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_
     return status;
 }
 
-/* No answer of the parts' caller is known yet. */
+/* No answer of the caller about its tokens is known yet. */
 static int begin_parts(struct tokenizer_encoder *encoder, const struct tokenizer_parts *parts) {
     for (int list = 0; list < 2; list++) {
         struct added_place *place = &encoder->searches[list].place;

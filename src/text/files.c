@@ -1,4 +1,4 @@
-/* The files of a tokenizer, as bytes: what is opened, and what a model directory gets. */
+/* The files of a tokenizer as bytes, for opening and for copying into a model directory. */
 #include "text.h"
 
 #include <limits.h>

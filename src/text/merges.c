@@ -1,4 +1,4 @@
-/* The merges of a tokenizer, from tokenizer.json or merges.txt: its table of tokens resolves the names in them. */
+/* The merges of a tokenizer, from tokenizer.json or merges.txt. Its table of tokens resolves the names in them. */
 #include "read-internal.h"
 
 #include "text-internal.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The id of a name, appending its bytes to `joined`. */
+/* Returns the id of a name, and appends its bytes to `joined`. */
 static int resolve_name(const struct tokenizer *tokenizer, const char *name, size_t length, struct strbuf *joined,
                         int32_t *id) {
     size_t before = joined->length;
@@ -32,7 +32,7 @@ static int resolve_merge(const struct tokenizer *tokenizer, const char *left, si
                                             (int)left_length, left, (int)right_length, right);
 }
 
-/* "left right"; exactly one space. */
+/* Reads "left right" with exactly one space. */
 static int resolve_line(const struct tokenizer *tokenizer, const char *line, size_t length, struct strbuf *joined,
                         struct merge *merge) {
     const char *space = memchr(line, ' ', length);
@@ -103,8 +103,8 @@ int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf 
     return status;
 }
 
-/* Which bytes the merges join. A character that may be unknown goes with all that is beside it, for several of them may
- * be one token; and a whole text may be a token. */
+/* Finds which bytes the merges join. A character that may be unknown joins everything next to it, because several of
+ * them may be one token; and a whole text may be a token. */
 int tokenizer_find_joins(struct tokenizer *tokenizer) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
     if (!rules->is_by_characters)

@@ -1,4 +1,4 @@
-/* Texts and messages as tokens, and what ends an answer. */
+/* Texts and messages as tokens, and the ends of an answer. */
 #include "prompt.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Between read.c, which makes a tokenizer of a directory's files, merges.c, which reads its merges, and settings.c,
- * which reads what else a tokenizer.json asks for. */
+/* Shared by read.c, which makes a tokenizer from a directory's files, merges.c, which reads its merges, and settings.c,
+ * which reads the other settings of a tokenizer.json. */
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
@@ -8,35 +8,35 @@
 
 #include <stdbool.h>
 
-/* STATUS_UNSUPPORTED, with the key's name, for every setting that would give other ids than this room does. What
- * `rules` holds is the caller's also on failure. */
+/* Reads the rules. STATUS_UNSUPPORTED, with the key's name, for every setting that would give other ids than this room.
+ * The caller owns the contents of `rules` even on failure. */
 int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules);
 
 /* ---- between settings.c and settings_words.c ---- */
 
-/* STATUS_UNSUPPORTED for a setting that is not built. */
+/* settings_refuse returns STATUS_UNSUPPORTED for a setting that is not supported. */
 int settings_refuse(const char *key, const char *value);
 bool settings_is_absent(const json_t *value);
-/* The `type` of an object; some text where it has none. */
+/* Returns the `type` of an object; any text when it has none. */
 const char *settings_type(const json_t *value);
-/* A boolean with a default where the key is absent; STATUS_INVALID where it is something else. */
+/* Reads a boolean, with a default when the key is absent; STATUS_INVALID for other types. */
 int settings_bool(const json_t *object, const char *key, bool fallback, bool *value);
-/* Where a Metaspace puts a space: its prepend_scheme. */
+/* Reads where a Metaspace puts a space: its prepend_scheme. */
 int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix);
-/* The pre_tokenizer: what splits a text into words. */
+/* Reads the pre_tokenizer, which splits a text into words. */
 int settings_read_words(const json_t *value, struct tokenizer_rules *rules);
 
-/* The flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. */
+/* Reads the flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. STATUS_INVALID. */
 int tokenizer_read_added_kind(const json_t *token, uint16_t *kind);
 
-/* The string of a token: itself, or the `content` of an object; NULL when it is neither. */
+/* Returns the string of a token: itself, or the `content` of an object; NULL when it is neither. */
 const char *tokenizer_json_token(const json_t *value);
 
-/* `model.merges`. */
+/* Reads `model.merges`. STATUS_INVALID, STATUS_MEMORY. */
 int tokenizer_read_json_merges(struct tokenizer *tokenizer, const json_t *values);
-/* What of a text may be encoded apart: once the merges are known. */
+/* Finds the parts of a text that can be encoded separately, once the merges are known. STATUS_MEMORY. */
 int tokenizer_find_joins(struct tokenizer *tokenizer);
-/* merges.txt: a "#version" line may come first; empty lines are passed over. */
+/* Reads merges.txt. A "#version" line may come first; empty lines are skipped. STATUS_INVALID, STATUS_MEMORY. */
 int tokenizer_read_merge_lines(struct tokenizer *tokenizer, const struct strbuf *text);
 
 #endif

@@ -1,7 +1,7 @@
-/* A directory's files into a tokenizer: tokenizer.json, or vocab.json and merges.txt with the small files beside them.
+/* A directory's files into a tokenizer: tokenizer.json, or vocab.json and merges.txt with the small files next to them.
  *
- * The files are not trusted. A draft collects what they say by id, refusing what contradicts itself; then the tokens
- * become a tokenizer, whose table of tokens resolves the names in the merges. */
+ * The files are not trusted. A draft collects their contents by id and refuses contradictions. Then the tokens become a
+ * tokenizer, whose table of tokens resolves the names in the merges. */
 #include "read-internal.h"
 
 #include "text-internal.h"
@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `transformers` writes a model_max_length of 10^30, which no 64-bit integer holds. */
+/* `transformers` writes a model_max_length of 10^30, which exceeds a 64-bit integer. */
 enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
 
 struct draft_token {
     size_t start, length;                 /* in draft.bytes */
-    size_t content_start, content_length; /* of an added token, there too */
+    size_t content_start, content_length; /* for an added token, in the same buffer */
     uint16_t kind;
     bool is_set;
 };
@@ -24,10 +24,11 @@ struct draft {
     const struct tokenizer_files *files;
     struct strbuf bytes, name; /* of all tokens; scratch */
     struct draft_token *tokens;
-    size_t capacity, size; /* ids below `size` are known; there can be no more than `capacity` */
+    size_t capacity, size; /* ids below `size` are known; at most `capacity` ids are possible */
     struct tokenizer_rules rules;
-    bool adds_bos, adds_eos; /* to every text: asked for beside a vocab.json; a tokenizer.json has its post-processor */
-    char roles[ROLE_COUNT][256]; /* contents of the tokens that have a role; "" is none */
+    bool adds_bos,
+        adds_eos; /* for every text: requested next to a vocab.json; a tokenizer.json has its post-processor */
+    char roles[ROLE_COUNT][256]; /* contents of the tokens with a role; "": none */
 };
 
 static void draft_free(struct draft *draft) {
@@ -73,8 +74,8 @@ static int draft_store(struct draft *draft, struct draft_token *token, const voi
     return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
 }
 
-/* The bytes that a name stands for, in draft->name; its own bytes and TOKEN_RAW when nothing in a text becomes it. The
- * decoder decides whether the token of a byte stands for the byte or for its name. */
+/* Decodes a name into draft->name. It returns TOKEN_RAW, with the name's own bytes, when no text becomes that token.
+ * The decoder decides whether the token of a byte stands for the byte or for its name. */
 static uint16_t draft_decode(struct draft *draft, const char *name) {
     const struct tokenizer_rules *rules = &draft->rules;
     bool shows_byte = !rules->shows_byte_names;
@@ -118,7 +119,8 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
     return STATUS_OK;
 }
 
-/* An added token: new, or a token of the vocabulary that is also an added one. `kind` is what its entry says of it. */
+/* Adds an added token: a new token, or one of the vocabulary that is also an added one. `kind` is the kind in its
+ * entry. */
 static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
                            uint16_t kind) {
     struct draft_token *token = NULL;
@@ -138,8 +140,8 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
     if (token->is_set && !known && !is_same)
         return status_fail(STATUS_INVALID, "added token '%s' has the id %lld of another token", content,
                            (long long)value);
-    /* It stands for its content; where that is also what its name says in the alphabet, it stays in both tables. Only
-     * what the vocabulary has is found as a word. */
+    /* The token stands for its content. If its name means the same in the alphabet, it stays in both tables. Only
+     * tokens of the vocabulary are found as words. */
     bool is_plain = known && draft_decode(draft, content) == 0 && draft->name.length == length &&
                     !memcmp(strbuf_text(&draft->name), content, length);
     if (draft->rules.is_by_characters) {
@@ -175,8 +177,8 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
     return status;
 }
 
-/* Parses a whole file as JSON; an object, or STATUS_INVALID with line and column. *root is NULL where the file is not
- * there. `path` is for messages. */
+/* Parses a whole file as a JSON object; STATUS_INVALID with line and column. *root is NULL when the file does not
+ * exist. Messages use `path`. */
 static int load_json(const struct draft *draft, enum tokenizer_file file, size_t flags, json_t **root,
                      char path[PATH_MAX]) {
     const struct strbuf *text = &draft->files->texts[file];
@@ -195,7 +197,7 @@ static int load_json(const struct draft *draft, enum tokenizer_file file, size_t
     return status_fail(STATUS_INVALID, "%s: not a JSON object", path);
 }
 
-/* Keeps the contents of the tokens that have a role; what came first stays. */
+/* Keeps the contents of the tokens with a role; earlier values stay. */
 static int draft_read_roles(struct draft *draft, const json_t *config) {
     for (int role = 0; role < ROLE_COUNT; role++) {
         const json_t *value = json_object_get(config, token_role_names[role]);
@@ -212,7 +214,7 @@ static int draft_read_roles(struct draft *draft, const json_t *config) {
     return STATUS_OK;
 }
 
-/* added_tokens_decoder of tokenizer_config.json: {"50257": {"content": ..., "special": ...}}. */
+/* Reads added_tokens_decoder of tokenizer_config.json: {"50257": {"content": ..., "special": ...}}. */
 static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *decoder) {
     if (!decoder || json_is_null(decoder))
         return STATUS_OK;
@@ -238,7 +240,7 @@ static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *d
     return status;
 }
 
-/* What stands beside vocab.json and merges.txt: added tokens, roles, and which of the tokens are special. */
+/* Reads the files next to vocab.json and merges.txt: added tokens, roles, and which tokens are special. */
 static int draft_add_companions(struct draft *draft, const json_t *vocab) {
     json_t *root;
     char path[PATH_MAX];
@@ -307,7 +309,7 @@ static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
     return STATUS_OK;
 }
 
-/* Where a mark stands for a space, it does so in added tokens, too: what they stand for in a decoded text. */
+/* If a mark stands for a space, it does so in added tokens too; this sets their decoded text. */
 static int draft_show_added(struct draft *draft) {
     struct nfc_scratch nfc = {0};
     int status = STATUS_OK;
@@ -364,17 +366,17 @@ static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
     return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
 }
 
-/* What stands for a character that is no token. Where each has one, it may be no token itself. */
+/* Finds the token for characters without a token. If every character has one, it may be missing. */
 static int find_unk(struct draft *draft, const json_t *name, const json_t *vocab) {
     const json_t *id = json_is_string(name) ? json_object_get(vocab, json_string_value(name)) : NULL;
     draft->rules.has_unk = id;
-    draft->rules.unk = (int32_t)json_integer_value(id); /* the vocabulary was read: it is an id */
+    draft->rules.unk = (int32_t)json_integer_value(id); /* the vocabulary was checked: it is an id */
     return !name || json_is_null(name) || json_is_string(name)
                ? STATUS_OK
                : status_fail(STATUS_INVALID, "'model.unk_token' is neither a string nor null");
 }
 
-/* What the post-processor adds is known to be ids; here they are known to be tokens. */
+/* The post-processor's additions were checked to be ids; this checks that they are tokens. */
 static int check_frame(const struct draft *draft) {
     const struct token_buffer *ids[] = {&draft->rules.begin, &draft->rules.end};
     for (size_t i = 0; i < 2; i++)
@@ -386,7 +388,7 @@ static int check_frame(const struct draft *draft) {
     return STATUS_OK;
 }
 
-/* Keeps the parts that tokenizer_save writes as they are. */
+/* Keeps the parts that tokenizer_save writes unchanged. */
 static int keep_json_parts(const json_t *root, struct tokenizer *tokenizer) {
     int status = STATUS_OK;
     for (int part = 0; part < JSON_PART_COUNT && !status; part++) {
@@ -480,7 +482,7 @@ int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer *
     struct tokenizer *opened = NULL;
     int status = draft_read_role_files(&draft);
     if (status) {
-        /* the text is set */
+        /* the error text is set */
     } else if (files->is_there[TOKENIZER_JSON]) {
         status = open_tokenizer_json(&draft, &opened);
     } else if (files->is_there[TOKENIZER_VOCAB]) {

@@ -1,14 +1,13 @@
-/* Patterns of a pre-tokenizer that has no scanner: by PCRE2, within limits.
+/* Patterns of a pre-tokenizer without a scanner, matched by PCRE2 within limits.
  *
- * The steps of all matches in a text are counted, so that its time is linear in its bytes. PCRE2's own limit counts
- * anew at each place where a match may begin, and leaves out what repeats one character. Here a callout stands before
- * each item of a pattern, also in compiled code, unless the pattern is too simple to take long. It adds one for itself,
- * the most characters that an item may read without success, and the distance from the place of the callout before:
- * what a repeated item has read.
+ * The steps of all matches in a text are counted, so the time is linear in its bytes. PCRE2's own limit starts anew at
+ * each place where a match may begin, and ignores repetitions of one character. Therefore a callout precedes each item
+ * of a pattern, also in compiled code, unless the pattern is too simple to take long. It counts one for itself, the
+ * most characters that an item may read without success, and the distance from the previous callout, which a repeated
+ * item has read.
  *
- * The patterns are written for Oniguruma with Ruby's syntax, as `tokenizers` runs them. Where PCRE2 would read
- * something else it is written anew (\s, \w, \v, \u, the ends of lines), or refused: what is refused gives no other
- * ids. */
+ * The patterns are written for Oniguruma with Ruby's syntax, as `tokenizers` runs them. Constructs that PCRE2 would
+ * read differently are rewritten (\s, \w, \v, \u, line ends) or refused. A pattern is never accepted with other ids. */
 #include "text-internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -21,20 +20,20 @@ enum { MATCH_DEPTH = 100000, MATCH_KIB = 65536, STACK_BYTES = 1 << 20, MOST_REPE
 
 struct text_regex {
     pcre2_code *code;
-    char *pattern;       /* as it is written, for messages */
-    uint64_t step;       /* what a callout adds, but for the distance */
-    bool has_references; /* each item may read again what a group has matched */
+    char *pattern;       /* as written, for messages */
+    uint64_t step;       /* what a callout counts, except the distance */
+    bool has_references; /* each item may reread the text of a group */
 };
 struct regex_scratch {
     pcre2_match_data *data;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
-    uint64_t steps, most;           /* of a text, and what it may take */
-    const struct text_regex *regex; /* that matches now */
+    uint64_t steps, most;           /* of a text, and its limit */
+    const struct text_regex *regex; /* in use now */
     size_t last;                    /* the place of the last callout */
 };
 
-/* Unicode's White_Space, and Alphabetic, marks, decimal digits and connectors, between brackets. */
+/* Unicode's White_Space; Alphabetic, marks, decimal digits and connectors. For use between brackets. */
 #define SPACES "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define WORD                                                                                                           \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"    \
@@ -48,7 +47,7 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* What stands after the backslash at `at`; *next is behind it. */
+/* Translates the escape whose backslash is at `at`; *next is the place after it. */
 static int translate_escape(const char *at, bool is_class, struct strbuf *out, const char **next) {
     char c = at[1];
     *next = at + 2;
@@ -73,7 +72,7 @@ static int translate_escape(const char *at, bool is_class, struct strbuf *out, c
     return STATUS_OK;
 }
 
-/* A group that begins at `at`: of the flags, only the one for either case means the same. */
+/* Checks a group that begins at `at`. Of the flags, only the one that ignores case has the same meaning. */
 static int check_group(const char *at) {
     if (at[1] != '?' || strchr(":=!><", at[2]))
         return STATUS_OK;
@@ -81,7 +80,7 @@ static int check_group(const char *at) {
     return flags > 0 && at[2 + flags] && strchr(":)", at[2 + flags]) ? STATUS_OK : refuse(at, 3);
 }
 
-/* The end of a class's character at `at`. */
+/* Translates a character of a class at `at`. */
 static int translate_in_class(const char *at, struct strbuf *out, const char **next) {
     const char *end = at[1] == ':' && *at == '[' ? strstr(at, ":]") : NULL;
     if ((*at == '[' && !end) || (*at == '&' && at[1] == '&'))
@@ -91,7 +90,7 @@ static int translate_in_class(const char *at, struct strbuf *out, const char **n
     return STATUS_OK;
 }
 
-/* The bytes of the escape or the class that a pattern begins with; 0: it begins with something else. */
+/* Returns the length of the escape or class at the start of a pattern; 0: it starts with something else. */
 static size_t first_set(const char *pattern) {
     const char *end = pattern;
     if (*pattern == '\\' && pattern[1])
@@ -102,10 +101,10 @@ static size_t first_set(const char *pattern) {
     return end && end > pattern && *end ? (size_t)(end + 1 - pattern) : 0;
 }
 
-/* A pattern like `\s+$` tries at each place of a run in vain, each time up to the run's end. Where it fails at one
- * place of the run it fails at those after it, for there it could only do less. So it may begin at the first place of a
- * run, or where the search begins. Returns the bytes of the set that the run is of; 0: the pattern is not such a one.
- */
+/* A pattern like `\s+$` fails at each place of a run, each time after reading to the run's end. If it fails at one
+ * place of the run it also fails at those after it, where it can only match less. So a match may begin only at the
+ * first place of a run, or where the search begins. Returns the length of the run's set; 0: the pattern is not of this
+ * kind. */
 static size_t run_set(const char *pattern) {
     size_t set = first_set(pattern);
     return set && pattern[set] == '+' && !strchr("+?*{", pattern[set + 1]) && !strchr(pattern, '|') ? set : 0;
@@ -125,7 +124,7 @@ static int translate_all(const char *pattern, size_t length, struct strbuf *out)
             status = check_group(at);
             strbuf_add_char(out, *at);
         } else if (*at == '}' && at[1] == '+' && !is_class) {
-            status = refuse(at, 2); /* in Ruby no possessive quantifier, but two */
+            status = refuse(at, 2); /* two quantifiers in Ruby, not a possessive one */
         } else {
             strbuf_add_char(out, *at);
         }
@@ -150,8 +149,8 @@ static int translate(const char *pattern, struct strbuf *out) {
     return status ? status : translate_all(pattern, strlen(pattern), out);
 }
 
-/* True when a pattern is a few characters in a row, of which the last alone may repeat without end. At each
- * place it fails after a few steps, or takes all that it has read: nothing needs to be counted. */
+/* True when a pattern is a short sequence of characters, of which only the last may repeat without limit. At each place
+ * it fails after a few steps, or consumes everything that it has read: no counting is needed. */
 static bool is_flat(const char *pattern) {
     int quantified = 0;
     for (const char *at = pattern; *at;) {
@@ -175,7 +174,7 @@ static bool is_flat(const char *pattern) {
     return true;
 }
 
-/* The largest number of repeats that a pattern asks for. */
+/* Returns the largest number of repeats in a pattern. */
 static unsigned long most_repeats(const char *pattern) {
     unsigned long most = 0;
     for (const char *at = pattern; *at; at++) {
@@ -190,7 +189,7 @@ static unsigned long most_repeats(const char *pattern) {
     return most;
 }
 
-/* Compiled code where there is any; else patterns are interpreted. */
+/* Compiles the pattern to machine code if possible; otherwise it is interpreted. */
 static void prepare(struct text_regex *regex) {
     uint32_t references = 0, behind = 0;
     pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE);
@@ -241,7 +240,7 @@ void text_regex_close(struct text_regex *regex) {
     free(regex);
 }
 
-/* The bytes of all that groups have matched. */
+/* Returns the total length of all groups' matches. */
 static uint64_t group_bytes(const pcre2_callout_block *block) {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < block->capture_top; i++) {
@@ -322,6 +321,6 @@ int text_regex_find(const struct text_regex *regex, struct regex_scratch *scratc
     }
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(scratch->data);
     *start = bounds[0];
-    *end = bounds[1] > bounds[0] ? bounds[1] : bounds[0]; /* \K might put it behind */
+    *end = bounds[1] > bounds[0] ? bounds[1] : bounds[0]; /* \K might put it after the end */
     return STATUS_OK;
 }

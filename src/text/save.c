@@ -1,4 +1,4 @@
-/* A tokenizer as the four files that `transformers` and `tokenizers` open. */
+/* Writes a tokenizer as the four files that `transformers` and `tokenizers` open. */
 #include "text-internal.h"
 
 #include "base/json.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The name of a token in the files. */
+/* Writes the name of a token in the files. */
 static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
@@ -27,8 +27,7 @@ static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct 
     json_add_string(out, strbuf_text(scratch), scratch->length);
 }
 
-/* {"name": id, ...}, each entry after `separator`; with or without the added tokens that are no part of the vocabulary.
- */
+/* Writes {"name": id, ...}, each entry after `separator`, with or without added tokens that the vocabulary lacks. */
 static void add_vocab(const struct tokenizer *tokenizer, const char *separator, bool has_added, struct strbuf *scratch,
                       struct strbuf *out) {
     bool is_first = true;
@@ -44,7 +43,7 @@ static void add_vocab(const struct tokenizer *tokenizer, const char *separator, 
     }
 }
 
-/* A part of the file that it was opened from, or else what a trained tokenizer has there. */
+/* Writes a part of the original file, or the value for a trained tokenizer. */
 static void add_part(const struct tokenizer *tokenizer, enum json_part part, struct strbuf *out) {
     strbuf_format(out, ",\n  \"%s\": ", json_part_names[part]);
     if (tokenizer->json_parts[part])
@@ -67,7 +66,7 @@ static void add_template_tokens(const struct tokenizer *tokenizer, const struct 
     }
 }
 
-/* Explains the token to the template, once. */
+/* Defines the token for the template, once. */
 static void explain_token(const struct tokenizer *tokenizer, int32_t id, bool is_first, struct strbuf *scratch,
                           struct strbuf *out) {
     struct strbuf name = STRBUF_INIT;
@@ -78,7 +77,7 @@ static void explain_token(const struct tokenizer *tokenizer, int32_t id, bool is
     strbuf_free(&name);
 }
 
-/* The post-processor as the tokens that it adds: what else one may do is to move offsets. */
+/* Writes the post-processor as the tokens that it adds; anything else a post-processor does concerns offsets only. */
 static void add_post_processor(const struct tokenizer *tokenizer, struct strbuf *scratch, struct strbuf *out) {
     const struct token_buffer *begin = &tokenizer->rules.begin, *end = &tokenizer->rules.end;
     strbuf_format(out, ",\n  \"post_processor\": ");
@@ -104,7 +103,8 @@ static void add_post_processor(const struct tokenizer *tokenizer, struct strbuf 
     strbuf_add_text(out, "}}");
 }
 
-/* What an added token is searched for as: with marks of spaces in a normalized text, and without the one before it. */
+/* Writes the text by which an added token is searched for: in a normalized text with marks of spaces, and without the
+ * one before it. */
 static void add_content(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
     bool is_normalized = tokenizer->kinds[id] & TOKEN_NORMALIZED;
     const struct added_tokens *added = &tokenizer->added[is_normalized];
@@ -182,8 +182,8 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
     }
 }
 
-/* The class GPT2Tokenizer invents an end-of-text token where the vocabulary has none, and has rules of its own; the
- * generic class takes tokenizer.json as it is. */
+/* The class GPT2Tokenizer invents an end-of-text token when the vocabulary has none, and has rules of its own. The
+ * generic class uses tokenizer.json unchanged. */
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
     bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !rules->ignore_merges &&
@@ -193,7 +193,7 @@ static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) 
     for (int role = 0; role < ROLE_COUNT; role++) {
         int32_t id = tokenizer->roles[role];
         if (id < 0 && (role == ROLE_BOS || role == ROLE_UNK) && is_gpt2)
-            id = tokenizer->roles[ROLE_EOS]; /* as in GPT-2; the class would invent them, too */
+            id = tokenizer->roles[ROLE_EOS]; /* as in GPT-2; the class would invent them too */
         size_t length;
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
         if (!bytes)
@@ -205,7 +205,7 @@ static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) 
     strbuf_format(out, "  \"tokenizer_class\": \"%s\"\n}\n", is_gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
-/* The first of a tokenizer's files are those that it is written as. */
+/* A tokenizer is written as the first of its files. */
 enum { FILE_COUNT = TOKENIZER_CONFIG + 1 };
 
 static int write_file(const struct tokenizer *tokenizer, int file, const char *directory) {

@@ -24,12 +24,12 @@
 
 #include <stdbool.h>
 
-enum { SCAN_MULTIBYTE = 4 }; /* first byte of no ASCII character */
+enum { SCAN_MULTIBYTE = 4 }; /* the first byte of a character outside ASCII */
 /* An enum unicode_kind for each ASCII byte, SCAN_MULTIBYTE for the others. */
 extern const uint8_t scan_byte_kinds[256];
 extern const uint8_t scan_byte_traits[128];
 
-/* The traits of the character at `at` (a set of enum unicode_trait) and its bytes. */
+/* Returns the traits of the character at `at` (a set of enum unicode_trait) and its length. */
 static inline unsigned scan_traits(const unsigned char *at, const unsigned char *end, size_t *bytes) {
     uint32_t point = *at;
     *bytes = 1;
@@ -42,7 +42,7 @@ static inline unsigned scan_traits(const unsigned char *at, const unsigned char 
     return unicode_traits_of(point);
 }
 
-/* Kind and bytes of the character at `at`. */
+/* Returns the kind and the length of the character at `at`. */
 static inline enum unicode_kind scan_character(const unsigned char *at, const unsigned char *end, size_t *bytes) {
     uint8_t kind = scan_byte_kinds[*at];
     *bytes = 1;
@@ -56,8 +56,7 @@ static inline enum unicode_kind scan_character(const unsigned char *at, const un
     return unicode_kind_of(point);
 }
 
-/* The beginning of the character before `at`, which is after `begin`; a byte that is
- * no UTF-8 is one. */
+/* Returns the start of the character before `at`, which is after `begin`; an invalid byte counts as one. */
 static inline const unsigned char *scan_character_before(const unsigned char *begin, const unsigned char *at) {
     const unsigned char *before = at - 1;
     while (before > begin && at - before < 4 && (*before & 0xc0) == 0x80)
@@ -71,8 +70,8 @@ static inline bool scan_is_newline(unsigned char byte) {
     return byte == '\n' || byte == '\r';
 }
 
-/* The borders of o200k and Tekken: marks are symbols that may stand in words, and a slash goes with the line ends
- * behind symbols. */
+/* The borders of o200k and Tekken: marks are symbols that may occur in words, and a slash goes with the line ends after
+ * symbols. */
 static inline bool scan_is_cased_border(enum unicode_kind last, enum unicode_kind next, const unsigned char *before,
                                         const unsigned char *at, const unsigned char *end) {
     size_t bytes;
@@ -83,10 +82,10 @@ static inline bool scan_is_cased_border(enum unicode_kind last, enum unicode_kin
     return next != UNICODE_OTHER || (*at != '\'' && !(scan_traits(at, end, &bytes) & UNICODE_UPPER));
 }
 
-/* Whether a word ends before `at`, a character's place after `begin`, whatever follows. By GPT-2's pattern it does
- * where the kind changes from anything but white space, which could lend its last character to the next word, and but
- * for an apostrophe before letters. By the others a line's end lends nothing, but belongs to the symbols before it, and
- * any symbol goes with the letters behind it. */
+/* True when a word ends before `at` (the start of a character after `begin`), whatever follows. By GPT-2's pattern a
+ * word ends when the kind changes, with two exceptions: white space, whose last character may belong to the next word,
+ * and an apostrophe before letters. By the other patterns a line end never joins the next word, but belongs to symbols
+ * before it, and any symbol joins letters after it. */
 static inline bool scan_is_border(enum word_pattern pattern, const unsigned char *begin, const unsigned char *at,
                                   const unsigned char *end) {
     const unsigned char *before = at - 1;
@@ -107,7 +106,7 @@ static inline bool scan_is_border(enum word_pattern pattern, const unsigned char
     return last != UNICODE_SPACE || scan_is_newline(*before);
 }
 
-/* The end of the run of characters of one kind. */
+/* Returns the end of a run of characters of one kind. */
 static inline const unsigned char *scan_run(const unsigned char *at, const unsigned char *end, enum unicode_kind kind) {
     while (at < end) {
         uint8_t found = scan_byte_kinds[*at];
@@ -123,8 +122,8 @@ static inline const unsigned char *scan_run(const unsigned char *at, const unsig
     return at;
 }
 
-/* The end of the white space word at `at` by GPT-2's pattern: the whole run at the end of the text, else all but its
- * last character, which the next word may want, unless that is the only one. */
+/* Returns the end of the white space word at `at` by GPT-2's pattern. At the end of the text it is the whole run.
+ * Otherwise it excludes the last character, which the next word may take, unless that is the only one. */
 static inline const unsigned char *scan_space(const unsigned char *at, const unsigned char *end) {
     const unsigned char *begin = at, *last = at;
     size_t bytes;
@@ -135,7 +134,7 @@ static inline const unsigned char *scan_space(const unsigned char *at, const uns
     return at == end || last == begin ? at : last;
 }
 
-/* The end of the word by GPT-2's pattern that begins at `at`, which is before `end`. */
+/* Returns the end of the word that begins at `at`, by GPT-2's pattern; `at` is before `end`. */
 static inline const unsigned char *scan_byte_level_word(const unsigned char *at, const unsigned char *end) {
     if (*at == '\'' && at + 1 < end) {
         unsigned char a = at[1], b = at + 2 < end ? at[2] : 0;
@@ -150,20 +149,20 @@ static inline const unsigned char *scan_byte_level_word(const unsigned char *at,
     return kind == UNICODE_SPACE ? scan_space(at, end) : scan_run(first + bytes, end, kind);
 }
 
-/* The end of the contraction in either case at the apostrophe `at`; NULL where none stands there. A pattern without
- * case takes the long s, U+017F, for an s. */
+/* Returns the end of the contraction, in either case, at the apostrophe `at`; NULL when there is none. A pattern that
+ * ignores case takes the long s, U+017F, for an s. */
 static inline const unsigned char *scan_contraction(const unsigned char *at, const unsigned char *end) {
     unsigned char a = at + 1 < end ? at[1] : 0, b = at + 2 < end ? at[2] : 0;
     if (a == 0xc5 && b == 0xbf)
         return at + 3;
-    a |= 0x20; /* only a letter's two cases become that letter */
+    a |= 0x20; /* maps only a letter's two cases to that letter */
     b |= 0x20;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
         return at + 2;
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? at + 3 : NULL;
 }
 
-/* The end of up to `most` numbers. */
+/* Returns the end of up to `most` numbers. */
 static inline const unsigned char *scan_numbers(const unsigned char *at, const unsigned char *end, int most) {
     size_t bytes;
     for (; most > 0 && at < end && scan_character(at, end, &bytes) == UNICODE_NUMBER; most--)
@@ -171,7 +170,7 @@ static inline const unsigned char *scan_numbers(const unsigned char *at, const u
     return at;
 }
 
-/* The end of the white space word at `at`: after the last end of a line in the run, else as scan_space. */
+/* Returns the end of the white space word at `at`: after the last line end in the run, else as scan_space. */
 static inline const unsigned char *scan_lines(const unsigned char *at, const unsigned char *end) {
     const unsigned char *begin = at, *last = at, *line = NULL;
     size_t bytes;
@@ -186,8 +185,8 @@ static inline const unsigned char *scan_lines(const unsigned char *at, const uns
     return at == end || last == begin ? at : last;
 }
 
-/* The end of the word by Llama 3's or Qwen2's pattern that begins at `at`, which is before `end`; `most_numbers` stand
- * in one. */
+/* Returns the end of the word that begins at `at`, by Llama 3's or Qwen2's pattern; `at` is before `end`. A word has up
+ * to `most_numbers` numbers. */
 static inline const unsigned char *scan_llama3_word(const unsigned char *at, const unsigned char *end,
                                                     int most_numbers) {
     if (*at == '\'') {
@@ -214,8 +213,8 @@ static inline const unsigned char *scan_llama3_word(const unsigned char *at, con
     return at;
 }
 
-/* The end of the word of SmolLM that begins at `at`, which is before `end`: to GPT-2's pattern, a number is the end of
- * the text. */
+/* Returns the end of SmolLM's word that begins at `at`, which is before `end`. For GPT-2's pattern, a number counts as
+ * the end of the text. */
 static inline const unsigned char *scan_smollm_word(const unsigned char *at, const unsigned char *end) {
     size_t bytes;
     enum unicode_kind kind = scan_character(at, end, &bytes);
@@ -229,8 +228,8 @@ static inline const unsigned char *scan_smollm_word(const unsigned char *at, con
     return scan_byte_level_word(at, end);
 }
 
-/* The end of the longest U*W+ at `at`; NULL: there is none. Where no W follows the run of U, its last character that is
- * both is the last of the word. */
+/* Returns the end of the longest U*W+ at `at`; NULL: there is none. When no W follows the run of U, the word ends with
+ * the last character that is both. */
 static inline const unsigned char *scan_lower_word(const unsigned char *at, const unsigned char *end) {
     const unsigned char *last = NULL;
     size_t bytes;
@@ -247,7 +246,7 @@ static inline const unsigned char *scan_lower_word(const unsigned char *at, cons
     return last;
 }
 
-/* The end of the longest U+W* at `at`, where no U*W+ stands: a run of U alone. NULL: there is none. */
+/* Returns the end of the longest U+W* at `at`, where no U*W+ begins: a run of U alone. NULL: there is none. */
 static inline const unsigned char *scan_upper_word(const unsigned char *at, const unsigned char *end) {
     const unsigned char *begin = at;
     size_t bytes;
@@ -256,7 +255,7 @@ static inline const unsigned char *scan_upper_word(const unsigned char *at, cons
     return at > begin ? at : NULL;
 }
 
-/* The end of the word by o200k's or Tekken's pattern that begins at `at`, which is before `end`. */
+/* Returns the end of the word that begins at `at`, by o200k's or Tekken's pattern; `at` is before `end`. */
 static inline const unsigned char *scan_cased_word(const unsigned char *at, const unsigned char *end, int most_numbers,
                                                    bool has_contractions) {
     size_t bytes, next_bytes = 0;
@@ -288,7 +287,7 @@ static inline const unsigned char *scan_cased_word(const unsigned char *at, cons
     return at;
 }
 
-/* The end of the word that begins at `at`, which is before `end`. */
+/* Returns the end of the word that begins at `at`, which is before `end`. */
 static inline const unsigned char *scan_word(enum word_pattern pattern, const unsigned char *at,
                                              const unsigned char *end) {
     switch (pattern) {

@@ -1,5 +1,5 @@
-/* What a tokenizer.json asks for beside its vocabulary, as rules. Everything that would change the ids and is not built
- * here is refused by its name, so that no text is ever encoded with silently wrong ids. */
+/* The settings of a tokenizer.json besides its vocabulary, as rules. Every unsupported setting that would change the
+ * ids is refused by its name, so no text is silently encoded with wrong ids. */
 #include "read-internal.h"
 
 #include "text-internal.h"
@@ -21,7 +21,7 @@ const char *settings_type(const json_t *value) {
     return type ? type : "without a type";
 }
 
-/* A boolean with a default where the key is absent; STATUS_INVALID where it is something else. */
+/* Reads a boolean, with a default when the key is absent; STATUS_INVALID for other types. */
 int settings_bool(const json_t *object, const char *key, bool fallback, bool *value) {
     const json_t *found = json_object_get(object, key);
     *value = found ? json_is_true(found) : fallback;
@@ -29,7 +29,7 @@ int settings_bool(const json_t *object, const char *key, bool fallback, bool *va
                                             : status_fail(STATUS_INVALID, "'%s' is neither true nor false", key);
 }
 
-/* {"String": `string`} is the pattern of a step, and `content` what becomes of it. */
+/* True for {"String": `string`} as the pattern of a step, and `content` as its replacement. */
 static bool is_replacement(const json_t *value, const char *string, const char *content) {
     const char *found = json_string_value(json_object_get(json_object_get(value, "pattern"), "String"));
     const char *becomes = json_string_value(json_object_get(value, "content"));
@@ -49,7 +49,7 @@ static int read_normalizer_step(const json_t *value, struct tokenizer_rules *rul
     return STATUS_OK;
 }
 
-/* Normalizers stand alone or in a sequence, which may be empty. */
+/* Reads a normalizer, single or in a sequence, which may be empty. */
 static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
     const json_t *steps = json_object_get(value, "normalizers");
     int status = STATUS_OK;
@@ -66,7 +66,7 @@ static int read_normalizer(const json_t *value, struct tokenizer_rules *rules) {
     return status;
 }
 
-/* How the first of the tokens loses its space. The other steps say what tokens of bytes and marks of spaces are. */
+/* Reads how the first token loses its space. The other steps define tokens of bytes and marks of spaces. */
 static int read_character_decoder(const json_t *value, bool *is_fused, struct tokenizer_rules *rules) {
     const char *type = settings_type(value), *content = json_string_value(json_object_get(value, "content"));
     if (!strcmp(type, "ByteFallback"))
@@ -108,7 +108,7 @@ static int read_decoder(const json_t *value, struct tokenizer_rules *rules) {
     return status;
 }
 
-/* The ids of one of the tokens of a template: {"SpecialToken": {"id": NAME}}, whose name `special_tokens` explains. */
+/* Adds the ids of one token of a template: {"SpecialToken": {"id": NAME}}, whose name `special_tokens` defines. */
 static int add_template_token(const json_t *processor, const json_t *piece, struct token_buffer *ids) {
     const char *name = json_string_value(json_object_get(json_object_get(piece, "SpecialToken"), "id"));
     const json_t *token = name ? json_object_get(json_object_get(processor, "special_tokens"), name) : NULL;
@@ -126,7 +126,7 @@ static int add_template_token(const json_t *processor, const json_t *piece, stru
     return status;
 }
 
-/* What stands around the text, Sequence A, in the template of a single one. */
+/* Reads the tokens around the text, Sequence A, in the template for a single text. */
 static int read_template(const json_t *value, struct tokenizer_rules *rules) {
     const json_t *single = json_object_get(value, "single");
     bool has_text = false;
@@ -145,7 +145,7 @@ static int read_template(const json_t *value, struct tokenizer_rules *rules) {
     return status || has_text ? status : settings_refuse("post_processor", "TemplateProcessing without a text");
 }
 
-/* ByteLevel moves offsets alone. */
+/* ByteLevel only moves offsets. */
 static int read_post_processor(const json_t *value, struct tokenizer_rules *rules) {
     const json_t *steps = json_object_get(value, "processors");
     int status = STATUS_OK;

@@ -1,4 +1,4 @@
-/* What a pre_tokenizer asks for: a pattern that has a scanner, or steps one behind the other. */
+/* Reads a pre_tokenizer: a pattern with a scanner, or a sequence of steps. */
 #include "read-internal.h"
 
 #include "text-internal.h"
@@ -8,14 +8,14 @@
 
 enum { MOST_STEPS = 32 };
 
-/* The patterns as they are written, GPT-2's in two ways; scan-internal.h is what they mean. */
-#define BYTE_LEVEL_WORDS           " ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define CONTRACTION                "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define LEAD                       "[^\\r\\n\\p{L}\\p{N}]?"
-#define SYMBOLS_AND_SPACES(behind) "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n" behind "]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3_WORDS(max)          CONTRACTION "|" LEAD "\\p{L}+|\\p{N}" max SYMBOLS_AND_SPACES("")
-#define UPPER                      "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER                      "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+/* The patterns as files spell them, GPT-2's in two ways; scan-internal.h gives their meaning. */
+#define BYTE_LEVEL_WORDS         " ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define CONTRACTION              "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define LEAD                     "[^\\r\\n\\p{L}\\p{N}]?"
+#define SYMBOLS_AND_SPACES(more) "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n" more "]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3_WORDS(max)        CONTRACTION "|" LEAD "\\p{L}+|\\p{N}" max SYMBOLS_AND_SPACES("")
+#define UPPER                    "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER                    "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define CASED_WORDS(contraction, max)                                                                                  \
     LEAD UPPER "*" LOWER "+" contraction "|" LEAD UPPER "+" LOWER "*" contraction "|\\p{N}" max SYMBOLS_AND_SPACES("/")
 static const struct {
@@ -30,7 +30,7 @@ static const struct {
     {WORDS_TEKKEN, CASED_WORDS("", "")},
 };
 
-/* The next step, zeroed. */
+/* Adds a zeroed step. */
 static int add_step(struct tokenizer_rules *rules, struct split_step **step) {
     if (rules->step_count == MOST_STEPS)
         return status_fail(STATUS_UNSUPPORTED, "pre_tokenizer has more than %d steps", MOST_STEPS);
@@ -43,7 +43,7 @@ static int add_step(struct tokenizer_rules *rules, struct split_step **step) {
     return STATUS_OK;
 }
 
-/* The last step of byte-level BPE: with GPT-2's pattern, or without any. */
+/* Reads the last step of byte-level BPE: with GPT-2's pattern, or without any. */
 static int read_byte_level(const json_t *value, bool is_alone, struct tokenizer_rules *rules) {
     struct split_step *step = NULL;
     bool use_regex, has_prefix = false;
@@ -54,7 +54,7 @@ static int read_byte_level(const json_t *value, bool is_alone, struct tokenizer_
         status = settings_bool(value, "add_prefix_space", true, &has_prefix);
     rules->prefix = has_prefix ? PREFIX_SECTIONS : PREFIX_NEVER;
     if (!status && has_prefix && !is_alone)
-        status = settings_refuse("pre_tokenizer.add_prefix_space", "true behind another step");
+        status = settings_refuse("pre_tokenizer.add_prefix_space", "true after another step");
     if (!status && use_regex)
         status = add_step(rules, &step); /* zeroed it is GPT-2's */
     return status;
@@ -88,7 +88,7 @@ static int read_behavior(const json_t *value, struct split_step *step) {
     return settings_bool(value, "invert", false, &step->is_inverted);
 }
 
-/* Whether a scanner gives the pieces: each match by itself, nothing lying between. */
+/* True when a scanner gives the pieces: each match separately, with nothing between matches. */
 static bool find_scanner(const char *text, struct split_step *step) {
     if (step->behavior != SPLIT_ISOLATED && !(step->behavior == SPLIT_REMOVED && step->is_inverted))
         return false;
@@ -134,7 +134,7 @@ static int read_step(const json_t *value, bool is_alone, bool is_last, struct to
     return settings_refuse("pre_tokenizer", settings_type(value));
 }
 
-/* Steps that one scanner does at once are its pattern. */
+/* Replaces steps that one scanner can do by its pattern. */
 static void choose_pattern(struct tokenizer_rules *rules) {
     const struct split_step *steps = rules->steps;
     size_t count = rules->step_count;
@@ -174,7 +174,7 @@ int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix) {
 static int read_metaspace(const json_t *value, struct tokenizer_rules *rules) {
     bool is_split;
     if (rules->prefix)
-        return settings_refuse("pre_tokenizer", "Metaspace behind Prepend");
+        return settings_refuse("pre_tokenizer", "Metaspace after Prepend");
     int status = settings_read_scheme(value, &rules->prefix);
     if (!status)
         status = settings_bool(value, "split", true, &is_split);
@@ -185,7 +185,7 @@ static int read_metaspace(const json_t *value, struct tokenizer_rules *rules) {
     return STATUS_OK;
 }
 
-/* Splitting where spaces stand, when marks have taken their places already. */
+/* True for a split at spaces after marks have replaced all spaces. */
 static bool finds_nothing(const json_t *value) {
     const char *string = json_string_value(json_object_get(json_object_get(value, "pattern"), "String"));
     return !strcmp(settings_type(value), "Split") && string && !strcmp(string, " ") &&

@@ -1,5 +1,5 @@
-/* A text into words by several steps, as the pre-tokenizers of a Sequence split it: each step splits the pieces that
- * the one before has left. */
+/* Splits a text into words by several steps, like the pre-tokenizers of a Sequence: each step splits the pieces of the
+ * previous one. */
 #include "text-internal.h"
 
 #include "scan-internal.h"
@@ -15,7 +15,7 @@ void split_steps_free(struct split_step *steps, size_t count) {
     free(steps);
 }
 
-/* One text while it is split. */
+/* A text while it is being split. */
 struct splitting {
     const struct tokenizer_rules *rules;
     struct regex_scratch *scratch;
@@ -25,9 +25,9 @@ struct splitting {
 
 static int split_from(const struct splitting *splitting, size_t step, const unsigned char *bytes, size_t length);
 
-/* What a step has found and not yet handed on: a piece that the pattern matched, or what lies between two of them. */
+/* A piece that a step has found and not yet passed on: a match, or the text between two matches. */
 struct held {
-    const unsigned char *bytes; /* of the step's text */
+    const unsigned char *bytes; /* in the step's text */
     size_t start, end;
     bool is_there, is_match;
 };
@@ -38,7 +38,7 @@ static int hand_on(const struct splitting *splitting, size_t step, struct held *
     return is_empty ? STATUS_OK : split_from(splitting, step + 1, held->bytes + held->start, held->end - held->start);
 }
 
-/* Whether the piece belongs to the one before it. */
+/* True when the piece belongs to the previous one. */
 static bool joins(const struct held *before, bool is_match, enum split_behavior behavior) {
     if (!before->is_there)
         return false;
@@ -63,8 +63,8 @@ static int take_piece(const struct splitting *splitting, size_t step, struct hel
     return status;
 }
 
-/* The next match of a regular expression, as Oniguruma's iterator in Rust finds it: an empty one right behind the match
- * before does not count. */
+/* Finds the next match of a regular expression like Oniguruma's iterator in Rust: an empty match right after the
+ * previous match does not count. */
 static int find_regex(const struct splitting *splitting, const struct split_step *step, const unsigned char *bytes,
                       size_t length, size_t *from, bool has_before, size_t *start, size_t *end) {
     size_t before = *from;

@@ -1,13 +1,13 @@
-/* Inside the room: what a tokenizer is made of.
+/* Inside the room: the parts of a tokenizer.
  *
  *     tokenizer.c   the object: its tables, lookups, decoding
- *     read.c, merges.c, settings.c   a directory's files into one, and the checks of what they say
+ *     read.c, merges.c, settings.c   a directory's files into one, with their checks
  *     save.c        the other way
- *     added.c, added_index.c   the tokens that are found in a text before it is split into words
- *     scan-internal.h, scan.c   the pre-tokenizers that have a scanner;  split.c, regex.c   the others
- *     bpe.c         the merges inside one word;  words.c the words that need none
- *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c where a long one may be cut
- *     count.c       the distinct words of a corpus;  train.c the merges learned from them */
+ *     added.c, added_index.c   tokens that are found in a text before it is split into words
+ *     scan-internal.h, scan.c   pre-tokenizers with a scanner;  split.c, regex.c   the others
+ *     bpe.c         the merges inside one word;  words.c words that need none
+ *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c places to cut a long text
+ *     count.c       the distinct words of a corpus;  train.c learns merges from them */
 #ifndef CAMBIUM_TEXT_TEXT_INTERNAL_H
 #define CAMBIUM_TEXT_TEXT_INTERNAL_H
 
@@ -22,8 +22,8 @@
 #include <string.h>
 
 #define END_OF_TEXT "<|endoftext|>"
-/* What stands for a space in the names of a tokenizer whose words begin as characters: U+2581. Inside the room a space
- * stands for it, in the tokens' bytes as in the text. */
+/* The mark of a space, U+2581, in the names of a tokenizer whose words begin as characters. Inside the room a space
+ * replaces it, in the tokens' bytes and in the text. */
 #define SPACE_MARK       "\xe2\x96\x81"
 #define SPACE_MARK_BYTES 3
 
@@ -31,16 +31,16 @@ enum { TEXT_MAX_VOCAB = 1 << 24 };
 
 enum token_kind {
     TOKEN_ADDED = 1 << 0,   /* listed as an added token: found in the text before it is split into words */
-    TOKEN_SPECIAL = 1 << 1, /* an added token that is only found when asked for */
+    TOKEN_SPECIAL = 1 << 1, /* an added token that is found only when requested */
     TOKEN_RAW = 1 << 2,     /* its name in the files is its text, not its bytes in GPT-2's byte alphabet */
-    /* of added tokens: */
-    TOKEN_LSTRIP = 1 << 3,      /* takes the white space before it along */
-    TOKEN_RSTRIP = 1 << 4,      /* and that behind it */
-    TOKEN_SINGLE_WORD = 1 << 5, /* no character of a word may stand beside it */
-    TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, behind those that are not */
-    TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is no token */
-    TOKEN_OUTSIDE = 1 << 9,     /* an added token that the vocabulary lacks: it is no word */
-    TOKEN_WORD = 1 << 8,        /* a word of the same bytes becomes this token alone; words_index finds them */
+    /* For added tokens: */
+    TOKEN_LSTRIP = 1 << 3,      /* includes the white space before it */
+    TOKEN_RSTRIP = 1 << 4,      /* and the white space after it */
+    TOKEN_SINGLE_WORD = 1 << 5, /* must not be next to a character of a word */
+    TOKEN_NORMALIZED = 1 << 6,  /* searched for in the normalized text, after those that are not */
+    TOKEN_BYTE = 1 << 7,        /* <0x00> to <0xFF>: a byte of a character that is not a token */
+    TOKEN_OUTSIDE = 1 << 9,     /* an added token that is missing in the vocabulary: it is not a word */
+    TOKEN_WORD = 1 << 8,        /* a word of the same bytes becomes this token alone; words_index finds such tokens */
 };
 
 /* The keys of an added token's flags in the files. */
@@ -55,9 +55,9 @@ extern const struct added_flag added_flags[ADDED_FLAG_COUNT];
 enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
 extern const char *const token_role_names[ROLE_COUNT];
 
-/* What splits a text into words; scan-internal.h has the patterns. ByteLevel has one of its own, which is GPT-2's.
- * WORDS_STEPS: several steps, or none. WORDS_WHOLE: none, where words begin as characters; WORDS_METASPACE: there, a
- * word begins with each space. */
+/* The pattern that splits a text into words; scan-internal.h has the patterns. ByteLevel has its own, which is GPT-2's.
+ * WORDS_STEPS: several steps, or none. WORDS_WHOLE: no splitting, for words that begin as characters. WORDS_METASPACE:
+ * the same, but a word begins at each space. */
 enum word_pattern {
     WORDS_BYTE_LEVEL,
     WORDS_LLAMA3,
@@ -70,13 +70,13 @@ enum word_pattern {
     WORDS_WHOLE
 };
 
-/* Where a space is put before a text: nowhere; before its very beginning, or before each section, unless there is one;
- * or before each stretch between the tokens that are found in the text as it is. */
+/* The places at which a space is put before a text: never; before its very beginning, or before each section, unless
+ * there is one; or before each stretch between the tokens that are found in the unnormalized text. */
 enum prefix_space { PREFIX_NEVER, PREFIX_FIRST, PREFIX_SECTIONS, PREFIX_ALWAYS };
-/* The bytes that a decoded text loses at its beginning: nothing, a space, or all marks of spaces in its first token. */
+/* The bytes removed from the beginning of a decoded text: none, a space, or all marks of spaces in its first token. */
 enum stripped_space { STRIP_NOTHING, STRIP_SPACE, STRIP_FIRST_TOKEN };
 
-/* One step of a pre-tokenizer: what it finds, and what becomes of that and of what lies between. */
+/* One step of a pre-tokenizer: what it finds, and what happens to matches and to the text between them. */
 enum split_kind { SPLIT_PATTERN, SPLIT_REGEX, SPLIT_STRING, SPLIT_DIGITS };
 enum split_behavior {
     SPLIT_ISOLATED,
@@ -88,33 +88,33 @@ enum split_behavior {
 struct split_step {
     enum split_kind kind;
     enum split_behavior behavior;
-    bool is_inverted;          /* what is found counts as what lies between, and the other way round */
+    bool is_inverted;          /* matches and the text between them exchange their roles */
     enum word_pattern pattern; /* SPLIT_PATTERN: its words are the pieces */
     struct text_regex *regex;  /* SPLIT_REGEX */
     char *string;              /* SPLIT_STRING */
 };
 void split_steps_free(struct split_step *steps, size_t count);
 
-/* How a text becomes ids, beside the tokens and the merges. Zeroed it is GPT-2's way. */
+/* How a text becomes ids, besides the tokens and the merges. A zeroed struct gives GPT-2's way. */
 struct tokenizer_rules {
     enum word_pattern pattern;
-    struct split_step *steps; /* of WORDS_STEPS */
+    struct split_step *steps; /* for WORDS_STEPS */
     size_t step_count;
     bool has_nfc; /* texts are normalized */
     enum prefix_space prefix;
     enum stripped_space stripped;
-    bool is_by_characters; /* words begin as characters, not as bytes */
-    bool has_early_mark; /* of these: the mark is a space already where added tokens are searched for the second time */
-    bool has_byte_fallback;  /* a character that is no token becomes its bytes' tokens */
-    bool shows_byte_names;   /* the decoder knows no bytes: <0x41> stays as it is */
-    bool has_unk, fuses_unk; /* else it becomes the token unk, several in a row only one of them */
+    bool is_by_characters;   /* words begin as characters, not as bytes */
+    bool has_early_mark;     /* for these: the mark is already a space in the second search for added tokens */
+    bool has_byte_fallback;  /* a character that is not a token becomes the tokens of its bytes */
+    bool shows_byte_names;   /* the decoder leaves <0x41> as it is */
+    bool has_unk, fuses_unk; /* else it becomes the token unk; fuses_unk: several in a row give only one */
     int32_t unk;
-    bool ignore_merges;             /* a word that is a token is that token */
-    struct token_buffer begin, end; /* what the post-processor puts around a text */
+    bool ignore_merges;             /* a word that is a token is always that token */
+    struct token_buffer begin, end; /* the tokens that the post-processor puts around a text */
 };
 void tokenizer_rules_free(struct tokenizer_rules *rules);
 
-/* The parts of a tokenizer.json that are kept as they are written. */
+/* The parts of a tokenizer.json that are kept unchanged. */
 enum json_part { JSON_NORMALIZER, JSON_PRE_TOKENIZER, JSON_DECODER, JSON_PART_COUNT };
 extern const char *const json_part_names[JSON_PART_COUNT];
 
@@ -122,27 +122,27 @@ struct merge {
     int32_t left, right, result;
 };
 
-/* A pair of ids and what it merges to. `value` is rank << 32 | id: the smaller value is the earlier merge. */
+/* A pair of ids and its merge. `value` is rank << 32 | id: the smaller value is the earlier merge. */
 struct merge_entry {
     uint64_t pair; /* left << 32 | right */
     uint64_t value;
 };
 #define MERGE_NONE UINT64_MAX
-/* Most pairs do not merge. A bit for each hash, this much longer than what finds an entry, says so of nearly all of
- * them, and fits in the processor's caches where the entries do not. */
+/* Most pairs do not merge. A bit table with this many more bits of hash excludes nearly all of them, and fits the
+ * processor's caches when the entries do not. */
 enum { SIEVE_BITS = 3 };
 
 /* An added token as it is searched for. */
 struct added_token {
     size_t start, length; /* in added_tokens.text */
     int32_t id;
-    uint32_t prefix; /* 1 + the place in the list of the longest other token that this one begins with; 0: none */
+    uint32_t prefix; /* 1 + the index of the longest other token that this one begins with; 0: none */
 };
-/* A node of the automaton of their names, read from the end; the first is the root, of no bytes. */
+/* A node of the automaton of their names, read from the end. The first node is the root, for no bytes. */
 struct added_node {
     uint32_t first;   /* of its children; they end where those of the next node begin */
-    uint32_t shorter; /* the node of the most of its bytes that are another node's, without those nearest the end */
-    uint32_t token;   /* 1 + the place in the list of the longest token that begins here; 0: none */
+    uint32_t shorter; /* the node for the longest part of its bytes, without those nearest the end, that has a node */
+    uint32_t token;   /* 1 + the index of the longest token that begins here; 0: none */
     unsigned char byte;
 };
 struct added_tokens {
@@ -156,13 +156,14 @@ struct added_tokens {
 
 struct tokenizer {
     int32_t size;
-    unsigned char *bytes;  /* of all tokens, one after the other */
-    uint32_t *starts;      /* size + 1 offsets into bytes */
-    uint16_t *kinds;       /* enum token_kind */
-    int32_t byte_ids[256]; /* of the single bytes; by characters, of ASCII and of the bytes that stand for no token: */
+    unsigned char *bytes; /* of all tokens, one after the other */
+    uint32_t *starts;     /* size + 1 offsets into bytes */
+    uint16_t *kinds;      /* enum token_kind */
+    int32_t
+        byte_ids[256]; /* of the single bytes; by characters, of ASCII and of the bytes that are not part of a token: */
     int32_t fallback_ids[256];
-    uint8_t (*joins)[256]; /* by characters: whether any merge joins a token that ends with this byte and one that
-                              begins with that; words are what is left apart elsewhere */
+    uint8_t (*joins)[256]; /* by characters: whether any merge joins a token that ends with the first byte and one that
+                              ⏎ begins with the second; text is cut into words where none does */
     bool has_lost_bytes;   /* some byte_ids, or fallback_ids, are -1 */
 
     struct merge *merges; /* in the order of their ranks */
@@ -174,31 +175,32 @@ struct tokenizer {
 
     int32_t *by_bytes; /* open addressing by the bytes of the tokens that are not raw; -1 is empty */
     unsigned by_bytes_bits;
-    struct word_bucket *words; /* open addressing by the keys of those that are words */
+    struct word_bucket *words; /* open addressing by the keys of tokens that are words */
     unsigned word_bits;
 
-    struct added_tokens added[2]; /* those that are searched for in the text as it is, and in the normalized text */
+    struct added_tokens added[2]; /* searched for in the unnormalized text, and in the normalized text */
 
     int32_t roles[ROLE_COUNT];
     struct tokenizer_rules rules;
-    char *json_parts[JSON_PART_COUNT]; /* of the file that it was read from; NULL: as they are for a trained one */
+    char *json_parts[JSON_PART_COUNT]; /* from its file; NULL: as a trained tokenizer has them */
 };
 
-/* A token as it is handed to tokenizer_new. */
+/* A token for tokenizer_new. */
 struct token_source {
     const char *bytes; /* NULL: no token has this id */
     size_t length;
     uint16_t kind;       /* enum token_kind */
-    const char *content; /* of an added token: what is found in a text; NULL: its bytes */
+    const char *content; /* for an added token: the text to find; NULL: its bytes */
     size_t content_length;
 };
 
-/* A tokenizer of these tokens, their bytes copied; tokenizer_set_merges completes it. The tokens that are not raw must
- * be distinct, and must hold each single byte: STATUS_INVALID where one is missing. Takes over what `rules` holds,
- * which are zeroed then, unless it fails. */
+/* Makes a tokenizer from tokens, whose bytes are copied; tokenizer_set_merges completes it. The tokens that are not raw
+ * must be distinct, and must include each single byte, or STATUS_INVALID is returned. Takes over the contents of
+ * `rules`, which is then zeroed, unless it fails. STATUS_MEMORY. */
 int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokenizer_rules *rules,
                   struct tokenizer **tokenizer);
-/* Takes over `merges`, an array from malloc, also on failure; the ids must be of the vocabulary, the results right. */
+/* Takes over `merges`, an array from malloc, even on failure. Its ids must be in the vocabulary, and its results
+ * correct. STATUS_MEMORY. */
 int tokenizer_set_merges(struct tokenizer *tokenizer, struct merge *merges, size_t count);
 
 static inline uint64_t text_hash_pair(uint64_t pair, unsigned bits) {
@@ -206,7 +208,7 @@ static inline uint64_t text_hash_pair(uint64_t pair, unsigned bits) {
     return (h ^ h >> 32) * 0xd6e8feb86659fd93u >> (64 - bits);
 }
 
-/* The value of a merge's entry, MERGE_NONE where the pair does not merge. */
+/* Returns the value of a pair's merge; MERGE_NONE when it does not merge. */
 static inline uint64_t tokenizer_merge_of(const struct tokenizer *tokenizer, uint32_t left, uint32_t right) {
     uint64_t pair = (uint64_t)left << 32 | right;
     size_t mask = ((size_t)1 << tokenizer->entry_bits) - 1,
@@ -221,10 +223,10 @@ static inline uint64_t tokenizer_merge_of(const struct tokenizer *tokenizer, uin
     }
 }
 
-/* The id of the token of the byte alphabet with these bytes; -1 when there is none. */
+/* Returns the id of the token of the byte alphabet with these bytes; -1 when there is none. */
 int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *bytes, size_t length);
 
-/* A word of up to WORD_KEY_BYTES bytes as two machine words: its bytes, zeros, and its length in the highest byte. */
+/* A word of up to WORD_KEY_BYTES bytes as two machine words: its bytes, zeros, and the length in the highest byte. */
 enum { WORD_KEY_BYTES = 15 };
 struct word_key {
     uint64_t low, high;
@@ -254,14 +256,14 @@ static inline uint64_t word_key_hash(struct word_key key) {
     uint64_t hash = (key.low ^ key.high * 0xd6e8feb86659fd93u) * 0x9e3779b97f4a7c15u;
     return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
 }
-/* Words that are tokens, and begin their search here: one line of the processor's cache. */
+/* Words that are tokens and whose search begins here: one line of the processor's cache. */
 enum { WORD_BUCKET = 3 };
 struct word_bucket {
     struct word_key keys[WORD_BUCKET];
     int32_t ids[WORD_BUCKET];
     uint32_t count;
 };
-/* The token that a word becomes alone; -1: merges decide. */
+/* Returns the token that a word becomes alone; -1: merges decide. */
 static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_key key, uint64_t hash) {
     size_t mask = ((size_t)1 << tokenizer->word_bits) - 1;
     for (size_t i = hash >> (64 - tokenizer->word_bits);; i = (i + 1) & mask) {
@@ -274,31 +276,33 @@ static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_
     }
 }
 
-/* Finds the tokens that are words: all of them where merges are ignored, else those that their own merges make. */
+/* Finds the tokens that are words: all of them when merges are ignored, else those that their own merges make.
+ * STATUS_MEMORY. */
 int words_index(struct tokenizer *tokenizer);
 
 uint64_t text_hash_bytes(const void *bytes, size_t length);
 
 /* ---- added tokens: added.c, added_index.c ---- */
 
-/* Lists the added tokens of a tokenizer whose tokens and rules are known. */
+/* Lists the added tokens of a tokenizer with known tokens and rules. STATUS_MEMORY. */
 int added_tokens_index(struct tokenizer *tokenizer, const struct token_source *tokens);
-/* Appends what the normalizer makes of a token's content: what is found in the normalized text. */
+/* Appends the normalized form of a token's content, which is searched for in the normalized text. STATUS_MEMORY. */
 int added_token_normalize(const struct tokenizer_rules *rules, struct nfc_scratch *nfc, const char *content,
                           size_t length, struct strbuf *out);
 void added_tokens_free(struct added_tokens *added);
-/* The token of this id, which is of the list. */
+/* Returns the list's entry for this id, which is in the list. */
 const struct added_token *added_tokens_item(const struct added_tokens *added, int32_t id);
-/* Whether any of them can be found in a text. */
+/* True when any of them can be found in a text. */
 bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
 
-/* Makes the automaton of a list whose items and text are there. */
+/* Builds the automaton of a list with items and text. STATUS_MEMORY. */
 int added_tokens_build(struct added_tokens *added);
-/* Calls on_token, until it fails, for each place of a text where a token begins, the last place first, with the longest
- * token there (its place in the list). Adds the automaton's steps, at most two for each byte, to *steps. */
+/* Calls on_token, until it fails, for each place of a text at which a token begins, from the last place to the first,
+ * with the index of the longest token there, until it fails. Adds the automaton's steps, at most two per byte, to
+ * *steps. */
 int added_tokens_each(const struct added_tokens *added, const unsigned char *bytes, size_t length,
                       int (*on_token)(void *context, size_t at, uint32_t token), void *context, uint64_t *steps);
-/* The same places in a list, the last first; it starts zeroed, and ends with added_hits_free. */
+/* The same places as a list, the last first. It starts zeroed, and ends with added_hits_free. STATUS_MEMORY. */
 struct added_hit {
     uint32_t at, token;
 };
@@ -311,13 +315,13 @@ int added_tokens_hits(const struct added_tokens *added, const unsigned char *byt
                       struct added_hits *hits);
 void added_hits_free(struct added_hits *hits);
 
-/* A text in parts while it is searched; zeroed: it has none. */
+/* A text in parts during a search. Zeroed: it has no parts. */
 struct added_place {
     const struct tokenizer_parts *parts;
-    size_t first, last; /* of the text; where it was normalized, its bytes and those of the text differ in number */
+    size_t first, last; /* in the text; after normalization, the numbers of bytes differ */
     bool is_normalized;
     size_t plain;      /* the first part without special tokens that ends after the places searched so far */
-    uint8_t *controls; /* [added_tokens.count] by the place in the list: 0 unknown, 1 no control, 2 a control */
+    uint8_t *controls; /* [added_tokens.count] by the index in the list: 0 unknown, 1 no control, 2 a control */
 };
 /* A search for the tokens of one list, from the beginning of a text to its end. It starts zeroed for each encoder, and
  * ends with added_search_free. */
@@ -329,50 +333,53 @@ struct added_search {
     unsigned flags;
     struct added_hits hits;
     size_t from;                 /* the first place after the names of earlier tokens */
-    size_t blank_from, blank_to; /* the blanks that were last looked at after a token */
+    size_t blank_from, blank_to; /* the blanks that were last examined after a token */
     struct added_place place;
 };
 void added_search_free(struct added_search *search);
-/* Begins a search in a text; `list` is that of tokenizer.added. */
+/* Begins a search in a text; `list` is an index of tokenizer.added. STATUS_MEMORY. */
 int added_search_begin(struct added_search *search, const struct tokenizer *tokenizer, size_t list,
                        const unsigned char *bytes, size_t length, unsigned flags);
-/* The next token. [start, stop) is what it takes away: with the blanks before it, from `taken` on, where the match
- * before stopped, and those after it. False: there is no more. */
+/* Finds the next token. It removes [start, stop): the token, the blanks before it from `taken` (the end of the match
+ * before) on, and the blanks after it. Returns false when there is no more. */
 struct added_match {
     size_t start, stop;
     int32_t id;
 };
 bool added_search_next(struct added_search *search, size_t taken, struct added_match *match);
 
-/* Marks in forbidden[0 .. count - 1] the places from `from` on where a cut could hide an added token of any text, or
- * show one that the whole text hides. */
+/* Marks in forbidden[0 .. count - 1] the places from `from` on at which a cut could hide an added token, or reveal one
+ * that the whole text hides. STATUS_MEMORY. */
 int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned char *bytes, size_t length, size_t from,
                            size_t count, bool *forbidden);
-/* The first place of a text where a special token begins, and the bytes of the longest of those there; SIZE_MAX where
- * there is none. */
+/* Returns the first place at which a special token begins, and the length of the longest one there; SIZE_MAX when there
+ * is none. */
 size_t added_tokens_first_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes);
 
 /* ---- steps: split.c, regex.c ---- */
 
-/* Compiles a pattern. STATUS_UNSUPPORTED or STATUS_INVALID, with the pattern, where PCRE2 cannot stand for it. */
+/* Compiles a pattern. STATUS_UNSUPPORTED or STATUS_INVALID, with the pattern, when PCRE2 cannot represent it;
+ * STATUS_MEMORY. */
 int text_regex_open(const char *pattern, struct text_regex **regex);
 /* NULL is allowed. */
 void text_regex_close(struct text_regex *regex);
-/* Memory for matches. */
+/* Memory for matches. STATUS_MEMORY. */
 struct regex_scratch;
 int regex_scratch_new(struct regex_scratch **scratch);
 /* NULL is allowed. */
 void regex_scratch_free(struct regex_scratch *scratch);
-/* Begins a text of `length` bytes, which `patterns` patterns split one after the other: all matches in it may take
- * REGEX_STEPS, and REGEX_STEPS_OF_BYTE for each byte and pattern. Before the first text the steps have no bound. */
+/* Begins a text of `length` bytes that `patterns` patterns split one after the other. All matches in it may take
+ * REGEX_STEPS, plus REGEX_STEPS_OF_BYTE per byte and pattern. Before the first text the steps are unlimited. */
 enum { REGEX_STEPS = 1 << 24, REGEX_STEPS_OF_BYTE = 500 };
 void regex_scratch_begin(struct regex_scratch *scratch, size_t length, size_t patterns);
-/* The steps since then. */
+/* Returns the steps since then. */
 uint64_t regex_scratch_steps(const struct regex_scratch *scratch);
-/* The first match from `from` on in a text that is UTF-8; STATUS_NOT_FOUND without a text: there is none. */
+/* Finds the first match from `from` on in a UTF-8 text. STATUS_NOT_FOUND, without a message, when there is none;
+ * STATUS_UNSUPPORTED when a limit is exceeded. */
 int text_regex_find(const struct text_regex *regex, struct regex_scratch *scratch, const unsigned char *text,
                     size_t length, size_t from, size_t *start, size_t *end);
-/* Calls on_word for each word of a text that is UTF-8 by the rules' steps, until it fails. */
+/* Splits a UTF-8 text by the rules' steps, and calls on_word for each word until it fails. Returns its status, or the
+ * errors of text_regex_find. */
 int split_text(const struct tokenizer_rules *rules, struct regex_scratch *scratch, const unsigned char *bytes,
                size_t length, int (*on_word)(void *context, const unsigned char *word, size_t length), void *context);
 
@@ -382,31 +389,31 @@ struct bpe_scratch {
     size_t bytes;
 };
 void bpe_scratch_free(struct bpe_scratch *scratch);
-/* Writes the ids of one word to `ids`, which holds `length` of them, and their number to *count. `length` is at least 1
- * and below 2^31. */
+/* Writes the ids of one word to `ids`, which has room for `length` ids, and their number to *count. `length` is at
+ * least 1 and below 2^31. STATUS_MEMORY. */
 int bpe_encode_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                     size_t length, int32_t *ids, size_t *count);
-/* The same without looking whether the word is a token with TOKEN_WORD. */
+/* The same without checking whether the word is a token with TOKEN_WORD. */
 int bpe_merge_word(const struct tokenizer *tokenizer, struct bpe_scratch *scratch, const unsigned char *word,
                    size_t length, int32_t *ids, size_t *count);
 
-/* Appends a text with spaces for its marks of spaces, and the other way round. */
+/* Append a text with its marks of spaces replaced by spaces, and the reverse. */
 void space_marks_add(const unsigned char *bytes, size_t length, struct strbuf *out);
 void space_marks_write(const unsigned char *bytes, size_t length, struct strbuf *out);
-/* The byte of a name <0x00> to <0xFF>; -1: it is none. */
+/* Returns the byte of a name <0x00> to <0xFF>; -1 for other names. */
 int token_name_byte(const char *name);
-/* Appends the bytes that a name in the files stands for, in the alphabet or with marks of spaces; false where it is
- * written in neither, which leaves some of them. */
+/* Appends the bytes that a name in the files stands for, in the alphabet or with marks of spaces. Returns false when it
+ * is written in neither; some bytes may then have been appended. */
 bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out);
 
 /* GPT-2's alphabet: each byte as a printable character, and its order in the vocabulary. */
 /* The character of a byte. */
 uint32_t byte_alphabet_character(unsigned char byte);
-/* The byte of a character; -1 where it is not of the alphabet. */
+/* Returns the byte of a character; -1 when it is not in the alphabet. */
 int byte_alphabet_byte(uint32_t character);
-/* The byte with id `rank` in the vocabularies of GPT-2 and of ours. */
+/* Returns the byte with id `rank` in GPT-2's vocabulary and in ours. */
 unsigned char byte_alphabet_ranked(int rank);
-/* Appends the bytes of a name written in the alphabet; false, with nothing appended, when it is not. */
+/* Appends the bytes of a name written in the alphabet; returns false, and appends nothing, for other names. */
 bool byte_alphabet_decode(const char *name, size_t length, struct strbuf *out);
 void byte_alphabet_encode(const unsigned char *bytes, size_t length, struct strbuf *out);
 
@@ -426,8 +433,8 @@ struct word_count {
     int64_t count;
 };
 void word_counts_free(struct word_counts *counts);
-/* Counts the words of the files with `threads` threads. The order of the words depends on the threads; the words and
- * their counts do not. */
+/* Counts the words of the files with `threads` threads. Only the order of the words depends on the threads. STATUS_IO,
+ * STATUS_INVALID, STATUS_MEMORY. */
 int word_counts_of_files(const char *const *paths, size_t path_count, int threads, struct word_counts *counts);
 
 #endif

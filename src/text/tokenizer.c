@@ -22,7 +22,7 @@ uint64_t text_hash_bytes(const void *bytes, size_t length) {
     return h * 0x9e3779b97f4a7c15u;
 }
 
-/* Bits of a table of which at most three quarters are taken. */
+/* Returns the bits of a table that is at most three quarters full. */
 static unsigned table_bits(size_t entries) {
     unsigned bits = 4;
     while ((size_t)3 << bits < 4 * entries)
@@ -77,7 +77,7 @@ static int copy_tokens(struct tokenizer *t, const struct token_source *tokens) {
     }
     if (total >= UINT32_MAX)
         return status_fail(STATUS_INVALID, "the tokens have %zu bytes in all, more than 4 GiB", total);
-    t->bytes = calloc(total + WORD_KEY_BYTES + 1, 1); /* as many are read of any of them */
+    t->bytes = calloc(total + WORD_KEY_BYTES + 1, 1); /* any key may be read with its full length */
     t->starts = malloc(((size_t)t->size + 1) * sizeof *t->starts);
     t->kinds = calloc((size_t)t->size, sizeof *t->kinds);
     if (!t->bytes || !t->starts || !t->kinds)
@@ -93,8 +93,8 @@ static int copy_tokens(struct tokenizer *t, const struct token_source *tokens) {
     return STATUS_OK;
 }
 
-/* The token of each byte; where there is none, unk_token is what stands for it, or without one nothing, as `tokenizers`
- * does it: SmolLM2 has no token for some control characters. */
+/* Sets the token of each byte. A byte without one becomes unk, or without unk nothing, as in `tokenizers`: SmolLM2 has
+ * no token for some control characters. */
 static int index_bytes(struct tokenizer *t) {
     for (int byte = 0; byte < 256; byte++) {
         unsigned char one = (unsigned char)byte;
@@ -109,7 +109,7 @@ static int index_bytes(struct tokenizer *t) {
     return STATUS_OK;
 }
 
-/* The byte of a token with TOKEN_BYTE, which stands for it or for its name. */
+/* Returns the byte of a token with TOKEN_BYTE, which stands for the byte or for its name. */
 static unsigned char byte_of_token(const struct tokenizer *t, int32_t id) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(t, id, &length);
@@ -118,7 +118,7 @@ static unsigned char byte_of_token(const struct tokenizer *t, int32_t id) {
     return length == 1 ? *bytes : (unsigned char)token_name_byte(name);
 }
 
-/* The tokens of ASCII characters, and those of the bytes. */
+/* Sets the tokens of ASCII characters, and those of bytes. */
 static int index_characters(struct tokenizer *t) {
     memset(t->byte_ids, 0xff, sizeof t->byte_ids);
     memset(t->fallback_ids, 0xff, sizeof t->fallback_ids);
@@ -183,7 +183,7 @@ int tokenizer_new(const struct token_source *tokens, int32_t size, struct tokeni
     if (!status)
         status = added_tokens_index(t, tokens);
     if (status) {
-        t->rules = (struct tokenizer_rules){0}; /* still the caller's */
+        t->rules = (struct tokenizer_rules){0}; /* they still belong to the caller */
         tokenizer_close(t);
         return status;
     }
@@ -288,7 +288,7 @@ static void add_without_marks(const struct tokenizer *tokenizer, int32_t id, str
     strbuf_add(out, at, (size_t)(end - at));
 }
 
-/* Appends the first token of a text without what the decoder takes away: a space, or all marks of spaces. */
+/* Appends the first token of a text without what the decoder removes: a space, or all marks of spaces. */
 static void add_first(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);

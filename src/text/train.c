@@ -1,14 +1,14 @@
 /* Learning the merges: Sennrich et al., "Neural machine translation of rare words with subword units", 2016, as the
- * BpeTrainer of Hugging Face `tokenizers` does it, without a recount.
+ * BpeTrainer of Hugging Face `tokenizers` does it, without recounting.
  *
- * All distinct words lie one after the other in one array of symbols, with NO_SYMBOL before, between and after them.
- * A symbol's token stands in its first place and in its last (a boundary tag: the neighbour to the left is found from
- * the place before); places between are NO_PLACE. Each pair of tokens has its count and the places where it begins. A
- * merge visits those places alone, passing over the ones that an earlier merge has changed. Its token is new, so the
- * pairs that it makes are new too, and get their places from this one visit.
+ * All distinct words lie in one array of symbols, with NO_SYMBOL before, between and after them. A symbol's token is
+ * stored at its first place and at its last one (a boundary tag: the left neighbour is found from the place before).
+ * Places between them are NO_PLACE. Each pair of tokens has its count and the places where it begins. A merge visits
+ * only those places, and skips those that an earlier merge has changed. Its token is new, so the pairs that it makes
+ * are new too, and get their places from this single visit.
  *
- * A heap holds pairs by the count that they had when they were pushed; counts only fall, so a pair that comes up with
- * an outdated count is pushed again with the true one. */
+ * A heap holds pairs by their count at the time of insertion. Counts only fall, so a pair that comes up with an
+ * outdated count is inserted again with the true one. */
 #include "text-internal.h"
 
 #include <stdlib.h>
@@ -29,8 +29,8 @@ struct heap_entry {
     size_t pair;
 };
 
-/* One neighbour's part in a merge (a, b) -> z: with `token` on the left x, the pairs (x, a) and (x, z); with it on the
- * right y, (b, y) and (z, y). */
+/* One neighbour's part in a merge (a, b) -> z. With `token` x on the left, it concerns the pairs (x, a) and (x, z);
+ * with y on the right, (b, y) and (z, y). */
 struct side {
     int64_t lost, gained; /* of the old pair, of the new one */
     size_t places;        /* of the new pair */
@@ -42,7 +42,7 @@ struct visit {
     uint32_t token, place;
 };
 
-/* A growing array of visits, and the tokens among them in the order of their first visit. */
+/* A growing array of visits, and the tokens in them in the order of their first visit. */
 struct visits {
     struct visit *items;
     size_t count, capacity;
@@ -53,7 +53,7 @@ struct visits {
 
 struct trainer {
     uint32_t *symbols;
-    uint32_t *word_of; /* by place: index into counts->words */
+    uint32_t *word_of; /* by place: index of counts->words */
     size_t symbol_count;
     const struct word_counts *counts;
 
@@ -87,7 +87,7 @@ static uint32_t token_length(const struct trainer *t, uint32_t token) {
     return (uint32_t)(t->starts[token + 1] - t->starts[token]);
 }
 
-/* Whether `a` comes up before `b`: the larger count, of equals the smaller ids. */
+/* True when `a` comes before `b`: the larger count, among equals the smaller ids. */
 static bool is_before(const struct heap_entry *a, const struct heap_entry *b) {
     return a->count != b->count ? a->count > b->count : a->key < b->key;
 }
@@ -141,7 +141,7 @@ static int enlarge_pair_table(struct trainer *t) {
     return STATUS_OK;
 }
 
-/* The index of a pair, which is added with a count of 0 when it is new. */
+/* Returns the index of a pair, and adds a new one with a count of 0. */
 static int find_pair(struct trainer *t, uint32_t left, uint32_t right, size_t *index) {
     uint64_t key = (uint64_t)left << 32 | right;
     if ((t->pair_count + 1) * 2 > (size_t)1 << t->table_bits) {
@@ -165,7 +165,7 @@ static int find_pair(struct trainer *t, uint32_t left, uint32_t right, size_t *i
     return STATUS_OK;
 }
 
-/* The words as symbols of single bytes. */
+/* Stores the words as symbols of single bytes. */
 static int lay_out_words(struct trainer *t, const uint32_t byte_tokens[256]) {
     const struct word_counts *counts = t->counts;
     t->symbol_count = counts->byte_count + counts->word_count + 1;
@@ -192,7 +192,7 @@ static bool is_byte_pair(const struct trainer *t, size_t at) {
     return t->symbols[at] != NO_SYMBOL && t->symbols[at + 1] != NO_SYMBOL;
 }
 
-/* Counts the pairs of bytes, notes their places and pushes them. */
+/* Counts the pairs of bytes, records their places and inserts them. */
 static int count_byte_pairs(struct trainer *t) {
     size_t *firsts = calloc(1 << 16, sizeof *firsts);
     if (!firsts)
@@ -241,7 +241,7 @@ static struct side *touch(struct visits *visits, uint32_t token) {
     return side;
 }
 
-/* `count` more of the pair that a merge made with the neighbour `token`, beginning at `place`. */
+/* Adds `count` to the pair that a merge made with the neighbour `token`, beginning at `place`. */
 static int gain(struct visits *visits, uint32_t token, uint32_t place, int64_t count) {
     struct visit *items = array_grow(visits->items, &visits->capacity, visits->count + 1, sizeof *items);
     if (!items)
@@ -254,7 +254,7 @@ static int gain(struct visits *visits, uint32_t token, uint32_t place, int64_t c
     return STATUS_OK;
 }
 
-/* Merges one place of the pair (a, b) into z and notes what it changes on both sides. */
+/* Merges one place of the pair (a, b) into z and records the changes on both sides. */
 static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, uint32_t z) {
     uint32_t middle = at + token_length(t, a), last = middle + token_length(t, b) - 1;
     uint32_t x = t->symbols[at - 1], y = t->symbols[last + 1];
@@ -275,8 +275,8 @@ static int merge_place(struct trainer *t, uint32_t at, uint32_t a, uint32_t b, u
     return status;
 }
 
-/* Room for more places of the pair, after t->places. A pair that has some already, which is only so when two pairs
- * spell the same token, takes them along. */
+/* Makes room for more places of the pair, after t->places. A pair can have places already only when two pairs spell the
+ * same token; it then moves them along. */
 static int open_places(struct trainer *t, struct pair *pair, size_t more) {
     uint32_t *places =
         array_grow(t->places, &t->place_capacity, t->place_count + pair->places + more + 1, sizeof *places);
@@ -290,8 +290,8 @@ static int open_places(struct trainer *t, struct pair *pair, size_t more) {
     return STATUS_OK;
 }
 
-/* Brings the counts of one side up to date, stores the places of its new pairs and pushes them. `old` is the token of
- * the merged pair on this side, `z` the new one. */
+/* Updates the counts of one side, stores the places of its new pairs and inserts them. `old` is the token of the merged
+ * pair on this side, `z` the new one. */
 static int settle(struct trainer *t, struct visits *visits, bool is_left, uint32_t old, uint32_t z) {
     for (size_t i = 0; i < visits->touched_count; i++) {
         uint32_t token = visits->touched[i];
@@ -342,8 +342,8 @@ static int merge_everywhere(struct trainer *t, size_t pair, uint32_t z) {
     return status;
 }
 
-/* The token with the bytes of two tokens joined: a new one, or -- where two pairs spell the same -- the one that is
- * there already, as `tokenizers` does. */
+/* Returns the token with the joined bytes of two tokens: a new one, or, as in `tokenizers`, the existing one when two
+ * pairs spell the same. */
 static int join_tokens(struct trainer *t, uint32_t a, uint32_t b, uint32_t *joined) {
     size_t length = token_length(t, a) + (size_t)token_length(t, b), start = t->bytes.length;
     int status = strbuf_reserve(&t->bytes, length);
@@ -411,7 +411,8 @@ static void trainer_free(struct trainer *t) {
     free(t->merges);
 }
 
-/* Everything whose size is known from the vocabulary's, and the 256 tokens of single bytes, in the order of GPT-2. */
+/* Allocates everything whose size follows from the vocabulary's, and makes the 256 tokens of single bytes in GPT-2's
+ * order. */
 static int trainer_init(struct trainer *t, const struct word_counts *counts, uint32_t target,
                         uint32_t byte_tokens[256]) {
     *t = (struct trainer){.counts = counts, .target = target, .vocab = 256, .tokens_bits = 4};
@@ -439,7 +440,7 @@ static int trainer_init(struct trainer *t, const struct word_counts *counts, uin
     return strbuf_status(&t->bytes);
 }
 
-/* A tokenizer of what was learned, with <|endoftext|> after it. */
+/* Makes a tokenizer from the result, with <|endoftext|> as its last token. */
 static int trainer_finish(struct trainer *t, struct tokenizer **tokenizer) {
     struct token_source *tokens = calloc((size_t)t->vocab + 1, sizeof *tokens);
     if (!tokens)

@@ -1,16 +1,16 @@
-/* The words that are tokens. Encoding looks a word up before it merges: merging takes many steps, each with look-ups in
- * tables that a large vocabulary's do not leave in the processor's caches. But a word may only become the token of its
- * bytes where merging would end with that token, which is found here once. */
+/* The words that are tokens. Encoding looks a word up before it merges. Merging takes many steps, with lookups in
+ * tables that exceed the processor's caches for a large vocabulary. But a word may become the token of its bytes only
+ * if merging would end with that token. This file finds these words once. */
 #include "text-internal.h"
 
 #include "base/utf8.h"
 
 #include <stdlib.h>
 
-/* What makes a token of its own bytes: the merge of this rank at last, or one of these. */
+/* The last merge that makes a token of its own bytes: the merge of this rank, or one of these. */
 enum { MADE_AS_BEGINNING = -1, NOT_MADE = INT32_MAX };
 
-/* Whether a word begins as this token alone. */
+/* True when a word begins as this token alone. */
 static bool is_beginning(const struct tokenizer *tokenizer, int32_t id) {
     size_t length;
     const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
@@ -20,10 +20,10 @@ static bool is_beginning(const struct tokenizer *tokenizer, int32_t id) {
                        : tokenizer->rules.is_by_characters && utf8_length(bytes, bytes + length) == length;
 }
 
-/* Whether an earlier merge joins something across the border of two tokens while both are made of their bytes. Every
- * token is made of ones with lower ranks, so the merges of both sides come in the order of the ranks, of equal ones the
- * left first; only the last token of the left side and the first of the right side can join. They are taken apart here,
- * the later one first. */
+/* True when an earlier merge joins something across the border of two tokens while both are made of their bytes. Every
+ * token is made of tokens with lower ranks. The merges of both sides therefore come in the order of ranks, at equal
+ * ranks the left first. Only the last token of the left side and the first of the right side can join. They are taken
+ * apart here, the later one first. */
 static bool is_crossed(const struct tokenizer *tokenizer, const int32_t *made, int32_t left, int32_t right) {
     while (made[left] >= 0 || made[right] >= 0) {
         bool is_left = made[left] > made[right];
@@ -58,12 +58,12 @@ static int find_words(struct tokenizer *t) {
     return STATUS_OK;
 }
 
-/* The table of the short ones; longer words are rare, and found as any token is. */
+/* Makes the table of short words; longer words are rare, and found like any token. */
 static int index_words(struct tokenizer *t) {
     size_t count = 0;
     for (int32_t id = 0; id < t->size; id++)
         count += t->kinds[id] & TOKEN_WORD && t->starts[id + 1] - t->starts[id] <= WORD_KEY_BYTES;
-    for (t->word_bits = 1; (size_t)5 << t->word_bits < 2 * count;) /* at most five sixths are taken */
+    for (t->word_bits = 1; (size_t)5 << t->word_bits < 2 * count;) /* at most five sixths full */
         t->word_bits++;
     size_t mask = ((size_t)1 << t->word_bits) - 1;
     t->words = aligned_alloc(sizeof *t->words, (mask + 1) * sizeof *t->words);
@@ -89,7 +89,7 @@ static int index_words(struct tokenizer *t) {
 int words_index(struct tokenizer *t) {
     int status = STATUS_OK;
     if (t->rules.ignore_merges)
-        for (int32_t id = 0; id < t->size; id++) /* special ones are only found when asked for */
+        for (int32_t id = 0; id < t->size; id++) /* special tokens are found only when requested */
             t->kinds[id] |= t->kinds[id] & (TOKEN_RAW | TOKEN_BYTE | TOKEN_SPECIAL) ? 0 : TOKEN_WORD;
     else
         status = find_words(t);

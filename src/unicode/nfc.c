@@ -1,9 +1,10 @@
-/* Unicode's normal form NFC (Unicode Standard Annex 15), by libutf8proc for what may not be in it already.
+/* Unicode's normal form NFC (Unicode Standard Annex 15), by libutf8proc for text that may not be in it yet.
  *
- * Most characters are plain: they begin anew, so a text is the form of its stretches, each a plain character with
- * what follows it up to the next plain one. Only stretches of several characters are decomposed, put in canonical order
- * and composed. The order is found here: libutf8proc's own sorting takes quadratic time in a long row of marks. (It
- * also drops U+11A7 behind a syllable of Hangul; here that character is plain, so it never comes behind one.) */
+ * Most characters are plain: they start anew. A text's form is therefore that of its stretches, each a plain character
+ * with what follows it up to the next plain one. Only stretches of several characters are decomposed, put in canonical
+ * order and composed. The order is computed here, because libutf8proc's own sorting takes quadratic time in a long row
+ * of marks. (It also drops U+11A7 after a syllable of Hangul; here that character is plain, so it never follows
+ * one.) */
 #include "nfc.h"
 
 #include "base/base.h"
@@ -16,7 +17,7 @@
 
 enum { MOST_PARTS = 8 /* of one character; Unicode has up to 4 */ };
 
-/* Whether the character at `at` is plain, and its bytes. */
+/* Returns whether the character at `at` is plain, and its length. */
 static inline bool is_plain(const unsigned char *at, const unsigned char *end, size_t *bytes) {
     uint32_t point;
     *bytes = 1;
@@ -69,7 +70,7 @@ static int combining_class(int32_t point) {
     return utf8proc_get_property(point)->combining_class;
 }
 
-/* The canonical order of a row of marks: by class, equal ones as they stand. */
+/* Puts a row of marks in canonical order: by class, equal classes in their present order. */
 static int sort_marks(struct nfc_scratch *scratch, int32_t *marks, size_t count) {
     size_t starts[257] = {0};
     int32_t *sorted = array_grow(scratch->sorted, &scratch->sorted_capacity, count, sizeof *sorted);
@@ -86,8 +87,8 @@ static int sort_marks(struct nfc_scratch *scratch, int32_t *marks, size_t count)
     return STATUS_OK;
 }
 
-/* From the point `from` on: a plain character comes first, and `tokenizers` takes marks that it does not know for such.
- */
+/* Orders the points from `from` on. A plain character comes first; `tokenizers` treats marks that it does not know as
+ * plain. */
 static int order_marks(struct nfc_scratch *scratch, size_t from, size_t count) {
     int32_t *points = scratch->points;
     for (size_t i = from, first; i < count; i++) {
@@ -101,7 +102,7 @@ static int order_marks(struct nfc_scratch *scratch, size_t from, size_t count) {
     return STATUS_OK;
 }
 
-/* The canonical parts of the characters of a stretch. */
+/* Appends the canonical parts of the characters of a stretch. */
 static int decompose(struct nfc_scratch *scratch, const unsigned char *at, const unsigned char *end, size_t *count) {
     *count = 0;
     while (at < end) {
@@ -157,7 +158,7 @@ int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t l
         if (first)
             status = append_stretch(scratch, at, next, out);
         else
-            strbuf_add_char(out, (char)*at); /* the marks behind it stand alone */
+            strbuf_add_char(out, (char)*at); /* the marks after it stand alone */
         at = next;
     }
     return status ? status : strbuf_status(out);

@@ -8,16 +8,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that are known to be in the form whatever follows; all of them, or up to a character that may join the next.
- * What is no UTF-8 stays as it is. */
+/* Returns how many bytes are in normal form whatever follows: all of them, or those before a character that may join
+ * the next. Invalid UTF-8 stays unchanged. */
 size_t nfc_normal_length(const unsigned char *bytes, size_t length);
-/* Whether the form of a text is that of the part before `at` and that of the part from there on. */
+/* True when the normal form of a text is that of its parts before and after `at`. */
 bool nfc_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end);
-/* Memory for it; starts zeroed, ends with nfc_scratch_free. */
+/* Memory for normalizing. Starts zeroed. */
 struct nfc_scratch {
     int32_t *points, *sorted;
     size_t point_capacity, sorted_capacity;
 };
+/* Frees the memory. */
 void nfc_scratch_free(struct nfc_scratch *scratch);
 /* Appends the normal form. STATUS_INVALID for a character that libutf8proc refuses; STATUS_MEMORY. */
 int nfc_append(struct nfc_scratch *scratch, const unsigned char *bytes, size_t length, struct strbuf *out);

@@ -17,6 +17,7 @@ enum { UNICODE_BLOCK = 128, UNICODE_TABLE_END = 0x32400 };
 extern const uint8_t unicode_pages[UNICODE_TABLE_END / UNICODE_BLOCK];
 extern const uint8_t unicode_blocks[][UNICODE_BLOCK / 4];
 
+/* Returns the kind of a code point. */
 static inline enum unicode_kind unicode_kind_of(uint32_t point) {
     if (point >= UNICODE_TABLE_END)
         return UNICODE_OTHER;
@@ -29,14 +30,14 @@ enum unicode_trait {
     UNICODE_UPPER = 1 << 0, /* Lu, Lt, Lm, Lo or M: the first part of a word of o200k */
     UNICODE_LOWER = 1 << 1, /* Ll, Lm, Lo or M: its second part */
     UNICODE_WORD = 1 << 2,  /* \w */
-    UNICODE_PLAIN = 1 << 3, /* for NFC it begins anew: it neither changes nor joins what stands before it */
+    UNICODE_PLAIN = 1 << 3, /* for NFC it starts anew: it neither changes nor joins the text before it */
 };
 
 enum { UNICODE_TRAITS_END = 0x32400 };
 extern const uint8_t unicode_trait_pages[UNICODE_TRAITS_END / UNICODE_BLOCK];
 extern const uint64_t unicode_trait_blocks[][UNICODE_BLOCK / 16];
 
-/* A set of enum unicode_trait. Of what stands above the letters, only the variation selectors are marks. */
+/* A set of enum unicode_trait. Above the letters, only the variation selectors are marks. */
 static inline unsigned unicode_traits_of(uint32_t point) {
     if (point >= UNICODE_TRAITS_END)
         return point >= 0xe0100 && point < 0xe01f0 ? UNICODE_UPPER | UNICODE_LOWER | UNICODE_WORD : 0;
@@ -45,8 +46,8 @@ static inline unsigned unicode_traits_of(uint32_t point) {
     return block[within / 16] >> within % 16 * 4 & 15;
 }
 
-/* False for characters that repr() of Python escapes: controls, white space other than " ", formats, surrogates,
- * private and unassigned code points. */
+/* False for characters that Python's repr() escapes: controls, white space other than " ", formats, surrogates, private
+ * and unassigned code points. */
 bool unicode_is_printable(uint32_t point);
 
 #endif

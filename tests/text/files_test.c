@@ -333,7 +333,7 @@ static void settings_of_characters_are_checked(void **state) {
          "normalizer 'Prepend'"},
         {"llama2", "normalizer", "{\"type\": \"Precompiled\"}", STATUS_UNSUPPORTED, "normalizer 'Precompiled'"},
         {"llama2", "normalizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
-        {"llama2", "pre_tokenizer", METASPACE(MARK, "always"), STATUS_UNSUPPORTED, "Metaspace behind Prepend"},
+        {"llama2", "pre_tokenizer", METASPACE(MARK, "always"), STATUS_UNSUPPORTED, "Metaspace after Prepend"},
         {"llama2", "decoder", "{\"type\": \"ByteLevel\"}", STATUS_UNSUPPORTED, "decoder 'ByteLevel'"},
         {"llama2", "decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}",
          STATUS_UNSUPPORTED, "decoder 'Strip of anything but"},
