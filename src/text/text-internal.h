@@ -70,8 +70,9 @@ enum word_pattern {
     WORDS_WHOLE
 };
 
-/* The places at which a space is put before a text: never; before its very beginning, or before each section, unless
- * there is one; or before each stretch between the tokens that are found in the unnormalized text. */
+/* The rule for putting a space before a text. PREFIX_FIRST: before its very beginning, and PREFIX_SECTIONS: before each
+ * section, unless there is one. PREFIX_ALWAYS: before each stretch between the tokens found in the unnormalized text.
+ */
 enum prefix_space { PREFIX_NEVER, PREFIX_FIRST, PREFIX_SECTIONS, PREFIX_ALWAYS };
 /* The bytes removed from the beginning of a decoded text: none, a space, or all marks of spaces in its first token. */
 enum stripped_space { STRIP_NOTHING, STRIP_SPACE, STRIP_FIRST_TOKEN };
@@ -297,9 +298,8 @@ bool added_tokens_are_sought(const struct added_tokens *added, unsigned flags);
 
 /* Builds the automaton of a list with items and text. STATUS_MEMORY. */
 int added_tokens_build(struct added_tokens *added);
-/* Calls on_token, until it fails, for each place of a text at which a token begins, from the last place to the first,
- * with the index of the longest token there, until it fails. Adds the automaton's steps, at most two per byte, to
- * *steps. */
+/* Calls on_token for each place of a text at which a token begins, until it fails. The last place comes first. It gets
+ * the index of the longest token there. Adds the automaton's steps, at most two per byte, to *steps. */
 int added_tokens_each(const struct added_tokens *added, const unsigned char *bytes, size_t length,
                       int (*on_token)(void *context, size_t at, uint32_t token), void *context, uint64_t *steps);
 /* The same places as a list, the last first. It starts zeroed, and ends with added_hits_free. STATUS_MEMORY. */
