@@ -1,5 +1,5 @@
-/* Whatever allocation of this room fails, it says so and leaves nothing behind but boxes, which the next writer takes
- * away. */
+/* Whichever allocation of this room fails, the failure is reported, and only boxes remain, which the next writer
+ * removes. */
 #include "base/base.h"
 #include "base/json.h"
 #include "support/failing.h"
@@ -116,7 +116,7 @@ static int read_back(const char *path) {
     return status;
 }
 
-/* The names in the root, each with a space behind it. */
+/* Checks the names in the root, each followed by a space. */
 static void assert_names(const char *expected) {
     char **found, all[1024] = "";
     size_t count;

@@ -150,7 +150,7 @@ static void a_long_error_is_cut_between_characters(void **state) {
     }
 }
 
-/* A directory that looks like a system with so many kibibytes. */
+/* Makes a directory that looks like a system with `kibibytes` of memory. */
 static char *make_system(const char *kibibytes, const char *groups) {
     char *root = test_directory(), path[300], text[64];
     snprintf(path, sizeof path, "%s/proc/self", root);
@@ -223,7 +223,7 @@ static void the_peak_is_what_was_touched(void **state) {
     assert_true(memory_peak() >= before + BYTES / 2);
 }
 
-/* Of a file too long to be read whole: its size, its ends and what is between them here and there. */
+/* A file too long to be read whole is known by its size, its ends and samples between them. */
 static void a_digest_tells_files_apart(void **state) {
     (void)state;
     char *directory = test_directory(), path[256];

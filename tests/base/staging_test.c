@@ -1,4 +1,5 @@
-/* What is staged appears whole; what a killed writer left goes or goes on; what is not ours stays. */
+/* Staged output appears whole. The output of a killed writer is removed or completed. Anything that is not ours
+ * stays. */
 #include "support/test.h"
 
 #include "base/base.h"
@@ -44,7 +45,7 @@ static void assert_file(const char *name, const char *text) {
     strbuf_free(&content);
 }
 
-/* Names in the root (or a directory of it), each with a space behind it. */
+/* Checks the names in the root (or in a directory of it), each followed by a space. */
 static void assert_names(const char *directory, const char *expected) {
     char **names, all[4096] = "";
     size_t count;

@@ -16,7 +16,7 @@ static struct tiny_training
 enum { FIRST_PARAMS = 2 };
 static char root[200];
 
-/* What a parameter's rank owns: a parameter is one rank's, and a rectangle lies in one slice. */
+/* The part of a parameter that a rank owns: each parameter belongs to one rank, and a rectangle lies in one slice. */
 static int rects_of(void *context, int param, struct ckpt_block *rects) {
     const struct tiny_array *array = context;
     const struct param *row = &array->table->rows[param];

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a trainer has: weights and two moments, and a third array of a bf16 run. */
+/* A trainer's data: weights and two moments, and a third array for a bf16 run. */
 struct trainer {
     struct param_table table;
     struct tiny_array weights, moments[3];

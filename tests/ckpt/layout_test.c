@@ -1,5 +1,5 @@
-/* Checkpoints know no layout: ranks of any grid write the same bytes together and read what any other grid wrote; a
- * failure of one is a failure of all and leaves nothing. Ranks are threads. */
+/* Checkpoints know no layout. Ranks of any grid write the same bytes together, and read what any other grid wrote. A
+ * failure of one rank is a failure of all, and leaves nothing. Ranks are threads. */
 #include "parallel/rank.h"
 #include "support/device.h"
 #include "tiny_gpt2.h"
@@ -11,7 +11,7 @@
 
 enum { MOMENTS = 2, ARRAYS = 1 + MOMENTS, MOST_RANKS = 16, UNTOUCHED = 0xaa };
 
-/* What goes wrong at one rank. */
+/* The failure of one rank. */
 enum fault {
     FAULT_NONE,
     FAULT_GET,      /* a value cannot be fetched */
@@ -23,7 +23,7 @@ enum fault {
     FAULT_TABLE,    /* its table has another name for a tensor */
 };
 
-/* What all ranks of a test share. */
+/* Data shared by all ranks of a test. */
 struct run {
     struct param_table table;
     struct rank_grid grid;
@@ -241,7 +241,7 @@ static int part_load(struct part *part) {
     return status;
 }
 
-/* What the memory becomes right after the save began must not matter. */
+/* Changes of the memory right after the save began must not matter. */
 static int save_beside(struct part *part, const struct ckpt_save *save) {
     struct ckpt_saver *saver;
     int status = ckpt_saver_open(save, true, &saver);
@@ -352,7 +352,7 @@ static char *checkpoint_path(const char *root, int64_t iteration) {
     return tiny_path(root, name);
 }
 
-/* The same names in both directories, and the same bytes behind each. */
+/* Checks that both directories have the same names and contents. */
 static void assert_same_directories(const char *a, const char *b) {
     char **names, **others;
     size_t count, other_count;
@@ -379,7 +379,7 @@ static void assert_only(const char *root, const char *expected) {
     file_list_free(names, count);
 }
 
-/* What one rank without any layout writes: whole arrays in plain memory. */
+/* Writes the reference of one rank without any layout: whole arrays in plain memory. */
 static void save_reference(const struct run *run, const char *root) {
     static const char *const prefixes[ARRAYS] = {"", "exp_avg.", "exp_avg_sq."};
     struct tiny_array values[ARRAYS];

@@ -32,7 +32,7 @@ static int read_directory(const char *directory, struct tiny_array *a) {
     return status;
 }
 
-/* What the program says on standard error while `call` runs. */
+/* Returns what the program prints on standard error while `call` runs. */
 static struct strbuf heard(int (*call)(const char *, struct tiny_array *), const char *directory, struct tiny_array *a,
                            int *status) {
     char *path = tiny_path(root, "stderr");
@@ -152,7 +152,7 @@ static void a_shard_is_filled_to_its_last_byte(void **state) {
         struct safetensors *file;
         write_golden(directory, true, DTYPE_F32, limits[i]);
         test_ok(file_list(directory, &names, &count));
-        first = tiny_path(directory, names[1]); /* behind config.json */
+        first = tiny_path(directory, names[1]); /* after config.json */
         test_ok(safetensors_open(first, &file));
         assert_int_equal(safetensors_count(file), i == 0 ? 2 : 1);
         safetensors_close(file);

@@ -81,7 +81,7 @@ static inline struct param_table tiny_table(bool is_tied) {
     return t;
 }
 
-/* What tools/golden/hf_gpt2.py put at an element of a tensor: a multiple of 1/128 in [-1, 1). */
+/* The element of a tensor as tools/golden/hf_gpt2.py sets it: a multiple of 1/128 in [-1, 1). */
 static inline float golden_value(const char *name, int64_t element) {
     uint32_t crc = (uint32_t)crc32(0, (const Bytef *)name, (uInt)strlen(name));
     uint32_t x = (uint32_t)((uint64_t)element * 2654435761u + crc);
@@ -176,7 +176,7 @@ static inline void tiny_check_golden(const struct tiny_array *a) {
         }
 }
 
-/* What a training saves: weights and two moments. */
+/* The arrays that training saves: weights and two moments. */
 enum { TINY_ARRAYS = 3 };
 struct tiny_training {
     struct param_table table;

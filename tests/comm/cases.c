@@ -40,7 +40,7 @@ static void fill(void *memory, int rank, int64_t first, int64_t count, enum dtyp
         put(memory, i, dtype, value_of(rank, first + i, dtype));
 }
 
-/* What the ranks' values add up to, or their maximum, one element after the other in the order of ranks. */
+/* Computes the sum of the ranks' values, or their maximum, element by element in the order of ranks. */
 static void expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op) {
     for (int64_t i = 0; i < count; i++) {
         float narrow = 0; /* fp32, and bf16 */

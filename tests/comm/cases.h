@@ -1,5 +1,6 @@
-/* What must hold of every backend's collectives: run by ranks as threads (comm_test.c) and as processes (mpi_ranks.c).
- * Ranks are not the test's own thread, so the checks return a status instead of ending the test. */
+/* Properties of every backend's collectives, checked with ranks as threads (comm_test.c) and as processes
+ * (mpi_ranks.c). Ranks do not run on the test's own thread, so the checks return a status instead of ending the
+ * test. */
 #ifndef CAMBIUM_TESTS_COMM_CASES_H
 #define CAMBIUM_TESTS_COMM_CASES_H
 

@@ -28,8 +28,8 @@ static bool becomes(const volatile float *at, float value) {
     return *at == value;
 }
 
-/* What was started arrives while no rank waits for it, or calls anything: sums and gathers of several windows, and long
- * messages. Nobody goes on before all have seen it. */
+/* Started messages arrive while no rank waits for them or calls anything: sums and gathers of several windows, and long
+ * messages. No rank continues before all have seen that. */
 static int travels(struct comm *world) {
     enum { N = 1 << 20 };
     int next = (world->rank + 1) % world->size, before = (world->rank + world->size - 1) % world->size;

@@ -16,7 +16,7 @@
 enum { RANKS = 4 };
 static const double seconds = 1, beat = 0.25;
 
-/* What a rank's watch reported. */
+/* The report of a rank's watch. */
 struct report {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -36,7 +36,7 @@ static void take(void *context, int rank, const char *line) {
     pthread_mutex_unlock(&report->lock);
 }
 
-/* Waits for so many seconds; whether there is a report. */
+/* Waits for at most `most` seconds; returns whether there is a report. */
 static bool has_report(struct report *report, double most) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);

@@ -89,7 +89,7 @@ static inline struct config_command make_command(bool takes_words) {
     };
 }
 
-/* Parses the words behind `options`, a NULL-terminated list. */
+/* Parses the words after `options`, a NULL-terminated list. */
 static inline int parse(struct options *options, struct config **config, bool takes_words, const char *const *words) {
     struct config_command command = make_command(takes_words);
     char *argv[32];

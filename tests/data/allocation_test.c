@@ -1,4 +1,4 @@
-/* Whatever allocation of this room fails, it says so and leaves nothing behind. */
+/* Whichever allocation of this room fails, the failure is reported and nothing remains. */
 #include "tuning_files.h"
 
 #include "data/data.h"
@@ -93,7 +93,7 @@ static void a_dataset_is_written_and_read(void **state) {
     free(prefix);
 }
 
-/* Of two splits, what holds the rows is given back down to their number: where that fails they stay as they are. */
+/* In two splits, the memory of rows is shrunk to their number; when that fails they stay unchanged. */
 enum { SHRUNK = 6 };
 
 static int open_rows(void *context) {

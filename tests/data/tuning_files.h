@@ -1,8 +1,8 @@
-/* Tokenizers, files and a way to show batches for the tests of tuning rows.
+/* Tokenizers, files and a way to show batches, for the tests of tuning rows.
  *
- * The tokenizer knows the 256 bytes, <|endoftext|> and, where wanted, chatml's two marks, and merges nothing, so that
- * batches can be read as text. Rows are shown as their tokens, "[...]" around those that are trained, "~" for a virtual
- * token, "$" for the end-of-text, "<" and ">" for chatml's marks; segments are separated by " | ". */
+ * The tokenizer knows the 256 bytes, <|endoftext|> and, on request, chatml's two marks. It merges nothing, so batches
+ * can be read as text. A row is shown as its tokens. "[...]" encloses trained tokens, "~" is a virtual token, "$" the
+ * end-of-text, "<" and ">" chatml's marks; " | " separates segments. */
 #ifndef CAMBIUM_TESTS_DATA_TUNING_H
 #define CAMBIUM_TESTS_DATA_TUNING_H
 

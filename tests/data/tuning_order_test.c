@@ -18,7 +18,7 @@ static char *numbered_file(const char *name, int64_t first, int64_t count) {
     return path;
 }
 
-/* The number of a row that was shown as "p[12...$]", behind virtual tokens. */
+/* Returns the number of a row that was shown as "p[12...$]", after virtual tokens. */
 static int64_t number_of(const char *shown) {
     const char *digits = strchr(shown, '[');
     assert_non_null(digits);
@@ -159,8 +159,8 @@ static void packing_is_first_fit_with_segments_of_their_own(void **state) {
     options.virtual_tokens = 1;                                             /* a row of n tokens takes n rows */
     const char *rows = "{\"prompt\": \"1\", \"completion\": \"abcde\"}\n"   /* 7 */
                        "{\"prompt\": \"2\", \"completion\": \"abcdefg\"}\n" /* 9 */
-                       "{\"prompt\": \"3\", \"completion\": \"ab\"}\n"      /* 4: behind the first */
-                       "{\"prompt\": \"4\", \"completion\": \"a\"}\n"       /* 3: behind the second */
+                       "{\"prompt\": \"3\", \"completion\": \"ab\"}\n"      /* 4: after the first */
+                       "{\"prompt\": \"4\", \"completion\": \"a\"}\n"       /* 3: after the second */
                        "{\"prompt\": \"5\", \"completion\": \"abcdefghi\"}" /* 11 */;
     check_rows(rows, options, ROWS("~1[abcde$] | ~3[ab$]", "~2[abcdefg$] | ~4[a$]", "~5[abcdefghi$]"));
     char *path = write_file("rows.jsonl", rows);
@@ -246,7 +246,7 @@ static void batches_are_padded_to_their_multiple_without_loss(void **state) {
     test_ok(tuning_data_open(&options, &data));
     test_ok(gpt_batch_init(&batch, 2, options.seq_length));
     test_ok(gpt_batch_init(&odd, 1, 20));
-    for (int64_t first = 0; first < 6; first += 2) { /* behind sample 2 there is none */
+    for (int64_t first = 0; first < 6; first += 2) { /* after sample 2 there is none */
         test_ok(tuning_batch_read(&batch, data, SPLIT_VALID, first));
         assert_int_equal(batch.rows % 8, 0);
         assert_in_range(batch.rows, 8, 48);

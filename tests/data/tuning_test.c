@@ -278,7 +278,7 @@ static void the_last_virtual_token_predicts_the_first_one(void **state) {
         assert_int_equal(batch.positions[i], i);
     }
     tuning_data_close(data);
-    options.virtual_tokens = 0; /* a prefix has no rows, and real tokens stand behind it */
+    options.virtual_tokens = 0; /* a prefix has no rows, and real tokens come after it */
     options.first_position = 3;
     test_ok(tuning_data_open(&options, &data));
     test_ok(tuning_batch_read(&batch, data, SPLIT_TRAIN, 0));
@@ -291,7 +291,7 @@ static void the_last_virtual_token_predicts_the_first_one(void **state) {
     free(path);
 }
 
-/* What tuning_data_warn says. */
+/* Returns the output of tuning_data_warn. */
 static struct strbuf warnings_of(const struct tuning_data *data) {
     char *path = path_of("warnings.txt");
     struct strbuf text = STRBUF_INIT;

@@ -40,7 +40,7 @@ static void add_file(struct strbuf *block, const char *name, const void *bytes, 
     strbuf_add(block, bytes, length);
 }
 
-/* At the brace that ends a configuration: behind the first "}" that the length of a header follows. */
+/* Finds the end of a configuration: after the first "}" that is followed by the length of a header. */
 static size_t find_cut(const uint8_t *data, size_t size) {
     for (size_t i = 0; i + 4 < size; i++)
         if (data[i] == '}' && data[i + 3] == 0)

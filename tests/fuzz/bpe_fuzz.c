@@ -1,7 +1,7 @@
-/* Any bytes through the tokenizers: they must come back, and the ids must be those of the slow, plain way -- the
- * alternatives of the pattern tried one behind the other on code points, and in each word the pair with the lowest rank
- * merged until none is left. The kinds of characters come from the golden file, not from the tokenizer's table, and the
- * normal form from libutf8proc as a whole. */
+/* Any bytes through the tokenizers: decoding must restore them, and the ids must be those of the slow, plain way. That
+ * way tries the alternatives of the pattern one after the other on code points, and in each word merges the pair with
+ * the lowest rank until none remains. The kinds of characters come from the golden file, not from the tokenizer's
+ * table, and the normal form from libutf8proc as a whole. */
 #include "base/base.h"
 #include "base/utf8.h"
 #include "text/text.h"
@@ -279,7 +279,7 @@ static size_t match(const struct subject *s, const struct points *p, size_t i) {
     }
 }
 
-/* Of the newest characters the libraries know different things. */
+/* The libraries disagree about the newest characters. */
 static bool is_of_one_mind(const struct points *p) {
     for (size_t i = 0; i < p->count; i++)
         if (p->point[i] >= 0x10e80 && !(p->point[i] >= 0x1f000 && p->point[i] < 0x2a6e0))
@@ -341,7 +341,7 @@ static void check_subject(const struct subject *s, const uint8_t *given, size_t 
     size_t size = given_size;
     uint8_t *normal = s->has_nfc ? normalize(given, &size) : NULL;
     const uint8_t *data = s->has_nfc ? normal : given;
-    /* The two tokens end so, and special ones; what stands behind one is normalized by itself. */
+    /* Both tokens end in this way, and so do special ones; the text after one is normalized separately. */
     bool is_left_out = s->has_nfc && given_size > 0 && memchr(given, '>', given_size);
     /* libutf8proc as a whole takes U+11A7 for the end of a syllable, and drops it. */
     is_left_out |= s->has_nfc && has_new_mark(given, given_size);

@@ -1,6 +1,6 @@
-/* Any bytes through the tokenizers whose words begin as characters: the ids of a text that is UTF-8 must be those of
- * the slow, plain way -- marks for the spaces, the files' own names, and in the whole text (or in what begins with each
- * mark) the first of the merges again and again. The files are read by jansson alone. */
+/* Any bytes through the tokenizers whose words begin as characters: the ids of a UTF-8 text must be those of the slow,
+ * plain way. That way puts marks for spaces, uses the files' own names, and repeats the first merge in the whole text,
+ * or in each part that begins with a mark. It reads the files with jansson alone. */
 #include "base/base.h"
 #include "base/utf8.h"
 #include "text/text.h"

@@ -1,6 +1,6 @@
-/* Runs a fuzz target without a fuzzing engine: every seed as it is, then mutations of the seeds from a fixed seed, for
- * a number of seconds, five times as many in the long form. A target defines LLVMFuzzerTestOneInput, so that libFuzzer
- * and AFL++ can drive it as well. What it finds is a crash or a sanitizer report; the input that was running is kept in
+/* Runs a fuzz target without a fuzzing engine: every seed unchanged, then mutations of the seeds from a fixed seed. It
+ * runs for a number of seconds, five times as many in the long form. A target defines LLVMFuzzerTestOneInput, so
+ * libFuzzer and AFL++ can drive it too. It finds crashes and sanitizer reports; the input that was running is kept in
  * ./fuzz-failure.bin. */
 #include "support/test.h"
 
@@ -95,7 +95,7 @@ static void mutate(void) {
     }
 }
 
-/* The input is copied to a block of exactly its size, so that a sanitizer sees a read behind its end. */
+/* The input is copied to a block of exactly its size, so that a sanitizer sees a read past its end. */
 static void run(void) {
     uint8_t *copy = malloc(current_size ? current_size : 1);
     if (!copy)

@@ -1,5 +1,5 @@
-/* Any text as config.json: it is refused in one line, or gives a model that is written and reads back as the same, and
- * as one of the family that its keys fit. */
+/* Any text as config.json. It is refused in one line, or gives a model that is written and read back unchanged. The
+ * model can also be read as the family that its keys fit. */
 #include "model/family.h"
 
 #include <stddef.h>

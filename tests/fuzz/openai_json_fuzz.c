@@ -1,5 +1,5 @@
-/* Any bytes as the body of a completion and of a chat: it is refused by an error in JSON, or asks for what is in its
- * ranges, and is answered in JSON, streamed as well. */
+/* Any bytes as the body of a completion and of a chat. It is refused by an error in JSON, or is a request within its
+ * ranges, which is answered in JSON, streamed as well. */
 #include "serve/fake_exchange.h"
 #include "serve/fake_server.h"
 

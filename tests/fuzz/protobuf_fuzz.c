@@ -1,5 +1,5 @@
-/* Any bytes as a message: they are refused with a line, or unpacked within the quota into a message whose strings are
- * whole, so that packing gives one that is right, too. The first byte chooses the kind of message. */
+/* Any bytes as a message. They are refused with a line, or unpacked within the quota into a message whose strings are
+ * whole, so that packing gives a correct message too. The first byte chooses the kind of message. */
 #include "serve/proto_check.h"
 
 #include "base/base.h"

@@ -1,5 +1,5 @@
-/* Any bytes as tokenizer.json or, behind "#version", as merges.txt beside a good vocab.json: they are refused with a
- * text, or give a tokenizer that brings every byte back and that opens again after it was saved. */
+/* Any bytes as tokenizer.json or, after "#version", as merges.txt next to a valid vocab.json. They are refused with a
+ * text, or give a tokenizer that restores every byte and opens again after it was saved. */
 #include "base/base.h"
 #include "text/text.h"
 

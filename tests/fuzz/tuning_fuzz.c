@@ -1,5 +1,5 @@
-/* Any bytes as a file of tuning rows (the first byte chooses the options) or, behind "{%" or "{{", as a chat template:
- * they are refused with one line of text, or give batches that keep what a batch promises. */
+/* Any bytes as a file of tuning rows (the first byte chooses the options) or, after "{%" or "{{", as a chat template.
+ * They are refused with one line of text, or give batches that keep their promises. */
 #include "base/base.h"
 #include "data/tuning.h"
 #include "text/text.h"

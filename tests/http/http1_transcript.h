@@ -1,5 +1,5 @@
-/* What the parser of HTTP/1.1 makes of bytes, as a text: for the test and the fuzz target, which compare ways of
- * splitting them. */
+/* The result of parsing bytes as HTTP/1.1, as a text. The test and the fuzz target use it to compare ways of splitting
+ * the bytes. */
 #ifndef CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
 #define CAMBIUM_TESTS_SERVE_HTTP1_TRANSCRIPT_H
 
@@ -54,7 +54,7 @@ static inline bool http1_tell(struct http1_parser *parser, const void *bytes, si
     }
 }
 
-/* All bytes, cut where `cuts` says, in rising order. Behind the last of them it says whether a request is under way. */
+/* Parses all bytes, cut at `cuts`, which are ascending. After the last one it says whether a request is in progress. */
 static inline void http1_transcript(const void *bytes, size_t length, const size_t *cuts, size_t cut_count,
                                     struct strbuf *out) {
     struct http1_parser parser;
@@ -64,7 +64,7 @@ static inline void http1_transcript(const void *bytes, size_t length, const size
     http1_parser_init(&parser, &http1_usual);
     for (size_t i = 0; i <= cut_count && goes_on; i++) {
         size_t end = i < cut_count ? cuts[i] : length;
-        /* A block of its own, so that a sanitizer sees a read behind it. */
+        /* A block of its own, so that a sanitizer sees a read past its end. */
         char *piece = malloc(end - at ? end - at : 1);
         memcpy(piece, (const char *)bytes + at, end - at);
         goes_on = http1_tell(&parser, piece, end - at, &body, out);

@@ -362,7 +362,7 @@ static void virtual_tokens_take_positions(void **state) {
     engine_sequence_close(engine, sequence);
     options.max_new_tokens = 100;
     test_ok(generate(engine, NULL, &options, &text));
-    assert_int_equal(text.tokens.count, room - 3 + 1); /* the token behind the last position is drawn, and not run */
+    assert_int_equal(text.tokens.count, room - 3 + 1); /* the token after the last position is drawn, and not run */
     generated_free(&text);
     engine_close(engine);
 }

@@ -1,4 +1,4 @@
-/* Whatever allocation of an engine or of its adapters fails, it says so and leaves nothing behind. */
+/* Whichever allocation of an engine or of its adapters fails, the failure is reported and nothing remains. */
 #include "stacks.h"
 
 #include "infer/writer.h"

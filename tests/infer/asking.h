@@ -99,7 +99,7 @@ static inline void note_done(void *context) {
     asked->dones++;
 }
 
-/* What is to be asked: everything that does nothing. The caller changes it. */
+/* Prepares a request in which every setting has no effect; the caller changes it. */
 static inline void prepare_asked(struct asked *asked, struct scheduler *scheduler, struct false_engine *engine,
                                  int64_t prompt_length, int32_t first_token, int64_t max_tokens) {
     *asked = (struct asked){.scheduler = scheduler, .engine = engine};

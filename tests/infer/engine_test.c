@@ -372,7 +372,7 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
                                        .sampling = {.top_p = 1, .repetition_penalty = 1}};
     struct generated out;
     test_ok(generate(engine, NULL, &options, &out));
-    assert_int_equal(out.tokens.count, T - 3 + 1); /* the token behind the last position is drawn, and not run */
+    assert_int_equal(out.tokens.count, T - 3 + 1); /* the token after the last position is drawn, and not run */
     assert_int_equal(out.reason, FINISH_LENGTH);
     int32_t ends[] = {V + 1, out.tokens.ids[4]};
     options.end_ids = ends;
@@ -451,7 +451,7 @@ static double resident(void) {
     return (double)in_memory * (double)sysconf(_SC_PAGESIZE);
 }
 
-/* What the memory of an open engine grows by; *cache: of its cache. */
+/* Returns how much the memory of an open engine grows; *cache: of which the cache. */
 static double grown(bool touches_cache, double *cache) {
     struct model_config shape = {.num_layers = 1,
                                  .hidden_size = 64,

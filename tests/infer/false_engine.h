@@ -1,8 +1,8 @@
-/* An engine without a model, for tests of the scheduler. Its pages are a real kv_pool; what a row leaves in them is a
- * number made of its token and the row before it, and a drawn token is a hash of all rows of its sequence, as they are
- * found in its pages, and of what it is drawn by. So a text has the right tokens only if each of its rows ran once, in
- * order, in pages that nobody else wrote. It runs a step when it is collected, and fails the test when it is asked for
- * what an engine may refuse. false_text says what a text alone would be, from the request and nothing else. */
+/* An engine without a model, for tests of the scheduler. Its pages are a real kv_pool. A row stores in them a number
+ * made of its token and the row before it. A drawn token is a hash of all rows of its sequence, as found in its pages,
+ * and of the settings of the draw. A completion therefore has the right tokens only if each of its rows ran once, in
+ * order, in pages that nobody else wrote. The engine runs a step when it is collected, and fails the test when it gets
+ * a request that a real engine may refuse. false_text computes a completion alone, from nothing but the request. */
 #ifndef CAMBIUM_TESTS_FALSE_ENGINE_H
 #define CAMBIUM_TESTS_FALSE_ENGINE_H
 
@@ -65,7 +65,7 @@ struct false_engine {
     int64_t fails_at;  /* the step whose collect fails; 0: none */
     int64_t fails_submit_at, bad_logits_at;
     int64_t steps, draws;
-    /* Of the last step that was submitted, and the most at once. */
+    /* For the last step that was submitted, and the most at once. */
     int64_t last_rows, last_decode_rows, last_prefill_rows, open_sequences, most_sequences, most_rows;
     double last_seconds; /* of the last step that was collected */
     int64_t collected_decode_rows, collected_prefill_rows;
@@ -85,7 +85,7 @@ static inline uint64_t false_value(uint64_t before, int slot, int64_t place, int
     return false_mix(false_mix(before, (uint64_t)(slot + 2)), (uint64_t)place << 32 | (uint32_t)token);
 }
 
-/* What changes in a draw, whatever the order of the ids. */
+/* Returns the change in a draw, whatever the order of the ids. */
 static inline uint64_t false_change(int32_t id, int32_t count, float bias, bool is_seen) {
     if (count == 0 && bias == 0 && !is_seen)
         return 0;
@@ -344,7 +344,7 @@ static inline bool false_ends(const struct scheduler_request *r, int32_t token) 
     return ends;
 }
 
-/* What changes for an id after so many tokens of the output, by the definition. */
+/* Returns the change for an id after some tokens of the output, by the definition. */
 static inline struct sample_change false_change_of(const struct scheduler_request *r, int32_t id,
                                                    const struct false_text *text) {
     const struct sampling *s = &r->sampling;

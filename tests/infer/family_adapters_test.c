@@ -16,7 +16,7 @@ static double logprob_of(const double *logits, int64_t vocabulary, int32_t token
     return logits[token] - largest - log(sum);
 }
 
-/* Of a sample's own tokens; that of the first where a virtual one predicts it. */
+/* Checks a sample's own tokens; the first one if a virtual token predicts it. */
 static void check_sample(const struct golden *golden, struct engine *engine, int64_t sample, const double *logits) {
     struct model_batch batch = golden_batch(golden, sample);
     int64_t ahead = golden->virtual_tokens, count = batch.rows - ahead, V = golden->model.vocab_size;

@@ -1,5 +1,5 @@
-/* Methods that begin as the identity, before their first step: every bit is the base's, in the forward that trains and
- * in the engine that has their files, in fp32 and in bf16. */
+/* Methods that begin as the identity, before their first step. Every bit is the base's, in the training forward and in
+ * the engine with their files, in fp32 and in bf16. */
 #include "infer/infer.h"
 #include "peft/support.h"
 #include "pretrained/pretrained.h"

@@ -1,5 +1,5 @@
-/* A scale of 0 is 0 in training, in serving and in merging, as it is in PEFT: the adapter, or the part of it that the
- * key names, then changes nothing. */
+/* A scale of 0 is 0 in training, in serving and in merging, as in PEFT. The adapter, or the part of it that the key
+ * names, then changes nothing. */
 #include "stacks.h"
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* Who gets how much: clients by their weights, the adapters of a client, and equals in their order. */
+/* Fair shares: of clients by their weights, of the adapters of a client, and of equals in their order. */
 #include "asking.h"
 
 #include <malloc.h>
@@ -257,8 +257,8 @@ static void an_urgent_text_takes_no_free_place_of_another(void **state) {
     finish(3);
 }
 
-/* Three texts of a client and one of another, for which there are pages for two: importance goes by age among clients,
- * and an urgent text has the place of its client's oldest. */
+/* Three texts of a client and one of another compete for pages for two. Among clients importance goes by age, and an
+ * urgent text takes the place of its client's oldest. */
 static void an_urgent_text_has_its_clients_oldest_place(void **state) {
     (void)state;
     for (int urgent = 0; urgent < 2; urgent++) {

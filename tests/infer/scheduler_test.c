@@ -1,4 +1,4 @@
-/* What the scheduler promises, one promise a test. scheduler_random_test.c does everything at once. */
+/* The scheduler's promises, one a test. scheduler_random_test.c does everything at once. */
 #include "asking.h"
 
 enum { ASKED = 64 };

@@ -1,5 +1,5 @@
-/* Adapters that are loaded, replaced and unloaded while texts use them: each text has the bits of the generation that
- * it began with, and nothing stays behind. */
+/* Adapters are loaded, replaced and unloaded while completions use them. Each completion has the bits of the generation
+ * that it began with, and nothing remains. */
 #include "mixed.h"
 
 #include <malloc.h>
@@ -7,7 +7,7 @@
 
 enum { NAMES = 8, SHAPES = 10, WAYS = 2, TEXTS = 32 };
 
-/* What a name may stand for. */
+/* The possible meanings of a name. */
 static const char *const contents[NAMES][WAYS] = {
     {"lora", "rslora"},
     {"lora_all_linear", "lora_patterns"},

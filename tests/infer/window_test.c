@@ -44,7 +44,7 @@ static struct engine_row row_of(int sequence, int i) {
         .token = i * 7 % V, .sequence = sequence, .wants_logits = true, .label = (i + 1) * 7 % V};
 }
 
-/* Runs the text in steps of so many rows; *held: the most pages that it had behind a step. */
+/* Runs the text in steps of `rows` rows; *held: the most pages that it had after a step. */
 static void run(struct engine *engine, int rows, float *logprobs, int64_t *held) {
     int sequence = engine_sequence_new(engine);
     int64_t all = engine_pages_available(engine);

@@ -1,5 +1,5 @@
-/* Texts while they are written: whatever tokens a text comes in, it ends where a plain search says, nothing goes out
- * that may yet be taken back, and nothing is held that may not. */
+/* Completions while they are written. Whatever tokens a completion comes in, it ends where a plain search says. Nothing
+ * is sent that may have to be taken back, and nothing is held without need. */
 #include "infer/writer.h"
 
 #include "base/utf8.h"
@@ -110,7 +110,7 @@ static void overlapping_stops_end_at_the_first(void **state) {
     check_all_cuts(four, 4, "hishhersh");
 }
 
-/* What the user sees of it. */
+/* The text that the user sees. */
 static void a_stop_string_takes_its_beginning_with_it(void **state) {
     static const struct writer_string strings[] = {STOP("\n\nUser:")};
     static const char *const tokens[] = {"Yes", ".\n", "\n", "Us", "er", ":", " more"};

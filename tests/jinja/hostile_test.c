@@ -1,6 +1,6 @@
-/* Templates and arguments that are meant to take all of the time, the memory or the stack: each ends at a limit, in one
- * line, none ends the process, and the clock is read all the time. CAMBIUM_TEST_LONG=1 runs them over texts of 16 MB
- * with the limits that a program has, and prints the time of each on the processor. */
+/* Templates and arguments that try to take all of the time, the memory or the stack. Each ends at a limit, in one line,
+ * none ends the process, and the clock is checked all the time. CAMBIUM_TEST_LONG=1 runs them over texts of 16 MB with
+ * the limits of a program, and prints the processor time of each. */
 #include "jinja/jinja.h"
 
 #include "support/test.h"

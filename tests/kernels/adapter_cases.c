@@ -1,4 +1,4 @@
-/* What adapters ask of a backend: ReLU and swish, scaled columns, norms of rows, scaled additions. */
+/* Operations for adapters: ReLU and swish, scaled columns, norms of rows, scaled additions. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -111,7 +111,7 @@ static const struct op_kind unit_backward = {.name = "unit_backward",
                                              .loss = unit_loss,
                                              .cost = three_tensors};
 
-/* ---- scaled columns: shape {rows, cols, columns behind those of x}; IN_PLACE is 2 as above ---- */
+/* ---- scaled columns: shape {rows, cols, columns after those of x}; IN_PLACE is 2 as above ---- */
 
 enum { HAS_FIXED = 4, FP32_SCALE = 8, KEEP = 16, HAS_FACTOR = 32, FROZEN = 64, ADDS = 128, OVER_X = 256 };
 
@@ -378,7 +378,7 @@ static const struct op_kind row_squares = {.name = "row_squares",
 static const struct op_kind ratio = {
     .name = "magnitude_ratio", .setup = ratio_setup, .call = ratio_call, .reference = ratio_reference};
 
-/* ---- scaled additions: shape {cols, scale in thousandths, rows (0: 1), columns behind those of x} ---- */
+/* ---- scaled additions: shape {cols, scale in thousandths, rows (0: 1), columns after those of x} ---- */
 
 enum { ACCUMULATE = 1 };
 

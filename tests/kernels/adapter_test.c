@@ -46,7 +46,7 @@ static void *upload(const struct scene *scene, int count, enum dtype type) {
     return memory;
 }
 
-/* The sums of all rows, in calls of so many. */
+/* Sums all rows, in calls of `count` rows. */
 static void squares_by(const struct scene *scene, const struct row_squares *whole, int64_t rows, float *squares) {
     size_t row_bytes = RANK * dtype_bytes(whole->weight.type);
     for (int64_t first = 0; first < ROWS; first += rows) {

@@ -1,4 +1,4 @@
-/* Whatever allocation of a device fails, it says so and leaves nothing behind. */
+/* Whichever allocation of a device fails, the failure is reported and nothing remains. */
 #include "kernels/device.h"
 
 #include "support/failing.h"
@@ -6,7 +6,7 @@
 
 enum { SMALL = 1000, LARGE = 5 << 20 /* on huge pages */ };
 
-/* What is opened on a device. */
+/* Everything that is opened on a device. */
 struct opened {
     struct stream *stream;
     struct event *event;

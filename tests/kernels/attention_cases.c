@@ -238,8 +238,8 @@ static void attention_setup(struct op_run *run) {
                                 .cols = s[HEADS] * s[SIZE],
                                 .stride = s[HEADS] * s[SIZE] + gap};
     t[LSE] = (struct op_tensor){.name = "lse", .role = OP_OUT, .type = DTYPE_F32, .rows = s[HEADS], .cols = rows};
-    /* fp32: the rounding of a score, |q||k| of length D, moves a probability by as much; then sums over keys. bf16 may
-     * round probabilities and their gradients to 8 bits before they are multiplied; the errors are independent. */
+    /* fp32: the rounding of a score, |q||k| of length D, moves a probability by as much; then come sums over keys. bf16
+     * may round probabilities and their gradients to 8 bits before they are multiplied; the errors are independent. */
     double bound = 2 * op_bound(s[SIZE]) + op_bound(rows + s[PREFIX]);
     t[OUT].bound = bound + (run->type == DTYPE_BF16 ? 0x1p-8 : 0);
     t[LSE].bound = bound;

@@ -69,7 +69,7 @@ struct results {
     int32_t token[ROWS], top_token[ROWS * SAMPLE_MAX_TOP];
     float logprob[ROWS], top_logprob[ROWS * SAMPLE_MAX_TOP];
 };
-/* What a call reads and writes, as it stands in device memory. */
+/* The arguments and results of a call, in device memory. */
 struct memory {
     float logits[ROWS * MOST_VOCAB];
     struct sample_row rows[ROWS];

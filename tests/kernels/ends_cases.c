@@ -1,4 +1,4 @@
-/* The ends of the model: embedding {rows, cols, vocabulary, positions, virtual tokens, ids behind them} and
+/* The ends of the model: embedding {rows, cols, vocabulary, positions, virtual tokens, ids after them} and
  * cross-entropy {rows, vocabulary, stride}. */
 #include "op_cases.h"
 
@@ -89,7 +89,8 @@ static size_t embedding_workspace(const struct op_run *run, const struct ops *op
     return ops->embedding_backward_workspace(device, &a);
 }
 
-/* The table of row i's token, `tokens` or `virtuals` of run->tensor, and *entry in it; -1: the id is behind both. */
+/* Returns the table of row i's token, `tokens` or `virtuals` of run->tensor, and *entry in it; -1: the id is past
+ * both. */
 static int table_of(const struct op_run *run, int64_t i, int tokens, int virtuals, int64_t *entry) {
     *entry = (int64_t)run->tensor[TOKENS].value[i];
     if (*entry < run->shape[2])

@@ -10,7 +10,8 @@ static void products_equal_fp64(void **state) {
     test_ok(op_check_reference(&gemm_family, test_device(), test_is_long()));
 }
 
-/* Where oneDNN has AVX-512 (CTest also runs this program without): narrower, it shares sums among threads. */
+/* True when oneDNN has AVX-512 (CTest also runs this program without it). With narrower vectors it shares sums among
+ * threads. */
 static bool has_ordered_products(void) {
     struct device *device;
     test_ok(device_open("cpu", 0, 1, &device));
@@ -353,7 +354,7 @@ static void check_deltas(struct scene *scene, const struct ops *ops, const struc
     with.delta_count = 3;
     with.delta[0] = (struct gemm_delta){R, 0, N / 3, left, right};
     with.delta[1] = (struct gemm_delta){3, N / 3, N / 5, left, right};
-    with.delta[2] = (struct gemm_delta){R, N - N / 4 - 1, N / 4, left, right}; /* a gap before it, and one behind */
+    with.delta[2] = (struct gemm_delta){R, N - N / 4 - 1, N / 4, left, right}; /* a gap before it, and one after it */
     test_ok(run(scene, ops, &with));
     delta_check(&with, b);
     void *const memory[] = {a, b, form, bias, c, base, left, right, zeros};

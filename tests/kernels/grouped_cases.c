@@ -91,7 +91,7 @@ static struct group_entry entry_of(const struct op_run *run, int adapter) {
         .unit = run->variant & UNITS ? (enum group_unit)(adapter % (GROUP_UNIT_TANH + 1)) : GROUP_UNIT_NONE};
 }
 
-/* Device memory: each adapter's entries, in which only ENTRY is one, and behind them the segments. */
+/* Device memory: each adapter's entries, of which only ENTRY is set, and after them the segments. */
 static int prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
     (void)ops;
     struct places *places = malloc(sizeof *places);
@@ -329,7 +329,7 @@ static const struct op_kind scale = {.name = "group_scale",
                                      .reference = scale_reference,
                                      .cost = scale_cost};
 
-/* ---- rows added where they belong: shape {rows, cols, columns behind those of x} ---- */
+/* ---- rows added where they belong: shape {rows, cols, columns after those of x} ---- */
 
 enum { X = A, INDEX = MATRIX, Y = C };
 

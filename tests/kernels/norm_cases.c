@@ -1,4 +1,4 @@
-/* LayerNorm and RMSNorm: shape {rows, cols, mean of the inputs, heads (0: one), columns behind the heads}. */
+/* LayerNorm and RMSNorm: shape {rows, cols, mean of the inputs, heads (0: one), columns after the heads}. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static int64_t heads_of(const struct op_run *run) {
     return run->shape[3] ? run->shape[3] : 1;
 }
 
-/* The vectors of all rows, which lie one behind the other in `value`. */
+/* The vectors of all rows lie one after the other in `value`. */
 static int64_t vectors_of(const struct op_run *run) {
     return run->shape[0] * heads_of(run);
 }
@@ -26,7 +26,7 @@ static int output_of(const struct op_run *run) {
     return run->variant & OVER_X ? X : Y;
 }
 
-/* What comes in as the gradient of y, and what is added to dx, or NULL. */
+/* Returns the incoming gradient of y, plus what is added to dx, or NULL. */
 static const struct op_tensor *incoming(const struct op_run *run) {
     return &run->tensor[run->variant & OVER_DY ? DX : DY];
 }
@@ -324,7 +324,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(rms_backward, NULL, OP_TEST, RMS, 5, 64),
     BOTH_TYPES(rms_backward, "odd", OP_TEST, RMS | ADD, 7, 77),
     BOTH_TYPES(rms_backward, "one row", OP_TEST, RMS, 1, 576),
-    /* What is left of dx cancels, and the residual's gradient says how large a rounding is. */
+    /* The rest of dx cancels, and the residual's gradient determines the size of a rounding. */
     BOTH_TYPES(rms_backward, "one column", OP_TEST, RMS | ADD, 3, 1, 3),
     BOTH_TYPES(rms_backward, "residual in place", OP_TEST, RMS | ADD_IN_PLACE, 9, 33),
     BOTH_TYPES(rms_backward, "frozen", OP_TEST, RMS | FROZEN | ADD, 9, 33),

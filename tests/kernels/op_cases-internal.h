@@ -4,7 +4,7 @@
 
 #include "op_cases.h"
 
-enum { OP_GUARD = 256 }; /* bytes before and behind a tensor */
+enum { OP_GUARD = 256 }; /* bytes before and after a tensor */
 
 double op_decode(enum dtype type, const void *at);
 /* Bytes from the first element to the last, gaps included. */
@@ -21,7 +21,7 @@ struct op_scene {
 };
 /* The workspace for `run` and the kind's prepare. */
 int op_scene_enter(struct op_scene *scene, struct op_run *run);
-/* STATUS_INVALID when the call wrote behind its workspace. */
+/* STATUS_INVALID when the call wrote past its workspace. */
 int op_scene_leave(struct op_scene *scene, struct op_run *run);
 
 #endif

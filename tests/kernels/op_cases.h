@@ -20,7 +20,7 @@ enum op_role {
     OP_IN = 1, /* read */
     OP_OUT,    /* written whole */
     OP_ADDED,  /* the operation adds to what is there; `expected` is what it adds, the harness puts the rest in front */
-    OP_INOUT,  /* read and overwritten: `value` before, `expected` behind */
+    OP_INOUT,  /* read and overwritten: `value` before, `expected` after */
 };
 
 struct op_run;
@@ -66,7 +66,7 @@ struct op_kind {
     const char *name; /* "layernorm_forward" */
     /* Declares run->tensor[] for the run's shape, type and variant. */
     void (*setup)(struct op_run *run);
-    /* What a caller does once before many calls (packing a weight) and its undoing; usually absent. */
+    /* Done once before many calls (packing a weight), and undone; usually absent. */
     int (*prepare)(struct op_run *run, const struct ops *ops, const struct exec *exec);
     void (*release)(struct op_run *run, struct device *device);
     size_t (*workspace)(const struct op_run *run, const struct ops *ops, struct device *device); /* NULL: none */
@@ -106,7 +106,7 @@ extern const struct op_family paged_family;
 extern const struct op_family norm_family, pointwise_family, ends_family, optimizer_family, adapter_family, lstm_family,
     grouped_family, rotary_family;
 
-/* Every family; NULL behind the last. */
+/* Returns family `index`; NULL past the last. */
 const struct op_family *op_family_at(int index);
 
 /* On a backend, with each of its tables. Each returns the first failure, a line that names operation, shape, level,

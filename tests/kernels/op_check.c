@@ -165,7 +165,7 @@ static int check_case_gradients(struct op_scene *scene, struct op_run *run) {
             got[i] -= t->role == OP_ADDED ? t->value[i] : 0;
             largest = fmax(largest, fabs(got[i]));
         }
-        /* What was there before an addition costs one more rounding of its own size. */
+        /* A value that existed before an addition costs one more rounding of its own size. */
         double before = 0;
         for (int64_t i = 0; t->role == OP_ADDED && i < count; i++)
             before = fmax(before, fabs(t->value[i]));
@@ -179,7 +179,7 @@ static int check_case_gradients(struct op_scene *scene, struct op_run *run) {
     return status;
 }
 
-/* The tensors of a call as raw bytes, one behind the other; NULL without memory. */
+/* The tensors of a call as raw bytes, one after the other; NULL without memory. */
 static unsigned char *snapshot(const struct op_run *run, struct stream *stream, size_t *bytes) {
     *bytes = 0;
     for (int i = 0; i < OP_TENSORS; i++)

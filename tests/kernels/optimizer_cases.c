@@ -101,7 +101,7 @@ static const struct op_kind zero = {.name = "zero_ranges",
 
 /* ---- AdamW: the case's type is that of the working copy ---- */
 
-/* Of gradients and means. Small ones are as large as epsilon: where it stands in the quotient then decides. */
+/* The size of gradients and means. Small ones are as large as epsilon: then its place in the quotient matters. */
 static double size_of_gradient(const struct op_run *run) {
     return run->variant & SMALL_GRADIENT ? 1e-8 : 0.01;
 }

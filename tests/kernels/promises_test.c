@@ -1,4 +1,4 @@
-/* What the row operations promise beyond one call against its reference: rounding to the bit, rows that do not see each
+/* Promises of the row operations beyond one call against its reference: exact rounding, rows that do not affect each
  * other, untouched tables, many steps. */
 #include "levels.h"
 
@@ -20,8 +20,8 @@ static uint32_t to_bits(float value) {
 
 enum { PATTERNS = 1 << 16 };
 
-/* Random bits, and numbers at and beside the middle between two narrow ones: of bf16 with any exponent, of fp16 with
- * those of its range and around it, up to where rounding gives infinity. */
+/* Random bits, and numbers at or next to the middle between two narrow ones. They are bf16 numbers with any exponent,
+ * and fp16 numbers in and around its range, up to where rounding gives infinity. */
 static void fill_floats(float *x) {
     for (uint32_t i = 0; i < PATTERNS; i++) {
         struct philox random = philox(1, i, 0, 0, 0);
@@ -374,7 +374,7 @@ static void check_many_steps(const struct scene *scene) {
     assert_true(test_max_error(v, dv, COUNT) < 2e-6);
 }
 
-/* Where the clip factor is not a number, a step has not taken place. */
+/* When the clip factor is not a number, a step does not take place. */
 static void check_no_step(const struct scene *scene) {
     float master = 1, m = 2, v = 3, gradient = 4, scale = NAN;
     uint16_t weight = 5;

@@ -1,4 +1,4 @@
-/* Rotary positions: shape {rows, heads, head size, rotary, positions of the table, columns behind the heads}. */
+/* Rotary positions: shape {rows, heads, head size, rotary, positions of the table, columns after the heads}. */
 #include "op_cases.h"
 
 #include <math.h>

@@ -247,7 +247,7 @@ static void greedy_takes_the_largest_lowest_id_first(void **state) {
     every_level(check_greedy);
 }
 
-/* Of equal logits the lowest ids are kept, and exactly k. */
+/* Among equal logits the lowest ids are kept, and exactly k. */
 static void check_ties(const struct scene *scene) {
     float logits[300];
     int count[300] = {0};

@@ -1,7 +1,7 @@
-/* What a layer keeps for its backward, in bf16, counted by the run: the bytes of the activations' block that a forward
- * writes, on the CPU, whose device memory is found among what the process maps. Against the plan, and against the
- * formulas of Korthikanti et al. (arXiv 2205.05198), from which masks and attention weights are missing because they
- * are never kept. */
+/* The bytes that a layer keeps for its backward in bf16, counted during the run. They are the bytes of the activations'
+ * block that a forward writes, on the CPU, whose device memory is found among the process's mappings. They are compared
+ * with the plan, and with the formulas of Korthikanti et al. (arXiv 2205.05198) without masks and attention weights,
+ * which are never kept. */
 #include "comm/comm.h"
 #include "model/support.h"
 
@@ -29,7 +29,7 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int file, off
     return memory;
 }
 
-/* The block in the newest mapping for so many bytes. */
+/* Finds the block in the newest mapping of `bytes` bytes. */
 static unsigned char *find_block(size_t bytes) {
     for (int i = mapping_count - 1; i >= 0 && i > mapping_count - MAPPINGS; i--) {
         uintptr_t start = (uintptr_t)mappings[i % MAPPINGS].start;
@@ -144,7 +144,7 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* What one more layer keeps, in units of s b h. Layers 4 and 2 make whole groups of recomputation. */
+/* Returns what one more layer keeps, in units of s b h. Layers 4 and 2 make whole groups of recomputation. */
 static double a_layer(int tensors, bool is_sequence_parallel, struct model_recompute recompute) {
     struct task few = {2, tensors, is_sequence_parallel, recompute, 0, 0}, many = few;
     many.layers = 4;
@@ -188,7 +188,8 @@ static double planned(struct model_options options) {
     return (double)plan.activations / ((double)S * B * H);
 }
 
-/* Of the micro batches that a stage holds, `partial_stashes` recompute as they are told and the others all layers. */
+/* Among the micro batches that a stage holds, `partial_stashes` recompute as configured, and the others recompute all
+ * layers. */
 static void each_held_micro_batch_keeps_its_own(void **state) {
     (void)state;
     struct task task = {.layers = 8, .recompute = {.how = RECOMPUTE_BLOCK, .num_layers = 2}};

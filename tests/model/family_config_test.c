@@ -116,7 +116,7 @@ static void both_forms_of_a_rotation_say_the_same(void **state) {
     }
 }
 
-/* Of layers 0 to 3, x for one without a window. */
+/* Checks layers 0 to 3, x for one without a window. */
 static void check_window(const char *text, int64_t window, const char *layers) {
     struct model_config config;
     test_ok(read_text(text, &config));

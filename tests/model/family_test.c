@@ -42,7 +42,7 @@ static struct model_config config_of(int family) {
     return config;
 }
 
-/* Of each family: the table has its names, and its projections make up each linear of a block. */
+/* For each family, the table has its names, and its projections make up each linear of a block. */
 static void check_projections(const struct model_config *config) {
     const struct model_family *family = model_family(config);
     struct model_projection p[MODEL_MAX_PROJECTIONS];

@@ -19,8 +19,8 @@ static double *expected_values(const struct golden *g, const char *name, int64_t
     return wide;
 }
 
-/* A gradient's largest error over the largest entry of the file's tensor, or with `of_whole` of all tensors that the
- * parameter comes from; the file's orientation is that of the slice. */
+/* Returns a gradient's largest error over the largest entry of the file's tensor, or with `of_whole` of all tensors of
+ * the parameter. The file's orientation is that of the slice. */
 static double gradient_error(const struct test_values *values, const struct golden *g, int id, bool of_whole) {
     const struct param *row = &values->store->map.table->rows[id];
     const float *gradient = values->gradients + values->store->map.places[id].offset;
@@ -99,8 +99,8 @@ static void fp32_equals_transformers(void **state) {
 }
 
 /* bf16 keeps 8 bits: weights and each stored activation are off by up to 2^-9 of themselves. A logit is a sum over a
- * path of about 4 rounded tensors a layer and as many rounded weights; errors of independent roundings add as squares,
- * so with L layers the typical error is 2^-9 * sqrt(8 L + 4) of the sum's size, and the largest of some thousand
+ * path of about 4 rounded tensors a layer and as many rounded weights. Errors of independent roundings add as squares.
+ * With L layers the typical error is therefore 2^-9 * sqrt(8 L + 4) of the sum's size, and the largest of some thousand
  * entries about four times that. A gradient passes through the network twice. */
 static void bf16_is_within_its_roundings(void **state) {
     (void)state;
@@ -158,7 +158,7 @@ static void config_json_round_trips(void **state) {
         test_ok(
             model_write_config(&config, DTYPE_BF16, &(const struct model_text_ends){.count = 1, .eos = {7}}, &text));
         test_ok(model_read_config(text, "text", &again, &dtype, &ends));
-        assert_memory_equal(&config, &again, members); /* and no padding behind them */
+        assert_memory_equal(&config, &again, members); /* and no padding after them */
         assert_int_equal(dtype, DTYPE_BF16);
         assert_int_equal(ends.count, 1);
         assert_int_equal(ends.eos[0], 7);

@@ -1,5 +1,5 @@
-/* Only rows whose loss counts go through the head, and nobody can tell but by the work: losses and gradients are those
- * of all rows, in every layout, and nothing is prepared inside a step however many there are. */
+/* Only rows whose loss counts go through the head, which shows only in the amount of work. Losses and gradients are
+ * those of all rows, in every layout. Nothing is prepared inside a step, however many rows there are. */
 #include "model/support.h"
 
 #include "support/allocations.h"
@@ -224,7 +224,7 @@ static void the_head_works_on_rows_that_count(void **state) {
     test_model_close(&t);
 }
 
-/* The first step with so many rows of each kind is like the hundredth. */
+/* The first step with a number of rows is like the hundredth. */
 static void no_number_of_rows_is_prepared_inside_a_step(void **state) {
     (void)state;
     if (!allocations_can_be_counted())

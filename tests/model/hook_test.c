@@ -1,5 +1,5 @@
-/* Attach points: a scale and a rank-1 addition as hooks equal the same change folded into the weights, in loss, in
- * every gradient of the base, and in the gradients of the hook itself. */
+/* Attach points: a scale and a rank-1 addition as hooks equal the same change folded into the weights. They are equal
+ * in loss, in every gradient of the base, and in the gradients of the hook itself. */
 #include "model/support.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ struct test_hook {
     bool has_addition;
 };
 
-/* What stands at a place of the device. */
+/* Copies the contents of a place on the device. */
 static float *fetch(const struct hook_call *call, const void *from, int64_t count) {
     return test_copy(call->rank->exec.stream, from, (size_t)count * sizeof(float));
 }
@@ -141,7 +141,7 @@ struct place_case {
     enum attach_place place;
     enum hook_side side;
     const char *weight, *bias; /* of the linear that the change folds into */
-    bool scales_columns;       /* behind an activation: the scale folds into the next linear's inputs */
+    bool scales_columns;       /* after an activation: the scale folds into the next linear's inputs */
     bool has_addition;
     int64_t in, out;
 };
@@ -174,7 +174,7 @@ static void check_close(const char *what, const float *a, const float *b, int64_
         fail_msg("%s: off by %g of the largest", what, error / scale);
 }
 
-/* Folds the hook into the plain model's weights: W' = diag(l) W + b a', or W' = W diag(l) behind an activation. */
+/* Folds the hook into the plain model's weights: W' = diag(l) W + b a', or W' = W diag(l) after an activation. */
 static void fold(struct test_model *plain, const struct place_case *p, const struct test_hook *h, float *kept) {
     struct test_values values = test_model_values(plain);
     float *w = test_weight(&values, layer_name(p->weight));
@@ -259,7 +259,7 @@ static void a_hook_equals_folded_weights(void **state) {
             fail_msg("%s: loss %.9g, folded %.9g", p->name, loss, expected);
         struct test_values folded = test_model_values(&plain), ours = test_model_values(&hooked);
         check_hook_gradients(&folded, &ours, p, &h, kept);
-        /* What lies below the hook sees it only through dx. */
+        /* Everything below the hook sees it only through dx. */
         check_close("token embedding", test_gradient(&ours, "embedding.token.weight"),
                     test_gradient(&folded, "embedding.token.weight"), V * C);
         check_close("lower block", test_gradient(&ours, "layers.0.attention.qkv.weight"),

@@ -62,7 +62,7 @@ static const struct {
      3821079552},
 };
 
-/* Of `models` by its name. */
+/* Reads one of `models` by its name. */
 static struct model_config read_model(const char *name, struct model_text_ends *ends) {
     struct model_config config = {0};
     enum dtype dtype = DTYPE_COUNT;

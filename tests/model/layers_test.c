@@ -1,6 +1,6 @@
-/* Each layer that is cut over tensor ranks equals itself whole: its outputs, the gradient of its input, and the
- * gradients of its parameters, for 2 and 4 ranks, with and without the sequence cut as well. Ranks are threads; every
- * number of weights and inputs follows from its place in the whole. */
+/* Each layer that is cut over tensor ranks equals the whole layer: its outputs, the gradient of its input, and the
+ * gradients of its parameters. This holds for 2 and 4 ranks, with and without the sequence cut as well. Ranks are
+ * threads. Every number of weights and inputs follows from its place in the whole. */
 #include "model-internal.h"
 
 #include "model/support.h"
@@ -23,8 +23,8 @@ enum {
 enum layer { EMBEDDING, NORM, QKV, PROJECTION, FC1, FC2, ATTENTION, CROSS_ENTROPY, LAYERS };
 static const char *const names[LAYERS] = {"embedding", "norm", "qkv", "projection", "fc1", "fc2", "attention", "loss"};
 
-/* Sums of at most 72 products in another order differ by some root of 72 roundings, 5e-7 of the largest; what comes
- * out of a layer and back has two or three of them behind it. */
+/* Sums of at most 72 products in another order differ by some root of 72 roundings, 5e-7 of the largest. A result that
+ * passes through a layer and back contains two or three such sums. */
 static const float BOUND = 2e-6f;
 
 struct scene {
@@ -32,7 +32,7 @@ struct scene {
     struct test_model test;
     void *blocks[BLOCKS]; /* on the device, until the scene ends */
     int block_count;
-    struct test_values values; /* of the whole, behind its run */
+    struct test_values values; /* of the whole, after its run */
     float *results[RESULTS];   /* [ROWS, WIDEST] of the whole: the output, the gradient of the input */
 };
 
@@ -56,7 +56,8 @@ static float *block_of(struct scene *s, int64_t count) {
     return *block;
 }
 
-/* Rows of the whole from `first` on, and columns as the map says (NULL: all of them); each row behind `stride`. */
+/* Copies rows of the whole from `first` on, and columns as the map says (NULL: all of them); rows are `stride`
+ * apart. */
 static int put_numbers(struct scene *s, float *device, uint32_t site, float scale, int64_t first, int64_t rows,
                        int64_t columns, int64_t stride, const int64_t *map) {
     float *values = calloc((size_t)(rows * stride), sizeof *values);
@@ -102,7 +103,7 @@ static int compare(const char *what, int64_t row, int64_t column, float ours, fl
                        (long long)column, (double)ours, (double)expected, (double)largest);
 }
 
-/* What a layer gave: kept of the whole, and compared with that of a part. */
+/* A layer's result: kept for the whole, and compared for a part. */
 static int result(struct scene *s, const struct scene *whole, int which, const float *device, int64_t stride,
                   int64_t first, int64_t rows, int64_t columns, const int64_t *map) {
     float largest = 0, *values = test_copy(s->test.rank.exec.stream, device, (size_t)(rows * stride) * sizeof *values);
@@ -230,7 +231,7 @@ static int linear(struct scene *s, const struct scene *whole, const struct linea
     return status;
 }
 
-/* The heads between their two linears and behind their norm, with dropout of weights and of the result: a block whose
+/* The heads between their two linears and after their norm, with dropout of weights and of the result: a block whose
  * MLP gives nothing. */
 static int attention(struct scene *s, const struct scene *whole) {
     struct model *model = s->test.model;

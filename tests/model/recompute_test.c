@@ -1,5 +1,5 @@
-/* What the backward computes again equals what it would have kept: every recomputation gives the losses and gradients
- * of none, and takes less memory. */
+/* Recomputed values equal kept ones: every form of recomputation gives the same losses and gradients, and takes less
+ * memory. */
 #include "model/support.h"
 
 #include <stdlib.h>
@@ -88,7 +88,7 @@ static void the_first_layers_are_computed_again_to_the_bit(void **state) {
         check((struct model_recompute){.how = RECOMPUTE_BLOCK, .num_layers = n}, 0, n > 1);
 }
 
-/* GELU by itself rounds like GELU behind a product, within a bit or two. */
+/* GELU by itself rounds like GELU after a product, within a bit or two. */
 static void norms_and_activations_are_computed_again(void **state) {
     (void)state;
     for (int which = 0; which < 4; which++)

@@ -93,7 +93,7 @@ static void so_with_the_sequence_cut_as_well(void **state) {
     check(make_config(true), true);
 }
 
-/* Where the gradient of the heads takes more than that of a norm: on one rank and on two, not on four. */
+/* The gradient of the heads takes more than that of a norm on one rank and on two, but not on four. */
 static void so_with_heads_wider_than_the_stream(void **state) {
     struct model_config config = make_config(false);
     (void)state;

@@ -1,4 +1,4 @@
-/* What ends a text, as the files of a model have it. */
+/* The ends of a completion, as a model's files define them. */
 #include "model/family.h"
 #include "support/test.h"
 

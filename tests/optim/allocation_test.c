@@ -7,7 +7,7 @@
 
 enum { RANKS = 2, ROWS = 32, DEADLINE = 60 /* seconds */ };
 
-/* What a rank opens. */
+/* Everything that a rank opens. */
 struct scene {
     struct device *device;
     struct rank rank;

@@ -47,7 +47,7 @@ static void each_style_falls_as_it_should(void **state) {
     FOLLOWS(make(SCHEDULE_LINEAR, 0), {6, 0.95}, {13, 0.6}, {20, 0.25}, {21, 0.2}, {22, 0.2}, {1000, 0.2});
     FOLLOWS(make(SCHEDULE_COSINE, 0), {9, 0.2 + 0.4 * (1 + M_SQRT1_2)}, {13, 0.6}, {17, 0.2 + 0.4 * (1 - M_SQRT1_2)},
             {21, 0.2}, {22, 0.2});
-    /* sqrt(16 samples of warm-up / samples seen); the least rate behind the end */
+    /* sqrt(16 samples of warm-up / samples seen); the lowest rate after the end */
     FOLLOWS(make(SCHEDULE_INVERSE_SQUARE_ROOT, 0), {9, M_SQRT1_2}, {17, 0.5}, {21, 1 / sqrt(5)}, {22, 0.2});
 }
 

@@ -15,7 +15,7 @@ enum { LAYERS = 3, ROWS = 64, MESSAGE = 100, MICRO_BATCHES = 3, DEADLINE = 60 /*
 static const struct rank_grid grid = {.tensor = 2, .context = 1, .expert = 1, .data = 2, .pipeline = 2};
 static const struct pipeline_shape shape = {.stages = 2, .chunks = 1, .micro_batches = MICRO_BATCHES};
 
-/* What a rank opens. */
+/* Everything that a rank opens. */
 struct scene {
     struct rank rank;
     struct device *device;

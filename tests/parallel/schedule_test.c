@@ -1,5 +1,5 @@
-/* Pipeline schedules: the orders against megatron-core's and those of the paper, and a simulator that runs the lists of
- * all stages over bounded channels, with a forward of one unit of time and a backward of two. */
+/* Pipeline schedules. The orders are compared with megatron-core's and those of the paper. A simulator runs the lists
+ * of all stages over bounded channels, with a forward of one unit of time and a backward of two. */
 #include "support/test.h"
 
 #include "base/base.h"
@@ -120,7 +120,7 @@ struct sent {
     double arrives, freed;  /* when the receiver's buffer is free again; negative: not yet */
 };
 
-/* What arrives at one stage of one kind. */
+/* The messages of one kind that arrive at one stage. */
 struct channel {
     int buffers, count, received; /* sent and used so far */
     struct sent *sent;

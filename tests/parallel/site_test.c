@@ -1,4 +1,4 @@
-/* Where ranks compute: cores that they share are cut between them, one thread each unless told otherwise. */
+/* The placement of ranks: cores that they share are divided between them, one thread each unless told otherwise. */
 #include "parallel/site.h"
 
 #include "support/test.h"
@@ -7,7 +7,7 @@
 
 enum { MOST = 64 };
 
-/* What each rank found, and the cores that its thread may use afterwards. */
+/* The site that each rank found, and the cores that its thread may use afterwards. */
 struct task {
     int threads;
     struct rank_site site[MOST];

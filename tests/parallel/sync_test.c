@@ -8,7 +8,7 @@
 
 enum { LAYERS = 40, ROWS = 131, COLUMNS = 257, TENSOR = 2, DATA = 3, STAGES = 2 };
 
-/* A matrix that the tensor ranks share and a copy for each layer, and one of each before and behind the layers. */
+/* A matrix that the tensor ranks share and a copy for each layer, and one of each before and after the layers. */
 static void describe(struct param_table *table) {
     *table = (struct param_table){0};
     for (int layer = -1; layer <= LAYERS; layer++) {
@@ -152,7 +152,7 @@ static int check_weights(struct gradient_sync *sync) {
     return status;
 }
 
-/* What the backward of a layer does to its gradients; before it they are garbage. */
+/* Does what the backward of a layer does to its gradients; before it they are garbage. */
 static int set_layer(const struct gradient_sync *sync, int layer, bool is_garbage) {
     const struct param_store *store = sync->store;
     const struct rank *rank = sync->rank;

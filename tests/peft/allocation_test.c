@@ -1,4 +1,5 @@
-/* Whatever allocation of adapters' files fails, it says so, leaves nothing behind and no model that is not whole. */
+/* Whichever allocation of adapters' files fails, the failure is reported, nothing remains, and no incomplete model is
+ * written. */
 #include "peft/peft.h"
 
 #include "base/base.h"

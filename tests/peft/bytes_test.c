@@ -203,7 +203,7 @@ static void cut_bytes_are_refused(void **state) {
     (void)state;
     test_ok(peft_bytes_read(GOLDEN "/prompt", LIMIT, &bytes));
     for (size_t length = 0; length < bytes.length; length++) {
-        char *exact = malloc(length + !length); /* so that a sanitizer sees a read behind it */
+        char *exact = malloc(length + !length); /* lets a sanitizer see a read past its end */
         assert_non_null(exact);
         memcpy(exact, bytes.data, length);
         struct strbuf cut = {.data = exact, .length = length};
@@ -319,7 +319,7 @@ static void only_files_of_an_adapter_in_their_order_are_a_block(void **state) {
 
 /* ---- limits ---- */
 
-/* A configuration with so many bytes; those behind it are spaces. */
+/* A configuration of `length` bytes, padded with spaces. */
 static void pad_config(const char *name, size_t length, struct strbuf *text) {
     read_file(name, "adapter_config.json", text);
     while (text->length < length)

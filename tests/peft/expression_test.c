@@ -79,7 +79,7 @@ static void keys_stand_behind_any_modules(void **state) {
     test_fails(peft_expression_open("rank_pattern", "(?i)a", true, &expression), STATUS_USAGE, "(?i)a");
 }
 
-/* Python's re refuses these, too, but for those behind the comment. */
+/* Python's re refuses these too, except for those after the comment. */
 static void what_python_does_not_have_is_refused(void **state) {
     static const char *const cases[] = {
         "*",

@@ -9,7 +9,7 @@
 enum { OPERATIONS = sizeof(struct ops) / sizeof(void (*)(void)) };
 #define NUMBER_OF(op) (offsetof(struct ops, op) / sizeof(void (*)(void)))
 
-/* What this thread's operations were. */
+/* The operations of this thread. */
 struct noted {
     const struct ops *real;
     const struct param_store *base, *adapters;
@@ -175,7 +175,7 @@ static const struct peft_config methods[] = {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-/* What a backward on one rank runs. */
+/* Returns the operations of a backward on one rank. */
 static struct noted backward_of(const struct prompt_stack *stack) {
     struct prompt_run run;
     struct ops table;
@@ -305,7 +305,7 @@ static void virtual_tokens_and_prefixes_want_the_whole_way(void **state) {
     }
 }
 
-/* Of one layer: products (the head's two, the base's above the place, and the adapter's own), norms, attention. */
+/* For one layer: products (the head's two, the base's above the place, and the adapter's own), norms, attention. */
 static const struct {
     struct peft_config config;
     int products, norms, attention;
@@ -362,7 +362,7 @@ static struct test_values train_once(struct prompt_run *run, const struct prompt
     return test_values(store, run->rank.exec.stream);
 }
 
-/* An adapter behind the end of the backward, which changes nothing, has it go the whole way. */
+/* An adapter after the end of the backward, which changes nothing, makes it go the whole way. */
 static void where_the_backward_ends_changes_no_gradient(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {

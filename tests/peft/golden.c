@@ -193,8 +193,8 @@ double *golden_expected(const struct golden *g, const char *name, int64_t *count
     return read_values(g->expected, tensor);
 }
 
-/* What a slice is called in the case's files. AdapterHub's names have the adapter's own name in them, which there is
- * the case's; those of an encoder's file begin inside the encoder. */
+/* Returns a slice's name in the case's files. AdapterHub's names contain the adapter's own name, which is the case's
+ * there; those of an encoder's file begin inside the encoder. */
 static void file_name(const struct golden *g, const char *prefix, const char *slice, char out[256]) {
     static const char encoder[] = "prompt_encoder.default.";
     slice += strncmp(slice, encoder, sizeof encoder - 1) ? 0 : sizeof encoder - 1;
@@ -251,7 +251,7 @@ void golden_covers(const struct golden *g, const struct param_table *table) {
     }
 }
 
-/* Adds the names of the cases in a directory, each behind the prefix. */
+/* Adds the names of the cases in a directory, each after the prefix. */
 static void add_cases(const char *directory, const char *prefix, char ***names, size_t *count) {
     struct dirent **entries;
     int found = scandir(directory, &entries, NULL, alphasort);

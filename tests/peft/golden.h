@@ -1,15 +1,16 @@
-/* Golden vectors of adapters (tests/peft/golden/README.md): what peft, or for bottlenecks a plain model, gives in fp64.
+/* Golden vectors of adapters (tests/peft/golden/README.md): results of peft, or for bottlenecks of a plain model, in
+ * fp64.
  *
- * A case is opened by its directory's name, behind that of its family where this is not GPT-2 (tests/peft/families),
- * and gives its configuration, its batch, and the values of each parameter of a stack's table before training, of its
- * gradient, and behind the steps. Whatever a case lacks fails the test. */
+ * A case is opened by its directory's name, preceded by the family's name unless that is GPT-2 (tests/peft/families).
+ * It gives its configuration and its batch. For each parameter of a stack's table it gives the values before training,
+ * the gradient, and the values after the steps. Anything that a case lacks fails the test. */
 #ifndef CAMBIUM_TESTS_PEFT_GOLDEN_H
 #define CAMBIUM_TESTS_PEFT_GOLDEN_H
 
 #include "ckpt/ckpt.h"
 #include "peft/peft.h"
 
-struct golden_batch; /* the arrays behind model_batch */
+struct golden_batch; /* the arrays of model_batch */
 
 struct golden {
     const char *name;
@@ -30,9 +31,8 @@ struct golden {
 void golden_open(struct golden *golden, const char *name);
 void golden_close(struct golden *golden);
 
-/* All samples (sample -1), or one of them; the loss of all is the sum of each one's. Virtual tokens have ids behind the
- * vocabulary.
- */
+/* Returns all samples (sample -1), or one of them; the loss of all is the sum of theirs. Virtual tokens have ids after
+ * the vocabulary. */
 struct model_batch golden_batch(const struct golden *golden, int64_t sample);
 
 /* The values of a tensor of the expected ones ("logits", "losses"): the caller frees them. */

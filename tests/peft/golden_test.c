@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* Where fp32 may be from fp64, over a tensor's largest entry. */
+/* The distance of fp32 from fp64, relative to a tensor's largest entry. */
 static const double LOGITS = 1e-5, LOSS = 1e-5, GRADIENT = 1e-5, AFTER = 1e-4;
 
 static const char *const cases[] = {

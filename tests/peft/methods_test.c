@@ -105,7 +105,7 @@ static void run_single(struct single *s, const struct tuned_options *options) {
 
 /* ---- layouts ---- */
 
-/* Sums of 24 to 300 fp32 products in another order, twice one behind the other. */
+/* Sums of 24 to 300 fp32 products in another order, two in a row. */
 static int compare(const struct tuned *tuned, const struct test_values *whole) {
     int moved = 0, status = test_compare_gradients(tuned->store, tuned->rank->exec.stream, whole, 5e-6f, &moved);
     if (!status && moved < whole->store->map.table->count)
@@ -211,7 +211,7 @@ static void what_is_computed_again_is_the_same(void **state) {
 
 enum { STREAM_BYTES = TUNED_ROWS * TEST_HIDDEN * sizeof(float) };
 
-/* What lies between two layers, from one stage's device to the other's, or to where it is. */
+/* Carries the data between two layers from one stage's device to the other's, or to its own. */
 static void carry(const struct single *from, const void *given, const struct single *to, void *taken) {
     void *values = test_copy(from->rank.exec.stream, given, STREAM_BYTES);
     test_ok(test_write(to->rank.exec.stream, taken, values, STREAM_BYTES));
@@ -242,7 +242,7 @@ static void run_chunks(struct single *first, struct single *second, double *loss
     device_free(second->device, above);
 }
 
-/* What a stage has; what it does not have is empty. */
+/* Checks the parts of a stage; a part that it does not have is empty. */
 static void check_stage(const struct named *method, const struct tuned *stage, const struct test_values *whole,
                         int layer) {
     assert_int_equal(stage->store->map.table->count, whole->store->map.table->count);
@@ -383,7 +383,7 @@ static void methods_begin_as_the_identity(void **state) {
     }
 }
 
-/* Of one row, the gradient of A is 0 in the columns of the inputs that were dropped. */
+/* In one row, the gradient of A is 0 in the columns of the inputs that were dropped. */
 static void check_mask(const struct single *s, int64_t layer, int projection, const char *name, float p) {
     const struct param_store *store = s->tuned.store;
     char row[PARAM_NAME_BYTES];

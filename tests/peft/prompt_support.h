@@ -347,7 +347,7 @@ struct prompt_layout {
     double loss;
 };
 
-/* Of every parameter the rank's rectangles, beside the same elements of the whole: values to the bit (but for
+/* Compares the rank's rectangles of every parameter with the same elements of the whole: values to the bit (except for
  * DoRA's norms), gradients within 2e-5 of the largest entry. */
 static inline int prompt_compare_param(const struct test_values *ours, const struct test_values *whole, int id) {
     const struct param_store *store = ours->store;

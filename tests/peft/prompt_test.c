@@ -24,7 +24,7 @@ static struct peft_config dropped(int64_t tokens) {
     return config;
 }
 
-/* Every method of this file, and two of them one behind the other. */
+/* Every method of this file, and two of them in a row. */
 static struct prompt_stack stack_at(int number) {
     switch (number) {
     case 0:

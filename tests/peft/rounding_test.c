@@ -1,6 +1,6 @@
 /* In bf16 LoRA's product is added to the base's in fp32: y = x W' + b + s B A x is rounded once, in training and in
- * inference, for one adapter and for two, on all outputs of a place and on ranges of them, and is the base's to the bit
- * while B is zero. */
+ * inference. This holds for one adapter and for two, on all outputs of a place and on ranges of them. The result is the
+ * base's to the bit while B is zero. */
 #include "peft/support.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ struct opened {
 
 /* Outputs of a place that one projection makes. */
 struct range {
-    const char *name; /* NULL behind the last */
+    const char *name; /* NULL past the last */
     int64_t first, columns;
 };
 
@@ -58,7 +58,7 @@ static const struct place {
      {{"mlp.up_proj", WIDE, WIDE}}},
 };
 
-/* Of each family, as `places` has it: two adapters of other ranks. */
+/* Of each family, as `places` has it, two adapters with different ranks. */
 static const struct peft_config pairs_of_ranges[] = {
     {.type = PEFT_LORA, .r = 3, .lora_alpha = 5, .target_modules = LIST("q_proj", "v_proj", "up_proj")},
     {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("q_proj", "v_proj", "up_proj")},

@@ -1,12 +1,12 @@
-/* A small frozen base with a stack on it, on one rank or on some of a grid's: what trains has values that are nowhere
- * neutral, the same under every layout. */
+/* A small frozen base with a stack on it, on one rank or on several of a grid. The trained parameters have values that
+ * are neutral nowhere, and are the same under every layout. */
 #ifndef CAMBIUM_TESTS_PEFT_SUPPORT_H
 #define CAMBIUM_TESTS_PEFT_SUPPORT_H
 
 #include "model/support.h"
 #include "peft/peft.h"
 
-/* Of a configuration. */
+/* The lists of a configuration. */
 #define LIST(...)                                                                                                      \
     { (const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *) }
 #define EVERYTHING LIST("c_attn", "c_proj", "c_fc")

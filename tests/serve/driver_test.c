@@ -11,7 +11,7 @@
 
 enum { CALLS = 4 };
 
-/* What a test plays, and what came of it. */
+/* The script of a test, and its outcome. */
 static struct {
     struct call_own *calls[CALLS]; /* NULL: freed */
     int round, ending;             /* ending: the call that ends in the first round */
@@ -174,7 +174,7 @@ static struct call_own *new_call(struct driver *driver) {
     return own;
 }
 
-/* Three calls are told something more while one of them ends; a fourth comes behind them. */
+/* Three calls get further commands while one of them ends; a fourth follows. */
 static void what_a_call_is_told_behind_its_end_is_forgotten(void **state) {
     static const char *const told[] = {"s0 s1 s2 c1 c2 s3", "s0 s1 s2 c0 c2 s3", "s0 s1 s2 c0 c1 s3"};
     static const struct serve_options options = {.prefill_stretch = 1};

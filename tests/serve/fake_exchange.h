@@ -87,7 +87,7 @@ static inline void fake_field(struct fake *fake, const char *name, const char *v
     fake->fields[fake->exchange.head.field_count++] = field_of(name, value);
 }
 
-/* The request's body, in pieces of so many bytes, and its end. */
+/* Sends the request's body, in pieces, and its end. */
 static inline void fake_send(struct fake *fake, const char *body, size_t each) {
     struct exchange *exchange = &fake->exchange;
     for (size_t left = strlen(body); left;) {

@@ -9,7 +9,7 @@
 #include "serve/registry.h"
 #include "serve/text_job.h"
 
-/* What happened last. */
+/* The last event. */
 static struct call *fake_call;
 static int fake_freed, fake_paused;
 static double fake_delay, fake_drained;

@@ -1,5 +1,5 @@
-/* Whatever allocation of a call of gRPC fails: its client is told that memory is short or what it asked for, and
- * nothing is left behind. */
+/* Whichever allocation of a call of gRPC fails, its client gets either an error about memory or its answer, and nothing
+ * remains. */
 #include "serve/grpc_asking.h"
 
 #include "support/failing.h"

@@ -31,7 +31,7 @@ static int stop(void **state) {
 static inline void ask_open(enum listener_kind listener, const char *path, const char *timeout) {
     fake_freed = 0;
     fake_open(&fake, &server, listener, "POST", path);
-    /* What is kept takes no memory while allocations fail. */
+    /* Recorded bytes take no memory while allocations fail. */
     test_ok(strbuf_reserve(&fake.head, 4096) | strbuf_reserve(&fake.body, 4096) | strbuf_reserve(&fake.trailers, 4096));
     fake.exchange.head.is_http2 = true;
     fake_field(&fake, "content-type", "application/grpc");
@@ -52,7 +52,7 @@ static inline void ask_send(const ProtobufCMessage *message) {
     fake.exchange.handler->on_end(&fake.exchange);
 }
 
-/* Asks for `n` texts behind three ids; the call's news are the test's to make. */
+/* Requests `n` texts after three ids; the test makes the call's news. */
 static inline void ask_generate(const char *path, uint32_t n, bool wants_prompt, const char *timeout) {
     Cambium__V1__GenerateRequest asked = CAMBIUM__V1__GENERATE_REQUEST__INIT;
     Cambium__V1__Tokens tokens = CAMBIUM__V1__TOKENS__INIT;

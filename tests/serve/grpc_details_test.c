@@ -1,4 +1,4 @@
-/* What a failed call of gRPC tells programs: read back as clients do, and never more than they take. */
+/* The details of a failed gRPC call: read back as clients do, and never more than they accept. */
 #include "serve/fake_exchange.h"
 
 #include "serve/error.h"
@@ -133,7 +133,7 @@ static void programs_read_what_went_wrong(void **state) {
         }
 }
 
-/* What clients count of the fields: name, value and 32. */
+/* Returns the size of the fields as clients count it: name, value and 32. */
 static size_t size_of_fields(void) {
     size_t size = 0;
     for (const char *at = strbuf_text(&fake.head); *at; at = strchr(at, '\n') + 1)

@@ -238,7 +238,7 @@ static void gzip_is_bounded_by_what_comes_out(void **state) {
     bytes.data[4]--; /* the stream breaks off */
     bytes.length--;
     expect_packed(&bytes, 13, "not gzip");
-    bytes.data[4] += 2; /* something stands behind it */
+    bytes.data[4] += 2; /* further bytes follow */
     bytes.length = whole;
     strbuf_add_char(&bytes, 0);
     expect_packed(&bytes, 13, "not gzip");

@@ -13,7 +13,7 @@
 
 enum { LARGEST_PAYLOAD = 1 << 20 };
 
-/* Zeros, so many; NULL where nobody wants that. */
+/* A payload of zeros; NULL when none is requested. */
 static uint8_t *payload_fill(Grpc__Testing__Payload *payload, int32_t size) {
     grpc__testing__payload__init(payload);
     payload->body.len = size > 0 && size <= LARGEST_PAYLOAD ? (size_t)size : 0;

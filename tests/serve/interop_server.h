@@ -1,7 +1,8 @@
-/* A program for tests: the transport with handlers of its own, and no engine behind it.
+/* A program for tests: the transport with its own handlers, and no engine.
  *
- * Each service is a row of the table in interop_server.c, asked in its order: the first whose `claims` says yes to an
- * exchange has it. A service stands in a file of its own, interop_NAME.c; those are found by their name. */
+ * Each service is a row of the table in interop_server.c. The services are asked in order, and the first whose `claims`
+ * accepts an exchange gets it. A service has a file of its own, interop_NAME.c; these files are found by their
+ * names. */
 #ifndef CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
 #define CAMBIUM_TESTS_SERVE_INTEROP_SERVER_H
 

@@ -66,7 +66,7 @@ static void a_key_stands_once(void **state) {
     refuses("{\"b\":{\"a\":1,\"a\":2}}", 19, "duplicate");
 }
 
-/* So many opened brackets, closed again. */
+/* A number of opened brackets, closed again. */
 static char *nested(size_t depth, size_t *length) {
     char *text = malloc(6 + 2 * depth);
     memcpy(text, "{\"a\":", 5);

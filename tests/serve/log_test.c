@@ -10,7 +10,7 @@
 static struct serve_options options;
 static struct server server = {.options = &options};
 
-/* What `write_lines` leaves on standard error. */
+/* Returns the output of `write_lines` on standard error. */
 static char *written(void (*write_lines)(void)) {
     struct strbuf text = STRBUF_INIT;
     char path[4096], *directory = test_directory();

@@ -1,4 +1,5 @@
-/* Keys and metrics where memory runs out: it is said, nothing is left behind, and what was there goes on as it was. */
+/* Keys and metrics when memory runs out: the failure is reported, nothing remains, and everything continues as
+ * before. */
 #include "base/base.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"

@@ -12,7 +12,7 @@ static const ProtobufCMessageDescriptor *const generate = &cambium__v1__generate
 static enum proto_result check(const ProtobufCMessageDescriptor *descriptor, const char *bytes, size_t length,
                                struct proto_fault *fault) {
     ProtobufCMessage *message;
-    /* A block of just this size: a sanitizer sees a read behind it. */
+    /* A block of exactly this size: a sanitizer sees a read past its end. */
     unsigned char *copy = malloc(length ? length : 1);
     assert_non_null(copy);
     memcpy(copy, bytes, length);

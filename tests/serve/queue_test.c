@@ -10,7 +10,7 @@ static struct queue *opened(void) {
     return queue;
 }
 
-/* So many single requests, as the server takes them; how many came in. */
+/* Submits single requests as the server does; returns how many were accepted. */
 static int64_t fill(struct queue *queue, uint64_t client, double weight, int64_t requests, double now) {
     int64_t taken = 0;
     for (int64_t i = 0; i < requests; i++)

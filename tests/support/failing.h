@@ -1,7 +1,7 @@
-/* Allocations that fail, one at a time, for "whatever allocation fails, it is said, and nothing leaks". A program that
- * uses this has versions of malloc and its family that fail the n-th call of our own code and of the libraries that we
- * answer for (failing/allocator.c says which). The same source is a library to be preloaded, which tests of the
- * commands use: CAMBIUM_FAIL_ALLOCATION=N, and CAMBIUM_FAIL_REPORT=FILE for how many allocations there were. */
+/* Allocations that fail, one at a time, to test that "whichever allocation fails, it is reported, and nothing leaks". A
+ * program that uses this has versions of malloc and its family. They fail the n-th call of our own code and of the
+ * libraries that we answer for (see failing/allocator.c). The same source is a library to be preloaded, which tests of
+ * the commands use: CAMBIUM_FAIL_ALLOCATION=N, and CAMBIUM_FAIL_REPORT=FILE for the number of allocations. */
 #ifndef CAMBIUM_TESTS_FAILING_H
 #define CAMBIUM_TESTS_FAILING_H
 
@@ -16,10 +16,11 @@ void failing_pause(bool is_paused);
 /* Bytes that our own code has mapped and not unmapped: device memory, which AddressSanitizer does not watch. */
 long failing_mapped(void);
 
-/* Calls use(context) once as it is, and then with each of its allocations failing, of more than about `limit` a
- * fixed-seed part (all under CAMBIUM_TEST_LONG): each call ends with STATUS_MEMORY and a text that says so, and leaves
- * no file open and nothing mapped. What else leaks, AddressSanitizer tells at the end. Returns how many calls got
- * through nevertheless: what they use has no need of that memory, or several threads allocated in another order. */
+/* Calls use(context) once without failures, and then with each of its allocations failing. Of more than about `limit`
+ * allocations it tries a sample with a fixed seed (all under CAMBIUM_TEST_LONG). Each call must end with STATUS_MEMORY
+ * and a text that says so, and leave no file open and nothing mapped. AddressSanitizer reports other leaks at the end.
+ * Returns how many calls succeeded nevertheless, because they do not need that memory, or because several threads
+ * allocated in another order. */
 long failing_try_all(int (*use)(void *context), void *context, long limit);
 
 #endif

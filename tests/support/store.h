@@ -46,8 +46,8 @@ static inline int test_values_put(struct test_values *values, struct stream *str
     return status;
 }
 
-/* Of every parameter the rank's rectangles, beside the same elements of the whole gradient: within `bound` of its
- * largest entry. *moved: how many parameters have a gradient that is not zero (NULL: nobody asks). */
+/* Compares the rank's rectangles of every gradient with the same elements of the whole: they are within `bound` of its
+ * largest entry. *moved: how many parameters have a gradient that is not zero; may be NULL. */
 static inline int test_compare_gradients(const struct param_store *store, struct stream *stream,
                                          const struct test_values *whole, float bound, int *moved) {
     struct test_values ours = test_values(store, stream);

@@ -1,5 +1,5 @@
-/* What every cmocka test starts with: the includes in the order that cmocka wants, temporary directories, and the
- * comparisons that the bounds of the tests are written in. */
+/* The common start of every cmocka test: the includes in cmocka's order, temporary directories, and the comparisons
+ * used with the tests' bounds. */
 #ifndef CAMBIUM_TESTS_SUPPORT_TEST_H
 #define CAMBIUM_TESTS_SUPPORT_TEST_H
 
@@ -30,8 +30,8 @@ double test_max_error(const float *a, const double *b, size_t n);
 #define test_skip(reason) (test_tell_skip(__func__, (reason)), skip())
 void test_tell_skip(const char *test, const char *reason);
 
-/* Ends the program unless the next call comes within so many seconds (0: none need come): ranks that wait for each
- * other for ever are a failure that must come soon. */
+/* Ends the program unless the next call comes within `seconds` (0: none need come). Ranks that wait for each other for
+ * ever must fail soon. */
 void test_ends_within(unsigned seconds);
 
 /* Whether the whole suite is wanted (CAMBIUM_TEST_LONG=1) instead of its fixed-seed part. */

@@ -1,4 +1,4 @@
-/* Whatever allocation of a table or of a store fails, it says so and leaves nothing behind. */
+/* Whichever allocation of a table or of a store fails, the failure is reported and nothing remains. */
 #include "tensor/tensor.h"
 
 #include "support/failing.h"
@@ -6,7 +6,7 @@
 
 enum { PARAMS = 70 /* more than a table has room for at first */, STORED = 4, ROWS = 16, COLUMNS = 8 };
 
-/* What each use is given. */
+/* The data of each use. */
 struct scene {
     struct device *device;
     struct stream *stream;

@@ -14,7 +14,7 @@ static struct param make_row(enum param_shard shard, int64_t rows, int64_t colum
     return row;
 }
 
-/* Counts in seen[] what rank `tensor` of `tensors` holds; its rectangles stand one behind the other in its part. */
+/* Counts in seen[] what rank `tensor` of `tensors` holds; its rectangles lie one after the other in its part. */
 static void visit(struct param *row, int tensor, int tensors, int seen[MOST_ELEMENTS]) {
     struct param_table table = {.rows = row, .count = 1};
     struct param_part part = {.tensor = tensor, .tensors = tensors};

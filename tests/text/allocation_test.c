@@ -1,4 +1,4 @@
-/* Whatever allocation of this room fails, it says so and leaves nothing behind. */
+/* Whichever allocation of this room fails, the failure is reported and nothing remains. */
 #include "text/text.h"
 
 #include "base/base.h"

@@ -95,7 +95,7 @@ static void renderings_are_those_of_transformers(void **state) {
     tokenizer_close(tokenizer);
 }
 
-/* What each template ends a turn with. */
+/* The end of a turn in each template. */
 static void ends_of_turns_are_found(void **state) {
     static const char *const cases[][2] = {
         {"Qwen-Qwen2.5-7B-Instruct", "<|im_end|>"},     {"Qwen-Qwen3-0.6B", "<|im_end|>"},

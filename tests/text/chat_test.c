@@ -191,7 +191,7 @@ static void only_a_template_makes_its_control_tokens(void **state) {
     check_controls(tokenizer, tool, "a   b", "T.S.X"); /* the template does not name it */
     check_controls(tokenizer, other, "a<tool>b", ".T.X");
     check_controls(tokenizer, joined, "x|>", ".X"); /* half of it is the message's */
-    check_controls(tokenizer, other, "<|x", ".X");  /* and hides no token behind it */
+    check_controls(tokenizer, other, "<|x", ".X");  /* and hides no token after it */
     check_controls(tokenizer, other, "", "X");
     check_controls(tokenizer, role, "", ".X");
     check_controls(tokenizer, "{{ messages|tojson }}<|x|>", "<|x|>", ".X");
@@ -201,7 +201,7 @@ static void only_a_template_makes_its_control_tokens(void **state) {
     tokenizer_close(tokenizer);
 }
 
-/* Where no special name stands in a message, the ids are those of the text as a whole. */
+/* Without special names in a message, the ids are those of the text as a whole. */
 static void ids_are_those_of_the_whole_text(void **state) {
     static const char jinja[] = "Turn:\n{{ messages[0].content }}\n\nnext {{ messages[0].content }}s";
     static const char *const contents[] = {"\n\nabc", " x \n", "word", "caf\xc3\xa9 12", ""};

@@ -9,8 +9,8 @@
 #define GOLDEN TEST_DATA "/text/golden"
 #define SMALL  GOLDEN "/small"
 
-/* What is added to a golden tokenizer: tokens that are found in any text, and those that look at what is beside them;
- * or its own are taken away. */
+/* Additions to a golden tokenizer: tokens that are found in any text, and tokens that depend on their neighbours; or
+ * its own tokens are removed. */
 enum additions { ADD_NONE, ADD_CLEARED, ADD_PLAIN, ADD_CHOOSY };
 
 /* A golden tokenizer, with a space before every text, and with added tokens. */
@@ -113,7 +113,7 @@ static int encode_parts(struct tokenizer_encoder *encoder, const struct tokenize
     while (end < text->length) {
         size_t step = 1 + draw(draws, 12);
         end = end + step < text->length ? end + step : text->length;
-        char *held = malloc(end - begin); /* exactly: a sanitizer sees a read behind it */
+        char *held = malloc(end - begin); /* exactly: a sanitizer sees a read past it */
         memcpy(held, text->data + begin, end - begin);
         size_t at = tokenizer_find_cut(tokenizer, &cut, held, end - begin);
         assert_true(at < end - begin);

@@ -331,7 +331,7 @@ static void caches_do_not_change_the_ids(void **state) {
     uint32_t draws = 0;
     for (int round = 0; round < 20000; round++) {
         size_t length = 1 + draw(&draws, 20);
-        char *text = malloc(length); /* exactly: a sanitizer sees a read behind it */
+        char *text = malloc(length); /* exactly: a sanitizer sees a read past it */
         for (size_t i = 0; i < length; i++)
             text[i] = "the cat's\0mat 12"[draw(&draws, 16)];
         encode(&warm, text, length, TOKENIZER_PLAIN);

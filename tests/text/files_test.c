@@ -1,5 +1,5 @@
-/* Tokenizer directories: what is written opens again with the same ids; what is damaged, contradicts itself or asks for
- * something else than byte-level BPE is refused with the place and the name. */
+/* Tokenizer directories. Written ones open again with the same ids. Damaged, contradictory or unsupported ones are
+ * refused with the place and the name. */
 #include "base/base.h"
 #include "text/text.h"
 
@@ -316,7 +316,7 @@ static void settings_that_mean_the_same_are_taken(void **state) {
     free(directory);
 }
 
-/* What only a tokenizer whose words begin as characters may ask for, and what it may not. */
+/* Settings that only a tokenizer whose words begin as characters may have, and settings that it may not have. */
 static void settings_of_characters_are_checked(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,5 @@
-/* Patterns without a scanner take steps that are counted over a whole text: the patterns of real tokenizers stay far
- * below the bound in any text, and those that do not are refused by name. */
+/* Patterns without a scanner take steps that are counted over a whole text. The patterns of real tokenizers stay far
+ * below the bound in any text, and patterns that do not are refused by name. */
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/rng.h"

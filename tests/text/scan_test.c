@@ -1,8 +1,8 @@
-/* The scanners of words against PCRE2: the pattern as a tokenizer.json has it, compiled, finds the same words in any
- * characters. 1 M of them for each pattern, 100 M in the long run.
+/* The scanners of words against PCRE2: the pattern of a tokenizer.json, compiled, finds the same words in any
+ * characters. 1 M characters for each pattern, 100 M in the long run.
  *
- * PCRE2 reads UTF-8 only, and the scanners any bytes: a byte that is no UTF-8 counts as a character that is neither
- * letter nor number nor space. In the text that PCRE2 gets, one of private use stands for it. */
+ * PCRE2 reads only UTF-8, and the scanners any bytes: an invalid byte counts as a character that is neither letter nor
+ * number nor space. A character of private use replaces it in the text for PCRE2. */
 #include "base/base.h"
 #include "base/rng.h"
 #include "base/utf8.h"
@@ -36,7 +36,7 @@ struct characters {
     uint32_t counts[CATEGORIES];
 };
 
-/* What our tables must say of a category; spaces are not one. */
+/* Returns what our tables must say about a category; spaces are not one. */
 static bool is_known(const char *category, uint32_t point) {
     enum unicode_kind kind = unicode_kind_of(point);
     unsigned traits = unicode_traits_of(point) & (UNICODE_UPPER | UNICODE_LOWER);
@@ -120,7 +120,7 @@ static void add_text(struct twins *twins, const char *text) {
     add(twins, text, strlen(text), true);
 }
 
-/* Where the patterns look twice: apostrophes and what may stand behind them in either case, blanks, line ends, slashes,
+/* Pieces that the patterns examine twice: apostrophes and their successors in either case, blanks, line ends, slashes,
  * digits, and letters of both cases and of none. */
 static void add_piece(struct twins *twins, uint32_t *draws) {
     static const char *const contractions[] = {"s", "t", "re", "ve", "m", "ll", "d", "\xc5\xbf", "l", "r", "v", "k"};
@@ -160,7 +160,7 @@ static void add_piece(struct twins *twins, uint32_t *draws) {
     }
 }
 
-/* What no continuation makes a character: a beginning of one stands before no continuation. */
+/* Adds bytes that no continuation completes: the beginning of a character comes before no continuation. */
 static void add_broken(struct twins *twins, uint32_t *draws) {
     static const char *const broken[] = {"\xff", "\xc0\xaf",     "\xe6\xbc", "\xf0\x9f\x98", "\xed\xa0\x80",
                                          "\xc5", "\xf5\x80\x80", "\xc1",     "\xe1\xa0",     "\xfe\x80"};
@@ -236,7 +236,7 @@ static void check_borders(const char *name, enum word_pattern pattern, const uns
 
 static void check_text(const char *name, const struct tokenizer_rules *scanned, const struct tokenizer_rules *matched,
                        struct regex_scratch *scratch, const struct twins *twins, bool is_broken) {
-    unsigned char *bytes = malloc(twins->length); /* exactly: a sanitizer sees a read behind it */
+    unsigned char *bytes = malloc(twins->length); /* exactly: a sanitizer sees a read past it */
     memcpy(bytes, twins->bytes, twins->length);
     struct words ours = words_of(scanned, scratch, bytes, twins->length);
     struct words theirs = words_of(matched, scratch, twins->valid, twins->valid_length);

@@ -179,7 +179,7 @@ static void parts_of_a_text_are_framed_once(void **state) {
     shape_close(&shape);
 }
 
-/* A text behind a special token is what it is within the whole: a space is put before it, or only before the first. */
+/* A text after a special token is what it is within the whole: a space is put before it, or only before the first. */
 static void a_text_behind_a_token_has_the_ids_of_the_whole(void **state) {
     (void)state;
     static const char *const names[] = {"llama2", "mistral", "gemma", "whole"};

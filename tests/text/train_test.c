@@ -39,7 +39,7 @@ static bool has_token(const struct tokenizer *tokenizer, const char *token) {
     return tokenizer_find(tokenizer, token, strlen(token)) >= 0;
 }
 
-/* What merges.txt of the tokenizer holds. */
+/* Returns the contents of the tokenizer's merges.txt. */
 static struct strbuf merges_of(const struct tokenizer *tokenizer) {
     char *directory = test_directory(), path[512];
     struct strbuf text = STRBUF_INIT;
@@ -117,8 +117,8 @@ static void make_text(struct strbuf *text) {
     }
 }
 
-/* A text may be cut before white space that follows something else: as one file read in pieces by one thread or by
- * four, and as a file for each line, it has the same words. */
+/* A text may be cut before white space that follows another character. Whether one or four threads read a file in
+ * pieces, or each line is a file, the words are the same. */
 static void neither_threads_nor_pieces_change_the_merges(void **state) {
     (void)state;
     char *directory = test_directory(), whole[512], gzip[512];
@@ -156,8 +156,8 @@ static void neither_threads_nor_pieces_change_the_merges(void **state) {
     free(directory);
 }
 
-/* Six spaces before a word are a word of five, learned as two and three, and one that goes with the word, wherever a
- * piece happens to end: a run of four is never seen. */
+/* Six spaces before a word are a word of five, learned as two and three, and one that belongs to the word. Wherever a
+ * piece ends, a run of four is never seen. */
 static void a_run_of_spaces_is_never_cut(void **state) {
     (void)state;
     char *directory = test_directory(), path[512];

@@ -1,5 +1,5 @@
-/* Whatever allocation of a run fails, in the model, the optimizer, the data, the ranks or a checkpoint: the run says
- * so, leaves nothing behind, and no checkpoint that is not whole. */
+/* Whichever allocation of a run fails, in the model, the optimizer, the data, the ranks or a checkpoint, the run
+ * reports it. Nothing remains, and no checkpoint is incomplete. */
 #include "train/support.h"
 
 #include "support/failing.h"

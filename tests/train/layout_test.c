@@ -1,4 +1,4 @@
-/* The layout is not part of the answer: a small GPT with dropout, trained for 20 steps on many layouts of ranks, has
+/* The layout does not change the answer. A small GPT with dropout, trained for 20 steps on many layouts of ranks, has
  * the losses, gradient norms and weights of one rank. Ranks are threads. */
 #include "train/support.h"
 
@@ -30,7 +30,7 @@ struct layout {
     const char *family;                                               /* NULL: GPT-2 */
 };
 
-/* What a run of a layout left: the first steps() of each. */
+/* The results of a layout's run: the first steps() of each. */
 struct outcome {
     double loss[STEPS_MOST], norm[STEPS_MOST];
     char *directory; /* of its checkpoints */
@@ -42,11 +42,11 @@ struct task {
     int64_t last; /* iteration, after which it saves */
 };
 
-/* A gradient is a sum of products, of 200 rows here, that went through LAYERS layers: in another order it is another
- * by 2^-24 x sqrt(200) x 8 = 7e-6 of the largest, and by as much again because the weights are that far from each
- * other; so are the moments, which are means of them. A weight moves by lr m / sqrt(v) in a step, whose error is small
- * beside that, unless the gradients of an element cancel to their own rounding: the quotient is then any number up to
- * 1. So of the weights a few may be off by a step. */
+/* A gradient is a sum of products, of 200 rows here, that went through LAYERS layers. In another order it differs by
+ * 2^-24 x sqrt(200) x 8 = 7e-6 of the largest, and by as much again because the weights differ by that much. The
+ * moments, its means, differ likewise. A weight moves by lr m / sqrt(v) in a step, whose error is small beside that,
+ * unless the gradients of an element cancel down to their own rounding. The quotient is then any number up to 1, so a
+ * few weights may be off by a step. */
 static const double CLOSE = 1e-5, LR = 1e-3;
 
 /* A vocabulary that no number of ranks divides, and layers of which some fill a bucket of gradients by themselves. */
@@ -193,7 +193,7 @@ struct kind {
     double largest, worst;
 };
 
-enum { FEW = 10000 /* one of so many */ };
+enum { FEW = 10000 /* one of this many */ };
 
 static void measure(struct kind *kind, const float *values, int64_t count) {
     for (int64_t i = 0; i < count; i++)
@@ -262,10 +262,10 @@ static const char *describe(const struct layout *layout, char text[256]) {
     return text;
 }
 
-/* fp32: the losses of rows are off by what plain sums in another order come to, and some; the length of a gradient as
- * its elements. bf16: an average of rows
- * whose logits are rounded at the 9th bit stays within one such rounding; a gradient is rounded twice in each of LAYERS
- * layers, which by chance adds up to 4 roundings, and 8 are two such deviations. */
+/* fp32: the losses of rows are off by the error of plain sums in another order, and some; the length of a gradient is
+ * off like its elements. bf16: an average of rows whose logits are rounded at the 9th bit stays within one such
+ * rounding. A gradient is rounded twice in each of LAYERS layers, which by chance adds up to 4 roundings, and 8 are two
+ * such deviations. */
 static void compare_steps(const struct outcome *whole, const struct outcome *cut, const struct layout *layout) {
     const double loss_bound = layout->is_bf16 ? 0x1p-9 : 1e-6, norm_bound = layout->is_bf16 ? 8 * 0x1p-9 : 2 * CLOSE;
     char text[256];
@@ -387,7 +387,7 @@ static void so_do_its_kin(void **state) {
     check_layouts(true, "mistral", LAYOUTS / 3);
 }
 
-/* Where four tensor ranks held two groups of keys and values, two and one go on. */
+/* Four tensor ranks held two groups of keys and values; two ranks and one continue. */
 static void a_llama_goes_on_with_fewer_tensor_ranks(void **state) {
     (void)state;
     char *prefix = write_text();

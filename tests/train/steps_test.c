@@ -17,9 +17,9 @@ static double loss_of(struct test_model *t, const struct golden *g) {
     return loss;
 }
 
-/* Adam divides a gradient by its own size, and so keeps the relative error of its smallest entries: an entry that fp32
- * knows to 1e-3 of itself moves its weight by lr to 1e-3. Each step adds such errors, which the loss mostly averages.
- */
+/* Adam divides a gradient by its own size, and so keeps the relative error of its smallest entries. An entry that fp32
+ * knows to 1e-3 of itself moves its weight by lr to 1e-3. Each step adds such errors, which the loss mostly
+ * averages. */
 static void check_case(const char *name) {
     struct golden g;
     struct test_model t;

@@ -133,7 +133,7 @@ static void validation_follows_from_the_iteration(void **state) {
     test_ok(trainer_evaluate(trainer, &a, &is_done));
     assert_true(is_done);
     test_ok(trainer_evaluate(trainer, &b, &is_done));
-    assert_true(a.valid_loss == b.valid_loss); /* and nothing of it stays behind in the next one */
+    assert_true(a.valid_loss == b.valid_loss); /* and nothing of it remains in the next one */
     assert_true(a.valid_loss > 0 && a.valid_loss < 4.5);
     trainer_close(trainer);
     run.config.data.split = "100,0,0";

@@ -1,11 +1,11 @@
-/* The family of malloc, with a call that fails. Only the program's own calls count, and those of the libraries that
- * hand a failure back to us: jansson, libyaml, protobuf-c, zlib and libevent, told by the address that a call comes
- * from. oneDNN (C++, whose exceptions would pass through C), libgomp, Open MPI, nghttp2 (1.52 fails an assertion where
- * its queue of frames cannot grow) and libc's own insides end the process instead, and are left alone; where our code
- * calls a function of libc that allocates, that call fails as a whole.
+/* The family of malloc, with a call that fails. Only some calls count: the program's own, and those of the libraries
+ * that report a failure to us (jansson, libyaml, protobuf-c, zlib and libevent), recognised by the caller's address.
+ * Others end the process instead, and are left alone. These are oneDNN (C++, whose exceptions would pass through C),
+ * libgomp, Open MPI, nghttp2 (1.52 fails an assertion when its queue of frames cannot grow) and libc's own inside.
+ * Where our code calls a function of libc that allocates, that call fails as a whole.
  *
- * Linked into a test program it does nothing before failing_start(); preloaded, it reads its environment. It may print
- * where the failure is (CAMBIUM_FAIL_TRACE=1): addr2line tells the lines. */
+ * Linked into a test program it does nothing before failing_start(); preloaded, it reads its environment. It can print
+ * the place of the failure (CAMBIUM_FAIL_TRACE=1); addr2line gives the lines. */
 #include "support/failing.h"
 
 #include <dirent.h>

@@ -1,6 +1,5 @@
-/* Loaded before a program: the FAIL_OPEN_AT-th time that this process opens something below the directory
- * FAIL_OPEN_BELOW whose path ends with FAIL_OPEN_END, counted from 1, there is no such file; its path goes into the
- * file FAIL_OPEN_TOLD. */
+/* Loaded before a program. The FAIL_OPEN_AT-th time (from 1) that this process opens a path below the directory
+ * FAIL_OPEN_BELOW that ends with FAIL_OPEN_END, there is no such file. Its path goes into the file FAIL_OPEN_TOLD. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
