@@ -14,6 +14,7 @@
 #define CAMBIUM_KERNELS_OPS_H
 
 #include "kernels/device.h"
+#include "kernels/matrix.h"
 
 struct exec {
     struct stream *stream;
@@ -21,20 +22,7 @@ struct exec {
     size_t workspace_bytes;
 };
 
-/* ---- weights and products -------------------------------------------------------------------------------------- */
-
-enum weight_layout {
-    WEIGHT_PLAIN, /* [rows, cols] row-major */
-    WEIGHT_PACKED /* the backend's own order, made by `pack` from a plain matrix; for gemm's `b`, and row_squares */
-};
-
-/* A matrix of weights: [rows, cols] = [out, in]. */
-struct weight_view {
-    enum dtype type;
-    enum weight_layout layout;
-    const void *data;
-    int64_t rows, cols;
-};
+/* ---- products -------------------------------------------------------------------------------------------------- */
 
 enum gemm_epilogue {
     EPILOGUE_NONE,
@@ -55,30 +43,33 @@ enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas C is
  * op(A) op(B) + bias + left right' of each, all of it in fp32 and rounded once; a delta whose right is zero leaves the
- * bits alone. */
+ * bits alone. A and B have one type, which is that of bias and aux; B may also be int8 with a scale for each row. */
 struct gemm {
-    int64_t m, n, k;
-    const void *a; /* [m,k], or [k,m] when a_transposed; row stride lda elements */
-    int64_t lda;
-    bool a_transposed; /* a weight gradient: c_type fp32, no epilogue */
-    const void *b;     /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward); row stride ldb */
-    int64_t ldb;
-    bool b_transposed;
-    struct weight_view packed; /* instead of b, where its layout is WEIGHT_PACKED: [n,k]; A plain, no GELU backward */
-    void *c;                   /* row stride ldc */
-    int64_t ldc;
-    enum dtype type;   /* of A, B, bias and aux */
-    enum dtype c_type; /* type, or fp32 */
-    bool accumulate;   /* C += (with neither bias nor epilogue); the sum is rounded once */
-    bool is_scaled;    /* with neither bias nor epilogue, of plain matrices */
-    float scale;       /* where is_scaled; any, 0 as well */
-    const void *bias;  /* [n] or NULL */
-    int delta_count;   /* of a bf16 C, with no epilogue, neither scaled nor accumulated */
+    struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain */
+    struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
+    struct matrix_view c; /* [m,n], written; plain, of A's type or fp32 */
+    bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
+    bool b_transposed;    /* a packed B always is; then A is plain rows, and there is no GELU backward */
+    bool accumulate;      /* C += (with neither bias nor epilogue); the sum is rounded once */
+    bool is_scaled;       /* with neither bias nor epilogue, of plain matrices */
+    float scale;          /* where is_scaled; any, 0 as well */
+    const void *bias;     /* [n] or NULL */
+    int delta_count;      /* of a bf16 C, with no epilogue, neither scaled nor accumulated */
     struct gemm_delta delta[GEMM_DELTAS_MOST];
     enum gemm_epilogue epilogue;
-    void *aux;            /* [m, n] with row stride ldc, of `type` */
+    void *aux;            /* [m,n] with C's row stride */
     float *bias_gradient; /* [m] += sums of op(A)'s rows over k: dW = dY^T X leaves db = column sums of dY; or NULL */
 };
+
+static inline int64_t gemm_m(const struct gemm *gemm) {
+    return gemm->c.rows;
+}
+static inline int64_t gemm_n(const struct gemm *gemm) {
+    return gemm->c.columns;
+}
+static inline int64_t gemm_k(const struct gemm *gemm) {
+    return gemm->a_transposed ? gemm->a.rows : gemm->a.columns;
+}
 
 /* ---- arguments of the others ----------------------------------------------------------------------------------- */
 
@@ -213,11 +204,11 @@ struct scatter_add_rows {
 /* squares[i] = the sum of squares of row first_row + i of weight + scale * up down: DoRA's measure (arXiv 2402.09353).
  * Where the matrix's columns are cut over ranks it is a part of the sum. A packed weight gives the plain one's bits. */
 struct row_squares {
-    struct weight_view weight; /* up and down have its type */
+    struct matrix_view weight; /* up and down have its type */
     int64_t first_row, rows;   /* of the weight */
     int64_t rank;
     const void *up;   /* [rows, rank]; NULL: the weight alone */
-    const void *down; /* [rank, weight.cols] */
+    const void *down; /* [rank, weight.columns] */
     float scale;
     float *squares; /* [rows] out */
 };
@@ -296,10 +287,8 @@ struct attention {
 
 enum { KV_PAGE_TOKENS = 16 };
 
-/* The paged cache of one layer: page p holds the keys and then the values of 16 tokens, each G * 16 * D elements of
- * `type`, at pages + p * page_stride elements. Keys are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for
- * fp32 and 2 for bf16: a unit of 32 bits, so that sixteen scores are one vector. A last odd feature of bf16 keys is
- * [16] of its own behind the others. Only these operations look inside a page; whole pages may be copied. */
+/* The paged cache of one layer: page p holds the keys and values of 16 tokens, at pages + p * page_stride elements of
+ * `type`. The order inside a page is the backend's, and only these operations look there; whole pages may be copied. */
 struct kv_append {
     int64_t rows;
     int kv_heads, head_size;
@@ -525,10 +514,22 @@ struct sample {
 
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
+/* Sizes that suit a backend's caches and the cost of its calls. Above zero; callers may use less. */
+struct ops_sizes {
+    int64_t head_rows;          /* rows that the head has at a time in training and evaluation: a multiple of */
+    int64_t head_rows_multiple; /* what its numbers of rows are rounded up to */
+    int64_t step_rows;          /* rows that the head has at a time in inference */
+    size_t bank_scratch_bytes;  /* of a bank of adapters, for the rows that it works on at a time */
+    int64_t bucket_elements;    /* gradients from which on a sum over ranks is worth a call */
+};
+
 struct ops {
     const char *name;
 
-    /* Whether gemm can do exactly this (types, epilogue, layout), so that a caller may choose another way. */
+    const struct ops_sizes *(*sizes)(struct device *device);
+
+    /* Whether gemm can do exactly this (types, forms, epilogue, deltas), so that a caller may choose another way.
+     * Pointers are not followed, but for whether they are NULL. */
     bool (*gemm_supports)(struct device *device, const struct gemm *gemm);
     size_t (*gemm_workspace)(struct device *device, const struct gemm *gemm);
     /* On the CPU without AVX-512 the library shares sums among threads: there the bits of plain products depend on
@@ -536,8 +537,8 @@ struct ops {
     int (*gemm)(const struct exec *exec, const struct gemm *gemm);
     /* Bytes of the packed form of a plain weight; 0 when the backend keeps plain ones. The packed form multiplies any
      * number of rows, and a row's bits do not depend on that number. */
-    size_t (*packed_bytes)(struct device *device, const struct weight_view *plain);
-    int (*pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
+    size_t (*packed_bytes)(struct device *device, const struct matrix_view *plain);
+    int (*pack)(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed);
 
     int (*norm_forward)(const struct exec *exec, const struct norm *a);
     size_t (*norm_backward_workspace)(struct device *device, const struct norm *a);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCRATCH_BYTES = 4 << 20 };
-
 int bank_projection(const struct peft_bank *bank, const struct model_projection *projection) {
     int p = 0;
     while (strcmp(bank->projections[p].module, projection->module))
@@ -190,7 +188,7 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     bank->layers = model->chunk_count ? model->chunks[0].count : model->config.num_layers;
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
     bank->wide_bytes = wide_bytes(bank);
-    bank->scratch_bytes = SCRATCH_BYTES;
+    bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
     bank->uploaded_bytes = step_bytes(bank);
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
     int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");

@@ -153,8 +153,8 @@ static const struct param_store *store_of(const struct bottleneck *bottleneck) {
 static int norm(const struct bottleneck *bottleneck, const struct hook_call *call, struct norm *norm_call,
                 bool is_backward) {
     const struct param_store *store = store_of(bottleneck);
-    struct weight_view gain = param_borrow(store, bottleneck->id[NORM_GAIN]);
-    struct weight_view bias = param_borrow(store, bottleneck->id[NORM_BIAS]);
+    struct matrix_view gain = param_borrow(store, bottleneck->id[NORM_GAIN]);
+    struct matrix_view bias = param_borrow(store, bottleneck->id[NORM_BIAS]);
     norm_call->kind = NORM_LAYER;
     norm_call->rows = call->rows;
     norm_call->cols = call->out;
@@ -175,20 +175,12 @@ static int norm(const struct bottleneck *bottleneck, const struct hook_call *cal
 static int project(const struct bottleneck *bottleneck, const struct hook_call *call, int weight, const void *x,
                    void *y) {
     const struct param_store *store = store_of(bottleneck);
-    struct weight_view w = param_borrow(store, bottleneck->id[weight]),
+    struct matrix_view w = param_borrow(store, bottleneck->id[weight]),
                        b = param_borrow(store, bottleneck->id[weight + 1]);
-    struct gemm gemm = {.m = call->rows,
-                        .n = w.rows,
-                        .k = w.cols,
-                        .a = x,
-                        .lda = w.cols,
-                        .b = w.data,
-                        .ldb = w.cols,
+    struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, w.columns),
+                        .b = w,
                         .b_transposed = true,
-                        .c = y,
-                        .ldc = w.rows,
-                        .type = call->dtype,
-                        .c_type = call->dtype,
+                        .c = matrix_plain(call->dtype, y, call->rows, w.rows),
                         .bias = b.data};
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     param_return(store, bottleneck->id[weight]);
@@ -200,32 +192,15 @@ static int project(const struct bottleneck *bottleneck, const struct hook_call *
 static int project_backward(const struct bottleneck *bottleneck, const struct hook_call *call, int weight,
                             const void *x, const void *dy, void *dx) {
     const struct param_store *store = store_of(bottleneck);
-    struct weight_view w = param_borrow(store, bottleneck->id[weight]);
-    struct gemm dw = {.m = w.rows,
-                      .n = w.cols,
-                      .k = call->rows,
-                      .a = dy,
-                      .lda = w.rows,
+    struct matrix_view w = param_borrow(store, bottleneck->id[weight]);
+    struct matrix_view outputs = matrix_plain(call->dtype, dy, call->rows, w.rows);
+    struct gemm dw = {.a = outputs,
                       .a_transposed = true,
-                      .b = x,
-                      .ldb = w.cols,
-                      .c = param_gradient(store, bottleneck->id[weight]),
-                      .ldc = w.cols,
-                      .type = call->dtype,
-                      .c_type = DTYPE_F32,
+                      .b = matrix_plain(call->dtype, x, call->rows, w.columns),
+                      .c = matrix_plain(DTYPE_F32, param_gradient(store, bottleneck->id[weight]), w.rows, w.columns),
                       .accumulate = true,
                       .bias_gradient = param_gradient(store, bottleneck->id[weight + 1])};
-    struct gemm back = {.m = call->rows,
-                        .n = w.cols,
-                        .k = w.rows,
-                        .a = dy,
-                        .lda = w.rows,
-                        .b = w.data,
-                        .ldb = w.cols,
-                        .c = dx,
-                        .ldc = w.cols,
-                        .type = call->dtype,
-                        .c_type = call->dtype};
+    struct gemm back = {.a = outputs, .b = w, .c = matrix_plain(call->dtype, dx, call->rows, w.columns)};
     if (call->rank->is_planning)
         rank_need(call->rank, call->rank->ops->column_sum_workspace(call->rank->device, call->rows, w.rows));
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);

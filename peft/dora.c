@@ -60,8 +60,8 @@ static int find_base(const struct pair *pair, bool is_bias, int *id) {
 /* Computes dora.squares for this rank's part of the base's weight, with or without the pair's product. */
 static int measure_part(struct pair *pair, int id, bool with_pair) {
     struct peft *peft = pair->adapter->peft;
-    struct weight_view weight = param_borrow_linear(peft->weights, id);
-    struct weight_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
+    struct matrix_view weight = param_borrow_linear(peft->weights, id);
+    struct matrix_view a = param_borrow(&peft->store, pair->a), b = param_borrow(&peft->store, pair->b);
     struct row_squares call = {.weight = weight,
                                .first_row = peft_range(peft, &pair->projection).first,
                                .rows = outputs(pair),
@@ -120,7 +120,7 @@ int dora_begin(struct pair *pair) {
 
 int dora_finish(struct pair *pair) {
     struct peft *peft = pair->adapter->peft;
-    struct weight_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
+    struct matrix_view magnitude = param_borrow(&peft->store, pair->dora.magnitude);
     struct magnitude_ratio call = {.count = outputs(pair),
                                    .type = peft->dtype,
                                    .squares = pair->dora.squares,
@@ -182,26 +182,17 @@ int dora_backward(const struct pair *pair, const struct hook_call *call, const v
 
 int dora_base_product(const struct pair *pair, const struct hook_call *call, bool is_forward, const void *x, void *z) {
     const struct peft *peft = pair->adapter->peft;
-    struct weight_view weight = {0};
+    struct matrix_view weight = matrix_plain(call->dtype, NULL, call->out, call->in);
     int id = PARAM_NONE, status = call->rank->is_planning ? STATUS_OK : find_base(pair, false, &id);
     if (status)
         return status;
     if (id != PARAM_NONE)
-        weight = param_borrow(peft->weights, id);
-    if (weight.data)
-        weight.data = (const char *)weight.data + (size_t)(call->first * call->in) * dtype_bytes(call->dtype);
-    struct gemm gemm = {.m = call->rows,
-                        .n = is_forward ? call->out : call->in,
-                        .k = is_forward ? call->in : call->out,
-                        .a = x,
-                        .lda = is_forward ? call->in : call->out,
-                        .b = weight.data,
-                        .ldb = call->in,
+        weight = matrix_rows(param_borrow(peft->weights, id), call->first, call->out);
+    int64_t from = is_forward ? call->in : call->out, to = is_forward ? call->out : call->in;
+    struct gemm gemm = {.a = matrix_plain(call->dtype, x, call->rows, from),
+                        .b = weight,
                         .b_transposed = is_forward,
-                        .c = z,
-                        .ldc = is_forward ? call->out : call->in,
-                        .type = call->dtype,
-                        .c_type = call->dtype,
+                        .c = matrix_plain(call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};
     status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     if (id != PARAM_NONE)

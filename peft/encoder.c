@@ -37,7 +37,7 @@ int fp32_begin(struct fp32_weights *fp32) {
         return STATUS_OK;
     for (int id = fp32->adapter->first_row; id < fp32->adapter->end_row && !status; id++) {
         int64_t count = param_local_elements(store, id);
-        struct weight_view weight = param_borrow(store, id);
+        struct matrix_view weight = param_borrow(store, id);
         if (count) /* this stage's row */
             status = rank_run(fp32->adapter->peft->rank, PHASE_REST, cast, count, fp32->adapter->peft->dtype,
                               weight.data, DTYPE_F32, (float *)fp32->memory + store->map.places[id].offset);
@@ -50,7 +50,7 @@ const float *fp32_borrow(const struct fp32_weights *fp32, int id) {
     const struct param_store *store = store_of(fp32);
     if (!is_fp32(fp32))
         return fp32->memory ? (const float *)fp32->memory + store->map.places[id].offset : NULL;
-    struct weight_view weight = param_borrow(store, id);
+    struct matrix_view weight = param_borrow(store, id);
     return fp32->adapter->peft->rank->is_planning ? NULL : weight.data;
 }
 
@@ -186,18 +186,10 @@ static int multiply(const struct encoder *encoder, const struct gemm *gemm) {
 /* y[rows, out] = x[rows, in] weight[out, in]' + bias. */
 static int project(const struct encoder *encoder, const float *x, int64_t in, int weight, int bias, float *y,
                    int64_t out) {
-    struct gemm gemm = {.m = encoder->rows,
-                        .n = out,
-                        .k = in,
-                        .a = x,
-                        .lda = in,
-                        .b = fp32_borrow(encoder->fp32, weight),
-                        .ldb = in,
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, x, encoder->rows, in),
+                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, weight), out, in),
                         .b_transposed = true,
-                        .c = y,
-                        .ldc = out,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+                        .c = matrix_plain(DTYPE_F32, y, encoder->rows, out),
                         .bias = fp32_borrow(encoder->fp32, bias)};
     int status = multiply(encoder, &gemm);
     fp32_return(encoder->fp32, weight);
@@ -208,18 +200,11 @@ static int project(const struct encoder *encoder, const float *x, int64_t in, in
 /* gradient[out, in] += dy[rows, out]' x[rows, in]. */
 static int add_weight_gradient(const struct encoder *encoder, int64_t rows, const float *dy, int64_t out,
                                const float *x, int64_t in, int64_t x_stride, int weight) {
-    struct gemm gemm = {.m = out,
-                        .n = in,
-                        .k = rows,
-                        .a = dy,
-                        .lda = out,
+    float *gradient = param_gradient(&encoder->adapter->peft->store, weight);
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, rows, out),
                         .a_transposed = true,
-                        .b = x,
-                        .ldb = x_stride,
-                        .c = param_gradient(&encoder->adapter->peft->store, weight),
-                        .ldc = in,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+                        .b = matrix_strided(DTYPE_F32, x, rows, in, x_stride),
+                        .c = matrix_plain(DTYPE_F32, gradient, out, in),
                         .accumulate = true};
     return multiply(encoder, &gemm);
 }
@@ -237,17 +222,9 @@ static int add_bias_gradient(const struct encoder *encoder, const float *dy, int
 /* dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
 static int project_back(const struct encoder *encoder, const float *dy, int64_t out, int weight, float *dx, int64_t in,
                         bool accumulate) {
-    struct gemm gemm = {.m = encoder->rows,
-                        .n = in,
-                        .k = out,
-                        .a = dy,
-                        .lda = out,
-                        .b = fp32_borrow(encoder->fp32, weight),
-                        .ldb = in,
-                        .c = dx,
-                        .ldc = in,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, encoder->rows, out),
+                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, weight), out, in),
+                        .c = matrix_plain(DTYPE_F32, dx, encoder->rows, in),
                         .accumulate = accumulate};
     int status = multiply(encoder, &gemm);
     fp32_return(encoder->fp32, weight);

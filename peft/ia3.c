@@ -110,7 +110,7 @@ static size_t saved_bytes(void *self, const struct hook_call *call) {
 }
 
 static struct column_scale arguments(const struct scale *scale, const struct hook_call *call,
-                                     const struct weight_view *view) {
+                                     const struct matrix_view *view) {
     return (struct column_scale){.rows = call->rows,
                                  .cols = call->out,
                                  .type = call->dtype,
@@ -125,7 +125,7 @@ static struct column_scale arguments(const struct scale *scale, const struct hoo
 static int forward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct param_store *store = &scale->adapter->peft->store;
-    struct weight_view view = param_borrow(store, scale->id);
+    struct matrix_view view = param_borrow(store, scale->id);
     struct column_scale a = arguments(scale, call, &view);
     a.x = a.y = call->y;
     a.x_stride = call->y_stride;
@@ -138,7 +138,7 @@ static int forward(void *self, const struct hook_call *call) {
 static int backward_output(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct param_store *store = &scale->adapter->peft->store;
-    struct weight_view view = param_borrow(store, scale->id);
+    struct matrix_view view = param_borrow(store, scale->id);
     struct column_scale a = arguments(scale, call, &view);
     a.x = call->saved;
     a.dy = a.dx = call->dy;
@@ -155,29 +155,19 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
                     void *to) {
     const struct param_store *base = scale->adapter->peft->weights;
     bool is_planning = call->rank->is_planning;
-    struct weight_view weight = {0};
+    struct matrix_view weight = matrix_plain(call->dtype, NULL, call->out, call->in);
     if (!is_planning && !base)
         return status_fail(STATUS_INVALID, "IA3 of an input without the weights of its base");
     int id =
         is_planning ? PARAM_NONE : model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
     if (!is_planning)
         weight = param_borrow_linear(base, id);
-    bool is_packed = weight.layout == WEIGHT_PACKED;
-    int64_t out = is_packed ? weight.rows : call->out;
-    size_t skipped = (size_t)(call->first * call->in) * dtype_bytes(call->dtype);
-    struct gemm gemm = {.m = call->rows,
-                        .n = is_forward ? out : call->in,
-                        .k = is_forward ? call->in : out,
-                        .a = from,
-                        .lda = is_forward ? call->in : call->y_stride,
-                        .b = is_packed || !weight.data ? NULL : (const char *)weight.data + skipped,
-                        .ldb = call->in,
-                        .b_transposed = is_forward,
-                        .packed = is_packed ? weight : (struct weight_view){0},
-                        .c = to,
-                        .ldc = is_forward ? out : call->in,
-                        .type = call->dtype,
-                        .c_type = call->dtype};
+    if (!is_planning && weight.form == MATRIX_PLAIN)
+        weight = matrix_rows(weight, call->first, call->out);
+    struct matrix_view inputs = matrix_plain(call->dtype, is_forward ? from : to, call->rows, call->in);
+    struct gemm gemm = {.b = weight, .b_transposed = is_forward};
+    gemm.a = is_forward ? inputs : matrix_strided(call->dtype, from, call->rows, weight.rows, call->y_stride);
+    gemm.c = is_forward ? matrix_plain(call->dtype, to, call->rows, weight.rows) : inputs;
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     if (!is_planning)
         param_return(base, id);
@@ -187,7 +177,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
 /* Computes to += (l - 1) from, both [N, in]. */
 static int add_difference(const struct scale *scale, const struct hook_call *call, const void *from, void *to) {
     const struct param_store *store = &scale->adapter->peft->store;
-    struct weight_view view = param_borrow(store, scale->id);
+    struct matrix_view view = param_borrow(store, scale->id);
     struct column_scale a = {.rows = call->rows,
                              .cols = call->in,
                              .type = call->dtype,
@@ -204,12 +194,12 @@ static int add_difference(const struct scale *scale, const struct hook_call *cal
 /* Adds the result of `multiply` to y. */
 static int add_product(const struct scale *scale, const struct hook_call *call, const void *product) {
     const struct param_store *base = scale->adapter->peft->weights;
-    struct weight_view weight = {0};
+    struct matrix_view weight = {0};
     if (call->rank->is_planning)
         return STATUS_OK;
     int id = model_find_linear(base->map.table, scale->layer, scale->projection.place, false);
     weight = param_borrow_linear(base, id);
-    bool is_packed = weight.layout == WEIGHT_PACKED;
+    bool is_packed = weight.form == MATRIX_PACKED;
     struct scale_add sum = {.rows = call->rows,
                             .cols = call->out,
                             .type = call->dtype,
@@ -240,7 +230,7 @@ static int input_backward(void *self, const struct hook_call *call) {
     const struct scale *scale = self;
     const struct param_store *store = &scale->adapter->peft->store;
     void *gradient = scale->adapter->peft->scratch; /* of the scaled input */
-    struct weight_view view = param_borrow(store, scale->id);
+    struct matrix_view view = param_borrow(store, scale->id);
     struct column_scale a = {.rows = call->rows,
                              .cols = call->in,
                              .type = call->dtype,

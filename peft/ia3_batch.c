@@ -36,24 +36,27 @@ static size_t input_row_bytes(const struct hook_call *hook) {
     return 2 * (size_t)hook->in * dtype_bytes(hook->dtype) + (size_t)hook->out * sizeof(float) + 3 * ARENA_ALIGNMENT;
 }
 
-static struct gemm input_product(const struct hook_call *hook, int64_t rows, const void *x, void *product) {
-    return (struct gemm){.m = rows,
-                         .n = hook->out,
-                         .k = hook->in,
-                         .a = x,
-                         .lda = hook->in,
-                         .packed = {.type = hook->dtype, .layout = WEIGHT_PACKED, .rows = hook->out, .cols = hook->in},
-                         .c = product,
-                         .ldc = hook->out,
-                         .type = hook->dtype,
-                         .c_type = DTYPE_F32};
+static struct gemm input_product(const struct hook_call *hook, struct matrix_view weight, int64_t rows, const void *x,
+                                 void *product) {
+    return (struct gemm){.a = matrix_plain(hook->dtype, x, rows, hook->in),
+                         .b = weight,
+                         .b_transposed = true,
+                         .c = matrix_plain(DTYPE_F32, product, rows, hook->out)};
+}
+
+/* The base's weight as it will be: packed where the backend packs. */
+static struct matrix_view planned_weight(const struct hook_call *hook) {
+    struct matrix_view weight = matrix_plain(hook->dtype, NULL, hook->out, hook->in);
+    if (hook->rank->ops->packed_bytes(hook->rank->device, &weight))
+        weight.form = MATRIX_PACKED;
+    return weight;
 }
 
 int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
     bool is_projection = hook->place == ATTACH_QKV || hook->place == ATTACH_PROJECTION || hook->place == ATTACH_FC1;
     int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
     int64_t rows = hook->rows < most ? hook->rows : most;
-    struct gemm gemm = input_product(hook, rows, NULL, NULL);
+    struct gemm gemm = input_product(hook, planned_weight(hook), rows, NULL, NULL);
     return is_projection ? rank_run_scratch(hook->rank, PHASE_GEMM, gemm, &gemm) : STATUS_OK;
 }
 
@@ -81,7 +84,6 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
                                 .ldy = hook->in,
                                 .y_type = hook->dtype,
                                 .is_difference = true};
-    struct gemm gemm = input_product(hook, rows, in.difference, in.product);
     int64_t layer = bank->first_layer + call->site->layer;
     int id = model_find_linear(bank->base->map.table, layer, bank->projections[projection].place, false);
     const int32_t *index = call->list->own_index + first;
@@ -90,7 +92,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
         status = rank_run(hook->rank, PHASE_NORM, gather_rows, rows, hook->in, hook->dtype, hook->x, index, in.x);
     if (!status)
         status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
-    gemm.packed = param_borrow_linear(bank->base, id);
+    struct gemm gemm = input_product(hook, param_borrow_linear(bank->base, id), rows, in.difference, in.product);
     if (!status)
         status = rank_run(hook->rank, PHASE_GEMM, gemm, &gemm);
     param_return(bank->base, id);

@@ -61,7 +61,7 @@ int image_put_late(struct image_maker *maker, const void *from, int64_t count, e
 
 int image_put_param(struct image_maker *maker, int id, bool is_turned, const void **place) {
     const struct param_store *store = &maker->adapter->peft->store;
-    struct weight_view view = {0};
+    struct matrix_view view = {0};
     if (!maker_plans(maker))
         view = param_borrow(store, id);
     int status = image_put(maker, view.data, store->map.places[id].shape[0], store->map.places[id].shape[1],
@@ -83,7 +83,7 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     if (maker_plans(maker))
         return STATUS_OK;
     int64_t first = (int64_t)(((size_t)(to - bank->memory) + row - 1) / row);
-    struct weight_view view = param_borrow(store, table_id);
+    struct matrix_view view = param_borrow(store, table_id);
     maker->image->first_virtual = first;
     int status = copy(maker, bank->memory + (size_t)first * row, view.data, tokens, bank->model.config.hidden_size,
                       bank->model.dtype, false);

@@ -208,21 +208,13 @@ static int multiply(const struct hook_call *call, const struct gemm *gemm) {
 /* Computes s A drop(x) in the type of c. */
 static int multiply_down(const struct pair *pair, const struct hook_call *call, void *c, enum dtype c_type) {
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view a = param_borrow(store, pair->a);
+    struct matrix_view a = param_borrow(store, pair->a);
     bool is_dropped = has_dropout(pair, call);
     void *scratch = pair->adapter->peft->scratch;
-    struct gemm down = {.m = call->rows,
-                        .n = pair->r,
-                        .k = call->in,
-                        .a = is_dropped ? scratch : call->x,
-                        .lda = call->in,
-                        .b = a.data,
-                        .ldb = call->in,
+    struct gemm down = {.a = matrix_plain(call->dtype, is_dropped ? scratch : call->x, call->rows, call->in),
+                        .b = a,
                         .b_transposed = true,
-                        .c = c,
-                        .ldc = pair->r,
-                        .type = call->dtype,
-                        .c_type = c_type,
+                        .c = matrix_plain(c_type, c, call->rows, pair->r),
                         .is_scaled = true,
                         .scale = pair->scale};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
@@ -237,7 +229,7 @@ static int multiply_down(const struct pair *pair, const struct hook_call *call, 
 static int delta(void *self, const struct hook_call *call, struct gemm_delta *out) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view b = param_borrow(store, pair->b);
+    struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     int status = multiply_down(pair, call, kept.left, DTYPE_F32);
     if (!status && pair->adapter->peft->trains)
@@ -255,21 +247,13 @@ static int delta(void *self, const struct hook_call *call, struct gemm_delta *ou
 static int forward(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view b = param_borrow(store, pair->b);
+    struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     void *scratch = pair->adapter->peft->scratch;
-    struct gemm up = {.m = call->rows,
-                      .n = call->out,
-                      .k = pair->r,
-                      .a = kept.inner,
-                      .lda = pair->r,
-                      .b = b.data,
-                      .ldb = pair->r,
+    struct gemm up = {.a = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
+                      .b = b,
                       .b_transposed = true,
-                      .c = call->y,
-                      .ldc = call->y_stride,
-                      .type = call->dtype,
-                      .c_type = call->dtype,
+                      .c = matrix_strided(call->dtype, call->y, call->rows, call->out, call->y_stride),
                       .accumulate = true};
     int status = multiply_down(pair, call, kept.inner, call->dtype);
     if (!status)
@@ -278,8 +262,7 @@ static int forward(void *self, const struct hook_call *call) {
     if (!status && is_dora && is_done(pair, call, false))
         status = dora_forward(pair, call, kept.y);
     if (!status && is_dora && is_done(pair, call, true)) {
-        up.c = kept.y;
-        up.ldc = call->out;
+        up.c = matrix_plain(call->dtype, kept.y, call->rows, call->out);
         status = dora_base_product(pair, call, true, scratch, kept.y);
         if (!status)
             status = multiply(call, &up);
@@ -290,26 +273,13 @@ static int forward(void *self, const struct hook_call *call) {
     return status;
 }
 
-/* A matrix with one row per row of the batch. */
-struct matrix {
-    const void *data;
-    int64_t columns, stride;
-};
-
-/* Computes gradient[left's columns, right's columns] += left' right. */
-static int add_gradient(const struct hook_call *call, float *gradient, struct matrix left, struct matrix right) {
-    struct gemm gemm = {.m = left.columns,
-                        .n = right.columns,
-                        .k = call->rows,
-                        .a = left.data,
-                        .lda = left.stride,
+/* Computes gradient[left's columns, right's columns] += left' right; both have one row per row of the batch. */
+static int add_gradient(const struct hook_call *call, float *gradient, struct matrix_view left,
+                        struct matrix_view right) {
+    struct gemm gemm = {.a = left,
                         .a_transposed = true,
-                        .b = right.data,
-                        .ldb = right.stride,
-                        .c = gradient,
-                        .ldc = right.columns,
-                        .type = call->dtype,
-                        .c_type = DTYPE_F32,
+                        .b = right,
+                        .c = matrix_plain(DTYPE_F32, gradient, left.columns, right.columns),
                         .accumulate = true};
     return multiply(call, &gemm);
 }
@@ -317,24 +287,17 @@ static int add_gradient(const struct hook_call *call, float *gradient, struct ma
 static int backward_output(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view b = param_borrow(store, pair->b);
+    struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
     /* For the pair's own product. */
-    struct matrix inner = {kept.inner, pair->r, pair->r}, dy = {call->dy, call->out, call->y_stride};
+    struct matrix_view inner = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
+                       dy = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride);
     if (is_dropped_dora)
-        dy = (struct matrix){kept.y, call->out, call->out};
-    struct gemm back = {.m = call->rows,
-                        .n = pair->r,
-                        .k = call->out,
-                        .a = dy.data,
-                        .lda = dy.stride,
-                        .b = b.data,
-                        .ldb = pair->r,
-                        .c = kept.dinner,
-                        .ldc = pair->r,
-                        .type = call->dtype,
-                        .c_type = call->dtype,
+        dy = matrix_plain(call->dtype, kept.y, call->rows, call->out);
+    struct gemm back = {.a = dy,
+                        .b = b,
+                        .c = matrix_plain(call->dtype, kept.dinner, call->rows, pair->r),
                         .is_scaled = true,
                         .scale = pair->scale};
     int status = is_dropped_dora ? dora_dropped_backward(pair, call, kept.y)
@@ -361,23 +324,14 @@ static int backward_output(void *self, const struct hook_call *call) {
 static int backward_input(void *self, const struct hook_call *call) {
     const struct pair *pair = self;
     const struct param_store *store = &pair->adapter->peft->store;
-    struct weight_view a = param_borrow(store, pair->a);
+    struct matrix_view a = param_borrow(store, pair->a);
     struct kept kept = kept_of(pair, call);
     bool is_dropped = has_dropout(pair, call);
     void *scratch = pair->adapter->peft->scratch;
-    struct matrix dinner = {kept.dinner, pair->r, pair->r}, x = {is_dropped ? scratch : call->x, call->in, call->in};
-    struct gemm back = {.m = call->rows,
-                        .n = call->in,
-                        .k = pair->r,
-                        .a = kept.dinner,
-                        .lda = pair->r,
-                        .b = a.data,
-                        .ldb = call->in,
-                        .c = call->dx,
-                        .ldc = call->in,
-                        .type = call->dtype,
-                        .c_type = call->dtype,
-                        .accumulate = true};
+    struct matrix_view dinner = matrix_plain(call->dtype, kept.dinner, call->rows, pair->r),
+                       x = matrix_plain(call->dtype, is_dropped ? scratch : call->x, call->rows, call->in);
+    struct gemm back = {
+        .a = dinner, .b = a, .c = matrix_plain(call->dtype, call->dx, call->rows, call->in), .accumulate = true};
     int status = is_dropped ? drop(pair, call, NULL, call->x, scratch) : STATUS_OK;
     if (!status)
         status = add_gradient(call, param_gradient(store, pair->a), dinner, x);
@@ -385,7 +339,7 @@ static int backward_input(void *self, const struct hook_call *call) {
     if (!status && wants_dx && is_done(pair, call, false))
         status = multiply(call, &back);
     if (!status && wants_dx && is_done(pair, call, true)) {
-        back.c = scratch;
+        back.c = matrix_plain(call->dtype, scratch, call->rows, call->in);
         back.accumulate = false;
         status = multiply(call, &back);
         if (!status && pair->adapter->config.use_dora)

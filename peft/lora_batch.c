@@ -22,7 +22,7 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     status = param_unshard(base, (int)pair->layer, PARAM_READ);
     if (status)
         return status;
-    struct weight_view view = param_borrow(base, bias);
+    struct matrix_view view = param_borrow(base, bias);
     const char *from = (const char *)view.data + (size_t)up->first_column * dtype_bytes(view.type);
     status = image_put(maker, from, 1, up->n, view.type, false, &scale->bias);
     param_return(base, bias);

@@ -172,23 +172,21 @@ static int64_t half(const struct prefix *prefix, int which, int64_t columns) {
     return which * prefix->width * columns;
 }
 
+/* The part of the keys (0), or of the values (1), of a layer's weight in fp32, or of its gradient. */
+static struct matrix_view weight_half(const struct prefix *prefix, const float *weight, int which) {
+    return matrix_plain(DTYPE_F32, weight ? weight + half(prefix, which, prefix->inner) : NULL, prefix->width,
+                        prefix->inner);
+}
+
 static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
     const struct prefix *prefix = adapter->own;
     enum dtype dtype = adapter->peft->dtype;
     const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
     const float *bias = prefix->is_projected ? fp32_borrow(&prefix->fp32, layer->bias) : NULL;
-    struct gemm gemm = {.m = prefix->tokens,
-                        .n = prefix->width,
-                        .k = prefix->inner,
-                        .a = prefix->hidden,
-                        .lda = prefix->inner,
-                        .b = weight ? weight + half(prefix, which, prefix->inner) : NULL,
-                        .ldb = prefix->inner,
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, prefix->hidden, prefix->tokens, prefix->inner),
+                        .b = weight_half(prefix, weight, which),
                         .b_transposed = true,
-                        .c = layer->values[which],
-                        .ldc = prefix->width,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+                        .c = matrix_plain(DTYPE_F32, layer->values[which], prefix->tokens, prefix->width),
                         .bias = bias ? bias + half(prefix, which, 1) : NULL};
     int status = multiply(adapter, &gemm);
     fp32_return(&prefix->fp32, layer->weight);
@@ -207,31 +205,16 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
     float *gradient = param_gradient(store, layer->weight);
     float *bias_gradient = prefix->is_projected ? param_gradient(store, layer->bias) : NULL;
     const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
-    struct gemm gemm = {.m = prefix->width,
-                        .n = prefix->inner,
-                        .k = prefix->tokens,
-                        .a = layer->gradient[which],
-                        .lda = prefix->width,
+    struct matrix_view values = matrix_plain(DTYPE_F32, layer->gradient[which], prefix->tokens, prefix->width);
+    struct gemm gemm = {.a = values,
                         .a_transposed = true,
-                        .b = prefix->hidden,
-                        .ldb = prefix->inner,
-                        .c = gradient ? gradient + half(prefix, which, prefix->inner) : NULL,
-                        .ldc = prefix->inner,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+                        .b = matrix_plain(DTYPE_F32, prefix->hidden, prefix->tokens, prefix->inner),
+                        .c = weight_half(prefix, gradient, which),
                         .accumulate = true,
                         .bias_gradient = bias_gradient ? bias_gradient + half(prefix, which, 1) : NULL};
-    struct gemm back = {.m = prefix->tokens,
-                        .n = prefix->inner,
-                        .k = prefix->width,
-                        .a = layer->gradient[which],
-                        .lda = prefix->width,
-                        .b = weight ? weight + half(prefix, which, prefix->inner) : NULL,
-                        .ldb = prefix->inner,
-                        .c = prefix->hidden_gradient,
-                        .ldc = prefix->inner,
-                        .type = DTYPE_F32,
-                        .c_type = DTYPE_F32,
+    struct gemm back = {.a = values,
+                        .b = weight_half(prefix, weight, which),
+                        .c = matrix_plain(DTYPE_F32, prefix->hidden_gradient, prefix->tokens, prefix->inner),
                         .accumulate = true};
     int status = multiply(adapter, &gemm);
     if (!status && prefix->is_projected)
@@ -415,7 +398,7 @@ static int put_layer(struct image_maker *maker, int64_t layer, const void **plac
     const struct prefix *prefix = maker->adapter->own;
     const struct param_store *store = &maker->adapter->peft->store;
     int id = prefix->layers[layer].weight, status = STATUS_OK;
-    struct weight_view view = {0};
+    struct matrix_view view = {0};
     if (!maker_plans(maker))
         view = param_borrow(store, id);
     for (int which = 0; which < 2 && !status; which++) {

@@ -25,6 +25,7 @@ void gemm_cache_close(struct gemm_cache *cache);
 bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
 
 /* backend.c. */
+const struct ops_sizes *cpu_sizes(struct device *device);
 int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
 
 /* measure.c. */

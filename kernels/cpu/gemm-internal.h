@@ -37,11 +37,13 @@ struct gemm_block {
     float *ab; /* [rows, cols]; overwritten */
     int64_t stride;
     int64_t row, col, rows, cols;
+    const float *scale; /* [cols] that the sums are multiplied by first, or NULL */
     bool needs_bias;
 };
 
 struct gemm_level {
-    /* Bias where needed, aux, the epilogue and the store to C. `ab` may be the block's place in C or in aux itself. */
+    /* Scale, bias where needed, aux, the epilogue and the store to C. `ab` may be the block's place in C or in aux
+     * itself. */
     void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
     int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                       int64_t stride, float *out);
@@ -51,7 +53,16 @@ struct gemm_level {
 };
 
 static inline bool gemm_is_packed(const struct gemm *gemm) {
-    return gemm->packed.layout == WEIGHT_PACKED;
+    return gemm->b.form == MATRIX_PACKED;
+}
+
+static inline bool gemm_is_int8(const struct gemm *gemm) {
+    return gemm->b.type == DTYPE_I8;
+}
+
+/* Where C is written. */
+static inline void *gemm_c(const struct gemm *gemm) {
+    return (void *)(uintptr_t)gemm->c.data;
 }
 
 /* The operation with a level's parts (gemm.c). */

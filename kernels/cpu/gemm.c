@@ -7,6 +7,7 @@ enum {
     PIECE_ROWS = 1024,
     PACKED_ROWS = 256,  /* of a packed weight's product that deltas follow */
     PIECE_DEPTH = 1024, /* of a product with A transposed */
+    INT8_COLS = 256,    /* of a product whose B is widened */
     WIDE_COLS = 8192,
     PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
 };
@@ -23,47 +24,65 @@ static bool is_dgelu(const struct gemm *g) {
     return g->epilogue == EPILOGUE_DGELU_TANH || g->epilogue == EPILOGUE_DGELU_EXACT;
 }
 
-/* Why `g` is not a product that this backend has, or NULL. What oneDNN lacks on this processor shows later. */
-static const char *refusal(const struct gemm *g) {
-    if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
-        return "A and B are fp32 or bf16";
-    if (g->c_type != g->type && g->c_type != DTYPE_F32)
-        return "C has A's type or is fp32";
-    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c_type != DTYPE_F32)))
-        return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
-    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
-        return "what is scaled has neither bias nor epilogue, nor a packed weight";
-    if (g->delta_count &&
-        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c_type != DTYPE_BF16))
-        return "what has deltas is bf16 and plain, without an epilogue";
-    for (int i = 0; i < g->delta_count; i++)
-        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > g->n)
-            return "a delta adds to columns of C";
-    if (is_dgelu(g) && (!g->aux || g->bias))
-        return "the GELU's backward reads aux, and has no bias";
-    if (g->a_transposed && (g->c_type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
-        return "with A transposed, C is a gradient in fp32 and there is no epilogue";
-    if (g->bias_gradient && !g->a_transposed)
-        return "a bias gradient comes with the transposed A of a weight gradient";
-    if (gemm_is_packed(g) && (g->a_transposed || is_dgelu(g)))
+/* Why no product has these matrices, or NULL. */
+static const char *matrix_refusal(const struct gemm *g) {
+    bool is_int8 = gemm_is_int8(g);
+    if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
+        return "A is fp32 or bf16";
+    if (g->b.type != g->a.type && !is_int8)
+        return "B has A's type or is int8";
+    if (g->a.scale || g->c.scale || (g->b.scale != NULL) != is_int8)
+        return "B alone has scales, where it is int8";
+    if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
+        return "A and C are plain";
+    if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||
+                    g->delta_count || is_dgelu(g)))
+        return "int8 multiplies plain rows, forward, without deltas";
+    if (gemm_is_packed(g) && (!g->b_transposed || g->a_transposed || is_dgelu(g)))
         return "a packed weight multiplies plain rows, forward";
     return NULL;
 }
 
+/* Why `g` is not a product that this backend has, or NULL. What oneDNN lacks on this processor shows later. */
+static const char *refusal(const struct gemm *g) {
+    const char *why = matrix_refusal(g);
+    if (why)
+        return why;
+    if (g->c.type != g->a.type && g->c.type != DTYPE_F32)
+        return "C has A's type or is fp32";
+    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c.type != DTYPE_F32)))
+        return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
+    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
+        return "what is scaled has neither bias nor epilogue, nor a packed weight";
+    if (g->delta_count &&
+        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
+        return "what has deltas is bf16 and plain, without an epilogue";
+    for (int i = 0; i < g->delta_count; i++)
+        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > gemm_n(g))
+            return "a delta adds to columns of C";
+    if (is_dgelu(g) && (!g->aux || g->bias))
+        return "the GELU's backward reads aux, and has no bias";
+    if (g->a_transposed && (g->c.type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
+        return "with A transposed, C is a gradient in fp32 and there is no epilogue";
+    if (g->bias_gradient && !g->a_transposed)
+        return "a bias gradient comes with the transposed A of a weight gradient";
+    return NULL;
+}
+
 static struct gemm_form form_of(const struct gemm *g) {
-    return (struct gemm_form){.m = g->m,
-                              .n = g->n,
-                              .k = g->k,
-                              .lda = g->lda,
-                              .ldb = g->ldb,
-                              .ldc = g->ldc,
+    return (struct gemm_form){.m = gemm_m(g),
+                              .n = gemm_n(g),
+                              .k = gemm_k(g),
+                              .lda = g->a.stride,
+                              .ldb = gemm_is_int8(g) ? gemm_k(g) : g->b.stride, /* of its widened rows */
+                              .ldc = g->c.stride,
                               .a_transposed = g->a_transposed,
                               .b_transposed = g->b_transposed,
-                              .has_bias = g->bias != NULL,
+                              .has_bias = g->bias && !gemm_is_int8(g), /* its scale comes first */
                               .accumulate = g->accumulate,
                               .scale = g->is_scaled ? g->scale : 1,
-                              .type = (uint8_t)g->type,
-                              .c_type = (uint8_t)g->c_type};
+                              .type = (uint8_t)g->a.type,
+                              .c_type = (uint8_t)g->c.type};
 }
 
 /* ---- bare products --------------------------------------------------------------------------------------------- */
@@ -71,7 +90,7 @@ static struct gemm_form form_of(const struct gemm *g) {
 /* With A transposed and long sums, oneDNN gives each thread a part of k, and the result would depend on their number
  * (seen from k = 2048 on). Pieces of k are short enough to stay whole, and are added in order. */
 static int64_t depth_of(const struct gemm *g) {
-    return g->a_transposed && g->k > PIECE_DEPTH ? PIECE_DEPTH : g->k;
+    return g->a_transposed && gemm_k(g) > PIECE_DEPTH ? PIECE_DEPTH : gemm_k(g);
 }
 
 /* Columns at a time. Some products oneDNN 2.6 divides badly for the caches when it gets them whole; on 2 cores of Zen 4
@@ -79,44 +98,46 @@ static int64_t depth_of(const struct gemm *g) {
  * gradient of the vocabulary in fp32 1.24. The others were best whole; but of few rows of a bf16 vocabulary oneDNN
  * takes a scratchpad of the whole product in fp32 for each thread. */
 static int64_t width_of(const struct gemm *g) {
-    int64_t most = g->n;
+    int64_t most = gemm_n(g);
     if (g->a_transposed)
-        most = g->type == DTYPE_F32 ? 768 : 384;
-    else if (g->type == DTYPE_F32 && g->k >= 8192)
+        most = g->a.type == DTYPE_F32 ? 768 : 384;
+    else if (g->a.type == DTYPE_F32 && gemm_k(g) >= 8192)
         most = 384;
-    else if (g->type == DTYPE_BF16 && g->b_transposed && (g->n >= WIDE_COLS || (g->k <= 1024 && g->m >= 512)))
+    else if (g->a.type == DTYPE_BF16 && g->b_transposed &&
+             (gemm_n(g) >= WIDE_COLS || (gemm_k(g) <= 1024 && gemm_m(g) >= 512)))
         most = 576;
-    int64_t pieces = piece_count(g->n, most), width = piece_count(g->n, pieces);
-    return pieces > 1 ? (width + 63) / 64 * 64 : g->n;
+    int64_t pieces = piece_count(gemm_n(g), most), width = piece_count(gemm_n(g), pieces);
+    return pieces > 1 ? (width + 63) / 64 * 64 : gemm_n(g);
 }
 
 /* The form of the piece that starts at column `col` and at `first` of k. */
 static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t first) {
     int64_t width = width_of(g), depth = depth_of(g);
     struct gemm_form form = form_of(g);
-    form.n = g->n - col < width ? g->n - col : width;
-    form.k = g->k - first < depth ? g->k - first : depth;
+    form.n = gemm_n(g) - col < width ? gemm_n(g) - col : width;
+    form.k = gemm_k(g) - first < depth ? gemm_k(g) - first : depth;
     form.has_bias = g->bias != NULL && first == 0;
     form.accumulate = g->accumulate || first > 0;
     return form;
 }
 
 static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t col, int64_t first) {
-    size_t size = dtype_bytes(g->type);
+    size_t size = dtype_bytes(g->a.type);
     struct gemm_form form = bare_form(g, col, first);
     struct gemm_pointers pointers = {
-        .a = (const char *)g->a + (size_t)(g->a_transposed ? first * g->lda : first) * size,
-        .b = (const char *)g->b + (size_t)(g->b_transposed ? col * g->ldb + first : first * g->ldb + col) * size,
+        .a = (const char *)g->a.data + (size_t)(g->a_transposed ? first * g->a.stride : first) * size,
+        .b = (const char *)g->b.data +
+             (size_t)(g->b_transposed ? col * g->b.stride + first : first * g->b.stride + col) * size,
         .bias = form.has_bias ? (const char *)g->bias + (size_t)col * size : NULL,
-        .c = (char *)g->c + (size_t)col * dtype_bytes(g->c_type),
+        .c = (char *)gemm_c(g) + (size_t)col * dtype_bytes(g->c.type),
         .scratchpad = exec->workspace};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
 }
 
 static int run_bare(const struct exec *exec, const struct gemm *g) {
     int64_t width = width_of(g), depth = depth_of(g);
-    for (int64_t col = 0; col < g->n; col += width)
-        for (int64_t first = 0; first < g->k; first += depth) {
+    for (int64_t col = 0; col < gemm_n(g); col += width)
+        for (int64_t first = 0; first < gemm_k(g); first += depth) {
             int status = run_bare_piece(exec, g, col, first);
             if (status)
                 return status;
@@ -128,8 +149,8 @@ static int run_bare(const struct exec *exec, const struct gemm *g) {
  */
 static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     int64_t width = width_of(g), depth = depth_of(g);
-    int64_t cols[] = {0, (g->n - 1) / width * width};
-    int64_t firsts[] = {0, depth < g->k ? depth : 0, (g->k - 1) / depth * depth};
+    int64_t cols[] = {0, (gemm_n(g) - 1) / width * width};
+    int64_t firsts[] = {0, depth < gemm_k(g) ? depth : 0, (gemm_k(g) - 1) / depth * depth};
     size_t most = 0;
     for (int i = 0; i < 6; i++) {
         struct gemm_form form = bare_form(g, cols[i % 2], firsts[i / 2]);
@@ -139,19 +160,19 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     return most;
 }
 
-/* ---- products with an epilogue, or deltas ---------------------------------------------------------------------- */
+/* ---- products with an epilogue, deltas or scales --------------------------------------------------------------- */
 
 static bool is_bare(const struct gemm *g) {
-    return g->epilogue == EPILOGUE_NONE && !g->delta_count;
+    return g->epilogue == EPILOGUE_NONE && !g->delta_count && !gemm_is_int8(g);
 }
 
 /* Where the products of a piece stand before the epilogue: in C or aux when those are fp32, else in the workspace. */
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
 
 static enum stage stage_of(const struct gemm *g) {
-    if (!is_dgelu(g) && g->aux && g->type == DTYPE_F32)
+    if (!is_dgelu(g) && g->aux && g->a.type == DTYPE_F32)
         return STAGE_AUX;
-    return g->c_type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
+    return g->c.type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
 }
 
 struct piece {
@@ -160,7 +181,7 @@ struct piece {
 
 /* The pieces that deltas follow are as wide as those of the bare product. */
 static int64_t piece_cols(const struct gemm *g) {
-    return g->delta_count ? width_of(g) : PIECE_COLS;
+    return g->delta_count ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
 }
 
 /* The plain product of a piece, into fp32. */
@@ -227,10 +248,10 @@ static int add_deltas(const struct exec *exec, const struct gemm *g, const struc
 
 /* Piece i of the product, by rows of pieces. */
 static struct piece piece_at(const struct gemm *g, int64_t i) {
-    int64_t rows = PIECE_ROWS, cols = piece_cols(g), across = piece_count(g->n, cols);
+    int64_t rows = PIECE_ROWS, cols = piece_cols(g), across = piece_count(gemm_n(g), cols);
     struct piece p = {.row = i / across * rows, .col = i % across * cols};
-    p.rows = g->m - p.row < rows ? g->m - p.row : rows;
-    p.cols = g->n - p.col < cols ? g->n - p.col : cols;
+    p.rows = gemm_m(g) - p.row < rows ? gemm_m(g) - p.row : rows;
+    p.cols = gemm_n(g) - p.col < cols ? gemm_n(g) - p.col : cols;
     return p;
 }
 
@@ -239,12 +260,32 @@ static size_t stage_bytes(const struct gemm *g) {
     return stage_of(g) == STAGE_WORKSPACE ? align((size_t)(largest.rows * largest.cols) * sizeof(float)) : 0;
 }
 
+static size_t widened_bytes(const struct gemm *g) {
+    return gemm_is_int8(g) ? align((size_t)(piece_at(g, 0).cols * gemm_k(g)) * dtype_bytes(g->a.type)) : 0;
+}
+
+/* The piece's rows of an int8 B as numbers of A's type: all are exact in bf16. */
+static void widen(const struct exec *exec, const struct gemm *g, const struct piece *p, void *to) {
+    struct matrix_view rows = matrix_rows(g->b, p->col, p->cols);
+    int64_t k = gemm_k(g);
+    (void)exec;
+#pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t i = 0; i < p->cols; i++) {
+        const int8_t *from = (const int8_t *)rows.data + i * rows.stride;
+        for (int64_t j = 0; j < k; j++)
+            if (g->a.type == DTYPE_BF16)
+                ((uint16_t *)to)[i * k + j] = bf16_from_float(from[j]);
+            else
+                ((float *)to)[i * k + j] = from[j];
+    }
+}
+
 /* oneDNN's scratchpad for all pieces: their forms are those at the corners; what deltas add to them differs from
  * column to column. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
     if (is_bare(g))
         return bare_scratchpad(device, g);
-    int64_t across = piece_count(g->n, piece_cols(g)), down = piece_count(g->m, PIECE_ROWS);
+    int64_t across = piece_count(gemm_n(g), piece_cols(g)), down = piece_count(gemm_m(g), PIECE_ROWS);
     int64_t step = g->delta_count || across == 1 ? 1 : across - 1;
     size_t most = 0;
     for (int is_last = 0; is_last < 2; is_last++)
@@ -272,27 +313,41 @@ static void finish_piece(const struct gemm_level *level, const struct exec *exec
     }
 }
 
+/* Where the sums of a piece stand in fp32 until its epilogue. */
+static float *sums_of(const struct exec *exec, const struct gemm *g, const struct piece *p) {
+    enum stage stage = stage_of(g);
+    if (stage == STAGE_WORKSPACE)
+        return exec->workspace;
+    return (float *)(stage == STAGE_C ? gemm_c(g) : g->aux) + p->row * g->c.stride + p->col;
+}
+
 static int run_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t index) {
     struct piece p = piece_at(g, index);
     struct gemm_form form = piece_form(g, &p);
-    size_t size = dtype_bytes(g->type);
-    enum stage stage = stage_of(g);
-    float *ab = stage == STAGE_C ? (float *)g->c : stage == STAGE_AUX ? (float *)g->aux : (float *)exec->workspace;
-    if (stage != STAGE_WORKSPACE)
-        ab += p.row * g->ldc + p.col;
-    struct gemm_pointers pointers = {.a = (const char *)g->a + (size_t)(p.row * g->lda) * size,
-                                     .b =
-                                         (const char *)g->b + (size_t)(g->b_transposed ? p.col * g->ldb : p.col) * size,
-                                     .bias = g->bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
+    size_t size = dtype_bytes(g->a.type);
+    float *ab = sums_of(exec, g, &p);
+    char *widened = (char *)exec->workspace + stage_bytes(g);
+    const char *b = (const char *)g->b.data + (size_t)(g->b_transposed ? p.col * g->b.stride : p.col) * size;
+    if (gemm_is_int8(g))
+        widen(exec, g, &p, widened);
+    struct gemm_pointers pointers = {.a = (const char *)g->a.data + (size_t)(p.row * g->a.stride) * size,
+                                     .b = gemm_is_int8(g) ? widened : b,
+                                     .bias = form.has_bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
                                      .c = ab,
-                                     .scratchpad = (char *)exec->workspace + stage_bytes(g)};
+                                     .scratchpad = widened + widened_bytes(g)};
     int status = gemm_cache_run(exec->stream->device, &form, &pointers);
     if (!status)
         status = add_deltas(exec, g, &p, ab, pointers.scratchpad);
     if (status)
         return status;
-    struct gemm_block block = {
-        .ab = ab, .stride = form.ldc, .row = p.row, .col = p.col, .rows = p.rows, .cols = p.cols};
+    struct gemm_block block = {.ab = ab,
+                               .stride = form.ldc,
+                               .row = p.row,
+                               .col = p.col,
+                               .rows = p.rows,
+                               .cols = p.cols,
+                               .scale = g->b.scale ? g->b.scale + p.col : NULL,
+                               .needs_bias = g->bias && !form.has_bias};
     finish_piece(level, exec, g, &block);
     return STATUS_OK;
 }
@@ -301,18 +356,15 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
 
 /* Some rows of it, whole, and the plain product of these into fp32. */
 static struct piece packed_piece(const struct gemm *g, int64_t row) {
-    int64_t left = g->m - row;
-    return (struct piece){.row = row, .rows = left < PACKED_ROWS ? left : PACKED_ROWS, .cols = g->n};
+    int64_t left = gemm_m(g) - row;
+    return (struct piece){.row = row, .rows = left < PACKED_ROWS ? left : PACKED_ROWS, .cols = gemm_n(g)};
 }
 
 static struct gemm packed_product(const struct gemm *g, const struct piece *p, float *ab) {
     struct gemm product = *g;
     product.delta_count = 0;
-    product.m = p->rows;
-    product.a = (const char *)g->a + (size_t)(p->row * g->lda) * dtype_bytes(g->type);
-    product.c = ab;
-    product.ldc = g->n;
-    product.c_type = DTYPE_F32;
+    product.a = matrix_rows(g->a, p->row, p->rows);
+    product.c = matrix_plain(DTYPE_F32, ab, p->rows, gemm_n(g));
     return product;
 }
 
@@ -323,7 +375,7 @@ static size_t packed_stage_bytes(const struct gemm *g) {
 
 static size_t packed_deltas_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
     size_t most = 0;
-    struct piece ends[] = {packed_piece(g, 0), packed_piece(g, (g->m - 1) / PACKED_ROWS * PACKED_ROWS)};
+    struct piece ends[] = {packed_piece(g, 0), packed_piece(g, (gemm_m(g) - 1) / PACKED_ROWS * PACKED_ROWS)};
     for (int i = 0; i < 2; i++) {
         struct gemm product = packed_product(g, &ends[i], NULL);
         size_t of_product = level->packed_workspace(device, &product),
@@ -341,7 +393,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
                         .workspace = (char *)exec->workspace + stage,
                         .workspace_bytes = exec->workspace_bytes - stage};
     int status = STATUS_OK;
-    for (int64_t row = 0; row < g->m && !status; row += PACKED_ROWS) {
+    for (int64_t row = 0; row < gemm_m(g) && !status; row += PACKED_ROWS) {
         struct piece p = packed_piece(g, row);
         struct gemm product = packed_product(g, &p, ab);
         level->packed_gemm(&rest, &product);
@@ -358,7 +410,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
 /* Whether oneDNN has the product: this processor may lack what bf16 needs. */
 static bool is_in_library(struct device *device, const struct gemm *g) {
     struct piece first = piece_at(g, 0);
-    if (gemm_is_packed(g) || g->m == 0 || g->n == 0)
+    if (gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return true;
     struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first);
     return gemm_cache_has(device, &form);
@@ -369,7 +421,7 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
 }
 
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
-    if (refusal(g) || g->m == 0 || g->n == 0)
+    if (refusal(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return 0;
     struct gemm bare = *g;
     bare.delta_count = 0;
@@ -377,11 +429,11 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     if (gemm_is_packed(g))
         bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
     else
-        bytes = scratchpad_bytes(device, g) + (is_bare(g) ? 0 : stage_bytes(g));
+        bytes = scratchpad_bytes(device, g) + (is_bare(g) ? 0 : stage_bytes(g) + widened_bytes(g));
     bytes = bytes > without ? bytes : without;
     if (gemm_is_packed(g))
         return bytes;
-    size_t sums = g->bias_gradient ? level->column_sum_workspace(device, g->k, g->m) : 0;
+    size_t sums = g->bias_gradient ? level->column_sum_workspace(device, gemm_k(g), gemm_m(g)) : 0;
     return bytes > sums ? bytes : sums;
 }
 
@@ -390,10 +442,10 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     if (is_bare(g)) {
         status = run_bare(exec, g);
         if (g->bias_gradient && !status)
-            status = level->column_sum(exec, g->k, g->m, g->type, g->a, g->lda, g->bias_gradient);
+            status = level->column_sum(exec, gemm_k(g), gemm_m(g), g->a.type, g->a.data, g->a.stride, g->bias_gradient);
         return status;
     }
-    int64_t pieces = piece_count(g->m, PIECE_ROWS) * piece_count(g->n, piece_cols(g));
+    int64_t pieces = piece_count(gemm_m(g), PIECE_ROWS) * piece_count(gemm_n(g), piece_cols(g));
     for (int64_t i = 0; i < pieces && !status; i++)
         status = run_piece(level, exec, g, i);
     return status;
@@ -402,11 +454,10 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
 /* Rows [first, first + count) of the product. */
 static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
     struct gemm part = *g;
-    part.m = count;
-    part.a = (const char *)g->a + (size_t)(first * g->lda) * dtype_bytes(g->type);
-    part.c = (char *)g->c + (size_t)(first * g->ldc) * dtype_bytes(g->c_type);
+    part.a = matrix_rows(g->a, first, count);
+    part.c = matrix_rows(g->c, first, count);
     if (g->aux)
-        part.aux = (char *)g->aux + (size_t)(first * g->ldc) * dtype_bytes(g->type);
+        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
     for (int i = 0; i < g->delta_count; i++)
         part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
     return part;
@@ -414,7 +465,7 @@ static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
 
 /* What oneDNN wants for fewer rows can be more than for those that were planned with. */
 static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    struct gemm upper = rows_of(g, 0, g->m / 2), lower = rows_of(g, g->m / 2, g->m - g->m / 2);
+    struct gemm upper = rows_of(g, 0, gemm_m(g) / 2), lower = rows_of(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
     int status = gemm_run(level, exec, &upper);
     return status ? status : gemm_run(level, exec, &lower);
 }
@@ -437,31 +488,44 @@ static struct gemm without_zeros(const struct gemm *g) {
     return rest;
 }
 
+static int check_shape(const char *name, const struct matrix_view *matrix, int64_t rows, int64_t columns) {
+    if (matrix->rows == rows && matrix->columns == columns)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "gemm: %s is [%lld, %lld], expected [%lld, %lld]", name, (long long)matrix->rows,
+                       (long long)matrix->columns, (long long)rows, (long long)columns);
+}
+
+/* Whether there is such a product, and its shapes agree. */
+static int check(struct device *device, const struct gemm *g) {
+    int64_t m = gemm_m(g), n = gemm_n(g), k = gemm_k(g);
+    const char *why = refusal(g);
+    if (why)
+        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
+    if (m < 0 || n < 0 || k <= 0)
+        return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)m, (long long)n,
+                           (long long)k);
+    int status = check_shape("A", &g->a, g->a_transposed ? k : m, g->a_transposed ? m : k);
+    if (!status)
+        status = check_shape("B", &g->b, g->b_transposed ? n : k, g->b_transposed ? k : n);
+    if (!status && !is_in_library(device, g))
+        status = status_fail(STATUS_UNSUPPORTED,
+                             "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
+                             dtype_name(g->a.type));
+    return status;
+}
+
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     struct gemm nonzero;
     if (g->delta_count && !refusal(g)) {
         nonzero = without_zeros(g);
         g = &nonzero;
     }
-    const char *why = refusal(g);
-    if (why)
-        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
-    if (g->m < 0 || g->n < 0 || g->k <= 0)
-        return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)g->m, (long long)g->n,
-                           (long long)g->k);
-    if (gemm_is_packed(g) && (g->packed.type != g->type || g->packed.rows != g->n || g->packed.cols != g->k))
-        return status_fail(STATUS_INVALID, "gemm: the packed weight is %s [%lld, %lld], expected %s [%lld, %lld]",
-                           dtype_name(g->packed.type), (long long)g->packed.rows, (long long)g->packed.cols,
-                           dtype_name(g->type), (long long)g->n, (long long)g->k);
-    if (g->m == 0 || g->n == 0)
-        return STATUS_OK;
-    if (!is_in_library(exec->stream->device, g))
-        return status_fail(STATUS_UNSUPPORTED,
-                           "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
-                           dtype_name(g->type));
+    int status = check(exec->stream->device, g);
+    if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return status;
     size_t needed = gemm_workspace(level, exec->stream->device, g);
     bool is_library = !gemm_is_packed(g) || g->delta_count; /* oneDNN's, in part */
-    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && g->m > 1)
+    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1)
         return run_halves(level, exec, g);
     if (exec->workspace_bytes < needed)
         return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);

@@ -32,20 +32,13 @@ static void fill(void *matrix, enum dtype dtype) {
 
 static struct gemm product_call(int index, enum dtype dtype, const void *a, const void *b, void *c) {
     int64_t m = products[index].m, n = products[index].n, k = products[index].k;
+    bool a_transposed = products[index].a_transposed, b_transposed = products[index].b_transposed;
     return (struct gemm){
-        .m = m,
-        .n = n,
-        .k = k,
-        .a = a,
-        .lda = products[index].a_transposed ? m : k,
-        .a_transposed = products[index].a_transposed,
-        .b = b,
-        .ldb = products[index].b_transposed ? k : n,
-        .b_transposed = products[index].b_transposed,
-        .c = c,
-        .ldc = n,
-        .type = dtype,
-        .c_type = products[index].is_weight_gradient ? DTYPE_F32 : dtype,
+        .a = a_transposed ? matrix_plain(dtype, a, k, m) : matrix_plain(dtype, a, m, k),
+        .a_transposed = a_transposed,
+        .b = b_transposed ? matrix_plain(dtype, b, n, k) : matrix_plain(dtype, b, k, n),
+        .b_transposed = b_transposed,
+        .c = matrix_plain(products[index].is_weight_gradient ? DTYPE_F32 : dtype, c, m, n),
     };
 }
 

@@ -5,10 +5,10 @@
 
 #define DELTA(i)              POINTER(gemm, delta[i].left), POINTER(gemm, delta[i].right)
 static const size_t gemm_pointers[] = {
-    POINTER(gemm, a),
-    POINTER(gemm, b),
-    POINTER(gemm, packed.data),
-    POINTER(gemm, c),
+    POINTER(gemm, a.data),
+    POINTER(gemm, b.data),
+    POINTER(gemm, b.scale),
+    POINTER(gemm, c.data),
     POINTER(gemm, bias),
     POINTER(gemm, aux),
     POINTER(gemm, bias_gradient),
@@ -46,8 +46,9 @@ static const size_t column_scale_pointers[] = {
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
     POINTER(column_scale, dx),   POINTER(column_scale, factor), POINTER(column_scale, dscale),
 };
-static const size_t row_squares_pointers[] = {POINTER(row_squares, weight.data), POINTER(row_squares, up),
-                                              POINTER(row_squares, down), POINTER(row_squares, squares)};
+static const size_t row_squares_pointers[] = {POINTER(row_squares, weight.data), POINTER(row_squares, weight.scale),
+                                              POINTER(row_squares, up), POINTER(row_squares, down),
+                                              POINTER(row_squares, squares)};
 static const size_t magnitude_ratio_pointers[] = {POINTER(magnitude_ratio, squares),
                                                   POINTER(magnitude_ratio, magnitude), POINTER(magnitude_ratio, norm),
                                                   POINTER(magnitude_ratio, ratio), POINTER(magnitude_ratio, inverse)};
@@ -175,11 +176,15 @@ OPERATION(group_scale, group_scale)
 OPERATION(sample, sample)
 WORKSPACE(sample, sample)
 
+static const struct ops_sizes *late_sizes(struct device *device) {
+    return ops_for(late_cpu(device))->sizes(late_cpu(device));
+}
+
 static bool late_gemm_supports(struct device *device, const struct gemm *gemm) {
     return ops_for(late_cpu(device))->gemm_supports(late_cpu(device), gemm);
 }
 
-static size_t late_packed_bytes(struct device *device, const struct weight_view *plain) {
+static size_t late_packed_bytes(struct device *device, const struct matrix_view *plain) {
     return ops_for(late_cpu(device))->packed_bytes(late_cpu(device), plain);
 }
 
@@ -190,7 +195,7 @@ static int64_t late_kv_page_elements(struct device *device, int kv_heads, int he
 /* ---- arguments that are no struct of ops.h become one of these ---- */
 
 struct pack {
-    struct weight_view plain;
+    struct matrix_view plain;
     void *out;
 };
 static const size_t pack_pointers[] = {POINTER(pack, plain.data), POINTER(pack, out)};
@@ -223,14 +228,14 @@ static const size_t arrays_pointers[] = {POINTER(arrays, x), POINTER(arrays, z),
 
 static int run_pack(const struct exec *exec, const void *arguments) {
     const struct pack *call = arguments;
-    struct weight_view packed;
+    struct matrix_view packed;
     return ops_for(exec->stream->device)->pack(exec, &call->plain, call->out, &packed);
 }
 
-static int late_pack(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed) {
+static int late_pack(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed) {
     struct pack call = {.plain = *plain, .out = out};
     *packed = *plain;
-    packed->layout = WEIGHT_PACKED;
+    packed->form = MATRIX_PACKED;
     packed->data = out;
     return QUEUE(pack, pack, &call);
 }
@@ -322,6 +327,7 @@ static int late_gather_rows(const struct exec *exec, int64_t rows, int64_t cols,
 
 const struct ops late_ops = {
     .name = "late",
+    .sizes = late_sizes,
     .gemm_supports = late_gemm_supports,
     .gemm_workspace = late_gemm_workspace,
     .gemm = late_gemm,

@@ -6,15 +6,27 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I64, DTYPE_I32, DTYPE_U16, DTYPE_U8, DTYPE_COUNT };
+enum dtype {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_I32,
+    DTYPE_U16,
+    DTYPE_U8,
+    DTYPE_I8,
+    DTYPE_COUNT
+};
 
 /* The bytes of one element of a type, and the type's name in messages. */
 static inline size_t dtype_bytes(enum dtype type) {
-    static const unsigned char bytes[DTYPE_COUNT] = {4, 2, 2, 8, 8, 4, 2, 1};
+    static const unsigned char bytes[DTYPE_COUNT] = {4, 2, 2, 8, 8, 4, 2, 1, 1};
     return bytes[type];
 }
 static inline const char *dtype_name(enum dtype type) {
-    static const char *const names[DTYPE_COUNT] = {"fp32", "bf16", "fp16", "fp64", "int64", "int32", "uint16", "uint8"};
+    static const char *const names[DTYPE_COUNT] = {"fp32",  "bf16",   "fp16",  "fp64", "int64",
+                                                   "int32", "uint16", "uint8", "int8"};
     return names[type];
 }
 

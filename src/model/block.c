@@ -319,6 +319,35 @@ static bool is_tanh(const struct model *model) {
     return model->options.config.activation == ACTIVATION_GELU_TANH;
 }
 
+/* What a product does instead of `activate`; none where the activation has two inputs. */
+static enum gemm_epilogue activation_epilogue(const struct model *model) {
+    if (model->options.config.swiglu)
+        return EPILOGUE_NONE;
+    return is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
+}
+
+static enum gemm_epilogue activation_backward_epilogue(const struct model *model) {
+    return is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
+}
+
+int block_choose_activation(struct model *model) {
+    static const struct hook_list no_hooks;
+    const struct model_chunk *chunk = &model->options.chunks[0];
+    struct linear_call fc1 = {.rank = model->rank,
+                              .store = &model->store,
+                              .hooks = &no_hooks,
+                              .dtype = model->options.dtype,
+                              .rows = model->options.max_rows,
+                              .epilogue = activation_epilogue(model)};
+    if (model->share.lowest <= chunk->first || !chunk->count || fc1.epilogue == EPILOGUE_NONE)
+        return STATUS_OK;
+    int status = param_unshard(&model->store, (int)chunk->first, PARAM_READ);
+    if (status)
+        return status;
+    model->share.activates_in_product = linear_can_fuse(&model->blocks[chunk->first].fc1, &fc1);
+    return param_reshard_after(&model->store, (int)chunk->first, STATUS_OK);
+}
+
 static struct gelu gelu_call(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     return (struct gelu){.count = block->pass->rows * model->share.widths.ffn,
@@ -390,12 +419,16 @@ static int mlp_half_forward(const struct block_pass *block) {
     int status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
                               saved->rstd2);
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
-    bool is_fused = linear_can_fuse(fc1.hooks) && !model->options.config.swiglu;
     fc1.x = saved->norm2;
-    fc1.y = is_fused ? saved->activated : saved->fc1;
-    fc1.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_GELU_TANH : EPILOGUE_GELU_EXACT;
-    fc1.aux =
-        is_fused && !block->pass->kv ? saved->fc1 : NULL; /* inference keeps nothing, nor does what has no backward */
+    fc1.y = saved->activated;
+    fc1.epilogue = activation_epilogue(model);
+    fc1.aux = block->pass->kv ? NULL : saved->fc1; /* inference keeps nothing, nor does what has no backward */
+    bool is_fused = fc1.epilogue != EPILOGUE_NONE && linear_can_fuse(&params->fc1, &fc1);
+    if (!is_fused) {
+        fc1.y = saved->fc1;
+        fc1.epilogue = EPILOGUE_NONE;
+        fc1.aux = NULL;
+    }
     if (!status)
         status = linear_forward(&params->fc1, &fc1);
     if (!status && !is_fused)
@@ -428,16 +461,21 @@ static bool wants_fc1(const struct block_pass *block) {
 static int activation_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct hook_list *fc1_hooks = hooks_at(block, ATTACH_FC1);
+    const struct linear *linear = &model->blocks[block->layer].fc2;
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
-    bool is_fused =
-        !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && fc2.hooks->count == 0 && !model->options.config.swiglu;
     bool is_end = ends_at(block, ATTACH_FC2);
     fc2.x = block->saved->activated;
     fc2.dy = model->scratch.branch;
     fc2.dx = is_end ? NULL : model->gradients.ffn;
-    fc2.epilogue = !is_fused ? EPILOGUE_NONE : is_tanh(model) ? EPILOGUE_DGELU_TANH : EPILOGUE_DGELU_EXACT;
-    fc2.aux = is_fused ? block->saved->fc1 : NULL;
-    int status = linear_backward(&model->blocks[block->layer].fc2, &fc2);
+    fc2.epilogue = activation_backward_epilogue(model);
+    fc2.aux = block->saved->fc1;
+    bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && !fc2.hooks->count &&
+                    !model->options.config.swiglu && (is_end || linear_can_fuse_backward(linear, &fc2));
+    if (!is_fused) {
+        fc2.epilogue = EPILOGUE_NONE;
+        fc2.aux = NULL;
+    }
+    int status = linear_backward(linear, &fc2);
     if (status || is_fused || is_end)
         return status;
     struct hook_call activated = activated_hook_call(block);

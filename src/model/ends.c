@@ -111,7 +111,7 @@ static int find_virtual_table(const struct model *model, const struct virtuals *
 int embedding_pass_forward(const struct pass *pass, void *x) {
     const struct model *model = pass->model;
     bool has_positions = model->position_table != PARAM_NONE;
-    struct weight_view tokens = param_borrow(&model->store, model->token_table), positions = {0};
+    struct matrix_view tokens = param_borrow(&model->store, model->token_table), positions = {0};
     if (has_positions)
         positions = param_borrow(&model->store, model->position_table);
     struct embedding call = {
@@ -290,9 +290,10 @@ static int head_chunk(const struct pass *pass, int64_t first, int64_t count, boo
 /* Every number of rows that a chunk of less than all can have: which it will be is the data's to say, and nothing may
  * be prepared inside a step. */
 static int plan_few_rows(const struct pass *pass, bool train) {
+    const struct ops_sizes *sizes = model_sizes(pass->model);
+    int64_t multiple = sizes->head_rows_multiple;
     int status = STATUS_OK;
-    for (int64_t count = HEAD_ROWS_MULTIPLE; count <= HEAD_CHUNK_ROWS && count < pass->rows && !status;
-         count += HEAD_ROWS_MULTIPLE) {
+    for (int64_t count = multiple; count <= sizes->head_rows && count < pass->rows && !status; count += multiple) {
         status = head_chunk(pass, 0, count, train, true);
         if (!status)
             status = head_chunk(pass, 0, count, train, false);
@@ -303,9 +304,10 @@ static int plan_few_rows(const struct pass *pass, bool train) {
 int head_pass(const struct pass *pass, bool train) {
     const struct head_rows *head = &pass->batch->head;
     const struct model *model = pass->model;
+    int64_t most = model_sizes(model)->head_rows;
     int status = final_norm_forward(pass);
-    for (int64_t first = 0; first < head->count && !status; first += HEAD_CHUNK_ROWS) {
-        int64_t count = head->count - first < HEAD_CHUNK_ROWS ? head->count - first : HEAD_CHUNK_ROWS;
+    for (int64_t first = 0; first < head->count && !status; first += most) {
+        int64_t count = head->count - first < most ? head->count - first : most;
         status = head_chunk(pass, first, count, train, pass->asked.is_first_micro_batch && first == 0);
     }
     if (!status && model->rank->is_planning && pass->rows == model->options.max_rows)

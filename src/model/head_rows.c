@@ -24,12 +24,13 @@ void head_staging_close(struct model *model) {
     free(model->staging.loss_weight);
 }
 
-int64_t head_rows_count(const struct model_batch *batch) {
-    int64_t counted = 0;
+/* A product of each new number of rows has to be prepared, so rows are filled up to few numbers. */
+int64_t head_rows_count(const struct model *model, const struct model_batch *batch) {
+    int64_t counted = 0, multiple = model_sizes(model)->head_rows_multiple;
     for (int64_t i = 0; i < batch->rows; i++)
         counted += batch->loss_weight[i] != 0;
-    int64_t filled = (counted + HEAD_ROWS_MULTIPLE - 1) / HEAD_ROWS_MULTIPLE * HEAD_ROWS_MULTIPLE;
-    filled = filled ? filled : HEAD_ROWS_MULTIPLE; /* gradients are written even where nothing counts */
+    int64_t filled = (counted + multiple - 1) / multiple * multiple;
+    filled = filled ? filled : multiple; /* gradients are written even where nothing counts */
     return filled < batch->rows ? filled : batch->rows;
 }
 
@@ -73,7 +74,7 @@ void head_rows_upload(struct model *model, const struct model_batch *batch, stru
     struct upload *upload = &model->upload;
     if (!model->share.has_head)
         return;
-    head->count = head_rows_count(batch);
+    head->count = head_rows_count(model, batch);
     head->is_all = head->count == batch->rows;
     if (!head->is_all)
         choose_own(model, batch->rows, choose(batch, staging, head->count), head);
@@ -127,9 +128,9 @@ int head_rows_backward(const struct pass *pass) {
                              model->scratch.final, head->place, pass->d);
 }
 
-void head_rows_put_back(const struct model_batch *batch, float *losses) {
+void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses) {
     int64_t next = 0;
-    if (head_rows_count(batch) == batch->rows)
+    if (head_rows_count(model, batch) == batch->rows)
         return;
     for (int64_t i = 0; i < batch->rows; i++)
         next += batch->loss_weight[i] != 0;

@@ -225,9 +225,10 @@ static int draw(struct model *model, int64_t first, int64_t count) {
 /* What is asked of the wanted rows, so many at a time: logits of all of them never exist. */
 static int run_wanted(const struct pass *pass, const struct model_step *step) {
     struct model *model = pass->model;
+    int64_t most = model_sizes(model)->step_rows;
     int status = STATUS_OK;
-    for (int64_t first = 0; first < step->logit_rows && !status; first += STEP_CHUNK_ROWS) {
-        int64_t left = step->logit_rows - first, count = left < STEP_CHUNK_ROWS ? left : STEP_CHUNK_ROWS;
+    for (int64_t first = 0; first < step->logit_rows && !status; first += most) {
+        int64_t left = step->logit_rows - first, count = left < most ? left : most;
         status = make_logits(pass, first, count);
         if (!status && step->labels)
             status = find_label_losses(pass, first, count);
@@ -260,10 +261,11 @@ static struct pass pass_of(struct model *model, const struct model_kv *kv, int64
 
 int model_plan_step(struct model *model, int64_t rows) {
     int64_t wanted = rows < model->options.max_logit_rows ? rows : model->options.max_logit_rows;
+    int64_t most = model_sizes(model)->step_rows;
     struct model_kv kv = {.page_count = 1};
     struct pass pass = pass_of(model, &kv, rows);
     pass.max_pages = model->options.max_pages;
-    wanted = wanted < STEP_CHUNK_ROWS ? wanted : STEP_CHUNK_ROWS;
+    wanted = wanted < most ? wanted : most;
     int status = run_blocks(&pass);
     if (!status && model->share.has_head && wanted)
         status = head_begin(&pass, PARAM_EVALUATION);

@@ -5,12 +5,6 @@
 #include "model/model.h"
 #include "parallel/upload.h"
 
-/* Logits are made for so many rows at a time: the whole [N, V] never exists. */
-enum { HEAD_CHUNK_ROWS = 512 };
-/* Where only some rows of a batch go through the head they are filled up to a multiple of this: a product of each new
- * number of rows has to be prepared, so there are only HEAD_CHUNK_ROWS / HEAD_ROWS_MULTIPLE numbers. */
-enum { HEAD_ROWS_MULTIPLE = 64 };
-
 enum { VOCAB_STRIDE_MULTIPLE = 64 };
 
 struct norm_params {
@@ -65,9 +59,6 @@ struct device_batch {
     struct head_rows head;
 };
 
-/* The head of a step works on so many rows at a time. */
-enum { STEP_CHUNK_ROWS = 64 };
-
 /* Where a step of inference has its arrays. Those without a size come from the host, and are of the step that was
  * uploaded last. */
 struct device_step {
@@ -81,10 +72,10 @@ struct device_step {
     float *logprob, *label_loss;
     int32_t *top_token; /* [.., SAMPLE_MAX_TOP]; NULL: the step has none */
     float *top_logprob;
-    float *logits;  /* [STEP_CHUNK_ROWS, vocab_stride] */
-    void *rows;     /* [STEP_CHUNK_ROWS, C] gathered */
-    float *whole;   /* [STEP_CHUNK_ROWS, whole_vocab_stride] of all tensor ranks, on the first of them */
-    float *arrived; /* [STEP_CHUNK_ROWS, the widest other rank's vocab_stride] there, too */
+    float *logits;  /* [step_rows, vocab_stride] */
+    void *rows;     /* [step_rows, C] gathered */
+    float *whole;   /* [step_rows, whole_vocab_stride] of all tensor ranks, on the first of them */
+    float *arrived; /* [step_rows, the widest other rank's vocab_stride] there, too */
     void *fetched;  /* host: the results */
     /* A stage before the last: what goes to the next one, by turns. */
     void *out[2]; /* [N, C] */
@@ -102,8 +93,9 @@ struct model_stash {
 /* The rank's share of the model: its stage, and its part of what tensor ranks cut. */
 struct model_share {
     bool has_embedding, has_head;
-    int64_t lowest;          /* the layer where the backward ends, as nothing below it trains; -1: the embedding */
-    bool *is_held, *is_copy; /* [table count] of the parameters */
+    int64_t lowest;            /* the layer where the backward ends, as nothing below it trains; -1: the embedding */
+    bool activates_in_product; /* below it a product computes the activation, whose input needs no memory then */
+    bool *is_held, *is_copy;   /* [table count] of the parameters */
     struct model_widths widths;
     int64_t first_head, first_token, vocab;
     int64_t vocab_stride; /* `vocab` rounded up, the row stride of logits */
@@ -140,8 +132,8 @@ struct model_scratch {
     void *final;                             /* [N, C] normalised */
     float *final_mean, *final_rstd, *losses; /* [N]; losses of the head's rows */
     double *loss_sum;
-    void *logits;                              /* [HEAD_CHUNK_ROWS, vocab_stride] */
-    struct cross_entropy_part *parts, *joined; /* [tensor ranks, HEAD_CHUNK_ROWS]; [HEAD_CHUNK_ROWS] */
+    void *logits;                              /* [head_rows, vocab_stride] */
+    struct cross_entropy_part *parts, *joined; /* [tensor ranks, head_rows]; [head_rows] */
 };
 
 /* Gradients of activations, of the layer that a backward has come to. */
@@ -186,6 +178,10 @@ struct model {
     struct model_angles angles;
     struct device_step step;
 };
+
+static inline const struct ops_sizes *model_sizes(const struct model *model) {
+    return model->rank->ops->sizes(model->rank->device);
+}
 
 /* One pass of a micro batch, or of a step of inference, through a chunk: what embedding, blocks and head work on. */
 struct pass {
@@ -260,6 +256,8 @@ struct kv_append block_append_call(const struct model *model, const struct model
                                    int64_t layer, int64_t rows);
 /* pass->d holds the gradient of the block's output, then of its input. */
 int block_backward(const struct block_pass *pass);
+/* Sets share.activates_in_product; before activations are placed. */
+int block_choose_activation(struct model *model);
 size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum attach_place place);
 
 /* heads.c: what queries and keys go through between their product and the attention. */
@@ -304,9 +302,9 @@ void head_rows_upload(struct model *model, const struct model_batch *batch, stru
 int head_rows_forward(const struct pass *pass);
 int head_rows_backward(const struct pass *pass);
 /* How many rows of a batch go through the head, with the fill; its own number where all do. */
-int64_t head_rows_count(const struct model_batch *batch);
+int64_t head_rows_count(const struct model *model, const struct model_batch *batch);
 /* losses [rows]: in, of the head's rows; out, of the batch's, 0 of those that are not among them. */
-void head_rows_put_back(const struct model_batch *batch, float *losses);
+void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
 /* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */

@@ -269,6 +269,8 @@ static int build(struct model *model, struct model_plan *plan) {
                                                                .storage = storage_of(o)});
     if (!status)
         status = find_parameters(model);
+    if (!status)
+        status = block_choose_activation(model);
     if (status)
         return status;
     mark_norms(model);

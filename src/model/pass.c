@@ -267,12 +267,12 @@ int model_row_losses(struct model *model, const struct model_batch *batch, float
     struct stream *stream = model->rank->exec.stream;
     if (!model->share.has_head)
         return STATUS_OK;
-    size_t bytes = (size_t)head_rows_count(batch) * sizeof *losses;
+    size_t bytes = (size_t)head_rows_count(model, batch) * sizeof *losses;
     int status = stream_copy_to_host(stream, losses, model->scratch.losses, bytes);
     if (!status)
         status = stream_wait(stream);
     if (!status)
-        head_rows_put_back(batch, losses);
+        head_rows_put_back(model, batch, losses);
     return status;
 }
 
@@ -299,8 +299,9 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
 static int read_logits(struct model *model, int64_t rows, float *logits) {
     int status = norm_forward(model, &model->final_norm, rows, model_stash(model, 0)->x_last, model->scratch.final,
                               model->scratch.final_mean, model->scratch.final_rstd);
-    for (int64_t first = 0; first < rows && !status; first += HEAD_CHUNK_ROWS) {
-        int64_t count = rows - first < HEAD_CHUNK_ROWS ? rows - first : HEAD_CHUNK_ROWS;
+    int64_t most = model_sizes(model)->head_rows;
+    for (int64_t first = 0; first < rows && !status; first += most) {
+        int64_t count = rows - first < most ? rows - first : most;
         status = head_logits(model, first, count);
         if (!status)
             status = fetch_logits(model, count, logits + first * model->options.config.vocab_size);

@@ -160,7 +160,7 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
     } else {
         place_heads(model, arena, &set);
     }
-    if (o->config.swiglu)
+    if (!model->share.activates_in_product)
         set.fc1 = again ? again->fc1 : arena_take(arena, whole_bytes(model, widths->fc1));
     set.attention = again ? again->attention : arena_take(arena, whole_bytes(model, widths->q));
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
@@ -218,7 +218,7 @@ static void place_parts(struct model *model, struct arena *arena, size_t rows) {
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
-    size_t chunk = o->max_rows < HEAD_CHUNK_ROWS ? N : HEAD_CHUNK_ROWS;
+    size_t most = (size_t)model_sizes(model)->head_rows, chunk = N < most ? N : most;
     model->scratch.final = arena_take(arena, stream_bytes(model));
     model->scratch.final_mean = arena_take(arena, own * sizeof(float));
     model->scratch.final_rstd = arena_take(arena, own * sizeof(float));
@@ -253,7 +253,8 @@ static void place_gradients(struct model *model, struct arena *arena) {
 static void place_step(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     struct device_step *step = &model->step;
-    size_t wanted = (size_t)(o->max_logit_rows < STEP_CHUNK_ROWS ? o->max_logit_rows : STEP_CHUNK_ROWS);
+    int64_t most = model_sizes(model)->step_rows;
+    size_t wanted = (size_t)(o->max_logit_rows < most ? o->max_logit_rows : most);
     step->block = arena_take(arena, model_upload_bytes(model));
     step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
     for (int i = 0; i < 2 && !model->share.has_head; i++)

@@ -96,14 +96,23 @@ static struct hook_call call_of(const struct hook_list *list, int index, const s
     return own;
 }
 
+/* Whether the backend's product takes deltas. */
+static bool takes_deltas(const struct rank *rank, const struct gemm *gemm) {
+    struct gemm with = *gemm;
+    with.delta_count = 1;
+    with.delta[0] = (struct gemm_delta){.rank = 1, .count = gemm_n(gemm)};
+    return rank->ops->gemm_supports(rank->device, &with);
+}
+
 int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count) {
     int status = STATUS_OK;
     for (*count = 0; *count < list->count && call->dtype == DTYPE_BF16 && !status; ++*count) {
         const struct hook *hook = &list->hook[*count];
         struct hook_call own = call_of(list, *count, call);
-        if (hook->side == HOOK_BEFORE_ACTIVATION && !hook->delta)
+        bool is_before = hook->side == HOOK_BEFORE_ACTIVATION;
+        if (is_before && (!hook->delta || (!gemm->delta_count && !takes_deltas(call->rank, gemm))))
             break;
-        if (hook->side == HOOK_BEFORE_ACTIVATION)
+        if (is_before)
             status = hook->delta(hook->self, &own, &gemm->delta[gemm->delta_count++]);
     }
     return status;

@@ -76,7 +76,8 @@ struct hook {
     int (*backward_output)(void *self, const struct hook_call *call);
     int (*backward_input)(void *self, const struct hook_call *call);
     /* At a projection in bf16, training or not: the base's product adds this to y in fp32 before it rounds, and
-     * `forward` is left out. Nobody asks where a method in between needs y as it was. NULL: `forward` serves. */
+     * `forward` is left out. Not called where a method in between needs y as it was, or where the backend's product
+     * takes no deltas: `forward` runs then. NULL: `forward` always does. */
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
     /* Whether it changes anything in this pass, on its side: where it does not, nothing of it is called, and the place
      * costs what it costs without it. NULL: always. */
@@ -118,7 +119,8 @@ float *const *hook_list_wide(const struct hook_list *list);
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
 /* Run the list's hooks of one side. `call->saved` is the list's block. */
 int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
-/* Gives the product what the first hooks of the list add to it before it rounds, and counts these hooks. */
+/* Gives the product what the first hooks of the list add to it before it rounds, and counts these hooks: none where the
+ * backend's product takes no deltas. */
 int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
 /* hook_list_forward without the first `count`. */
 int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call);

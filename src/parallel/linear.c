@@ -4,8 +4,8 @@
  * its rows of the sum alone, and what has to be whole is gathered. */
 #include "parallel/linear.h"
 
-bool linear_can_fuse(const struct hook_list *hooks) {
-    return !hook_list_is_active(hooks, HOOK_BEFORE_ACTIVATION);
+static int64_t y_stride(const struct linear *linear, const struct linear_call *call) {
+    return call->y_stride ? call->y_stride : linear->out;
 }
 
 /* The hook call of this linear with everything but the saved block filled in. Hooks see what this rank's product sees:
@@ -19,7 +19,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
     hook.out = linear->out;
     hook.x = call->x;
     hook.y = call->y;
-    hook.y_stride = call->y_stride ? call->y_stride : linear->out;
+    hook.y_stride = y_stride(linear, call);
     hook.y_dtype = call->dtype;
     hook.dy = call->dy;
     hook.dx = call->dx;
@@ -58,43 +58,64 @@ static int sum_and_wait(const struct linear_call *call, void *partial, void *own
     return status ? status : rank_wait(call->rank, &request);
 }
 
+/* The base's product, but for its bias. `is_wide`: y is fp32. */
+static struct gemm product_of(const struct linear *linear, const struct linear_call *call, struct matrix_view weight,
+                              const void *x, void *y, bool is_wide) {
+    enum dtype y_dtype = is_wide || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
+    return (struct gemm){
+        .a = matrix_plain(call->dtype, x, call->rows, linear->in),
+        .b = weight,
+        .b_transposed = true,
+        .c = matrix_strided(y_dtype, y, call->rows, linear->out, y_stride(linear, call)),
+        .epilogue = call->epilogue,
+        .aux = call->aux,
+    };
+}
+
+/* dx = dy W. */
+static struct gemm input_gradient_of(const struct linear *linear, const struct linear_call *call,
+                                     struct matrix_view weight, const void *dy, void *dx) {
+    return (struct gemm){
+        .a = matrix_strided(call->dtype, dy, call->rows, linear->out, y_stride(linear, call)),
+        .b = weight,
+        .c = matrix_plain(call->dtype, dx, call->rows, linear->in),
+        .epilogue = call->epilogue,
+        .aux = call->aux,
+    };
+}
+
+bool linear_can_fuse(const struct linear *linear, const struct linear_call *call) {
+    if (hook_list_is_active(call->hooks, HOOK_BEFORE_ACTIVATION))
+        return false;
+    struct gemm gemm =
+        product_of(linear, call, param_borrow_linear(call->store, linear->weight), call->x, call->y, false);
+    param_return(call->store, linear->weight);
+    return call->rank->ops->gemm_supports(call->rank->device, &gemm);
+}
+
+bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
+    struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), call->dy, call->dx);
+    param_return(call->store, linear->weight);
+    gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning nothing has a place, and only its absence counts */
+    return call->rank->ops->gemm_supports(call->rank->device, &gemm);
+}
+
 /* The base's product, with what the first hooks add to it; *hooks: how many these are. `is_wide`: y is fp32. */
 static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, bool is_wide,
                     int *hooks) {
     struct rank *rank = call->rank;
     struct hook_call hook = hook_call_of(linear, call);
-    struct weight_view weight = param_borrow_linear(call->store, linear->weight), bias = {0};
-    bool is_partial = is_cut(linear, call, LINEAR_ROW);
-    if (linear->bias != PARAM_NONE)
-        bias = param_borrow(call->store, linear->bias);
-    struct gemm gemm = {
-        .m = call->rows,
-        .n = linear->out,
-        .k = linear->in,
-        .a = x,
-        .lda = linear->in,
-        .c = y,
-        .ldc = call->y_stride ? call->y_stride : linear->out,
-        .type = call->dtype,
-        .c_type = is_wide || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype,
-        .bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data, /* once in the sum */
-        .epilogue = call->epilogue,
-        .aux = call->aux,
-    };
-    if (weight.layout == WEIGHT_PACKED) {
-        gemm.packed = weight;
-    } else {
-        gemm.b = weight.data;
-        gemm.ldb = linear->in;
-        gemm.b_transposed = true;
-    }
+    bool is_partial = is_cut(linear, call, LINEAR_ROW), has_bias = linear->bias != PARAM_NONE;
+    struct gemm gemm = product_of(linear, call, param_borrow_linear(call->store, linear->weight), x, y, is_wide);
+    struct matrix_view bias = has_bias ? param_borrow(call->store, linear->bias) : (struct matrix_view){0};
+    gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* once in the sum */
     hook.x = x;
     hook.y = y;
     int status = is_wide ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight);
-    if (linear->bias != PARAM_NONE)
+    if (has_bias)
         param_return(call->store, linear->bias);
     return status;
 }
@@ -133,23 +154,15 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
 static int weight_gradients(const struct linear *linear, const struct linear_call *call, const void *x,
                             const void *dy) {
     struct rank *rank = call->rank;
-    int64_t dy_stride = call->y_stride ? call->y_stride : linear->out;
+    int64_t dy_stride = y_stride(linear, call);
     float *dbias = linear->bias != PARAM_NONE ? param_gradient(call->store, linear->bias) : NULL;
     bool bias_trains = linear->bias != PARAM_NONE && param_trains(call->store, linear->bias);
     if (param_trains(call->store, linear->weight)) {
         struct gemm gemm = {
-            .m = linear->out,
-            .n = linear->in,
-            .k = call->rows,
-            .a = dy,
-            .lda = dy_stride,
+            .a = matrix_strided(call->dtype, dy, call->rows, linear->out, dy_stride),
             .a_transposed = true,
-            .b = x,
-            .ldb = linear->in,
-            .c = param_gradient(call->store, linear->weight),
-            .ldc = linear->in,
-            .type = call->dtype,
-            .c_type = DTYPE_F32,
+            .b = matrix_plain(call->dtype, x, call->rows, linear->in),
+            .c = matrix_plain(DTYPE_F32, param_gradient(call->store, linear->weight), linear->out, linear->in),
             .accumulate = !call->overwrite_gradients,
             .bias_gradient = dbias,
         };
@@ -165,22 +178,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
 }
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, const void *dy, void *dx) {
-    struct weight_view weight = param_borrow(call->store, linear->weight);
-    struct gemm gemm = {
-        .m = call->rows,
-        .n = linear->in,
-        .k = linear->out,
-        .a = dy,
-        .lda = call->y_stride ? call->y_stride : linear->out,
-        .b = weight.data,
-        .ldb = linear->in,
-        .c = dx,
-        .ldc = linear->in,
-        .type = call->dtype,
-        .c_type = call->dtype,
-        .epilogue = call->epilogue,
-        .aux = call->aux,
-    };
+    struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
     int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight);
     return status;

@@ -34,15 +34,18 @@ struct linear_call {
      * residual stream; the whole ones stand here meanwhile: [N, C] each. */
     void *whole, *whole_gradient;
     bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
-    enum gemm_epilogue epilogue; /* fused only when no hook stands in between: see linear_can_fuse */
+    enum gemm_epilogue epilogue; /* where linear_can_fuse, or linear_can_fuse_backward, says that it can be */
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */
     void *dy;                    /* [N, out], changed by hooks */
     void *dx;                    /* [N, in] out; NULL when nobody wants it */
     bool overwrite_gradients;    /* the first micro batch of a step: weight gradients are written, not added to */
 };
 
-/* Whether an activation directly after the linear may be its epilogue. */
-bool linear_can_fuse(const struct hook_list *hooks);
+/* Whether call->epilogue may be part of the product: no active hook stands in between, and the backend has such a
+ * product. */
+bool linear_can_fuse(const struct linear *linear, const struct linear_call *call);
+/* The same for the product of the input's gradient in linear_backward, where the place has no hooks. */
+bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);
 int linear_forward(const struct linear *linear, const struct linear_call *call);
 /* dx, and the gradients of weight and bias where they train. */
 int linear_backward(const struct linear *linear, const struct linear_call *call);

@@ -4,8 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* A bucket is worth a message of its own from this size on; a group takes only so many started calls. */
-enum { BUCKET_ELEMENTS = 1 << 14, STARTED_MOST = COMM_STARTED_MAX / 2 };
+enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* calls of a group at once, of the sums and of the gathers each */
 
 /* ---- buckets ---- */
 
@@ -23,13 +22,14 @@ static int first_need(const struct gradient_sync *sync, int layer) {
  */
 static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t first, int64_t end) {
     const struct param_store *store = sync->store;
+    int64_t least = sync->rank->ops->sizes(sync->rank->device)->bucket_elements;
     struct sync_bucket *bucket = NULL;
     int layer = 0;
     for (int i = 0; i < store->map.table->count; i++) {
         const struct param *row = &store->map.table->rows[i];
         if ((row->shard == PARAM_REPLICATED) != of_copies || !param_local_elements(store, i))
             continue;
-        bool is_full = bucket && store->map.places[i].offset - bucket->first >= BUCKET_ELEMENTS;
+        bool is_full = bucket && store->map.places[i].offset - bucket->first >= least;
         if (is_full && row->layer != layer) {
             first = store->map.places[i].offset;
             bucket->count = first - bucket->first;

@@ -66,21 +66,18 @@ int param_reshard_after(const struct param_store *store, int unit, int status) {
 
 /* ---- loans ---- */
 
-struct weight_view storage_plain_view(const struct param_store *store, int id, const void *weights) {
+struct matrix_view storage_plain_view(const struct param_store *store, int id, const void *weights) {
     const struct param_place *place = &store->map.places[id];
-    return (struct weight_view){.type = place->type,
-                                .layout = WEIGHT_PLAIN,
-                                .data = (const char *)weights + place->offset * (int64_t)dtype_bytes(place->type),
-                                .rows = place->shape[0],
-                                .cols = place->shape[1]};
+    const char *data = (const char *)weights + place->offset * (int64_t)dtype_bytes(place->type);
+    return matrix_plain(place->type, data, place->shape[0], place->shape[1]);
 }
 
-struct weight_view param_borrow(const struct param_store *store, int id) {
+struct matrix_view param_borrow(const struct param_store *store, int id) {
     loans_lend(store->loans, id, false);
     return store->storage->borrow(store, id, PARAM_PLAIN);
 }
 
-struct weight_view param_borrow_linear(const struct param_store *store, int id) {
+struct matrix_view param_borrow_linear(const struct param_store *store, int id) {
     loans_lend(store->loans, id, false);
     return store->storage->borrow(store, id, PARAM_LINEAR);
 }

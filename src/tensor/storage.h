@@ -53,7 +53,7 @@ struct storage {
     void (*close)(struct param_store *store);
     /* A view of a weight. A sketch gives the view's shape, type and form, and its data leads nowhere. 1-D parameters
      * are [n, 1]. */
-    struct weight_view (*borrow)(const struct param_store *store, int id, enum param_form form);
+    struct matrix_view (*borrow)(const struct param_store *store, int id, enum param_form form);
     /* Ends a loan. NULL: there is nothing to do. */
     void (*give_back)(const struct param_store *store, int id);
     /* Has the weights of a unit whole in memory, before the first loan to read one of them, and lets go of what
@@ -76,7 +76,7 @@ extern const struct storage storage_packed;
 /* ---- for storages ---- */
 
 /* The plain view of a parameter in a flat array at `weights`. */
-struct weight_view storage_plain_view(const struct param_store *store, int id, const void *weights);
+struct matrix_view storage_plain_view(const struct param_store *store, int id, const void *weights);
 /* Calls fill->fill for a parameter, and checks that it returned its loans. */
 int storage_fill(struct param_store *store, const struct param_fill *fill, int id);
 

@@ -6,7 +6,7 @@
 struct packed {
     void *memory;
     size_t bytes;
-    struct weight_view views[]; /* [table count] plain, then [table count] packed; data NULL where there is none */
+    struct matrix_view views[]; /* [table count] plain, then [table count] packed; data NULL where there is none */
 };
 
 /* ---- sizes ---- */
@@ -16,7 +16,7 @@ static size_t plain_bytes(const struct param_store *store, int id) {
 }
 
 static size_t packed_view_bytes(const struct param_store *store, int id) {
-    struct weight_view view = storage_plain_view(store, id, NULL);
+    struct matrix_view view = storage_plain_view(store, id, NULL);
     return store->ops->packed_bytes(store->device, &view);
 }
 
@@ -93,7 +93,7 @@ static int stage_take(struct stage *stage, struct device *device, size_t bytes) 
 static int pack_one(struct param_store *store, const struct packing *packing, struct stage *stage,
                     const struct param_fill *fill) {
     struct packed *packed = store->held;
-    struct weight_view *plain = &packed->views[packing->id], *turned = plain + store->map.table->count;
+    struct matrix_view *plain = &packed->views[packing->id], *turned = plain + store->map.table->count;
     struct exec exec = {.stream = fill->stream};
     int status = STATUS_OK;
     if (packing->stage) {
@@ -141,14 +141,14 @@ static void packed_close(struct param_store *store) {
 
 /* ---- loans ---- */
 
-static struct weight_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
+static struct matrix_view packed_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct packed *packed = store->held;
     int count = store->map.table->count;
     if (packed)
         return packed->views[form == PARAM_LINEAR && packed->views[count + id].data ? count + id : id];
-    struct weight_view view = storage_plain_view(store, id, NULL);
+    struct matrix_view view = storage_plain_view(store, id, NULL);
     if (form == PARAM_LINEAR && packed_view_bytes(store, id))
-        view.layout = WEIGHT_PACKED;
+        view.form = MATRIX_PACKED;
     return view;
 }
 

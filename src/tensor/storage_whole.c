@@ -46,7 +46,7 @@ static void whole_close(struct param_store *store) {
     free(whole);
 }
 
-static struct weight_view whole_borrow(const struct param_store *store, int id, enum param_form form) {
+static struct matrix_view whole_borrow(const struct param_store *store, int id, enum param_form form) {
     const struct whole *whole = store->held;
     (void)form;
     return storage_plain_view(store, id, whole ? whole->weights.data : NULL);

@@ -69,9 +69,9 @@ int param_reshard_after(const struct param_store *store, int unit, int status);
  * tsan), one that stays out, or is given back twice, ends the program. */
 
 /* The weight, to be read. 1-D parameters come as [n, 1] views. */
-struct weight_view param_borrow(const struct param_store *store, int id);
+struct matrix_view param_borrow(const struct param_store *store, int id);
 /* The same for a product with the weight of a linear: in the form that the storage holds for it. */
-struct weight_view param_borrow_linear(const struct param_store *store, int id);
+struct matrix_view param_borrow_linear(const struct param_store *store, int id);
 /* Its plain values [its shape], to be written, for those who give it values; no other loan of it is open meanwhile.
  */
 void *param_borrow_to_write(struct param_store *store, int id);

@@ -276,14 +276,14 @@ static void squares_setup(struct op_run *run) {
     t[SQUARES].bound = op_bound(run->shape[1] + 4 * rank);
 }
 
-static struct weight_view plain_weight(const struct op_run *run) {
+static struct matrix_view plain_weight(const struct op_run *run) {
     const struct op_tensor *weight = &run->tensor[X];
-    return (struct weight_view){.type = run->type, .data = weight->data, .rows = weight->rows, .cols = weight->cols};
+    return matrix_plain(run->type, weight->data, weight->rows, weight->cols);
 }
 
 static int squares_prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
     struct device *device = stream_device(exec->stream);
-    struct weight_view plain = plain_weight(run), packed;
+    struct matrix_view plain = plain_weight(run), packed;
     if (!(run->variant & PACKED))
         return STATUS_OK;
     int status = device_alloc(device, ops->packed_bytes(device, &plain), &run->state);
@@ -306,7 +306,7 @@ static int squares_call(const struct op_run *run, const struct ops *ops, const s
                             .scale = 0.75f,
                             .squares = t[SQUARES].data};
     if (run->variant & PACKED) {
-        a.weight.layout = WEIGHT_PACKED;
+        a.weight.form = MATRIX_PACKED;
         a.weight.data = run->state;
     }
     return ops->row_squares(exec, &a);

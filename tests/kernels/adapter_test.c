@@ -65,8 +65,7 @@ static void check_packed(struct scene *scene, enum dtype type) {
     static const int64_t ranges[] = {ROWS, 1, 7, 30, 64};
     float want[ROWS], got[ROWS];
     void *packed, *squares;
-    struct weight_view weight = {.type = type, .rows = ROWS, .cols = COLS}, view;
-    weight.data = upload(scene, ROWS * COLS, type);
+    struct matrix_view weight = matrix_plain(type, upload(scene, ROWS * COLS, type), ROWS, COLS), view;
     test_ok(device_alloc(scene->device, scene->ops->packed_bytes(scene->device, &weight), &packed));
     test_ok(device_alloc(scene->device, ROWS * sizeof(float), &squares));
     test_ok(scene->ops->pack(&scene->exec, &weight, packed, &view));

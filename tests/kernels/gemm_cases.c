@@ -20,12 +20,13 @@ enum {
     DGELU_EXACT = 4096,
     SCALED = 8192,
     SCALED_BY_ZERO = 16384,
+    INT8 = 32768, /* B, with a scale for each output */
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM };
+enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM };
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
     return run->variant & STRIDED ? cols + 5 : cols;
@@ -45,6 +46,13 @@ static void gemm_setup(struct op_run *run) {
     if (v & (B_TRANSPOSED | PACKED)) {
         t[B].rows = n;
         t[B].cols = k;
+    }
+    if (v & INT8) {
+        t[B].type = DTYPE_I8;
+        t[B].center = -128;
+        t[B].spread = 256;
+        t[SCALES] = (struct op_tensor){
+            .name = "scales", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = n, .spread = spread / 128};
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
@@ -76,10 +84,9 @@ static int gemm_prepare(struct op_run *run, const struct ops *ops, const struct 
     if (!(run->variant & PACKED))
         return STATUS_OK;
     struct device *device = stream_device(exec->stream);
-    struct weight_view plain = {
-        .type = run->type, .data = run->tensor[B].data, .rows = run->shape[1], .cols = run->shape[2]};
+    struct matrix_view plain = matrix_plain(run->type, run->tensor[B].data, run->shape[1], run->shape[2]);
     size_t bytes = ops->packed_bytes(device, &plain);
-    struct weight_view *packed = malloc(sizeof *packed);
+    struct matrix_view *packed = malloc(sizeof *packed);
     void *memory = NULL;
     int status = packed ? device_alloc(device, bytes, &memory) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
@@ -89,7 +96,7 @@ static int gemm_prepare(struct op_run *run, const struct ops *ops, const struct 
 }
 
 static void gemm_release(struct op_run *run, struct device *device) {
-    struct weight_view *packed = run->state;
+    struct matrix_view *packed = run->state;
     if (packed)
         device_free(device, (void *)packed->data);
     free(packed);
@@ -100,32 +107,29 @@ static float scale_of(const struct op_run *run) {
     return run->variant & SCALED_BY_ZERO ? 0 : 0.75f;
 }
 
+static struct matrix_view view_of(const struct op_tensor *t) {
+    return matrix_strided(t->type, t->data, t->rows, t->cols, t->stride);
+}
+
 static struct gemm gemm_arguments(const struct op_run *run) {
     const struct op_tensor *t = run->tensor;
     int v = run->variant;
-    struct gemm g = {.m = run->shape[0],
-                     .n = run->shape[1],
-                     .k = run->shape[2],
-                     .a = t[A].data,
-                     .lda = t[A].stride,
+    struct gemm g = {.a = view_of(&t[A]),
                      .a_transposed = v & A_TRANSPOSED,
-                     .c = t[C].data,
-                     .ldc = t[C].stride,
-                     .type = run->type,
-                     .c_type = t[C].type,
+                     .b = view_of(&t[B]),
+                     .b_transposed = v & (B_TRANSPOSED | PACKED),
+                     .c = view_of(&t[C]),
                      .accumulate = v & ACCUMULATE,
                      .is_scaled = v & (SCALED | SCALED_BY_ZERO),
                      .scale = scale_of(run),
                      .bias = t[BIAS_VECTOR].data,
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
-    if (v & PACKED) {
-        g.packed = run->state ? *(struct weight_view *)run->state : (struct weight_view){.layout = WEIGHT_PACKED};
-    } else {
-        g.b = t[B].data;
-        g.ldb = t[B].stride;
-        g.b_transposed = v & B_TRANSPOSED;
-    }
+    g.b.scale = t[SCALES].data;
+    if (v & PACKED)
+        g.b.form = MATRIX_PACKED;
+    if (v & PACKED && run->state)
+        g.b = *(struct matrix_view *)run->state;
     g.epilogue = v & GELU_TANH     ? EPILOGUE_GELU_TANH
                  : v & GELU_EXACT  ? EPILOGUE_GELU_EXACT
                  : v & DGELU_TANH  ? EPILOGUE_DGELU_TANH
@@ -168,12 +172,16 @@ static void gemm_reference(struct op_run *run) {
     bool b_transposed = v & (B_TRANSPOSED | PACKED);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            double sum = v & BIAS ? t[BIAS_VECTOR].value[j] : 0;
+            double sum = 0;
             for (int64_t l = 0; l < k; l++)
                 sum += t[A].value[v & A_TRANSPOSED ? l * m + i : i * k + l] *
                        t[B].value[b_transposed ? j * k + l : l * n + j];
             if (v & (SCALED | SCALED_BY_ZERO))
                 sum *= (double)scale_of(run);
+            if (v & INT8)
+                sum *= t[SCALES].value[j];
+            if (v & BIAS)
+                sum += t[BIAS_VECTOR].value[j];
             if (v & ANY_GELU && v & AUX)
                 t[AUX_MATRIX].expected[i * n + j] = sum;
             if (v & ANY_GELU)
@@ -259,6 +267,13 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "packed, gelu", PACKED | BIAS | GELU_TANH, 7, 70, 40),
     BOTH_TYPES(OP_TEST, "packed, exact gelu saving", PACKED | BIAS | GELU_EXACT | AUX | STRIDED, 40, 70, 41),
     BOTH_TYPES(OP_TEST, "packed, several passes", PACKED | BIAS, 200, 34, 6000),
+    BOTH_TYPES(OP_TEST, "int8", INT8 | B_TRANSPOSED, 5, 7, 3),
+    BOTH_TYPES(OP_TEST, "int8, one row", INT8 | FORWARD, 1, 33, 65),
+    BOTH_TYPES(OP_TEST, "int8, odd", INT8 | FORWARD | STRIDED, 37, 51, 129),
+    BOTH_TYPES(OP_TEST, "int8, to fp32", INT8 | FORWARD | C_FP32, 33, 47, 65),
+    BOTH_TYPES(OP_TEST, "int8, gelu saving", INT8 | FORWARD | GELU_TANH | AUX | STRIDED, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "int8, exact gelu", INT8 | FORWARD | GELU_EXACT, 33, 65, 64),
+    BOTH_TYPES(OP_TEST, "int8, pieces", INT8 | FORWARD | STRIDED, 1030, 601, 9),
 
     BOTH_TYPES(OP_BENCH, "gpt2 qkv forward", FORWARD, 1024, 2304, 768),
     BOTH_TYPES(OP_BENCH, "gpt2 attention output", FORWARD, 1024, 768, 768),

@@ -80,32 +80,25 @@ static void rows_of_a_packed_product(const char *level, enum dtype type, int64_t
          *bias = numbers(&scene, type, n, 3), *all = numbers(&scene, type, ROWS * n, 0),
          *c = numbers(&scene, type, ROWS * n, 0);
     if (ops) {
-        struct weight_view plain = {.type = type, .data = b, .rows = n, .cols = k}, packed;
+        struct matrix_view plain = matrix_plain(type, b, n, k), packed;
         void *memory;
         test_ok(device_alloc(scene.device, ops->packed_bytes(scene.device, &plain), &memory));
         test_ok(ops->pack(&scene.exec, &plain, memory, &packed));
-        struct gemm g = {.m = ROWS,
-                         .n = n,
-                         .k = k,
-                         .a = a,
-                         .lda = k,
-                         .packed = packed,
-                         .c = all,
-                         .ldc = n,
-                         .type = type,
-                         .c_type = type,
+        struct gemm g = {.a = matrix_plain(type, a, ROWS, k),
+                         .b = packed,
+                         .b_transposed = true,
+                         .c = matrix_plain(type, all, ROWS, n),
                          .bias = bias,
                          .epilogue = EPILOGUE_GELU_TANH};
         test_ok(run(&scene, ops, &g));
-        g.c = c;
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
             int64_t first = (int64_t)i * 7 % (ROWS - some[i] + 1);
-            g.m = some[i];
-            g.a = (char *)a + (size_t)(first * k) * size;
+            g.a = matrix_rows(matrix_plain(type, a, ROWS, k), first, some[i]);
+            g.c = matrix_plain(type, c, some[i], n);
             test_ok(run(&scene, ops, &g));
-            if (memcmp(c, (char *)all + (size_t)(first * n) * size, (size_t)(g.m * n) * size))
+            if (memcmp(c, (char *)all + (size_t)(first * n) * size, (size_t)(some[i] * n) * size))
                 fail_msg("%s %s, n %lld, k %lld: %lld rows differ from the same rows among %d", level, dtype_name(type),
-                         (long long)n, (long long)k, (long long)g.m, ROWS);
+                         (long long)n, (long long)k, (long long)some[i], ROWS);
         }
         device_free(scene.device, memory);
     }
@@ -132,35 +125,53 @@ static void what_is_not_built_is_refused(void **state) {
     const struct ops *ops = ops_for(scene.device);
     float x[64] = {0};
     uint16_t h[64] = {0};
+    int8_t q[64] = {0};
+    struct matrix_view matrix = matrix_plain(DTYPE_F32, x, 4, 4), half = matrix_plain(DTYPE_BF16, h, 4, 4),
+                       int8 = matrix_plain(DTYPE_I8, q, 4, 4);
+    int8.scale = x;
     const struct gemm good = {
-        .m = 4, .n = 4, .k = 4, .a = x, .lda = 4, .b = x, .ldb = 4, .c = x + 16, .ldc = 4, .aux = x + 32};
-    struct gemm bad[] = {good, good, good, good, good, good};
-    bad[0].type = DTYPE_F16;
-    bad[1].c_type = DTYPE_BF16;
+        .a = matrix, .b = matrix, .b_transposed = true, .c = matrix_plain(DTYPE_F32, x + 16, 4, 4), .aux = x + 32};
+    struct gemm scaled = good;
+    scaled.b = int8;
+    struct gemm bad[] = {good, good, good, good, good, good, good, good, scaled, scaled, scaled, scaled};
+    bad[0].a.type = bad[0].b.type = DTYPE_F16;
+    bad[1].c.type = DTYPE_BF16;
     bad[2].accumulate = true;
     bad[2].bias = x;
     bad[3].epilogue = EPILOGUE_DGELU_TANH;
     bad[3].aux = NULL;
     bad[4].bias_gradient = x;
     bad[5].a_transposed = true;
-    bad[5].type = bad[5].c_type = DTYPE_BF16;
-    bad[5].a = bad[5].b = h;
+    bad[5].a = bad[5].b = bad[5].c = half;
+    bad[6].b = half;
+    bad[7].b.scale = x;
+    bad[8].b.scale = NULL;
+    bad[9].b_transposed = false;
+    bad[10].c = half;
+    bad[10].a = half;
+    bad[10].delta_count = 1;
+    bad[10].delta[0] = (struct gemm_delta){1, 0, 4, x, x};
+    bad[11].b.form = MATRIX_PACKED;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_false(ops->gemm_supports(scene.device, &bad[i]));
         test_fails(ops->gemm(&scene.exec, &bad[i]), STATUS_UNSUPPORTED, "gemm");
     }
     assert_true(ops->gemm_supports(scene.device, &good));
-    struct weight_view other = {.type = DTYPE_F32, .layout = WEIGHT_PACKED, .data = x, .rows = 5, .cols = 4};
+    assert_true(ops->gemm_supports(scene.device, &scaled));
+    struct gemm other = good;
+    other.b.rows = 5;
+    test_fails(ops->gemm(&scene.exec, &other), STATUS_INVALID, "B is [5, 4], expected [4, 4]");
+    other.b.rows = 4;
+    other.a.rows = 3;
+    test_fails(ops->gemm(&scene.exec, &other), STATUS_INVALID, "A is [3, 4], expected [4, 4]");
     struct gemm packed = good;
-    packed.packed = other;
-    test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "[5, 4], expected fp32 [4, 4]");
-    packed.packed.rows = 4;
+    packed.b.form = MATRIX_PACKED;
     test_fails(ops->gemm(&scene.exec, &packed), STATUS_INVALID, "workspace");
     struct gemm empty = good;
-    empty.m = 0;
+    empty.a.rows = empty.c.rows = 0;
     test_ok(ops->gemm(&scene.exec, &empty));
-    empty.m = 4;
-    empty.k = 0;
+    empty = good;
+    empty.a.columns = empty.b.columns = 0;
     test_fails(ops->gemm(&scene.exec, &empty), STATUS_INVALID, "4 x 4 x 0");
     scene_close(&scene);
 }
@@ -172,28 +183,21 @@ static void products_run_in_less_workspace(void **state) {
     struct scene scene = scene_open(2);
     const struct ops *ops = ops_for(scene.device);
     uint16_t *aux[2], *c[2];
-    struct gemm gemm = {.m = ROWS,
-                        .n = COLS,
-                        .k = DEPTH,
-                        .a = numbers(&scene, DTYPE_BF16, ROWS * DEPTH, 1),
-                        .lda = DEPTH,
-                        .b = numbers(&scene, DTYPE_BF16, DEPTH * COLS, 2),
-                        .ldb = COLS,
-                        .ldc = COLS,
+    struct gemm gemm = {.a = matrix_plain(DTYPE_BF16, numbers(&scene, DTYPE_BF16, ROWS * DEPTH, 1), ROWS, DEPTH),
+                        .b = matrix_plain(DTYPE_BF16, numbers(&scene, DTYPE_BF16, DEPTH * COLS, 2), DEPTH, COLS),
+                        .c = matrix_plain(DTYPE_BF16, NULL, ROWS, COLS),
                         .bias = numbers(&scene, DTYPE_BF16, COLS, 3),
-                        .epilogue = EPILOGUE_GELU_TANH,
-                        .type = DTYPE_BF16,
-                        .c_type = DTYPE_BF16};
+                        .epilogue = EPILOGUE_GELU_TANH};
     if (!ops->gemm_supports(scene.device, &gemm)) {
         scene_close(&scene);
         test_skip("oneDNN has no bf16 products on this processor");
     }
     for (int i = 0; i < 2; i++) {
         gemm.aux = aux[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);
-        gemm.c = c[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);
+        gemm.c.data = c[i] = numbers(&scene, DTYPE_BF16, ROWS * COLS, 0);
         if (i) {
             struct gemm fewer = gemm;
-            fewer.m = ROWS / 8 + 1;
+            fewer.a.rows = fewer.c.rows = ROWS / 8 + 1;
             scene.exec.workspace_bytes = ops->gemm_workspace(scene.device, &fewer);
             assert_true(scene.exec.workspace_bytes < ops->gemm_workspace(scene.device, &gemm));
             test_ok(ops->gemm(&scene.exec, &gemm));
@@ -204,7 +208,7 @@ static void products_run_in_less_workspace(void **state) {
         assert_true(fabsf(bf16_to_float(c[0][i]) - bf16_to_float(c[1][i])) <= 0x1p-8f);
         assert_true(fabsf(bf16_to_float(aux[0][i]) - bf16_to_float(aux[1][i])) <= 0x1p-7f);
     }
-    void *memory[] = {(void *)gemm.a, (void *)gemm.b, (void *)gemm.bias, aux[0], aux[1], c[0], c[1]};
+    void *memory[] = {(void *)gemm.a.data, (void *)gemm.b.data, (void *)gemm.bias, aux[0], aux[1], c[0], c[1]};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         device_free(scene.device, memory[i]);
     scene_close(&scene);
@@ -220,7 +224,9 @@ static void products_of_many_forms_stay_right(void **state) {
         a[i] = (float)(i % 7);
     for (int i = 0; i < 1000; i++) {
         int m = i % 450 + 1;
-        struct gemm g = {.m = m, .n = 1, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 1, .c = c, .ldc = 1};
+        struct gemm g = {.a = matrix_plain(DTYPE_F32, a, m, 2),
+                         .b = matrix_plain(DTYPE_F32, b, 2, 1),
+                         .c = matrix_plain(DTYPE_F32, c, m, 1)};
         test_ok(run(&scene, ops, &g));
         assert_true(c[m - 1] == a[2 * m - 2] + 2 * a[2 * m - 1]);
     }
@@ -244,7 +250,9 @@ static void *call_many(void *argument) {
         a[i] = (float)(i % 5), b[i] = (float)(i % 3);
     for (int i = 0; i < 300; i++) {
         int m = i % 8 + 1;
-        struct gemm g = {.m = m, .n = 8, .k = 8, .a = a, .lda = 8, .b = b, .ldb = 8, .c = c, .ldc = 8};
+        struct gemm g = {.a = matrix_plain(DTYPE_F32, a, m, 8),
+                         .b = matrix_plain(DTYPE_F32, b, 8, 8),
+                         .c = matrix_plain(DTYPE_F32, c, m, 8)};
         caller->failed |= run(&scene, ops_for(scene.device), &g) != STATUS_OK;
         float want = 0;
         for (int l = 0; l < 8; l++)
@@ -279,10 +287,11 @@ static const struct delta_shape {
 
 /* One element in fp64, and the sum of its terms' sizes. */
 static double delta_reference(const struct gemm *g, const uint16_t *weight, int64_t i, int64_t j, double *size) {
-    const uint16_t *a = (const uint16_t *)g->a + i * g->lda, *b = weight + j * g->k;
+    int64_t depth = gemm_k(g);
+    const uint16_t *a = (const uint16_t *)g->a.data + i * g->a.stride, *b = weight + j * depth;
     double sum = bf16_to_float(((const uint16_t *)g->bias)[j]);
     *size = fabs(sum);
-    for (int64_t k = 0; k < g->k; k++) {
+    for (int64_t k = 0; k < depth; k++) {
         double term = (double)bf16_to_float(a[k]) * (double)bf16_to_float(b[k]);
         sum += term;
         *size += fabs(term);
@@ -302,10 +311,10 @@ static double delta_reference(const struct gemm *g, const uint16_t *weight, int6
 
 /* Within one rounding to bf16, 2^-9 of the result, of sums whose terms are fp32's. */
 static void delta_check(const struct gemm *g, const uint16_t *weight) {
-    for (int64_t i = 0; i < g->m; i += 1 + g->m / 32)
-        for (int64_t j = 0; j < g->n; j += 1 + g->n / 512) {
+    for (int64_t i = 0; i < gemm_m(g); i += 1 + gemm_m(g) / 32)
+        for (int64_t j = 0; j < gemm_n(g); j += 1 + gemm_n(g) / 512) {
             double size, expected = delta_reference(g, weight, i, j, &size);
-            double ours = (double)bf16_to_float(((const uint16_t *)g->c)[i * g->ldc + j]);
+            double ours = (double)bf16_to_float(((const uint16_t *)g->c.data)[i * g->c.stride + j]);
             int exponent;
             frexp(fmax(fabs(expected), fabs(ours)), &exponent);
             if (!(fabs(ours - expected) <= ldexp(1, exponent - 9) + 1e-6 * size))
@@ -321,27 +330,18 @@ static void check_deltas(struct scene *scene, const struct ops *ops, const struc
     void *bias = numbers(scene, DTYPE_BF16, N, 3), *c = numbers(scene, DTYPE_BF16, M * N, 0);
     void *base = numbers(scene, DTYPE_BF16, M * N, 0), *left = numbers(scene, DTYPE_F32, M * R, 4);
     void *right = numbers(scene, DTYPE_F32, N * R, 5), *zeros = numbers(scene, DTYPE_F32, N * R, 0);
-    struct weight_view plain = {.type = DTYPE_BF16, .data = b, .rows = N, .cols = K}, packed;
-    struct gemm g = {.m = M,
-                     .n = N,
-                     .k = K,
-                     .a = a,
-                     .lda = K,
-                     .b = b,
-                     .ldb = K,
+    struct matrix_view plain = matrix_plain(DTYPE_BF16, b, N, K);
+    struct gemm g = {.a = matrix_plain(DTYPE_BF16, a, M, K),
+                     .b = plain,
                      .b_transposed = true,
-                     .c = base,
-                     .ldc = N,
-                     .type = DTYPE_BF16,
-                     .c_type = DTYPE_BF16,
+                     .c = matrix_plain(DTYPE_BF16, base, M, N),
                      .bias = bias};
     if (is_packed) {
         test_ok(device_alloc(scene->device, ops->packed_bytes(scene->device, &plain), &form));
-        test_ok(ops->pack(&scene->exec, &plain, form, &packed));
-        g.packed = packed;
+        test_ok(ops->pack(&scene->exec, &plain, form, &g.b));
     }
     struct gemm with = g;
-    with.c = c;
+    with.c.data = c;
     with.delta_count = 2;
     with.delta[0] = (struct gemm_delta){R, 0, N, left, zeros};
     with.delta[1] = (struct gemm_delta){1, 0, N, left, zeros};
@@ -366,8 +366,8 @@ static void deltas_are_added_before_the_one_rounding(void **state) {
     (void)state;
     struct scene scene = scene_open(2);
     const struct ops *ops = ops_for(scene.device);
-    struct gemm plain = {
-        .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .type = DTYPE_BF16, .c_type = DTYPE_BF16};
+    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
+    struct gemm plain = {.a = matrix, .b = matrix, .c = matrix};
     for (size_t i = 0; i < sizeof delta_shapes / sizeof *delta_shapes; i++) {
         if (ops->gemm_supports(scene.device, &plain))
             check_deltas(&scene, ops, &delta_shapes[i], false);

@@ -42,6 +42,8 @@ double op_decode(enum dtype type, const void *at) {
         memcpy(&x, at, 8);
         return (double)x;
     }
+    case DTYPE_I8:
+        return *(const int8_t *)at;
     default: {
         double x;
         memcpy(&x, at, 8);
@@ -68,6 +70,9 @@ static void encode(enum dtype type, double value, void *at) {
     case DTYPE_I64:
         memcpy(at, &wide, 8);
         break;
+    case DTYPE_I8:
+        *(int8_t *)at = (int8_t)value;
+        break;
     default:
         memcpy(at, &value, 8);
     }
@@ -91,13 +96,14 @@ static void fill_random(const struct op_run *run, struct op_tensor *t, int index
     for (int64_t i = 0; i < drawn; i += 4) {
         struct philox words = philox(20261121, (uint32_t)(i / 4), (uint32_t)index, 0, (uint32_t)RNG_TEST << 24);
         double four[4];
-        if (t->type == DTYPE_I32)
+        bool is_whole = t->type == DTYPE_I32 || t->type == DTYPE_I8;
+        if (is_whole)
             for (int j = 0; j < 4; j++)
                 four[j] = floor(t->center + spread * rng_unit(words.word[j]));
         else
             normals(words, four);
         for (int j = 0; j < 4 && i + j < drawn; j++)
-            t->value[i + j] = t->type == DTYPE_I32 ? four[j] : t->center + spread * four[j];
+            t->value[i + j] = is_whole ? four[j] : t->center + spread * four[j];
     }
     for (int64_t i = drawn; i < count; i++)
         t->value[i] = t->value[i - drawn];

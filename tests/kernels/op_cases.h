@@ -29,11 +29,11 @@ struct op_tensor {
     /* Set by the kind's setup; a tensor whose role is 0 is absent and its `data` stays NULL. */
     const char *name;
     enum op_role role;
-    enum dtype type; /* fp32, bf16, fp64, int32, or int64 with a fill */
+    enum dtype type; /* fp32, bf16, fp64, int32, int8, or int64 with a fill */
     int64_t rows, cols;
     int64_t stride; /* elements from row to row; 0: cols */
     double center;  /* filled with normal numbers of this mean (0) */
-    double spread;  /* and this deviation (0: 1); int32: uniform in [center, center + spread) */
+    double spread;  /* and this deviation (0: 1); int32 and int8: uniform in [center, center + spread) */
     /* Or writes value[] itself; sees the values of the tensors of lower index (statistics that must fit an input). */
     void (*fill)(const struct op_run *run, struct op_tensor *tensor);
     double bound;    /* largest error over the tensor's largest entry, besides one rounding to `type`; 0: OP_EXACT's */

@@ -7,7 +7,7 @@
 
 enum { PAGE = KV_PAGE_TOKENS };
 
-/* Returns the index of feature d of a token's key or value in its page, in elements (kernels/ops.h). */
+/* Returns the index of feature d of a token's key or value in its page, in elements (kernels/cpu/level/kv_append.c). */
 static int64_t page_index(const struct op_run *run, int64_t kv_heads, int64_t size, bool is_value, int64_t head,
                           int64_t token, int64_t d) {
     int64_t unit = run->type == DTYPE_BF16 ? 2 : 1, at = ((is_value ? kv_heads : 0) + head) * PAGE * size;

@@ -182,15 +182,14 @@ static void row_losses_stand_at_their_rows(void **state) {
 
 static _Thread_local struct {
     const struct ops *real;
-    int64_t head; /* rows that products with the vocabulary had */
+    int64_t head, most; /* rows that products with the vocabulary had, all together and in one */
     int64_t norms;
 } noted;
 
 static int noted_gemm(const struct exec *exec, const struct gemm *a) {
-    if (a->n == V || a->k == V)
-        noted.head += a->m;
-    else if (a->m == V)
-        noted.head += a->k;
+    int64_t rows = gemm_n(a) == V || gemm_k(a) == V ? gemm_m(a) : gemm_m(a) == V ? gemm_k(a) : 0;
+    noted.head += rows;
+    noted.most = rows > noted.most ? rows : noted.most;
     return noted.real->gemm(exec, a);
 }
 
@@ -221,6 +220,46 @@ static void the_head_works_on_rows_that_count(void **state) {
         assert_int_equal(noted.head, 3 * rows);
         assert_int_equal(noted.norms, 2 * ROWS + rows);
     }
+    test_model_close(&t);
+}
+
+static const struct ops_sizes *small_sizes(struct device *device) {
+    static _Thread_local struct ops_sizes sizes;
+    sizes = *noted.real->sizes(device);
+    sizes.head_rows = 96;
+    sizes.head_rows_multiple = 32;
+    return &sizes;
+}
+
+static void the_head_works_on_as_many_rows_as_suit_the_backend(void **state) {
+    (void)state;
+    struct test_model t;
+    double loss[2];
+    test_model_open(&t, make_options(false));
+    test_ok(model_initialise(t.model, 77));
+    struct ops table = *t.rank.ops;
+    noted.real = t.rank.ops;
+    table.gemm = noted_gemm;
+    for (int is_small = 0; is_small < 2; is_small++) {
+        struct model_batch batch = make_batch(&patterns[3], 0, 0); /* 64 rows */
+        t.rank.ops = &table;
+        table.sizes = is_small ? small_sizes : noted.real->sizes;
+        noted.head = noted.most = 0;
+        test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
+        test_ok(model_loss(t.model, &loss[is_small]));
+        assert_int_equal(noted.head, 3 * 64);
+        batch = make_batch(&patterns[1], 0, 0); /* one row */
+        noted.head = 0;
+        test_ok(model_train_step(t.model, &batch, &(const struct model_pass){.is_first_micro_batch = true}));
+        assert_int_equal(noted.head, 3 * (is_small ? 32 : 64));
+        batch = make_batch(&patterns[PATTERNS - 1], 0, 0); /* all rows */
+        test_ok(model_evaluate(t.model, &batch));
+        assert_int_equal(noted.most, is_small ? 96 : 512);
+        double all;
+        test_ok(model_loss(t.model, &all)); /* of the one row, and of all */
+        loss[is_small] += all;
+    }
+    assert_true(is_near(loss[1], loss[0]));
     test_model_close(&t);
 }
 
@@ -258,6 +297,7 @@ int main(void) {
         cmocka_unit_test(a_batch_that_counts_nothing_gives_zeros),
         cmocka_unit_test(row_losses_stand_at_their_rows),
         cmocka_unit_test(the_head_works_on_rows_that_count),
+        cmocka_unit_test(the_head_works_on_as_many_rows_as_suit_the_backend),
         cmocka_unit_test(no_number_of_rows_is_prepared_inside_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,10 +257,59 @@ static void every_rank_gets_its_pieces_of_the_sum_and_gives_theirs(void **state)
     check(true);
 }
 
+static const struct ops_sizes *large_buckets(struct device *device) {
+    static _Thread_local struct ops_sizes sizes;
+    (void)device;
+    sizes.bucket_elements = (int64_t)1 << 40;
+    return &sizes;
+}
+
+/* Opens the sums of two ranks and counts their buckets, for a backend with such sizes; NULL: its own. */
+static int count_buckets(struct comm *world, void *context) {
+    const struct ops_sizes *(*sizes)(struct device *) = *(const struct ops_sizes *(*const *)(struct device *))context;
+    struct param_table table;
+    struct device *device;
+    struct rank rank;
+    struct param_store store = {0};
+    struct gradient_sync sync = {0};
+    struct ops ops;
+    describe(&table);
+    int status = device_open(test_device(), 0, 1, &device);
+    if (!status)
+        status = rank_open(&rank, &(const struct rank_grid){1, 1, 1, 2, 1}, world, device, 0);
+    if (!status)
+        status = param_store_sketch(
+            &store, &(const struct param_store_options){.table = &table, .device = device, .has_gradients = true});
+    ops = *rank.ops;
+    if (sizes)
+        ops.sizes = sizes;
+    rank.ops = &ops;
+    if (!status)
+        status = gradient_sync_open(&sync, &rank, &store, &(const struct gradient_sync_options){0});
+    /* Of matrices and of copies; with the CPU's sizes a matrix fills a bucket. */
+    if (!status)
+        status = expect(sizes ? sync.bucket_count == 2 : sync.bucket_count > LAYERS, "buckets", sync.bucket_count);
+    gradient_sync_close(&sync);
+    param_store_close(&store);
+    rank_close(&rank);
+    device_close(device);
+    param_table_free(&table);
+    return status;
+}
+
+static void buckets_are_as_large_as_suits_the_backend(void **state) {
+    (void)state;
+    const struct ops_sizes *(*sizes)(struct device *) = NULL;
+    test_ok(comm_local_run(2, count_buckets, &sizes));
+    sizes = large_buckets;
+    test_ok(comm_local_run(2, count_buckets, &sizes));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_gets_the_sum),
         cmocka_unit_test(every_rank_gets_its_pieces_of_the_sum_and_gives_theirs),
+        cmocka_unit_test(buckets_are_as_large_as_suits_the_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static int noted_gemm(const struct exec *exec, const struct gemm *a) {
     note(NUMBER_OF(gemm), a, sizeof *a);
     noted.gradients += a->a_transposed;
     if (a->a_transposed)
-        note_gradient(a->c);
+        note_gradient(a->c.data);
     if (a->bias_gradient)
         note_gradient(a->bias_gradient);
     return noted.real->gemm(exec, a);

@@ -34,7 +34,8 @@ struct tuned {
 /* Whether this processor trains in bf16. */
 static inline bool tuned_has_bf16(void) {
     struct device *device;
-    struct gemm gemm = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .type = DTYPE_BF16, .c_type = DTYPE_BF16};
+    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
+    struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix};
     test_ok(device_open(test_device(), 0, 1, &device));
     bool has = ops_for(device)->gemm_supports(device, &gemm);
     device_close(device);

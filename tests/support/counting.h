@@ -52,7 +52,7 @@ static inline const struct param_range *counting_ranges(const struct param_store
     return counting.inner->ranges(store, array, count);
 }
 
-static inline struct weight_view counting_borrow(const struct param_store *store, int id, enum param_form form) {
+static inline struct matrix_view counting_borrow(const struct param_store *store, int id, enum param_form form) {
     int number = store->map.table->rows[id].layer;
     struct counting_unit *unit = counting_unit(number);
     if (form == PARAM_WRITTEN) {

@@ -56,11 +56,11 @@ static int fill(void *context, int id) {
         if (rows[i].is_linear && !rows[i].is_embedding)
             assert_int_equal(plain != NULL, i == id);
     }
-    struct weight_view view = param_borrow(&t->packed, id);
+    struct matrix_view view = param_borrow(&t->packed, id);
     param_return(&t->packed, id);
     assert_non_null(view.data);
-    assert_int_equal(view.layout, WEIGHT_PLAIN);
-    assert_int_equal(view.rows * view.cols, param_elements(&rows[id]));
+    assert_int_equal(view.form, MATRIX_PLAIN);
+    assert_int_equal(view.rows * view.columns, param_elements(&rows[id]));
     t->order[t->filled++] = id;
     if (t->filled - 1 == t->fails_at)
         return status_fail(STATUS_IO, "no more");
@@ -74,14 +74,14 @@ static void compare(const struct task *t, const void *found, const void *expecte
     free(b);
 }
 
-static void check_packed(struct task *t, struct exec *exec, int i, const struct weight_view *plain) {
+static void check_packed(struct task *t, struct exec *exec, int i, const struct matrix_view *plain) {
     size_t bytes = t->plain.ops->packed_bytes(t->device, plain);
-    struct weight_view packed;
+    struct matrix_view packed;
     void *expected;
     test_ok(device_alloc(t->device, bytes, &expected));
     test_ok(t->plain.ops->pack(exec, plain, expected, &packed));
-    struct weight_view found = param_borrow_linear(&t->packed, i);
-    assert_int_equal(found.layout, WEIGHT_PACKED);
+    struct matrix_view found = param_borrow_linear(&t->packed, i);
+    assert_int_equal(found.form, MATRIX_PACKED);
     compare(t, found.data, expected, bytes);
     device_free(t->device, expected);
     param_return(&t->packed, i);
@@ -91,7 +91,7 @@ static void check_values(struct task *t) {
     struct exec exec = {.stream = t->stream};
     size_t width = dtype_bytes(t->plain.map.type);
     for (int i = 0; i < ROWS; i++) {
-        struct weight_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i);
+        struct matrix_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i);
         assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
         if (kept.data)
             compare(t, kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);

@@ -134,12 +134,12 @@ enum { SQUARES_ROWS = 8 }; /* at a time: they share what is read of a packed wei
 /* The values at columns [first, first + count) of some rows. */
 TYPED_BODY void read_weight(const struct row_squares *a, int64_t row, int64_t rows, int64_t first, int64_t count,
                             float value[][STRIPE], enum dtype type) {
-    if (a->weight.layout == WEIGHT_PACKED) {
+    if (a->weight.form == MATRIX_PACKED) {
         LEVEL(packed_read)(&a->weight, a->first_row + row, rows, first, count, value[0], STRIPE);
         return;
     }
     for (int64_t i = 0; i < rows; i++) {
-        const void *weight = at_const(a->weight.data, (a->first_row + row + i) * a->weight.cols + first, type);
+        const void *weight = at_const(a->weight.data, (a->first_row + row + i) * a->weight.stride + first, type);
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
             value[i][j] = load(weight, j, type);
@@ -150,7 +150,7 @@ TYPED_BODY float squares_of_stripe(const struct row_squares *a, int64_t i, int64
                                    enum dtype type) {
     const void *up = a->up ? at_const(a->up, i * a->rank, type) : NULL;
     for (int64_t r = 0; up && r < a->rank; r++) {
-        const void *down = at_const(a->down, r * a->weight.cols + first, type);
+        const void *down = at_const(a->down, r * a->weight.columns + first, type);
         float times = a->scale * load(up, r, type);
 #pragma omp simd
         for (int64_t j = 0; j < count; j++)
@@ -177,8 +177,8 @@ static __attribute__((noinline)) float squares_of_bf16(const struct row_squares 
 TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum dtype type) {
     int64_t rows = a->rows - row < SQUARES_ROWS ? a->rows - row : SQUARES_ROWS;
     double total[SQUARES_ROWS] = {0};
-    for (int64_t first = 0; first < a->weight.cols; first += STRIPE) {
-        int64_t count = a->weight.cols - first < STRIPE ? a->weight.cols - first : STRIPE;
+    for (int64_t first = 0; first < a->weight.columns; first += STRIPE) {
+        int64_t count = a->weight.columns - first < STRIPE ? a->weight.columns - first : STRIPE;
         _Alignas(64) float value[SQUARES_ROWS][STRIPE];
         read_weight(a, row, rows, first, count, value, type);
         for (int64_t i = 0; i < rows; i++)
@@ -190,11 +190,12 @@ TYPED_BODY void squares_of_rows(const struct row_squares *a, int64_t row, enum d
 }
 
 int LEVEL(cpu_row_squares)(const struct exec *exec, const struct row_squares *a) {
-    int status = require_activation("row_squares", a->weight.type);
+    int status = a->weight.scale ? status_fail(STATUS_UNSUPPORTED, "row_squares: a weight with scales")
+                                 : require_activation("row_squares", a->weight.type);
     if (status)
         return status;
     (void)exec;
-#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.cols)) schedule(static)
+#pragma omp parallel for num_threads(threads_for(exec, a->rows * a->weight.columns)) schedule(static)
     for (int64_t i = 0; i < a->rows; i += SQUARES_ROWS) {
         if (a->weight.type == DTYPE_F32)
             squares_of_rows(a, i, DTYPE_F32);

@@ -10,6 +10,12 @@ TYPED void add_bias(float *ab, const void *bias, int64_t cols, enum dtype type) 
         ab[j] += load(bias, j, type);
 }
 
+TYPED void scale_row(float *ab, const float *scale, int64_t cols) {
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        ab[j] *= scale[j];
+}
+
 TYPED void store_row(const float *ab, void *c, int64_t cols, enum dtype type) {
 #pragma omp simd
     for (int64_t j = 0; j < cols; j++)
@@ -68,20 +74,22 @@ TYPED void finish_row(const struct gemm *g, float *ab, void *aux, void *c, int64
 }
 
 void LEVEL(gemm_epilogue)(const struct gemm *g, const struct gemm_block *block) {
-    size_t size = dtype_bytes(g->type), c_size = dtype_bytes(g->c_type);
+    size_t size = dtype_bytes(g->a.type), c_size = dtype_bytes(g->c.type);
     for (int64_t i = 0; i < block->rows; i++) {
         float *ab = block->ab + i * block->stride;
-        int64_t at = (block->row + i) * g->ldc + block->col;
-        char *aux = g->aux ? (char *)g->aux + (size_t)at * size : NULL, *c = (char *)g->c + (size_t)at * c_size;
+        int64_t at = (block->row + i) * g->c.stride + block->col;
+        char *aux = g->aux ? (char *)g->aux + (size_t)at * size : NULL, *c = (char *)gemm_c(g) + (size_t)at * c_size;
         const char *bias = block->needs_bias ? (const char *)g->bias + (size_t)block->col * size : NULL;
-        if (g->type == DTYPE_F32) {
+        if (block->scale)
+            scale_row(ab, block->scale, block->cols);
+        if (g->a.type == DTYPE_F32) {
             if (bias)
                 add_bias(ab, bias, block->cols, DTYPE_F32);
             finish_row(g, ab, aux, c, block->cols, DTYPE_F32, DTYPE_F32);
         } else {
             if (bias)
                 add_bias(ab, bias, block->cols, DTYPE_BF16);
-            if (g->c_type == DTYPE_F32)
+            if (g->c.type == DTYPE_F32)
                 finish_row(g, ab, aux, c, block->cols, DTYPE_BF16, DTYPE_F32);
             else
                 finish_row(g, ab, aux, c, block->cols, DTYPE_BF16, DTYPE_BF16);

@@ -10,7 +10,7 @@ size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *ge
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm);
 /* Elements [rows, cols] of a packed weight from (row, col) on, in fp32, with `stride` floats from row to row; col is
  * even. */
-void LEVEL(packed_read)(const struct weight_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
+void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
                         float *out, int64_t stride);
 
 #endif

@@ -1,5 +1,9 @@
-/* Puts rows of keys and values into their pages. A page's layout is made for the products of paged attention, so a row
- * goes to scattered places; sixteen rows that fill a page are moved as blocks. */
+/* Puts rows of keys and values into their pages: first a page's keys, then its values, each G * 16 * D elements. Keys
+ * are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for fp32 and 2 for bf16: a unit of 32 bits, so that the
+ * scores of sixteen tokens are one vector. A last odd feature of bf16 keys is [16] of its own after the others.
+ *
+ * The order is made for the products of paged attention, so a row goes to scattered places; sixteen rows that fill a
+ * page are moved as blocks. */
 #include "cpu/level/attention-internal.h"
 
 enum { PAGE = KV_PAGE_TOKENS };

@@ -17,8 +17,8 @@
 
 size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm);
 int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm);
-size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain);
-int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed);
+size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain);
+int LEVEL(cpu_pack)(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed);
 LEVEL_OP(norm_forward, norm);
 LEVEL_WORKSPACE(norm_backward, norm);
 LEVEL_OP(norm_backward, norm);

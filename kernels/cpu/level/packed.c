@@ -43,11 +43,11 @@ static int64_t panels_of(int64_t n) {
 
 /* ---- packing a weight ------------------------------------------------------------------------------------------ */
 
-size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct weight_view *plain) {
+size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *plain) {
     (void)device;
     if (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16)
         return 0;
-    return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->cols)) * PANEL * sizeof(float);
+    return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
 }
 
 /* Unit `step` of a row of k elements. */
@@ -63,12 +63,12 @@ static inline uint32_t unit_at(enum dtype type, const void *row, int64_t k, int6
     return odd << 16 | even;
 }
 
-int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, void *out, struct weight_view *packed) {
-    if (plain->layout != WEIGHT_PLAIN || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
+int LEVEL(cpu_pack)(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed) {
+    if (plain->form != MATRIX_PLAIN || plain->scale || (plain->type != DTYPE_F32 && plain->type != DTYPE_BF16))
         return status_fail(STATUS_UNSUPPORTED, "pack: needs a plain fp32 or bf16 weight, not %s",
                            dtype_name(plain->type));
-    int64_t steps = steps_of(plain->type, plain->cols), panels = panels_of(plain->rows);
-    size_t row_bytes = (size_t)plain->cols * dtype_bytes(plain->type);
+    int64_t steps = steps_of(plain->type, plain->columns), panels = panels_of(plain->rows);
+    size_t row_bytes = (size_t)plain->stride * dtype_bytes(plain->type);
     (void)exec;
 #pragma omp parallel for num_threads(exec_threads(exec)) schedule(static)
     for (int64_t p = 0; p < panels; p++) {
@@ -77,19 +77,19 @@ int LEVEL(cpu_pack)(const struct exec *exec, const struct weight_view *plain, vo
             bool is_row = p * PANEL + j < plain->rows;
             const char *row = (const char *)plain->data + (is_row ? (size_t)(p * PANEL + j) * row_bytes : 0);
             for (int64_t s = 0; s < steps; s++)
-                panel[s * PANEL + j] = is_row ? unit_at(plain->type, row, plain->cols, s) : 0;
+                panel[s * PANEL + j] = is_row ? unit_at(plain->type, row, plain->columns, s) : 0;
         }
     }
     *packed = *plain;
-    packed->layout = WEIGHT_PACKED;
+    packed->form = MATRIX_PACKED;
     packed->data = out;
     return STATUS_OK;
 }
 
-void LEVEL(packed_read)(const struct weight_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
+void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t rows, int64_t col, int64_t cols,
                         float *out, int64_t stride) {
     bool is_bf16 = packed->type == DTYPE_BF16;
-    int64_t steps = steps_of(packed->type, packed->cols), each = is_bf16 ? 2 : 1;
+    int64_t steps = steps_of(packed->type, packed->columns), each = is_bf16 ? 2 : 1;
     for (int64_t j = 0; j < cols; j++) {
         const float *step = (const float *)packed->data + (col + j) / each * PANEL;
         for (int64_t i = 0; i < rows; i++) {
@@ -301,7 +301,7 @@ static struct ahead look_ahead(const struct pass *pass, const float *panel, int6
 
 static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     const struct gemm *gemm = pass->gemm;
-    const float *b = (const float *)gemm->packed.data + panel * pass->steps * PANEL;
+    const float *b = (const float *)gemm->b.data + panel * pass->steps * PANEL;
     int64_t start = block_start(pass, block);
     int rows = (int)(block_start(pass, block + 1) - start);
     int panels = panel + pass->columns < pass->panels ? WIDEST : 1;
@@ -312,12 +312,12 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
                         .beside = pass->columns * pass->steps * PANEL,
                         .ahead = look_ahead(pass, b, block),
                         .out = out};
-    if (gemm->type == DTYPE_BF16)
+    if (gemm->a.type == DTYPE_BF16)
         multiply_rows_bf16(rows, panels, &tile);
     else
         multiply_rows_f32(rows, panels, &tile);
     for (int i = 0; i < panels; i++) {
-        int64_t col = (panel + i * pass->columns) * PANEL, left = gemm->n - col;
+        int64_t col = (panel + i * pass->columns) * PANEL, left = gemm_n(gemm) - col;
         struct gemm_block done = {.ab = out + i * PANEL,
                                   .stride = panels * PANEL,
                                   .row = pass->first + start,
@@ -333,16 +333,17 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
 static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
     const struct gemm *gemm = pass->gemm;
     int64_t start = block_start(pass, block), last = (slice + 1) * SLICE_STEPS;
-    size_t element = dtype_bytes(gemm->type);
-    struct unit_rows rows = {.type = gemm->type,
-                             .row = (const char *)gemm->a + (size_t)((pass->first + start) * gemm->lda) * element,
-                             .stride = (size_t)gemm->lda * element,
-                             .k = gemm->k,
+    size_t element = dtype_bytes(gemm->a.type);
+    struct unit_rows rows = {.type = gemm->a.type,
+                             .row = (const char *)gemm->a.data +
+                                    (size_t)((pass->first + start) * gemm->a.stride) * element,
+                             .stride = (size_t)gemm->a.stride * element,
+                             .k = gemm_k(gemm),
                              .first = slice * SLICE_STEPS,
                              .end = last < pass->steps ? last : pass->steps,
                              .rows = (int)(block_start(pass, block + 1) - start),
                              .out = pass->packed + start * pass->row_floats};
-    if (gemm->type == DTYPE_BF16 && !SIMD_PAIRS)
+    if (gemm->a.type == DTYPE_BF16 && !SIMD_PAIRS)
         pack_lanes(true, &rows);
     else
         pack_lanes(false, &rows);
@@ -387,7 +388,7 @@ static void run_pass(const struct pass *shared, int threads) {
 }
 
 static int64_t row_floats(const struct gemm *gemm) {
-    return steps_of(gemm->type, gemm->k) * (gemm->type == DTYPE_BF16 ? PAIR_UNITS : 1);
+    return steps_of(gemm->a.type, gemm_k(gemm)) * (gemm->a.type == DTYPE_BF16 ? PAIR_UNITS : 1);
 }
 
 /* Rows of a pass: as many as A_BYTES hold, and at least a few tiles. */
@@ -397,26 +398,26 @@ static int64_t pass_rows(const struct gemm *gemm) {
 }
 
 size_t LEVEL(gemm_packed_workspace)(struct device *device, const struct gemm *gemm) {
-    int64_t rows = gemm->m < pass_rows(gemm) ? gemm->m : pass_rows(gemm);
+    int64_t rows = gemm_m(gemm) < pass_rows(gemm) ? gemm_m(gemm) : pass_rows(gemm);
     int64_t few = rows < FEW_BLOCKS * TILE_ROWS ? rows : FEW_BLOCKS * TILE_ROWS, copies = few * device->threads;
     return (size_t)((rows > copies ? rows : copies) * row_floats(gemm)) * sizeof(float);
 }
 
 void LEVEL(gemm_packed)(const struct exec *exec, const struct gemm *gemm) {
     int threads = exec_threads(exec);
-    int64_t most = pass_rows(gemm), passes = (gemm->m + most - 1) / most;
-    bool is_in_place = gemm->m == 1 && (uintptr_t)gemm->a % sizeof(float) == 0 &&
-                       row_floats(gemm) * (int64_t)sizeof(float) == gemm->k * (int64_t)dtype_bytes(gemm->type);
+    int64_t most = pass_rows(gemm), passes = (gemm_m(gemm) + most - 1) / most;
+    bool is_in_place = gemm_m(gemm) == 1 && (uintptr_t)gemm->a.data % sizeof(float) == 0 &&
+                       row_floats(gemm) * (int64_t)sizeof(float) == gemm_k(gemm) * (int64_t)dtype_bytes(gemm->a.type);
     for (int64_t i = 0; i < passes; i++) {
         struct pass pass = {.gemm = gemm,
-                            .first = gemm->m * i / passes,
-                            .steps = steps_of(gemm->type, gemm->k),
-                            .panels = panels_of(gemm->n),
+                            .first = gemm_m(gemm) * i / passes,
+                            .steps = steps_of(gemm->a.type, gemm_k(gemm)),
+                            .panels = panels_of(gemm_n(gemm)),
                             .shares = 1,
                             .row_floats = row_floats(gemm),
                             .packed = is_in_place ? NULL : exec->workspace,
-                            .a = is_in_place ? gemm->a : exec->workspace};
-        pass.rows = gemm->m * (i + 1) / passes - pass.first;
+                            .a = is_in_place ? gemm->a.data : exec->workspace};
+        pass.rows = gemm_m(gemm) * (i + 1) / passes - pass.first;
         pass.blocks = (pass.rows + TILE_ROWS - 1) / TILE_ROWS;
         bool is_wide = pass.rows <= WIDE_ROWS && pass.panels >= 2 * WIDEST * threads;
         pass.columns = is_wide ? (pass.panels + 1) / WIDEST : pass.panels;

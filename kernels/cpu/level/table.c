@@ -5,6 +5,7 @@ extern const struct ops LEVEL(cpu_ops);
 
 const struct ops LEVEL(cpu_ops) = {
     .name = "cpu-" LEVEL_TEXT(KERNEL_LEVEL),
+    .sizes = cpu_sizes,
     .gemm_supports = cpu_gemm_supports,
     .gemm_workspace = LEVEL(cpu_gemm_workspace),
     .gemm = LEVEL(cpu_gemm),
