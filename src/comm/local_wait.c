@@ -1,6 +1,8 @@
 /* Waiting of threads for each other, and how a failed rank is made known. */
 #include "local-internal.h"
 
+#include "base/clock.h"
+
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 enum { YIELDS = 10, SLEEP_NANOSECONDS = 20 * 1000 * 1000 };
+static const double short_yield = 50e-6; /* seconds: a core that comes back later has other work */
 
 static void futex_wake_all(struct meeting *meeting) {
     syscall(SYS_futex, &meeting->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
@@ -42,7 +45,10 @@ bool meeting_rest(const struct local_comm *comm, struct meeting *meeting, uint32
         return false;
     }
     if (now < world->spins + YIELDS) {
+        double start = clock_seconds();
         sched_yield();
+        if (clock_seconds() - start > short_yield)
+            *step = world->spins + YIELDS;
         return false;
     }
     *step = now; /* from here on always sleep */
