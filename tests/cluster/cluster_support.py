@@ -1,4 +1,5 @@
-"""What the tests of a cluster on one machine share: what the machine must be able to do, said where it cannot."""
+"""The common part of the tests of a cluster on one machine, and the abilities that the machine needs, with a message
+when it lacks one."""
 import os, shutil, unittest
 
 

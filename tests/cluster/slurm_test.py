@@ -1,5 +1,5 @@
-"""tools/slurm/pretrain.sbatch and `cambium serve` under a Slurm that this test starts: munge, slurmctld, and a slurmd for each of two nodes,
-all on this machine, with configuration, key, ports and state of their own."""
+"""tools/slurm/pretrain.sbatch and `cambium serve` under a Slurm that this test starts: munge, slurmctld, and a slurmd
+for each of two nodes. All run on this machine, with their own configuration, key, ports and state."""
 import http.client, os, pathlib, re, shlex, signal, socket, subprocess, tempfile, time, unittest
 
 from cluster_support import need_programs, need_root, skip

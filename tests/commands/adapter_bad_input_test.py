@@ -1,5 +1,5 @@
-"""Bad input for finetune, merge, adapter show and --adapter: one clear line, exit status 1 or 2, nothing on standard output,
-and nothing written; what stood there stands as it was. Options have their table in bad_input_test."""
+"""Bad input for finetune, merge, adapter show and --adapter: one clear line, exit status 1 or 2, nothing on standard
+output, and nothing written. Existing files stay as they were. bad_input_test has the table of options."""
 import gzip
 import itertools
 import json

@@ -18,7 +18,7 @@ MERGED = ("lora", "lora_all_linear", "lora_patterns", "rslora", "dora", "ia3")
 
 
 def logprobs(output):
-    """Of each line all tokens but the first."""
+    """All tokens but the first of each line."""
     return [x for line in support.rows(output) for x in line["logprobs"][1:]]
 
 
@@ -197,7 +197,7 @@ class Adapter(unittest.TestCase):
             self.assertEqual(alone, tokens(*words, "--ranks", "3", P + "pipeline_model_parallel_size=3"))
 
     def test_scores_make_the_validation_loss_of_the_training(self):
-        """Of rows of which every token trains; what was trained whole, with its encoder, is served folded."""
+        """For rows of which every token trains; an adapter trained whole, with its encoder, is served folded."""
         base, data, texts = self.root / "valid-base", self.root / "valid.jsonl", ["abc abd", "b", "ab ab ab ab"]
         support.write_byte_model(base, n_layer=2, n_head=4, n_embd=32, n_positions=48)
         data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

@@ -1,5 +1,5 @@
-"""Commands whose n-th allocation fails, for a fixed-seed part of all n: each ends with one line that says so, or did without
-that memory, and every file that is there is whole. Under AddressSanitizer nothing leaks, either."""
+"""Commands whose n-th allocation fails, for a sample of all n with a fixed seed. Each ends with one line that says so,
+or succeeds without that memory, and every file that exists is whole. Under AddressSanitizer nothing leaks either."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ def contents(path):
     return data
 
 
-# What a message of such a failure says.
+# The message of such a failure.
 TEXT = r"(out of|no) memory|cannot allocate|cannot start a (worker )?thread"
 
 
@@ -56,7 +56,8 @@ class Failing(unittest.TestCase):
         return subprocess.run([support.CAMBIUM, *map(str, words)], input=input, capture_output=True, timeout=300, env=environment)
 
     def files(self):
-        """What is there. A box of a writer whose sweeping lacked memory waits for the next writer, as after a kill."""
+        """The files that exist. The box of a writer that had no memory to remove it waits for the next writer, as after
+        a kill."""
         found = {str(p.relative_to(self.out)): p for p in sorted(self.out.rglob("*")) if p.is_file()}
         return {name: contents(p) for name, p in found.items() if ".cambium-" not in name}
 

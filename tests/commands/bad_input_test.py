@@ -1,6 +1,6 @@
 """Bad input, for every command: one clear line on standard error with file, position and what was expected, exit status
-1 or 2, nothing on standard output, and nothing half written. Tables of what can be wrong with model directories, options
-and configurations; corpora, datasets and tokenizers have more in preprocess_test, data_test and tokenizer_test."""
+1 or 2, nothing on standard output, and nothing half written. The tables list faults of model directories, options
+and configurations. preprocess_test, data_test and tokenizer_test have more for corpora, datasets and tokenizers."""
 import itertools
 import json
 import os
@@ -118,7 +118,7 @@ class Refusal(unittest.TestCase):
                 "merge": ["merge", "--model", "model", "--adapter", "lora", "--output", "merged"],
                 "adapter": ["adapter", "show", "lora"]}[command]
 
-    # What opens a model directory and reads its weights, and what reads its config.json.
+    # Commands that open a model directory and read its weights, and those that read its config.json.
     WEIGHT_READERS = (["generate", "--model", "model", "--prompt-tokens", "1"],
                       ["score", "--model", "model", "--input", "rows.jsonl"],
                       ["pretrain", "--config", "run.yaml", "--init-from", "model"])

@@ -1,5 +1,5 @@
-"""The peers of bench: libraries and a Python that stand in for what a user would have, written here, so that the interface is
-tested where none of it is installed."""
+"""The peers of bench: stand-ins for the libraries and the Python that a user would have. They are written here, so that
+the interface is tested where none of these is installed."""
 import json
 import os
 import pathlib
@@ -133,7 +133,7 @@ class Peers(unittest.TestCase):
     def test_peft_takes_steps_in_turn(self):
         python = self.script("python", TRANSFORMERS)
         *lines, summary = self.finetune(python, "--peft.r=3", "--global-batch-size", 4, "--micro-batch-size", 2)
-        self.assertEqual([line["peer_seconds"] for line in lines], [2.5, 3.5, 4.5])  # behind two that warm up
+        self.assertEqual([line["peer_seconds"] for line in lines], [2.5, 3.5, 4.5])  # after two that warm up
         peer = summary["peer"]
         self.assertRaises(ProcessLookupError, os.kill, peer["process"], 0)  # it does not outlive the program
         self.assertGreaterEqual(peer["told"]["threads"], 1)

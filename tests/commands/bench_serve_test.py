@@ -13,7 +13,7 @@ import unittest
 from model_support import TINY, rows, run, write_reciting_model
 from serve_support import Server, write_prompt
 
-# Of 1,024 positions 128, 128, 512 and 16, as shares of the 64 that the tiny model has.
+# 128, 128, 512 and 16 of 1,024 positions, as shares of the 64 that the tiny model has.
 IN, OUT, SHARED, OWN = 8, 8, 32, 1
 COUNTS = ["completed", "failed", "num_prompts", "max_concurrency", "total_input_tokens", "total_output_tokens"]
 RATES = ["duration", "request_throughput", "output_throughput", "total_token_throughput", "client_cpu_seconds"]

@@ -14,7 +14,7 @@ from mpi_support import MPIRUN, needs_mpirun
 
 LAYERS, WIDTH, INNER, VOCAB, POSITIONS = 2, 32, 80, 97, 64
 CONFIG = gpt2_config(n_layer=LAYERS, n_embd=WIDTH, n_head=4, n_inner=INNER, vocab_size=VOCAB, n_positions=POSITIONS)
-# What counts for a token: every weight but the position table; the embedding once, as the head.
+# The FLOPs of a token: every weight but the position table; the embedding once, as the head.
 HEAD_WEIGHTS = VOCAB * WIDTH
 WEIGHTS = sum(math.prod(shape) for name, shape in gpt2_shapes(CONFIG).items() if name != "wpe.weight")
 BLOCK_WEIGHTS = WEIGHTS - HEAD_WEIGHTS
@@ -183,7 +183,7 @@ class Bench(unittest.TestCase):
         summary = self.bench("decode", "--model", model, "--micro-batch-size", batch, "--steps", steps)[-1]
         self.check_summary(summary, "decode", batch)
         contexts = summary["contexts"]
-        # of 1,024 positions 24 are left behind the last context
+        # of 1,024 positions 24 remain after the last context
         self.assertEqual([(c["context"], c["steps"]) for c in contexts], [(32, steps), (512, steps), (1000, 24)])
         for key in ("seconds", "tokens_per_s", "ceiling", "floor_seconds", "ratio"):
             self.assertEqual(contexts[0][key], summary[key])

@@ -1,5 +1,5 @@
-"""The configuration of a build where what the tests need is absent: `tools/setup` installs no cmocka, and README's build by
-hand must not stop for want of it; who asks for the tests must not get a build without them."""
+"""Configuring a build without the packages that only tests need. `tools/setup` installs no cmocka, and README's build
+by hand must not fail for that reason; a build that requests the tests must not silently lack them."""
 import os
 import subprocess
 import tempfile

@@ -1,5 +1,5 @@
-"""What stands in deploy/: the image has the packages that the program needs and is small, the unit and the manifests name
-options that there are, and give a drain the time that it takes."""
+"""The contents of deploy/. The image has the packages that the program needs and is small. The unit and the manifests
+name existing options, and give a drain the time that it takes."""
 import os
 import pathlib
 import re
@@ -30,7 +30,7 @@ def output(*words):
 
 
 def needed_libraries():
-    """Where the loader finds the shared libraries that the program itself asks for."""
+    """The shared libraries that the program itself requests, where the loader finds them."""
     names = re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-d", CAMBIUM))
     places = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", CAMBIUM)))
     return [places[name] for name in names if name in places]
@@ -55,7 +55,7 @@ def size_of(packages):
 
 
 def installed():
-    """What each installed package depends on."""
+    """The dependencies of each installed package."""
     lines = output("dpkg-query", "-W", "-f=${db:Status-Status}\t${Package}\t${Depends}, ${Pre-Depends}\n").splitlines()
     return {name: depends for status, name, depends in (line.split("\t") for line in lines) if status == "installed"}
 
@@ -112,7 +112,7 @@ def seconds(name, text):
 
 
 def default(option):
-    """Of an option of serve; 0 where there is none."""
+    """The value of an option of serve; 0 when it is absent."""
     found = re.search(rf"--{option} .*?default\s+(\d+)", run("serve", "--help")[0].decode(), re.S)
     return float(found.group(1)) if found else 0
 
@@ -137,7 +137,7 @@ class Unit(unittest.TestCase):
 
 
 class Manifests(unittest.TestCase):
-    """What needs no schema; tests/interop/deploy_test.py has those."""
+    """Checks that need no schema; tests/interop/deploy_test.py has the others."""
 
     def words(self, name):
         """The arguments of a manifest's containers."""

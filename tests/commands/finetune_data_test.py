@@ -1,5 +1,5 @@
-"""finetune and its rows: what is counted into the loss, packed or not; what is left out is told; and what a kill or a full disk
-leaves is a run that goes on."""
+"""finetune and its rows: the tokens that count in the loss, packed or not; the report of skipped rows; and a run that
+can be resumed after a kill or a full disk."""
 import json
 import pathlib
 import random
@@ -61,7 +61,7 @@ class Finetune(unittest.TestCase):
         return self.records(name), errors
 
     def logprobs(self, tokens, base=None):
-        """Of each token behind those before it."""
+        """For each token, given those before it."""
         line = json.dumps({"tokens": tokens}).encode()
         output, _ = run("score", "--model", base or self.base, "--precision", "fp32", "--input", "-", input=line)
         return json.loads(output)["logprobs"]
@@ -142,7 +142,7 @@ class Loss(Finetune):
         self.assertIn("no end-of-text", errors.splitlines()[-1])
 
     def template_of(self, name):
-        """What stands beside the adapter: the template's name, and whether the template does."""
+        """The files next to the adapter: the template's name, and whether the template is there."""
         out = self.root / name
         jinja = out / "chat_template.jinja"
         if jinja.exists():
@@ -252,7 +252,7 @@ class Rows(Finetune):
         self.assertEqual([r["lm_loss"] for r in by_epochs], [r["lm_loss"] for r in by_iterations])
 
     def test_files_have_weights(self):
-        """Of eight rows; without weights the rows of both files are one heap."""
+        """For eight rows; without weights the rows of both files form one pool."""
         a, b = self.write_rows("a.jsonl", [row("a", "b")]), self.write_rows("b.jsonl", [row("c", "defgh")])
         words = ["--train.train_iters=1", "--train.global_batch_size=8"]
         loss = {name: self.tune("weights", "lora", data, *words)[0][0]["lm_loss"] for name, data in

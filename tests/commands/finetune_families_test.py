@@ -1,5 +1,5 @@
-"""finetune on a Llama: every method trains alike in every layout, also on tensor ranks that hold the same keys and values; what
-was trained is scored, merged and trained on."""
+"""finetune on a Llama. Every method trains alike in every layout, also on tensor ranks that hold the same keys and
+values. The results are scored, merged and trained further."""
 import json
 import unittest
 

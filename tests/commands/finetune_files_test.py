@@ -1,4 +1,4 @@
-"""What finetune leaves: the best adapter, checkpoints that go on as if nothing had been, stacks; and no trace in the base."""
+"""The files that finetune writes: the best adapter, checkpoints that resume exactly, stacks; and no trace in the base."""
 import json
 import pathlib
 import re
@@ -29,7 +29,7 @@ class Files(Tuning):
     def setUpClass(cls):
         super().setUpClass()
         cls.valid = cls.root / "valid.jsonl"
-        # What the training teaches not to say: this loss falls at first, and then rises.
+        # Text that the training teaches the model not to write: this loss falls at first, and then rises.
         cls.valid.write_text("".join(json.dumps({"prompt": f"to {n}:", "completion": " qwxz"}) + "\n" for n in range(1, 9)))
 
     def validating(self, *words):
@@ -42,7 +42,7 @@ class Files(Tuning):
         (_, log), _ = self.tune("early", "lora", *tune)
         losses = [line["valid_loss"] for line in self.lines("early") if "valid_loss" in line]
         best = min(range(len(losses)), key=losses.__getitem__)
-        self.assertEqual(len(losses), best + 3, losses)  # two behind the best, and the first is number 0
+        self.assertEqual(len(losses), best + 3, losses)  # two after the best, and the first is number 0
         self.assertLess(self.lines("early")[-1]["iteration"], 40)
         self.assertEqual(log.count("kept in"), sum(losses[i] < min(losses[:i], default=9e9) for i in range(len(losses))))
         self.assertEqual(log.count("2 validations in a row"), 1)

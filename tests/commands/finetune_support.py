@@ -18,7 +18,7 @@ LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 
 
 def keys_of(method, keys):
-    """Of the words in `keys`, a dictionary of methods, those of the methods (names with spaces) that train."""
+    """The words in `keys`, a dictionary of methods, for the methods (names with spaces) that train."""
     return [word for name in method.split() for word in keys.get(name, [])]
 
 
@@ -89,7 +89,7 @@ class Tuning(unittest.TestCase):
                     self.assertLessEqual(off, 1e-4 * largest, tensor)
 
     def lines(self, name):
-        """What the metrics of a run say, but for how long it took."""
+        """The metrics of a run, without their durations."""
         lines = [json.loads(line) for line in (self.root / f"{name}.jsonl").read_text().splitlines()]
         return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_s", "model_tflops")}
                 for line in lines]

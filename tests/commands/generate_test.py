@@ -132,7 +132,7 @@ class Sampling(unittest.TestCase):
 
 
     def test_draws_are_keyed_by_position(self):
-        """What a longer prompt leaves to be drawn is drawn as behind the shorter one."""
+        """With a longer prompt, the remaining tokens are drawn as after the shorter one."""
         prompt = EXPECTED["whole"]["tokens"][:4]
         words = ("--seed", 9, "--ignore-eos", "--prompt-tokens")
         whole = tokens_of("--max-new-tokens", 16, *words, *prompt)[0]

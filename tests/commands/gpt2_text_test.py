@@ -1,6 +1,6 @@
-"""GPT-2's own vocabulary on a real text: the ids are those that tiktoken and tokenizers gave when tools/golden/tokenizer.py
-asked them. Vocabulary and text are too large to stand here: they are looked for in ../shared/data, or in the folder that
-CAMBIUM_SHARED_DATA names, and the test is skipped where they are not."""
+"""GPT-2's own vocabulary on a real text: the ids are those that tiktoken and tokenizers gave to
+tools/golden/tokenizer.py. Vocabulary and text are too large for the repository. They are looked for in
+../shared/data, or in the folder named by CAMBIUM_SHARED_DATA, and the test is skipped without them."""
 import hashlib
 import json
 import os

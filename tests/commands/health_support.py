@@ -21,7 +21,7 @@ def ticks_of(fields):
 
 
 class Machine:
-    """What other programs than this one and `pid` compute."""
+    """The processor time of other programs than this one and `pid`."""
 
     def __init__(self, pid):
         self.pid = pid

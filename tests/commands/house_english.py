@@ -1,5 +1,5 @@
-"""How plain the English of the house is, in numbers: openings that a reader stumbles over, words that mean something else,
-sentences that are too long, and public prototypes that no comment explains.
+"""Counts faults of the English: openings that a reader stumbles over, misleading words, sentences that are too long,
+and public prototypes that no comment explains.
 
 `count(group)` reads the comments and messages of a group of files; house_test.py holds the numbers, which may only fall."""
 import ast

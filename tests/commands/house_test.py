@@ -1,5 +1,5 @@
-"""The rules of the house that a compiler does not check: who may include whom, sizes of files, what may not stand in
-them, no state between calls, and a command line that explains itself."""
+"""The rules of the house that a compiler does not check: allowed includes, sizes of files, forbidden contents, no state
+between calls, plain English, and a command line that explains itself."""
 import os
 import re
 import subprocess
@@ -11,7 +11,7 @@ from house_support import ROOM_LIST, ROOMS, ROOT, files_under, name_of, read, so
 
 CAMBIUM = os.environ.get("CAMBIUM")
 
-# Libraries stay behind the room that wraps them.
+# Libraries stay within the room that wraps them.
 LIBRARY_ROOMS = {
     "dnnl": {"kernels"},
     "oneapi": {"kernels"},
@@ -209,9 +209,9 @@ class Methods(unittest.TestCase):
 
 # Faults of the English (house_english.py) that are still there. A commit may lower these numbers, and never raise one.
 ENGLISH = {
-    "code": {"openings": 178, "behind": 86, "so many": 60, "long sentences": 164, "bare prototypes": 200},
-    "tests": {"openings": 79, "behind": 58, "so many": 12, "long sentences": 46, "bare prototypes": 0},
-    "docs": {"openings": 27, "behind": 27, "so many": 4, "long sentences": 160, "bare prototypes": 0},
+    "code": {"openings": 167, "behind": 84, "so many": 58, "long sentences": 155, "bare prototypes": 195},
+    "tests": {"openings": 10, "behind": 28, "so many": 0, "long sentences": 27, "bare prototypes": 0},
+    "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 156, "bare prototypes": 0},
 }
 FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. */
 /* A sentence of {words}. */

@@ -76,7 +76,7 @@ class Server:
         return "".join(self.errors)
 
     def wait_line(self, part, number=1):
-        """Until standard error has so many lines with the part."""
+        """Waits until `count` lines of standard error contain the part."""
         with self.news:
             assert self.news.wait_for(lambda: sum(part in line for line in self.errors) >= number, PATIENCE), self.errors
 
@@ -247,7 +247,7 @@ class Http2:
                 return head, body, trailer, None
 
     def goodbye(self):
-        """(last stream, error, text) of GOAWAY, behind which the server closes."""
+        """(last stream, error, text) of GOAWAY, after which the server closes."""
         payload = self.read_kind(GOAWAY)[3]
         return *struct.unpack(">II", payload[:8]), payload[8:].decode()
 

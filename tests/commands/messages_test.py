@@ -27,7 +27,7 @@ class Messages(unittest.TestCase):
         self.file.write_text(messages if isinstance(messages, str) else json.dumps(messages))
 
     def answers(self, prompt, answer, specials=()):
-        """The model says `answer` behind as many tokens as the prompt has; behind any other number it says something
+        """The model writes `answer` after as many tokens as the prompt has; after any other number it writes something
         else."""
         write_reciting_model(self.model, [*b"~" * (prompt - 1), *answer], specials=specials)
 
@@ -44,7 +44,7 @@ class Messages(unittest.TestCase):
 
 class Templates(Messages):
     def test_the_words_are_those_of_transformers(self):
-        """And each has its tokens: the answer comes behind just so many."""
+        """And each has its tokens: the answer comes after exactly that number."""
         asked = 0
         for case in RENDERINGS:
             if case["template"] in ("chatml", "alpaca", "plain") and case["messages"][-1]["role"] != "assistant":
@@ -98,7 +98,7 @@ class Choice(Messages):
         return directory
 
     def assert_template(self, name, *words):
-        """A longer answer would come behind another template's words."""
+        """A longer answer would come after another template's words."""
         self.assertEqual(self.generate("--echo", "--max-new-tokens", 1, *words)[:-2], WORDS[name], words)
 
     def test_who_names_it(self):

@@ -108,7 +108,7 @@ class Ranks(unittest.TestCase):
             (2, ("generate", "--model", TINY), b"", "generate wants --prompt TEXT"),
         )
         for number, (status, words, text, part) in enumerate(cases):
-            # What all find wrong before they start has its status; what comes later ends a launch with 1.
+            # An error that all ranks find before they start has its own status; a later one ends a launch with 1.
             self.assert_fails(lambda expect: run(*words, *layout(2, 2), input=text, expect=expect), status, part)
             if HAS_MPIRUN and number % 2 == 0:
                 self.assert_fails(lambda expect: launched(2, *words, TENSOR, 2, input=text, expect=expect), status, part)

@@ -1,5 +1,5 @@
-"""What the tests of generate and score share: the committed tiny model, and models made here, byte by byte, whose output is
-known because they recite a text."""
+"""The common part of the tests of generate and score: the committed tiny model, and models made here, byte by byte,
+whose output is known because they recite a text."""
 import json
 import os
 import pathlib
@@ -37,7 +37,7 @@ def run(*words, input=None, expect=0, **more):
 
 
 def rows(output):
-    """Of JSON lines. A text may have U+0085 or U+2028, where splitlines would cut."""
+    """The objects of JSON lines. A text may have U+0085 or U+2028, where splitlines would cut."""
     *lines, rest = output.decode().split("\n")
     assert not rest, output[-200:]
     return [json.loads(line) for line in lines]
@@ -169,9 +169,9 @@ def write_byte_llama(directory, **more):
 
 
 def write_reciting_model(directory, text, positions=None, specials=()):
-    """A model that writes `text` (bytes, or ids; its end is an end-of-text) after a prompt of one token, whatever that is:
-    its blocks add nothing, its position table holds at each place the code of the byte to write there, and the output
-    layer, untied, compares with the code of every byte. `specials` are names of tokens behind the end-of-text."""
+    """A model that writes `text` (bytes, or ids; it ends with an end-of-text) after any prompt of one token. Its blocks
+    add nothing. Its position table holds at each place the code of the byte to write there, and the untied output
+    layer compares with the code of every byte. `specials` are names of tokens after the end-of-text."""
     width, positions, vocabulary = 64, positions or len(text) + 1, EOS + 1 + len(specials)
     config = gpt2_config(n_embd=width, n_head=4, n_positions=positions, vocab_size=vocabulary, tie_word_embeddings=False,
                          eos_token_id=EOS)

@@ -1,4 +1,4 @@
-"""What the tests of ranks as processes share: how they are launched, found, and seen to end."""
+"""The common part of the tests of ranks as processes: how they are launched, found, and seen to end."""
 import os, pathlib, shutil, subprocess, threading, time, unittest
 
 from model_support import SANITIZED
@@ -11,7 +11,7 @@ needs_mpirun = unittest.skipUnless(HAS_MPIRUN, "there is no mpirun, or a sanitiz
 
 
 def start(run, ranks, *arguments, launcher=MPIRUN, stderr=subprocess.PIPE, **keys):
-    """Starts Run.command(*arguments, **keys) as so many processes."""
+    """Starts Run.command(*arguments, **keys) as several processes."""
     command = [*launcher, "-n", str(ranks), *run.command(*arguments, **keys)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
@@ -55,7 +55,7 @@ def rank_processes(word, variable="OMPI_COMM_WORLD_RANK"):
 
 
 def wait_for_end(pids, seconds):
-    """The processes that still run after so many seconds."""
+    """The processes that still run after `seconds`."""
     end = time.monotonic() + seconds
     while pids and time.monotonic() < end:
         time.sleep(0.01)

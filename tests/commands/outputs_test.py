@@ -1,4 +1,4 @@
-"""What a run may write to: not what another one has written, and not what another one is writing."""
+"""The directories that a run may write to: not one that another run has written, nor one that another is writing."""
 import array, fcntl, json, os, signal, struct, subprocess, termios, threading, time, unittest
 
 from model_support import run as run_program

@@ -88,7 +88,7 @@ class Ranks(unittest.TestCase):
                 self.assert_same("--input", *files, *words, threads=(2, 3, 5), processes=(2,) if number == 0 else ())
 
     def test_every_byte_may_be_the_border(self):
-        """A file of so many bytes on as many ranks: each byte begins a share."""
+        """A file with as many bytes as ranks: each byte begins a share."""
         data = "a\n%\n\nbc\r\n%\r\n%\n%x\n%"
         file = self.write("a.txt", data)
         for words in PLAIN:
@@ -112,7 +112,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(written(launcher=[*MPIRUN, "-n", "2"]), expected)
 
     def assert_fails(self, run, status, *parts):
-        """One error that has the parts, and nothing left behind."""
+        """One error that has the parts, and nothing remains."""
         self.assertEqual(run.returncode, status, run.stderr)
         errors = [line for line in run.stderr.splitlines() if line.startswith("cambium: error: ")]
         self.assertEqual(len(errors), 1, run.stderr)

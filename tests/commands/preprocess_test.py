@@ -101,7 +101,7 @@ class Preprocess(unittest.TestCase):
         return texts
 
     def assert_fails(self, run, status, *parts):
-        """One line that has the parts, and nothing left behind."""
+        """One line that has the parts, and nothing remains."""
         self.assertEqual(run.returncode, status, run.stderr)
         self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
         for part in parts:

@@ -1,4 +1,4 @@
-"""What the tests of pretrain share: datasets, runs, and what a run left behind."""
+"""The common part of the tests of pretrain: datasets, runs, and their files."""
 import itertools, json, os, pathlib, random, signal, struct, subprocess, tempfile, time
 
 CAMBIUM = os.environ["CAMBIUM"]

@@ -1,4 +1,4 @@
-"""The pretrain command: what a run leaves behind, how it goes on, and how it ends."""
+"""The pretrain command: the files of a run, how it resumes, and how it ends."""
 import json, math, os, pty, random, resource, signal, subprocess, time, unittest
 
 from model_support import EOS, gpt2_config, write_byte_tokenizer, write_model
@@ -68,7 +68,8 @@ class Learning(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    """What the options of `data` make of a sample that spans documents, against score, which knows nothing of them."""
+    """The effect of the options of `data` on a sample that spans documents, compared with score, which does not know
+    them."""
 
     @classmethod
     def setUpClass(cls):
@@ -355,7 +356,7 @@ class Checkpoints(unittest.TestCase):
 
 
 class State(unittest.TestCase):
-    """What ties a checkpoint together."""
+    """The files that belong to a checkpoint."""
 
     def refuse(self, run, *parts, **keys):
         done = run.run(expect=1, train__train_iters=24, **keys)

@@ -1,5 +1,6 @@
-"""What is published is on the disk before it has its name, and a kill before any call that changes a name leaves the old output or the
-new one, whole; the next run leaves nothing else. Of tokenizers, models, datasets, adapters, stacks and checkpoints."""
+"""Published output is on the disk before it has its name. A kill before any call that changes a name leaves the old
+output or the new one, whole, and the next run leaves nothing else. This covers tokenizers, models, datasets,
+adapters, stacks and checkpoints."""
 import json, os, pathlib, shutil, subprocess, tempfile, unittest
 
 import model_support as support

@@ -167,7 +167,7 @@ class Watch(unittest.TestCase):
             self.assertEqual((launch.process.returncode, launch.lines()), (0, []))
 
     def core_seconds(self, launch):
-        """Of each rank, all threads: finer than the ticks of /proc/PID/stat."""
+        """All threads of each rank: finer than the ticks of /proc/PID/stat."""
         taken = {}
         for rank, pid in launch.ranks.items():
             paths = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")

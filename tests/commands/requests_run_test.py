@@ -1,4 +1,4 @@
-"""generate --requests: the order of answers, runs that go on behind what was written, interruptions, ranks."""
+"""generate --requests: the order of answers, runs that resume after the written answers, interruptions, ranks."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What the tests of generate --requests share: requests as lines, and their answers."""
+"""The common part of the tests of generate --requests: requests as lines, and their answers."""
 import json
 
 from model_support import SOURCE, TINY, rows, run

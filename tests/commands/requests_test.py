@@ -117,7 +117,7 @@ class Golden(unittest.TestCase):
 
 
 class Fields(unittest.TestCase):
-    """With a model that recites a text, one byte a token, behind a prompt of one byte."""
+    """With a model that recites a text, one byte a token, after a prompt of one byte."""
 
     @classmethod
     def setUpClass(cls):
@@ -180,7 +180,7 @@ class Fields(unittest.TestCase):
         self.assertEqual(text.encode(), raw[:first])
         text, _, drawn = self.recite(stop_token_ids=[ord("n")], min_tokens=first + 2)  # it is banned where it would come
         self.assertEqual((len(text.encode()) > first, raw[first] in text.encode()[:first + 2]), (True, False))
-        # A stop string counts where it begins behind them.
+        # A stop string counts if it begins after them.
         second = raw.index(" gr".encode(), 5)
         for least, end in ((0, 2), (2, 2), (3, second), (5, second)):
             self.assertEqual(self.recite(stop=" gr", min_tokens=least)[0], raw[:end].decode(), least)

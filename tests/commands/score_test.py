@@ -161,7 +161,7 @@ class Adapters(unittest.TestCase):
     IDS = [[3, 9, 27, 20, 60], [5], [], [*range(0, 50, 3)], [1, 2]]
 
     def alone(self, ids, names):
-        """What --adapter gives."""
+        """The result with --adapter."""
         words = ("--adapter", *(ADAPTERS / name for name in names)) if names else ()
         return score({"tokens": ids}, words=words, model=BASE)[0]
 

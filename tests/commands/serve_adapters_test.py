@@ -19,7 +19,7 @@ class Adapters(AdapterRoot):
         return answer.json
 
     def bytes_of(self, name):
-        """What its image takes."""
+        """The bytes of its image."""
         with self.serve() as server:
             self.ask(server, name)
             return self.states(server)[name]["bytes"]
@@ -100,7 +100,7 @@ class Adapters(AdapterRoot):
                 next(stream)
                 loads = server.metrics()['cambium:adapter_loads_total{result="success"}']
                 self.ask(server, "lora.a", "lora.b")
-            # Where free memory is in two pieces the first is loaded once more.
+            # If free memory is in two pieces, the first adapter is loaded once more.
             self.assertLessEqual(server.metrics()['cambium:adapter_loads_total{result="success"}'] - loads, 3)
 
     def test_several_that_wait_for_room_hold_up_nobody(self):

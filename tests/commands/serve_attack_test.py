@@ -1,5 +1,5 @@
-"""What hostile clients do to a server, and what becomes of it: the attack ends, others are served meanwhile and in time, and
-memory does not grow."""
+"""Attacks of hostile clients on a server: the attack ends, others are served meanwhile and in time, and memory does not
+grow."""
 import contextlib
 import gzip
 import json
@@ -28,7 +28,7 @@ GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 class Attacks(unittest.TestCase):
     limits = {}
-    growth = 8 << 20  # bytes that all attacks together may leave behind, in the allocator
+    growth = 8 << 20  # bytes that all attacks together may leave allocated
 
     @classmethod
     def setUpClass(cls):
@@ -238,7 +238,7 @@ class Oversized(Attacks):
                     self.assertTrue(read_all(client).startswith(b"HTTP/1.1 431 "))
 
     def test_requests_before_their_turn_are_bounded(self):
-        """Who sends requests while the first is not answered; who leaves then is noticed as well."""
+        """A client that sends requests before the first is answered; if it leaves then, that is noticed too."""
         def send_all():
             with self.server.connect() as client, self.assertRaises(ConnectionError):
                 client.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -363,7 +363,7 @@ class Bytes(unittest.TestCase):
         return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
     def attack(self, server, *requests, clients=6, statuses=(b"200", b"400", b"413", b"429")):
-        """So many clients, which send these in turn; a small request of somebody else is answered meanwhile."""
+        """Clients that send these requests in turn; meanwhile another client's small request is answered."""
         end, failures = time.monotonic() + self.seconds, []
 
         def run(number):

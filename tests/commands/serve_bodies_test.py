@@ -99,7 +99,7 @@ class Encodings(unittest.TestCase):
 
 class Gathered(unittest.TestCase):
     def fill(self, server, count, most):
-        """So many clients, each of which sends until it is answered, or has sent enough."""
+        """Clients that each send until they are answered, or have sent enough."""
         clients = [Half(server) for turn in range(count)]
         for client in clients:
             self.addCleanup(client.close)
@@ -139,7 +139,7 @@ class Gathered(unittest.TestCase):
             self.assertEqual(server.ask("POST", "/v1/completions", whole, headers=JSON).status, 200)
 
     def test_requests_before_their_turn_are_bodies_too(self):
-        """Who asks on while the first answer waits for them to read."""
+        """A client that sends more requests while the first answer waits to be read."""
         with Server("--limits.gathered_bytes", "2M") as server:
             host, port = server.addresses["data"].rsplit(":", 1)
             with socket.create_connection((host, int(port)), PATIENCE) as client, self.assertRaises(ConnectionError):

@@ -1,5 +1,5 @@
-"""Clients that die at every moment of a request, and a machine that runs out of descriptors or room on its disk: what they
-held is given back, and others are served."""
+"""Clients that die at every moment of a request, and a machine that runs out of descriptors or disk space. Everything
+that they held is released, and others are served."""
 import contextlib
 import json
 import os
@@ -187,7 +187,7 @@ class Machine(unittest.TestCase):
                 control.request("GET", "/health")
                 control.getresponse().read()
                 held = [socket.create_connection((host, int(port)), PATIENCE) for _ in range(60)]
-                # Who came too late has an answer; who was in time is served.
+                # Clients that came too late get an answer; those in time are served.
                 answer = held[-1].recv(1000)
                 self.assertTrue(answer.startswith(b"HTTP/1.1 503 ") or not answer, answer)
                 # A change needs descriptors, and fails without them.

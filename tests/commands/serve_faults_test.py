@@ -1,5 +1,6 @@
-"""A rank that is killed, stopped or hung, at any moment of a server's life: nobody is told that it is ready, requests fail as
-they should, one line says who and why, and nothing runs on. A server that was stopped as a whole goes on."""
+"""A rank that is killed, stopped or hung, at any moment of a server's life. Nobody is told that the server is ready,
+requests fail as they should, one line says who and why, and no process remains. A server that was stopped as a whole
+continues."""
 import contextlib
 import ctypes
 import http.client
@@ -79,7 +80,7 @@ class Asker(threading.Thread):
                 return answer.status, answer.code
 
 
-# What each may be told, in the order of `kinds`; a connection that is gone without a word is that of a process which is.
+# The allowed answers, in the order of `kinds`. A connection may end without an answer only if its process does.
 FAILED = {"whole": (503, "engine_failed"), "prefill": (503, "engine_failed"), "stream": (False, "engine_failed"),
           "grpc": "UNAVAILABLE", "swap": (503, "engine_failed")}
 KINDS = {"load": (), "idle": (), "prefill": ("prefill", "whole"), "decode": ("stream", "whole", "grpc"), "swap": ("swap", "stream")}
@@ -97,7 +98,7 @@ class Faults(unittest.TestCase):
 
 
 def errors_in_json(lines):
-    """What the program's lines say of level error; the launcher's own lines begin otherwise, and none may be text."""
+    """The program's lines of level error; the launcher's own lines begin differently, and none may be plain text."""
     assert not [line for line in lines if line.startswith("cambium: ")], lines
     return [line["message"] for line in (json.loads(line) for line in lines if line.startswith("{")) if line["level"] == "error"]
 
@@ -210,7 +211,7 @@ PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL, SYS_WRITE = 17, 0x4206,
 
 
 def rank_thread(pid, rank):
-    """Of a rank that is a thread: its helpers, which have its name, came after it."""
+    """For a rank that is a thread: its helpers, which have its name, came after it."""
     threads = sorted(pathlib.Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name))
     return next(int(path.name) for path in threads if (path / "comm").read_text() == f"rank {rank}\n")
 
@@ -370,7 +371,7 @@ class Threads(Faults):
 
     def assert_idle(self, pids, ranks):
         def seconds():
-            """Of each process, all threads: finer than the ticks of /proc/PID/stat."""
+            """All threads of each process: finer than the ticks of /proc/PID/stat."""
             return [sum(int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9 for pid in pids]
 
         for last in (False, False, True):  # what else the machine does makes a look dearer, never cheaper

@@ -1,5 +1,5 @@
-"""Fields that the OpenAI API has and this server has not: what would change an answer is refused, with the nearest name, and
-the rest is ignored and named in the answer. Tools are told to the template."""
+"""Fields of the OpenAI API that this server lacks. One that would change an answer is refused, with the nearest name;
+the others are ignored and named in the answer. The template sees the tools."""
 import json
 import pathlib
 import tempfile

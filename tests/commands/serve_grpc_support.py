@@ -139,8 +139,8 @@ def detail_types():
 
 
 def details_of(error):
-    """What a call's error tells beside its status: ErrorInfo, RetryInfo and BadRequest, those that there are, by name. The
-    status inside is the one outside, as grpcio-status wants it."""
+    """The details of a call's error besides its status: ErrorInfo, RetryInfo and BadRequest, by name, as far as they
+    exist. The inner status equals the outer one, as grpcio-status requires."""
     types = detail_types()
     status = types["Status"].FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
     assert (status.code, status.message) == (error.code().value[0], error.details()), status

@@ -128,7 +128,7 @@ class Answers(unittest.TestCase):
         unknown = [field(4, b"cambium.v1.None"), field(4, b"cambium.v"), field(4, b""), field(3, b"none.proto"),
                    field(5, field(1, b"cambium.v1.Tokens") + b"\x10\x01"), field(1, b"host")]
         answers = self.client.reflect(*unknown, field(7, b""))
-        self.assertEqual([number for number, _ in answers], [7] * 6 + [6])  # the stream goes on behind what is not found
+        self.assertEqual([number for number, _ in answers], [7] * 6 + [6])  # the stream continues after a symbol that is not found
         self.assertEqual([dict(fields(content))[1] for _, content in answers[:-1]], [5] * 5 + [3])
 
     def test_generate_equals_the_command(self):

@@ -19,7 +19,7 @@ EXCEPTIONS = {"5.1.1/2: Sends stream identifier that is numerically smaller than
 
 
 def failures(report):
-    """What has failed, as "section/number: what was sent"."""
+    """The failures, as "section/number: what was sent"."""
     section, found = None, set()
     for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;]*m", "", report)):
         if match := re.match(r"\s*(\d+(?:\.\d+)*)\. ", line):

@@ -1,4 +1,4 @@
-"""Where the server listens: TLS and what is agreed on in it, new certificates while it runs, unix sockets, addresses."""
+"""The server's listeners: TLS and its negotiation, new certificates while it runs, unix sockets, addresses."""
 import contextlib
 import os
 import pathlib

@@ -73,7 +73,7 @@ def from_message(answer):
 
 
 def from_file(answer):
-    """What both forms tell: the tokens of each text and their numbers, and those of the prompt."""
+    """The common contents of both forms: the tokens of each text and their numbers, and those of the prompt."""
     prompt = answer["prompt_logprobs"]
     return {"tokens": [choice["tokens"] for choice in answer["choices"]],
             "reasons": [choice["finish_reason"] for choice in answer["choices"]],

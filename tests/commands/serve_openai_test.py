@@ -1,5 +1,5 @@
-"""The OpenAI API of `cambium serve`: what comes back is what generate --requests and score give for the same, to the last
-bit, and every byte of a stream is as its readers want it."""
+"""The OpenAI API of `cambium serve`: answers equal those of generate --requests and score to the last bit, and every
+byte of a stream is as its readers expect it."""
 import http.client
 import json
 import pathlib
@@ -74,7 +74,7 @@ class Served(unittest.TestCase):
             for part in chunk["choices"]:
                 choice = choices.setdefault(part["index"], {"index": part["index"], "text": "", "finish_reason": None,
                                                             "logprobs": None, "token_ids": []})
-                self.assertIsNone(choice["finish_reason"])  # nothing comes behind it
+                self.assertIsNone(choice["finish_reason"])  # nothing follows it
                 choice["finish_reason"] = part["finish_reason"]
                 choice["text"] += part["text"]
                 choice["token_ids"] += part.get("token_ids", [])
@@ -317,8 +317,8 @@ class Ends(unittest.TestCase):
 
 
 class Framed(unittest.TestCase):
-    """What a tokenizer's template puts around a text. The golden ids are those of `tokenizers`, which transformers' own are
-    made by; the names of special tokens are text here, and texts with them are left out."""
+    """The tokens that a tokenizer's template puts around a text. The golden ids are those of `tokenizers`, which
+    transformers uses. The names of special tokens are text here, so texts with them are left out."""
 
     def check(self, shape, begin, end):
         golden = SOURCE / "tests/text/golden"

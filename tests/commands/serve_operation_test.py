@@ -1,5 +1,5 @@
-"""What an operator relies on: keys on every way in, files read again, drain, readiness, limits of time and queue, logs, and
-counts that are exact."""
+"""Features that an operator relies on: keys on every listener, reloaded files, drain, readiness, limits of time and
+queue, logs, and exact counts."""
 import contextlib
 import json
 import pathlib

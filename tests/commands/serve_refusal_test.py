@@ -1,5 +1,5 @@
-"""A refusal reaches its client whole, whatever the client still sends: over HTTP/1.1 and HTTP/2, to curl, to nghttp, and to a
-client that reads nothing before it has sent everything."""
+"""A refusal reaches its client whole, whatever the client still sends. This holds over HTTP/1.1 and HTTP/2, for curl,
+for nghttp, and for a client that reads nothing before it has sent everything."""
 import contextlib
 import json
 import pathlib
@@ -120,7 +120,7 @@ class Refusals(unittest.TestCase):
 
 
 class Heads(unittest.TestCase):
-    """What a head may not say."""
+    """Headers that are refused."""
 
     @classmethod
     def setUpClass(cls):

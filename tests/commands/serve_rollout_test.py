@@ -119,7 +119,7 @@ class Clients:
 
 
 class Health:
-    """What control says of a server that stops, until it has ended: /health and /ready."""
+    """Asks control about a stopping server until it has ended: /health and /ready."""
 
     def __init__(self, server):
         self.server, self.told = server, []
@@ -178,7 +178,7 @@ class Stages(unittest.TestCase):
         return stream
 
     def is_serving(self, server, listener="data"):
-        """Of a new connection."""
+        """For a new connection."""
         answer = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 2, "ignore_eos": True}, listener=listener)
         return answer.status == 200 and answer.json["usage"]["completion_tokens"] == 2
 

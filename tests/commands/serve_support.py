@@ -189,7 +189,7 @@ SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?
 
 
 def read_metrics(text):
-    """Of an exposition in format 0.0.4, of which every line is checked."""
+    """The values of an exposition in format 0.0.4, of which every line is checked."""
     samples, kinds, own = {}, {}, re.compile(r'\{model_name="(?:[^"\\]|\\.)*",engine="0"\}')
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -215,7 +215,7 @@ def read_metrics(text):
 # ---- adapters of a reciting model
 
 def write_prompt(directory, tokens, width=64):
-    """Virtual tokens before a text: a model that recites, and looks at positions alone, begins so many bytes later."""
+    """Virtual tokens before a text: a model that recites, and looks only at positions, begins that many bytes later."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "adapter_model.safetensors",

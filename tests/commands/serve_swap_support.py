@@ -1,6 +1,7 @@
-"""What the tests of swapping share: adapters of six methods with several contents each, requests, and what each content
-must answer to them. An answer names the generation of each adapter, and a change tells which content that is: so every
-text can be held against what the program writes of it in a file, and a text of mixed generations equals none."""
+"""The common part of the tests of swapping: adapters of six methods with several contents each, requests, and the right
+answer for each content. An answer names the generation of each adapter, and a change tells which content that is.
+Every answer can therefore be compared with the program's output for a file, and an answer of mixed generations
+equals none."""
 import array
 import itertools
 import json
@@ -82,8 +83,8 @@ class Expected:
 
 
 class Book:
-    """What changes told: which content each generation is, the latest of each name, and since when a name is there or gone.
-    Moments are counted: of two, the one that was before has the smaller number."""
+    """The record of changes: the content of each generation, the latest generation of each name, and since when a name
+    exists or is gone. Moments are numbered; the earlier of two has the smaller number."""
 
     def __init__(self):
         self.lock, self.moments = threading.Lock(), itertools.count(1)

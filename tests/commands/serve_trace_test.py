@@ -1,4 +1,4 @@
-"""Traces: a request's span is in its answer and its log line, goes to a collector in OTLP's JSON, and a collector that
+"""Traces. A request's span is in its answer and its log line, and goes to a collector in OTLP's JSON. A collector that
 is slow, broken or absent costs nothing but a count."""
 import contextlib
 import http.server
@@ -22,7 +22,7 @@ TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
 
 class Collector(http.server.ThreadingHTTPServer):
-    """What it was sent is in `posts`. `answer` makes (status, body), or returns None and answers nothing."""
+    """A collector that keeps its input in `posts`. `answer` makes (status, body), or returns None and answers nothing."""
     daemon_threads = True
 
     def __init__(self, answer=lambda: (200, {})):

@@ -356,7 +356,7 @@ class Http2Streams(unittest.TestCase):
                 self.server.await_counts(broken=before["broken"] + 1)
 
     def test_grpc_stops_a_request_that_is_answered(self):
-        """Behind its status, which comes whole."""
+        """After its status, which arrives whole."""
         with Http2(self.server) as client:
             client.send(client.request(1, "/no.such.Service/Method", "POST", end=False, fields=[
                 ("content-type", "application/grpc"), ("te", "trailers")]))

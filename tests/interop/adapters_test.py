@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 VIRTUAL, LAYERS, POSITIONS, VOCABULARY = 5, 3, 40, 257
-# What says nothing of what is computed, or is said in another way.
+# Keys that do not affect the computation, or are spelled differently.
 SILENT = {"base_model_name_or_path", "peft_version", "inference_mode", "init_lora_weights", "init_weights", "task_type",
           "lora_dropout", "prompt_tuning_init", "prefix_projection", "encoder_hidden_size", "token_dim", "num_layers",
           "num_attention_heads", "layers_pattern", "target_modules", "exclude_modules", "feedforward_modules"}
@@ -140,7 +140,7 @@ class Adapters(Case):
         return again.double().eval()
 
     def expected(self, model):
-        """Logarithms of each token's probability; of the first one only behind virtual tokens of the embedding."""
+        """Logarithms of each token's probability; of the first one only after virtual tokens of the embedding."""
         found = []
         for row in self.rows:
             with torch.no_grad():

@@ -14,7 +14,7 @@ SPECIAL = {"<|im_start|>": True, "<|im_end|>": True, "<bos>": True, "<end>": Tru
 
 
 def add_tokens(path):
-    """What templates name, as special tokens and as other added ones."""
+    """The names in templates, as special tokens and as other added ones."""
     root = json.loads(path.read_text())
     known = {token["content"] for token in root["added_tokens"]} | set(root["model"]["vocab"])
     size = max([token["id"] for token in root["added_tokens"]] + list(root["model"]["vocab"].values())) + 1

@@ -1,4 +1,4 @@
-"""What the tests against live libraries share: the program, its seed, and a model that is worth comparing."""
+"""The common part of the tests against live libraries: the program, its seed, and a model that is worth comparing."""
 import json
 import os
 import pathlib
@@ -32,7 +32,7 @@ class Case(unittest.TestCase):
         return done.stdout
 
     def fail_program(self, *words, expect=(1, 2)):
-        """What a call that ends so says on standard error."""
+        """The text on standard error of a call that ends in this way."""
         done = subprocess.run([CAMBIUM, *map(str, words)], input=b"", capture_output=True, timeout=600)
         errors = done.stderr.decode()
         self.assertIn(done.returncode, (expect,) if isinstance(expect, int) else expect, f"{words}\n{errors}")
@@ -90,7 +90,7 @@ def random_model(seed, config):
 
 
 def logprobs(model, ids):
-    """Natural logarithms of each token's probability behind those before it, in the model's own precision."""
+    """Natural logarithms of each token's probability after those before it, in the model's own precision."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids])).logits[0]
     every = torch.log_softmax(logits, dim=-1)

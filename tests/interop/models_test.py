@@ -56,7 +56,8 @@ class WrittenByPretrain(Case):
         self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
 
     def test_tokenizers_of_characters_travel_with_the_model(self):
-        """What pretrain saves of them is no copy of the file. Each is opened by the generic class, which takes it as it is."""
+        """The file that pretrain saves is no copy of the original. Each is opened by the generic class, which reads it
+        unchanged."""
         texts = [*TEXTS, "the words of a caf\u00e9", "  two  spaces", "\U0001f600 \u4e2d\u6587 \u0436\u0438\u0437\u043d\u044c", "x\ty", "</s>", "\u2581"]
         corpus = self.directory / "corpus.txt"
         corpus.write_text("\n".join(texts * 20))

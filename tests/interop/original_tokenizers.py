@@ -3,9 +3,10 @@
     original_tokenizers.py write PACKAGES OUTPUT            each as OUTPUT/NAME/tokenizer.json, unless it is there
     original_tokenizers.py ids PACKAGES NAME < TEXTS        the ids that the class finds
 
-TEXTS is a JSON list of strings, the answer a list of {"ids": of the text alone, "whole": with what stands before a text,
-"special": with the names of special tokens taken for them, where the class can}. PACKAGES is the folder that tools/models
-has installed them in. A program of its own, because they bring packages along that transformers would find and use."""
+TEXTS is a JSON list of strings. The answer is a list of {"ids": of the text alone, "whole": with the tokens before a
+text, "special": with the names of special tokens taken for them, where the class can}. PACKAGES is the folder into
+which tools/models has installed them. It is a program of its own, because the packages bring others along that
+transformers would find and use."""
 import importlib
 import json
 import pathlib
@@ -35,7 +36,7 @@ class Llama:
                 "special": self.tokenizer.encode(text, bos=False, eos=False, allowed_special="all")}
 
     def write(self, directory):
-        """As transformers turns ranked tokens into a tokenizer, numbered behind special tokens that come first."""
+        """As transformers turns ranked tokens into a tokenizer, numbered after special tokens that come first."""
         from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
         from transformers.convert_slow_tokenizer import TikTokenConverter
         converter = TikTokenConverter(vocab_file="", pattern=self.encoding._pat_str)
@@ -72,7 +73,7 @@ class Qwen(Llama):
 
 
 class Tekken(Llama):
-    """Mistral's: ranked tokens behind a thousand special ones, which no text holds."""
+    """Mistral's: ranked tokens after a thousand special ones, which no text holds."""
     begin = "<s>"
 
     def __init__(self, packages, name):

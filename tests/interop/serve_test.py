@@ -1,5 +1,5 @@
-"""`cambium serve` behind the clients that people use: openai, the EleutherAI harness, and requests as vLLM's benchmark sends
-them."""
+"""`cambium serve` with the clients that people use: openai, the EleutherAI harness, and requests as vLLM's benchmark
+sends them."""
 import asyncio
 import codecs
 import json

@@ -115,7 +115,7 @@ class Shapes(Tokenizing):
                 self.check(self.directory, seed)
 
     def test_texts_in_many_scripts(self):
-        """Of 20 MB a share for each shape, and all of it for each in the long run."""
+        """A share of 20 MB for each shape, and all of it for each in the long run."""
         across = tokenizer_shapes.learn_across(1500)
         texts = {script: texts_of(script) for script in SCRIPTS}
         for seed, (name, (make, _)) in enumerate(tokenizer_shapes.SHAPES.items()):

@@ -171,7 +171,7 @@ class Ids(Tokenizing):
 
 
 class OursOpened(Tokenizing):
-    """What `tokenizer train` wrote, in each way that the libraries open it."""
+    """The files of `tokenizer train`, in each way that the libraries open them."""
 
     def test_each_way_gives_equal_ids(self):
         directory = self.train()
@@ -209,7 +209,7 @@ class OursOpened(Tokenizing):
 
 
 class TheirsOpened(Tokenizing):
-    """What the libraries wrote, opened by the program."""
+    """The libraries' files, opened by the program."""
 
     def check(self, directory, library, allow_special=False):
         texts = texts_without_line_feeds(400, 9)

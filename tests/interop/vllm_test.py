@@ -38,7 +38,7 @@ class Bench(Case):
         return json.loads((self.directory / "result.json").read_text())
 
     def check(self, *words, prompts, output):
-        """What the client has counted: completions of so many prompts, and so many tokens in all."""
+        """The client's counts: completions of the prompts, and all tokens."""
         before = self.server.metrics()
         result = self.bench("--num-prompts", str(prompts), *words)
         after = self.server.metrics()
