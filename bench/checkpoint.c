@@ -1,5 +1,6 @@
-/* What a checkpoint costs: saved while the training waits, and beside it, next to a plain write of as many bytes to the
- * same disk. The stall of a background save is what all steps until its end took longer than steps without one. */
+/* The cost of a checkpoint: saved while the training waits, and in the background, compared with a plain write of as
+ * many bytes to the same disk. The stall of a background save is the additional time of all steps until its end,
+ * compared with steps without a save. */
 #include "training.h"
 
 #include <fcntl.h>
@@ -15,7 +16,7 @@ struct series {
     bool is_background;
     char root[PATH_MAX];  /* of its checkpoints */
     char plain[PATH_MAX]; /* a file to write plainly */
-    /* Of the first rank: [steps] of each save, in seconds. */
+    /* For the first rank: [steps] of each save, in seconds. */
     double *save, *copy, *write, *stall, *step, *plain_write;
     int64_t bytes;
     char device[96];
@@ -37,8 +38,8 @@ static int64_t checkpoint_bytes(const char *root, int64_t iteration) {
     return bytes;
 }
 
-/* Large aligned pieces (the last one of whole blocks) past the page cache into a file whose room is there, and a sync.
- */
+/* Writes large aligned pieces (the last one of whole blocks) past the page cache into a preallocated file, and syncs
+ * it. */
 static int write_plainly(const struct series *series, double *seconds) {
     char *piece = aligned_alloc(BLOCK, PIECE);
     int64_t bytes = (series->bytes + BLOCK - 1) / BLOCK * BLOCK;
@@ -94,7 +95,7 @@ static int save_waiting(struct comm *world, struct trainer *trainer, struct seri
     return status;
 }
 
-/* Steps without a save, then one and the steps until it is there. */
+/* Takes steps without a save, then one save and the steps until it is complete. */
 static int save_beside(struct comm *world, struct trainer *trainer, struct series *series, int64_t i) {
     double undisturbed[UNDISTURBED], seconds, copy, write, extra = 0;
     bool is_saved = false;
@@ -124,7 +125,7 @@ static int save_beside(struct comm *world, struct trainer *trainer, struct serie
         series->step[i] = step;
         series->copy[i] = copy;
         series->write[i] = write;
-        series->stall[i] = copy + (extra > 0 ? extra : 0); /* steps that happened to be faster undo no copy */
+        series->stall[i] = copy + (extra > 0 ? extra : 0); /* faster steps do not undo the copy */
     }
     return status;
 }
@@ -236,7 +237,7 @@ int bench_checkpoint(const struct bench_options *options) {
         status = bench_dataset_open(&dataset, 1 << 20, model.vocab_size);
     snprintf(save, sizeof save, "%s/save", dataset.directory);
     struct comm_data path = {.send = save, .receive = save, .count = sizeof save, .dtype = DTYPE_U8};
-    if (!status && options->world) /* the first rank's is everybody's */
+    if (!status && options->world) /* the first rank's is sent to all */
         status = comm_broadcast(options->world, &path, 0);
     if (!status)
         status = measure(&foreground, options, &dataset, save, false);

@@ -1,4 +1,4 @@
-/* What the protocols of a client share. */
+/* Shared by the protocols of a client. */
 #ifndef CAMBIUM_BENCH_CLIENT_INTERNAL_H
 #define CAMBIUM_BENCH_CLIENT_INTERNAL_H
 
@@ -18,20 +18,20 @@ struct http_connection;
 struct grpc_connection;
 struct client {
     struct event_base *base;
-    const struct client_wire *wire; /* of texts; other requests go over HTTP */
+    const struct client_wire *wire; /* for texts; other requests use HTTP */
     char host[CLIENT_HOST_BYTES];
     int port;
-    double seconds;               /* of the processor */
-    struct http_connection *idle; /* HTTP: that can be used again, and */
-    struct http_connection *busy; /* that have a request */
+    double seconds;               /* of processor time */
+    struct http_connection *idle; /* HTTP: connections that can be reused, and */
+    struct http_connection *busy; /* connections with a request */
     struct grpc_connection *grpc; /* the newest first */
 };
 
-/* A connection that is being made; `callbacks` are the caller's to set. NULL: STATUS_IO or STATUS_MEMORY is told. */
+/* Starts a connection; the caller sets its callbacks. NULL: STATUS_IO or STATUS_MEMORY, with the text set. */
 struct bufferevent *client_connect(struct client *client);
-/* A chunk has come. */
+/* Reports that a chunk has come. */
 void client_text_token(struct client_text *text);
-/* It is done; `error` NULL: as it should. */
+/* Reports the end of a text; `error` NULL: success. */
 void client_text_end(struct client_text *text, const char *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* What both protocols share: addresses, connections, and the times of a text. */
+/* The common part of both protocols: addresses, connections, and the times of a text. */
 #include "client-internal.h"
 
 #include <netinet/in.h>

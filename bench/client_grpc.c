@@ -22,7 +22,7 @@ struct grpc_connection {
 
 struct call {
     struct grpc_connection *connection;
-    struct client_text *text; /* NULL: left */
+    struct client_text *text; /* NULL: dropped */
     int32_t id;
     unsigned char *request; /* [length] with its prefix */
     size_t length, sent;
@@ -110,7 +110,7 @@ static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t le
     return bufferevent_write(connection->stream, bytes, length) ? NGHTTP2_ERR_CALLBACK_FAILURE : (ssize_t)length;
 }
 
-/* Every call that is open ends with the text. */
+/* Ends every open call with the error. */
 static void fail(struct grpc_connection *connection, const char *error) {
     connection->has_failed = true;
     int32_t end = (int32_t)nghttp2_session_get_next_stream_id(connection->session);
@@ -171,7 +171,7 @@ static int start_session(struct grpc_connection *connection) {
     return error ? status_fail(STATUS_MEMORY, "out of memory") : STATUS_OK;
 }
 
-/* One with room for a call. */
+/* Finds a connection with room for a call. */
 static int find_connection(struct client *client, struct grpc_connection **found) {
     struct grpc_connection *connection = client->grpc;
     while (connection && (connection->calls >= MOST_CALLS || connection->has_failed))

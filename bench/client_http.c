@@ -1,5 +1,5 @@
-/* HTTP/1.1 of a client: one request at a time on a connection, which is kept for the next; answers whole or in chunks,
- * and among these the events of a stream of completions. */
+/* HTTP/1.1 of a client: one request at a time on a connection, which is kept for the next. Answers are whole or in
+ * chunks, and among these the events of a stream of completions. */
 #include "client-internal.h"
 
 #include "base/json.h"
@@ -64,18 +64,18 @@ static void end(struct http_connection *connection, const char *error) {
 
 /* ---- events ---- */
 
-/* What brings nothing and is the last is no token: its reason alone. */
+/* A last choice without content is not a token: it brings only its reason. */
 static bool is_token(const json_t *choice) {
     size_t length = json_string_length(json_object_get(choice, "text"));
     return choice && (length || !json_is_string(json_object_get(choice, "finish_reason")));
 }
 
-/* What most events are, told without reading all of it: in a string of JSON the quotes would have a backslash. */
+/* Recognises the usual event without parsing it: quotes inside a JSON string would have a backslash. */
 static bool is_plain_token(const char *event) {
     return strstr(event, "\"finish_reason\":null") && !strstr(event, "\"error\":") && !strstr(event, "\"usage\":{");
 }
 
-/* NULL, or why the stream is none. The text lives in `root`. */
+/* Returns NULL, or the reason why the stream is invalid. The text is in `root`. */
 static const char *take_event(struct http_connection *connection, const json_t *root) {
     struct client_text *text = connection->text;
     const json_t *error = json_object_get(root, "error"), *usage = json_object_get(root, "usage");
@@ -90,7 +90,7 @@ static const char *take_event(struct http_connection *connection, const json_t *
     return NULL;
 }
 
-/* Lines of the stream so far. false: the connection is gone. */
+/* Reads the lines of the stream so far. Returns false when the connection is gone. */
 static bool read_events(struct http_connection *connection) {
     char *line;
     size_t length;
@@ -141,7 +141,7 @@ static void end_answer(struct http_connection *connection) {
 
 /* ---- answers ---- */
 
-/* Behind the head's last line. */
+/* Called after the header's last line. */
 static void begin_body(struct http_connection *connection) {
     connection->state = connection->is_chunked ? AT_SIZE : connection->has_length ? IN_LENGTH : UNTIL_CLOSE;
 }
@@ -180,11 +180,11 @@ static void take_line(struct http_connection *connection, const char *line) {
         connection->state = connection->left ? IN_CHUNK : AT_TRAILERS;
         break;
     default:
-        connection->state = AT_SIZE; /* behind a chunk */
+        connection->state = AT_SIZE; /* after a chunk */
     }
 }
 
-/* Moves what there is of the chunk or body. */
+/* Moves the available part of a chunk or body. */
 static void take_body(struct http_connection *connection, struct evbuffer *input) {
     size_t length = evbuffer_get_length(input);
     if (connection->state == UNTIL_CLOSE || length < connection->left) {
@@ -293,7 +293,7 @@ static int write_request(struct http_connection *connection, const struct client
     return status;
 }
 
-/* The server may have closed one that was idle for long. */
+/* The server may have closed a connection that was idle for long. */
 static struct http_connection *find_idle(struct client *client) {
     char byte;
     while (client->idle &&
@@ -322,7 +322,7 @@ static int ask(struct client *client, struct client_text *text) {
     return STATUS_OK;
 }
 
-/* A server may close a connection that waits just when it is asked again: then another one is made. */
+/* A server may close a waiting connection just when it is used again; then another one is made. */
 static void ask_again(struct http_connection *connection) {
     struct client *client = connection->client;
     struct client_text *text = connection->text;

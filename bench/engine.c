@@ -1,4 +1,5 @@
-/* cambium bench engine: what scheduling, adapters, caching and swapping cost beside bare steps of the engine. */
+/* cambium bench engine: the cost of scheduling, adapters, caching and swapping, compared with bare steps of the
+ * engine. */
 #include "engine.h"
 
 #include "base/json.h"
@@ -19,7 +20,7 @@ int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, dou
 
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed,
                             double tokens) {
-    int64_t count = pairs->other.count; /* where memory lacked, `own` may have one more */
+    int64_t count = pairs->other.count; /* without memory, `own` may have one more */
     double *ratios = calloc((size_t)count + 1, sizeof *ratios);
     for (int64_t i = 0; ratios && i < count; i++)
         ratios[i] =
@@ -77,7 +78,7 @@ static const struct {
     const char *name;
     int (*measure)(struct engine_bench *bench, json_t **figure);
 } figures[] = {
-    /* Those of processes of their own come first: a process that has started threads cannot be copied. */
+    /* Figures measured in processes of their own come first, because a process with threads cannot be copied. */
     {"memory", engine_figure_memory},
     {"memory-adapters", engine_figure_adapter_memory},
     {"scheduler", engine_figure_scheduler},

@@ -1,5 +1,5 @@
-/* Measuring the engine and its scheduler: figures that are ratios of two sides, taken in turn within one run, so that
- * whatever else the machine does is done to both. */
+/* Measuring the engine and its scheduler. Figures are ratios of two sides, measured in turn within one run, so that
+ * other programs affect both alike. */
 #ifndef CAMBIUM_BENCH_ENGINE_H
 #define CAMBIUM_BENCH_ENGINE_H
 
@@ -8,7 +8,7 @@
 #include "infer/adapters.h"
 #include "infer/infer.h"
 
-/* ENGINE_ROWS: of a step. A text's tokens are shares of the model's positions: of 1,024 as many as stand here. */
+/* ENGINE_ROWS: of a step. The tokens of a text are shares of the model's positions, given here per 1,024. */
 enum {
     ENGINE_TEXTS = 16,
     ENGINE_MOST_TEXTS = 64,
@@ -19,8 +19,8 @@ enum {
     ENGINE_OWN = 16
 };
 
-/* Adapters of every kind, as files with random values: the method of the options as they describe it, two variants of
- * those that have keys for them, and every other method. */
+/* Adapters of every kind, as files with random values: the options' method as described, two variants for methods with
+ * the necessary keys, and every other method. */
 enum { ADAPTER_GIVEN, ADAPTER_LARGE /* rank 16 at all projections */, ADAPTER_MAGNITUDES, ADAPTER_OTHERS };
 enum { ADAPTER_KINDS = ADAPTER_OTHERS + PEFT_TYPE_COUNT - 1 };
 
@@ -28,28 +28,29 @@ struct engine_bench {
     const struct bench_options *options;
     struct model_config config;
     bool is_shape;                  /* random weights of this shape */
-    char directory[64];             /* of the adapters' files; goes with the benchmark */
+    char directory[64];             /* of the adapters' files; removed with the benchmark */
     int64_t in, out;                /* tokens of a text */
-    const char *figure;             /* that is measured */
+    const char *figure;             /* the one being measured */
     json_t *figures;                /* so far */
     char device[96], dtype_text[8]; /* of the first engine */
 };
 
 /* ---- figures: engine.c ---- */
 
-/* The shape, precision and threads of the options; the caller says the rest. Sums of positions are 0 or given. */
+/* Opens an engine with the shape, precision and threads of the options; the caller sets the rest. Sums of positions are
+ * 0 or given. */
 int engine_bench_open(struct engine_bench *bench, struct engine_options options, struct engine **engine);
-/* So many of 1,024 positions, in a model that may have others; at least 1. */
+/* Converts a number of 1,024 positions to this model's positions; at least 1. */
 int64_t engine_bench_share(const struct engine_bench *bench, int64_t of_1024);
 
 /* Measurements of two sides in turn. */
 struct engine_pairs {
     struct bench_series own, other; /* seconds */
 };
-/* Prints a line. */
+/* Adds a pair of measurements and prints a line. STATUS_MEMORY. */
 int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other);
-/* {"figure", "ratio": the median of pairs, its quartiles, the medians of both sides, and where a measurement is of so
- * many tokens their speed}. `is_speed`: the ratio is of speeds, not of times. Ends the pairs. */
+/* Makes {"figure", "ratio": the median of pairs, its quartiles, the medians of both sides}, and the speed of
+ * measurements of `tokens` tokens. `is_speed`: the ratio is of speeds, not of times. Frees the pairs. */
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed, double tokens);
 
 /* ---- bare steps: engine_group.c ---- */
@@ -63,22 +64,22 @@ struct engine_group {
     struct engine_result *results;
     int32_t token[ENGINE_MOST_TEXTS]; /* drawn last */
 };
-/* Token `index` of a random text that has this number. */
+/* Returns token `index` of the random text with this number. */
 int32_t engine_token(const struct model_config *config, uint64_t text, int64_t index);
-/* Opens `count` texts, at most ENGINE_MOST_TEXTS, text i on slots[i] (NULL: the base), and runs stems and prompts of
- * `in` tokens in steps as long as can be; each has its first token drawn. */
+/* Opens `count` texts, at most ENGINE_MOST_TEXTS, text i on slots[i] (NULL: the base). Runs prefixes and prompts of
+ * `in` tokens in the longest possible steps, and draws the first token of each. */
 int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t count, int64_t in);
-/* The next token of each. */
+/* engine_group_step draws the next token of each. */
 int engine_group_step(struct engine_group *group, double *seconds);
 void engine_group_close(struct engine_group *group);
-/* The seconds of `count` texts on the base, from the opening to the last of `out` tokens. */
+/* Measures `count` texts on the base, from the opening to the last of `out` tokens. */
 int engine_group_run(struct engine *engine, int64_t count, int64_t in, int64_t out, double *seconds);
 
 /* ---- texts of a scheduler: engine_load.c ---- */
 
 enum { LOAD_CLASSES = 2, LOAD_NO_CLASS = -1 };
 
-/* A scheduler and what its texts' gaps between tokens were, in the classes that the caller sets. */
+/* A scheduler, and the gaps between its texts' tokens, in classes that the caller sets. */
 struct engine_load {
     struct engine *engine;
     struct scheduler *scheduler;
@@ -93,6 +94,7 @@ struct engine_load_text {
     int64_t tokens;
     bool has_gaps, is_done;
 };
+/* Makes a scheduler without texts. STATUS_MEMORY. */
 int engine_load_open(struct engine_load *load, struct engine *engine, int depth, double prefill_stretch);
 void engine_load_close(struct engine_load *load);
 struct engine_load_request {
@@ -102,20 +104,22 @@ struct engine_load_request {
     uint64_t salt;
     bool has_gaps; /* its gaps count */
 };
-/* `text` stays in its place until it is done. */
+/* Submits a text, which must not move until it is done; runs a step; runs until a text is done. */
 int engine_load_submit(struct engine_load *load, const struct engine_load_request *request,
                        struct engine_load_text *text);
 int engine_load_step(struct engine_load *load);
 int engine_load_finish(struct engine_load *load, const struct engine_load_text *text);
-/* The seconds of ENGINE_TEXTS texts from the first step to the last token. */
+/* Measures ENGINE_TEXTS texts from the first step to the last token. */
 int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth, double *seconds);
 
 /* ---- adapters: engine_adapters.c ---- */
 
-/* Writes the files of all kinds below bench->directory, in a process of its own: this one has started no threads. */
+/* Writes the files of all kinds below bench->directory, in a process of its own, because this one must not have started
+ * threads. */
 int engine_adapters_write(struct engine_bench *bench);
 void engine_adapters_path(const struct engine_bench *bench, int kind, char path[96]);
 
+/* The figures of adapters: each measures, and makes *figure, which the caller releases. */
 int engine_figure_adapters(struct engine_bench *bench, json_t **figure);
 int engine_figure_bank(struct engine_bench *bench, json_t **figure);
 int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure);
@@ -128,7 +132,7 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure);
 int engine_figure_prefix(struct engine_bench *bench, json_t **figure);
 int engine_figure_prompts(struct engine_bench *bench, json_t **figure);
 int engine_figure_pipeline(struct engine_bench *bench, json_t **figure);
-/* Layers of the first of two stages that have about as many weights: the head counts as so many layers. */
+/* Returns the layers of the first of two stages with about equal weights; the head counts as a number of layers. */
 int64_t engine_first_layers(const struct model_config *c);
 
 /* ---- memory: engine_memory.c ---- */

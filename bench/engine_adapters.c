@@ -1,4 +1,4 @@
-/* What adapters cost: of every kind in one batch, hundreds of them, none beside an open bank, and their replacing. */
+/* The cost of adapters: all kinds in one batch, hundreds of them, none with an open bank, and replacements. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void engine_adapters_path(const struct engine_bench *bench, int kind, char path[
 
 /* ---- their files ---- */
 
-/* `all`: what stands for all projections. */
+/* `all` means all projections. */
 static struct peft_config config_of(const struct engine_bench *bench, int kind, const char **all) {
     struct peft_config config = bench->options->peft;
     config.type = type_of(bench, kind);
@@ -115,7 +115,7 @@ struct bank {
     struct adapters *adapters;
 };
 
-/* More than the images of so many adapters of the kind take. */
+/* Adds more room than the images of `count` adapters of the kind take. */
 static int add_room(const struct engine_bench *bench, int kind, size_t count, size_t *room) {
     struct peft_bytes bytes;
     char path[96];
@@ -135,7 +135,7 @@ static int add(struct bank *bank, const struct engine_bench *bench, const char *
     return status ? status : adapters_load(bank->adapters, name, false);
 }
 
-/* All kinds loaded, with room for a second version of each. */
+/* Loads all kinds, with room for a second version of each. */
 static int open_kinds(struct engine_bench *bench, int64_t sequences, struct bank *bank) {
     struct engine_options options = {.max_sequences = sequences, .has_no_prefix_cache = true};
     int status = STATUS_OK;
@@ -163,7 +163,7 @@ static int take_slot(struct bank *bank, const char *name, int *slot) {
     return adapters_take(bank->adapters, &name, 1, slot, generations);
 }
 
-/* Texts of one kind do not stand side by side. */
+/* Texts of one kind are not adjacent. */
 static int take_kinds(struct bank *bank, int slots[ENGINE_TEXTS]) {
     int status = STATUS_OK;
     for (int k = 0; k < ENGINE_TEXTS && !status; k++) {
@@ -183,7 +183,7 @@ static int give_slots(struct bank *bank, const int slots[ENGINE_TEXTS]) {
 
 /* ---- decode steps beside those of the base ---- */
 
-/* So many steps of each group in turn. */
+/* Takes steps of each group in turn. */
 static int contest(struct engine_bench *bench, struct engine_group *own, struct engine_group *other, int64_t count,
                    struct engine_pairs *pairs) {
     int status = STATUS_OK;
@@ -198,7 +198,7 @@ static int contest(struct engine_bench *bench, struct engine_group *own, struct 
     return status;
 }
 
-/* Steps that texts of so many tokens can take. */
+/* Returns how many steps texts with `in` tokens can take. */
 static int64_t count_steps(const struct engine_bench *bench, int64_t in) {
     int64_t left = bench->config.max_position_embeddings - bench->options->peft.num_virtual_tokens - in,
             steps = PAIRS * bench->options->steps;
@@ -228,7 +228,7 @@ int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
 
 /* ---- many of one kind ---- */
 
-/* One file, and an image of its own for each name. */
+/* Uses one file, and an image for each name. */
 static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES]) {
     struct engine_options options = {.max_sequences = 2 * ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = add_room(bench, ADAPTER_GIVEN, MANY, &options.adapter_memory);
@@ -243,7 +243,7 @@ static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)
     return status;
 }
 
-/* A few steps of texts that have ENGINE_TEXTS of the adapters, one each. */
+/* Takes a few steps of texts with ENGINE_TEXTS of the adapters, one each. */
 static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES],
                            struct engine_pairs *pairs) {
     struct engine_group own = {0}, base = {0};
@@ -312,7 +312,7 @@ struct swaps {
     bool is_under_way;
 };
 
-/* As many windows with replacements as rounds were asked for, where the model has positions for them. */
+/* Plans as many windows with replacements as requested, if the model has positions for them. */
 static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct swaps *swaps) {
     int64_t windows = 2 * bench->options->steps, left = tokens - BEGUN;
     swaps->window = left / windows < WINDOW ? left / windows : WINDOW;
@@ -322,7 +322,7 @@ static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct s
     return swaps->seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* By the files that the name has. */
+/* Uses the present files of the name. */
 static int begin_replacement(struct bank *bank, const char *name) {
     struct adapter_view view;
     struct adapter_files files;
@@ -335,7 +335,7 @@ static int begin_replacement(struct bank *bank, const char *name) {
     return status;
 }
 
-/* Goes on with a replacement, or begins the next one. */
+/* Continues a replacement, or begins the next one. */
 static int go_on(struct bank *bank, const char *name, struct swaps *swaps) {
     bool is_done = false;
     double start = clock_seconds();
@@ -346,7 +346,7 @@ static int go_on(struct bank *bank, const char *name, struct swaps *swaps) {
     return status;
 }
 
-/* Steps: in every second window one replacement after the other is under way. The texts keep the versions that they
+/* Takes steps; in every second window one replacement after the other is in progress. Texts keep the versions that they
  * began with. */
 static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps) {
     char name[NAME_BYTES];

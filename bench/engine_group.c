@@ -1,4 +1,4 @@
-/* Texts in bare steps of the engine: what the scheduler's steps, and steps with adapters, are measured against. */
+/* Texts in bare steps of the engine: the reference for the scheduler's steps and for steps with adapters. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static int run(struct engine_group *group, int64_t rows) {
     return status;
 }
 
-/* Stems and prompts, text after text, in steps of ENGINE_ROWS. */
+/* Runs prefixes and prompts, text after text, in steps of ENGINE_ROWS. */
 static int fill(struct engine_group *group, const int *slots, int64_t in) {
     int64_t rows = 0;
     int status = STATUS_OK;

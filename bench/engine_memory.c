@@ -1,4 +1,4 @@
-/* The most memory that a process of an engine takes, beside what the engine plans. */
+/* The peak memory of a process with an engine, compared with the engine's plan. */
 #include "engine.h"
 
 #include <sys/mman.h>
@@ -6,7 +6,7 @@
 struct trial {
     struct engine_bench *bench;
     bool has_adapter;
-    size_t planned; /* said by the other process */
+    size_t planned; /* reported by the other process */
 };
 
 /* Texts that fill the whole cache. */

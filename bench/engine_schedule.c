@@ -1,5 +1,5 @@
-/* What scheduling costs and saves: beside bare steps, with a shared beginning, with prompts that come in between, and
- * with several steps under way. */
+/* The costs and gains of scheduling: compared with bare steps, with a shared beginning, with prompts that arrive during
+ * decoding, and with several steps in progress. */
 #include "engine.h"
 
 #include "parallel/site.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum { PROMPT = 1000 /* of 1,024 positions */, STAGES = 2 };
-static const double stretch = 2.5; /* of a step, by prompts that come in: what generate --requests does */
+static const double stretch = 2.5; /* of a step, caused by arriving prompts: the setting of generate --requests */
 
 /* ---- the same rows in bare steps ---- */
 
@@ -33,7 +33,8 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
 
 /* ---- a shared beginning ---- */
 
-/* The time to the first token of a text of ENGINE_SHARED tokens that may be cached, and ENGINE_OWN that are not. */
+/* Measures the time to the first token of a text with ENGINE_SHARED tokens that may be cached, and ENGINE_OWN that are
+ * not. */
 static int time_first_token(struct engine_bench *bench, struct engine_load *load, uint64_t salt, uint64_t own,
                             double *seconds) {
     int64_t shared = engine_bench_share(bench, ENGINE_SHARED), in = shared + engine_bench_share(bench, ENGINE_OWN);
@@ -83,7 +84,7 @@ struct incoming {
     struct engine_bench *bench;
     struct engine_load load;
     struct engine_load_text texts[ENGINE_TEXTS - 1];
-    struct engine_pairs first_token; /* of a prompt beside the texts, and of one alone */
+    struct engine_pairs first_token; /* of a prompt during other texts, and of one alone */
     int64_t prompts;
     int32_t *prompt;
 };
@@ -111,7 +112,7 @@ static int run_quiet(struct incoming *in, int gap_class, int64_t steps) {
     return status;
 }
 
-/* A prompt beside the texts, as many steps without one, and a prompt while the texts pause. */
+/* Runs a prompt during other texts, as many steps without one, and a prompt while the texts pause. */
 static int run_round(struct incoming *in) {
     double beside, alone;
     int64_t steps, unused;
@@ -146,7 +147,7 @@ static int begin_texts(struct incoming *in) {
     for (int k = 0; k < ENGINE_TEXTS - 1; k++)
         while (!in->texts[k].tokens && !status)
             status = engine_load_step(&in->load);
-    return status ? status : run_quiet(in, QUIET, 1); /* what a step without prompts lasts */
+    return status ? status : run_quiet(in, QUIET, 1); /* the duration of a step without prompts */
 }
 
 static int finish_prompts(struct incoming *in, json_t **figure) {

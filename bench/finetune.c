@@ -23,7 +23,7 @@ struct measurement {
 
 /* ---- opening ---- */
 
-/* As long as can be, with an end-of-text. */
+/* Writes rows of the greatest length, with an end-of-text. */
 static int write_rows(const struct measurement *m) {
     const struct peft_config *peft = &m->options->peft;
     int64_t length = m->options->seq_length - 1 - peft_config_virtual_tokens(peft) - peft_config_prefix_tokens(peft);
@@ -114,7 +114,7 @@ static int train_a_little(const void *context) {
 
 /* ---- loading ---- */
 
-/* From a closed directory to parameters that can serve. */
+/* Measures from a closed directory to parameters that can serve. */
 static int load_once(struct measurement *m, const char *directory, double *seconds) {
     struct rank *rank = trainer_rank(bench_runner_trainer(m->contest.runner));
     const struct run_config *run = &m->run.config;

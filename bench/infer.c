@@ -11,14 +11,15 @@ static const int64_t decode_contexts[] = {32, 512, 1000};
 enum {
     CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts,
     FILL_ROWS = 64,  /* of a step before */
-    PEER_ROUNDS = 2, /* before and after our steps behind the first context */
+    PEER_ROUNDS = 2, /* before and after our steps with the first context */
 };
 
-/* What decoding took from a context on. */
+/* The measurements of decoding from a context on. */
 struct decoded {
     int64_t steps; /* as far as the model's positions reach */
     double seconds;
-    struct bench_ceiling before, after; /* just around them: memory that others use changes within a run */
+    struct bench_ceiling before,
+        after; /* measured just around them, because other programs' use of memory changes within a run */
 };
 
 struct inference {
@@ -29,7 +30,7 @@ struct inference {
     double *seconds;
     double total;      /* seconds of all measured steps */
     json_t *phases;    /* of what was measured first */
-    int64_t row_count; /* of `rows` */
+    int64_t row_count; /* of the first measurements */
     struct decoded decoded[CONTEXT_COUNT];
     struct bench_transformers peer;
 };
@@ -47,7 +48,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .max_rows = rows,
         .max_logit_rows = sequences,
         .max_sequences = sequences,
-        .has_no_prefix_cache = true, /* what is measured is computed */
+        .has_no_prefix_cache = true, /* everything measured is computed */
     };
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
     if (!status)
@@ -61,7 +62,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
     return status;
 }
 
-/* On prompts of so many tokens; it can measure so often. */
+/* Opens a peer for prompts of `tokens` tokens and `measured` measurements. */
 static int open_peer(struct inference *t, int64_t tokens, int64_t measured) {
     const struct bench_options *o = t->options;
     const struct bench_transformers_task task = {
@@ -100,7 +101,7 @@ static struct engine_row row_of(const struct inference *t, int64_t token, int se
                                .sampling = is_last ? &greedy : NULL};
 }
 
-/* Weights that one token is multiplied with: the position table is not. */
+/* Returns the weights that one token is multiplied by, without the position table. */
 static double weight_count(const struct model_config *config) {
     return model_flops_per_token(config, 0) / 6;
 }
@@ -155,7 +156,8 @@ static int print_step(const struct inference *t, int64_t step) {
     return bench_print(line);
 }
 
-/* Operations of a prefill: every block on every token, causal attention, the head on the last row of each sequence. */
+/* Returns the operations of a prefill: every block on every token, causal attention, and the head on the last row of
+ * each sequence. */
 static double prefill_flops(const struct inference *t) {
     const struct model_config *c = engine_config(t->engine);
     double T = (double)t->options->seq_length, B = (double)t->options->micro_batch_size;
@@ -319,7 +321,7 @@ static int open_decoding(struct inference *t) {
     return open_inference(t, sequences > FILL_ROWS ? sequences : FILL_ROWS, sequences);
 }
 
-/* Decoding behind the first context, in a process of its own. */
+/* Measures decoding after the first context, in a process of its own. */
 static int decode_alone(const void *options) {
     struct inference t = {.options = options};
     int first = 0, status = open_decoding(&t);

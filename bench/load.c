@@ -1,5 +1,5 @@
-/* From a model's files to an engine that can serve, beside reading the bytes of its files into fresh memory: both have
- * them in the page cache. */
+/* From a model's files to an engine that can serve, compared with reading the files into fresh memory. Both find them
+ * in the page cache. */
 #include "bench.h"
 
 #include "infer/infer.h"
@@ -79,7 +79,7 @@ static int read_once(struct device *device, const char *directory, int64_t *byte
     return status;
 }
 
-/* A read, then a loading, a line for both. */
+/* Measures a read, then a load, and prints a line for both. */
 static int take_turns(const struct bench_options *o, struct device *device, int64_t step, int64_t *bytes, double *read,
                       double *load) {
     int status = read_once(device, o->model, bytes, read);

@@ -1,4 +1,4 @@
-/* Single operations: the benchmark side of the op cases, each beside the ceiling that bounds it. */
+/* Single operations: the benchmark side of the op cases, each compared with the ceiling that bounds it. */
 #include "bench.h"
 
 #include "op_cases.h"
@@ -6,13 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Of all operations together: what was done, in which time, and how long it would take at the ceilings. */
+/* Totals of all operations: the work, its time, and its time at the ceilings. */
 struct totals {
     int operations;
     double flops, bytes, seconds, floor_seconds, gemm_seconds; /* gemm_seconds: of the flops at their ceilings */
 };
 
-/* Where nothing is computed, only moved, the unit is bytes. */
+/* When nothing is computed, only moved, the unit is bytes. */
 static void add_speed(json_t *object, const struct totals *totals, double read_ceiling) {
     bool is_moved = totals->flops == 0;
     json_object_set_new(object, is_moved ? "bytes_per_s" : "model_tflops",
@@ -54,7 +54,7 @@ static int measure_case(struct device *device, const struct op_case *op_case, st
                                  "ratio", floor / timing.seconds));
 }
 
-/* The cases to measure, in order: what the filter finds in the line that names a case. */
+/* True for the cases to measure: the filter occurs in the line that names the case. */
 static bool is_chosen(const struct bench_options *options, const struct op_family *family,
                       const struct op_case *op_case, bool only_gemm) {
     char text[256];

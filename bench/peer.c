@@ -102,7 +102,7 @@ int bench_peer_number(struct bench_peer *peer, const char *word, const char *key
 void bench_peer_close(struct bench_peer *peer) {
     if (!peer)
         return;
-    if (peer->pid > 0) { /* first: a peer whose socket is closed under an answer ends with a traceback */
+    if (peer->pid > 0) { /* done first: a peer whose socket closes during an answer ends with a traceback */
         kill(peer->pid, SIGTERM);
         waitpid(peer->pid, NULL, 0);
     }

@@ -1,4 +1,4 @@
-/* What the benchmarks share: ceilings, medians, JSON lines, peak memory. */
+/* The common part of the benchmarks: ceilings, medians, JSON lines, peak memory. */
 #include "bench.h"
 
 #include "base/base.h"

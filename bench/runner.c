@@ -1,5 +1,5 @@
-/* Who takes training steps for a measurement: this thread as a rank (alone, or of a launch of processes), or ranks that
- * are threads and do as they are told. */
+/* Takes training steps for a measurement. This thread is a rank (alone, or in a launch of processes), or ranks are
+ * threads that follow orders. */
 #include "training.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ static int meet(const struct side *side) {
     return side->world ? comm_barrier(side->world) : STATUS_OK;
 }
 
-/* What all ranks reach at the same time. */
+/* Measured by all ranks at the same time. */
 static int measure_ceiling(struct side *side, bool is_before) {
     struct bench_ceiling own = {0};
     int status = meet(side);
@@ -41,7 +41,7 @@ static int measure_ceiling(struct side *side, bool is_before) {
     return status;
 }
 
-/* Steps in a row. A rank that does something else behind them has their weights before. */
+/* Takes steps in a row. A rank that does other work afterwards waits for their weights first. */
 static int take_block(struct side *side, int count, struct train_record *record) {
     int status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
@@ -49,7 +49,7 @@ static int take_block(struct side *side, int count, struct train_record *record)
     return !status && side->block > 1 ? trainer_await_weights(side->trainer) : status;
 }
 
-/* A step or a block of them, from when all ranks are ready to when all are done. */
+/* Measures a step or a block, from when all ranks are ready to when all are done. */
 static int take_step(struct side *side, bool is_measured) {
     struct bench_findings *f = side->findings;
     struct train_record record;
@@ -147,7 +147,7 @@ struct bench_runner {
     const struct train_run *run;
     int ranks, block;
     struct bench_findings findings;
-    struct side own; /* where this thread is the rank; else without a trainer */
+    struct side own; /* when this thread is the rank; else without a trainer */
 
     pthread_t thread; /* starts the other ranks and joins them */
     bool has_thread;
@@ -155,7 +155,7 @@ struct bench_runner {
     pthread_cond_t change;
     enum bench_order order;
     int64_t given, done; /* orders; the opening is number 0 */
-    bool has_ended;      /* with the status and text of the failure, if any */
+    bool has_ended;      /* with the status and text of a failure */
     int status;
     char text[1024];
 };

@@ -1,5 +1,5 @@
-/* cambium bench serve: scenarios, what they take where nothing is said, and the summary, whose keys are those of vLLM's
- * benchmark of servers. */
+/* cambium bench serve: scenarios, their defaults, and the summary, whose keys are those of vLLM's benchmark of
+ * servers. */
 #include "serve.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@ const char *const bench_scenarios[] = {"streams",  "prefix", "long-prompt", "swa
 
 static const struct scenario {
     int (*run)(struct serve_bench *bench);
-    int64_t requests; /* where nothing is said; 0: ROUNDS of each stream */
+    int64_t requests; /* the default; 0: ROUNDS of each stream */
     int64_t in;       /* of 1,024 positions */
-    bool wants_own;   /* server, which is not at a URL */
-    bool starts;      /* servers itself */
+    bool wants_own;   /* needs its own server, not one at a URL */
+    bool starts;      /* starts servers itself */
 } scenarios[] = {
     {serve_scenario_streams, 0, ENGINE_IN, false, false},    {serve_scenario_prefix, 32, ENGINE_OWN, false, false},
     {serve_scenario_long_prompt, 16, 1000, false, false},    {serve_scenario_swap, 32, ENGINE_IN, true, false},
@@ -32,7 +32,7 @@ static const struct scenario *scenario_of(const struct serve_bench *bench) {
 
 /* ---- opening ---- */
 
-/* How many, how long. */
+/* Sets numbers and lengths. */
 static int choose(struct serve_bench *bench) {
     const struct bench_serve_options *o = bench->options;
     const struct scenario *scenario = scenario_of(bench);
@@ -150,7 +150,7 @@ static void add_series(json_t *summary, const char *name, struct bench_series *s
     }
 }
 
-/* The plan that the server printed: the sum of its parts, on all ranks. Nothing where it printed none. */
+/* Adds the plan that the server printed: the sum of its parts over all ranks. Adds nothing when it printed none. */
 static void add_plan(const struct serve_bench *bench, json_t *summary) {
     struct strbuf text = STRBUF_INIT;
     double weights, cache, adapters, workspace, server;
@@ -222,7 +222,7 @@ int bench_serve(const struct bench_serve_options *options) {
         status = status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
         status = print_summary(&bench);
-    close_clients(&bench); /* a server that ends waits for them */
+    close_clients(&bench); /* a server that ends waits for its clients */
     for (int i = 0; i < SERVE_SERVERS && !status; i++) {
         int ending = bench.program[i] ? program_end(bench.program[i], true) : 0;
         if (ending)

@@ -1,8 +1,8 @@
-/* Measuring a server with clients of its own kind: another process, asked over sockets as by anybody.
+/* Measuring a server with clients like real ones: another process, asked over sockets.
  *
- * serve.c has the scenarios' table and the summary, serve_load.c rounds of texts, serve_gaps.c gaps between tokens
- * while other things happen, serve_quiet.c what costs no steps, serve_files.c models and adapters as files, process.c
- * the programs that are started, client.h who asks. */
+ * The file serve.c has the table of scenarios and the summary, serve_load.c rounds of texts, and serve_gaps.c gaps
+ * between tokens during other work. The file serve_quiet.c measures what takes no steps, serve_files.c handles models
+ * and adapters as files, process.c starts programs, and client.h is the client. */
 #ifndef CAMBIUM_BENCH_SERVE_H
 #define CAMBIUM_BENCH_SERVE_H
 
@@ -14,28 +14,29 @@
 
 struct bench_serve_options {
     struct bench_options engine; /* model (NULL: not given), device, threads, precision (-1: the files'), peft */
-    const char *url;             /* a server that runs; NULL: one is started */
-    const char *const *words;    /* options of `cambium serve` that are passed on, [word_count] */
+    const char *url;             /* a running server; NULL: start one */
+    const char *const *words;    /* further options of `cambium serve`, [word_count] */
     int word_count, ranks;
     int protocol;                                                    /* enum client_protocol */
     int scenario;                                                    /* of bench_scenarios */
-    int64_t streams, requests, input_len, output_len, shared_prefix; /* 0: what the scenario takes */
-    struct config_list adapters;                                     /* a number, directories, or at a URL names */
-    bool is_mixed;  /* adapters of all kinds in turn, not of the method alone */
-    double seconds; /* of bench_idle */
+    int64_t streams, requests, input_len, output_len, shared_prefix; /* 0: the scenario's default */
+    struct config_list adapters; /* a number, directories, or names for a server at a URL */
+    bool is_mixed;               /* adapters of all kinds in turn, not only of the method */
+    double seconds;              /* of bench_idle */
 };
 
 extern const char *const bench_scenarios[], *const bench_protocols[];
 
+/* Runs the scenario of the options. */
 int bench_serve(const struct bench_serve_options *options);
 
 /* ---- for scenarios ---- */
 
-/* What the measured texts were. */
+/* The results of the measured texts. */
 struct serve_tally {
     struct bench_series ttft, tpot, itl, e2el; /* seconds */
     int64_t completed, in, out;
-    double duration; /* seconds in which they were asked */
+    double duration; /* seconds of the measurement */
     bool has_failed; /* no memory for a number */
 };
 
@@ -45,21 +46,21 @@ struct serve_bench {
     const struct bench_serve_options *options;
     struct engine_bench engine; /* config, directory of files, figures */
     struct bench_options engine_options;
-    char model[PATH_MAX]; /* that is served */
+    char model[PATH_MAX]; /* of the server */
     struct event_base *base;
-    struct program *program[SERVE_SERVERS]; /* none at a URL */
+    struct program *program[SERVE_SERVERS]; /* none for a server at a URL */
     int ranks;                              /* of the first */
     struct client *client[SERVE_SERVERS], *control;
     int64_t streams, requests, in, out;
     int64_t adapter_count;
     const char **adapters; /* [adapter_count] names */
-    char *names;           /* that are ours */
-    uint64_t texts;        /* so far: each has its own number, and so its own tokens */
-    bool is_measured;      /* what comes now goes into the tally */
+    char *names;           /* our own names */
+    uint64_t texts;        /* so far; the number of a text determines its tokens */
+    bool is_measured;      /* texts count in the tally from now on */
     int gap_class;
     struct bench_series gaps[SERVE_TEXT_CLASSES];
     struct serve_tally tally;
-    json_t *found; /* keys of the scenario */
+    json_t *found; /* the scenario's keys */
 };
 
 /* A text and its prompt. */
@@ -72,7 +73,7 @@ struct serve_text {
 
 /* ---- rounds: serve_load.c ---- */
 
-/* Asks for a text whose prompt has random tokens: `shared` of them those of text number `beginning`, the rest fresh. */
+/* Sends a text whose prompt has random tokens, of which `shared` are those of text number `beginning`. */
 struct serve_ask {
     struct client *client;
     const char *adapter; /* NULL: the base */
@@ -80,20 +81,23 @@ struct serve_ask {
     uint64_t beginning;
     bool has_gaps;
 };
+/* STATUS_MEMORY, and the errors of client_ask. */
 int serve_text_ask(struct serve_bench *bench, const struct serve_ask *ask, struct serve_text *text);
-/* Ends with it, whether it is done or not; a measured one that is goes into the tally. */
+/* Frees a text, done or not; a measured one that is done counts in the tally. */
 void serve_text_free(struct serve_text *text);
-/* `count` texts at once: the seconds from the first request to the last token. Text i is on adapters[i], or the base.
- */
+/* Measures `count` texts at once: the seconds from the first request to the last token. Text i is on adapters[i], or on
+ * the base. */
 struct serve_round {
     struct client *client;
     int64_t count, in, out;
     const char *const *adapters; /* NULL: the base */
 };
+/* STATUS_IO, STATUS_MEMORY. */
 int serve_round(struct serve_bench *bench, const struct serve_round *round, double *seconds);
-/* The time to the first token of one text alone. */
+/* Measures the time to the first token of a single text. */
 int serve_first_token(struct serve_bench *bench, const struct serve_ask *ask, double *seconds);
 
+/* The scenarios: each measures one. */
 int serve_scenario_streams(struct serve_bench *bench);
 int serve_scenario_prefix(struct serve_bench *bench);
 int serve_scenario_bank(struct serve_bench *bench);
@@ -111,9 +115,9 @@ int serve_scenario_idle(struct serve_bench *bench);
 
 /* ---- files and programs: serve_files.c ---- */
 
-/* A model of random weights where none is given, adapters where the scenario takes some, and their names. */
+/* Writes a model of random weights when none is given, and adapters when the scenario needs some, with their names. */
 int serve_files_write(struct serve_bench *bench);
-/* Starts server `number` with the options, these words behind them, and all adapters, and opens its client. */
+/* Starts server `number` with the options, then `more` words, and all adapters, and opens its client. */
 int serve_start(struct serve_bench *bench, int number, const char *const *more);
 
 #endif

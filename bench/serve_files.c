@@ -1,4 +1,4 @@
-/* What a measured server is started with: a model, adapters as files, and the program itself. */
+/* The files of a measured server: a model, adapters, and the program itself. */
 #include "serve.h"
 
 #include "base/json.h"
@@ -56,7 +56,7 @@ static bool takes_adapters(const struct serve_bench *bench) {
     return !strcmp(name, "bank") || !strcmp(name, "swap");
 }
 
-/* Of --adapters: a number of ours, or how many words. */
+/* Counts --adapters: a number of ours, or words. */
 static int count_adapters(struct serve_bench *bench, bool *are_ours) {
     const struct config_list *list = &bench->options->adapters;
     char *end = NULL;
@@ -126,7 +126,7 @@ static int list_adapters(const struct serve_bench *bench, char ***out) {
     return words ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* What the server said before it ended, for who reads ours. */
+/* Reports the server's messages before it ended. */
 static int tell_end(struct program *program) {
     struct strbuf text = STRBUF_INIT;
     int ending = program_end(program, false);

@@ -1,4 +1,4 @@
-/* Gaps between the tokens of texts, while prompts come in or adapters are replaced beside them, and while not. */
+/* Gaps between the tokens of texts, with and without arriving prompts or replaced adapters. */
 #include "serve.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 enum { QUIET, BUSY };
 enum { PROMPT = 1000 /* of 1,024 positions */, WINDOW = 32 /* gaps of each text */ };
 
-/* Texts that are written all the time: where one ends, the next one begins. */
+/* Texts without pause: when one ends, the next one begins. */
 struct writers {
     struct serve_bench *bench;
     int64_t count;
@@ -48,7 +48,7 @@ static int turn(struct writers *writers) {
     return status;
 }
 
-/* Until each text has a token, and a step has run without a prompt. */
+/* Waits until each text has a token, and a step has run without a prompt. */
 static int open_writers(struct writers *writers) {
     int status = STATUS_OK;
     writers->texts = calloc((size_t)writers->count + 1, sizeof *writers->texts);
@@ -64,7 +64,7 @@ static int open_writers(struct writers *writers) {
     return status;
 }
 
-/* Texts that are left do not count. */
+/* Dropped texts do not count. */
 static void close_writers(struct writers *writers) {
     struct serve_bench *bench = writers->bench;
     for (int64_t i = 0; writers->texts && i < writers->count; i++) {
@@ -77,7 +77,7 @@ static void close_writers(struct writers *writers) {
     bench->tally.duration += clock_seconds() - writers->began;
 }
 
-/* Until so many more gaps of a class have come. */
+/* Waits until `count` more gaps of a class have come. */
 static int wait_gaps(struct writers *writers, int gap_class, int64_t count) {
     struct serve_bench *bench = writers->bench;
     int64_t end = bench->gaps[gap_class].count + count;
@@ -111,7 +111,8 @@ static double p99(struct serve_bench *bench, int gap_class) {
 struct prompts {
     int64_t length;
     struct bench_series beside, alone; /* seconds to the first token */
-    struct bench_series stretches;     /* gaps beside a prompt, over the median of those behind it: texts get longer */
+    struct bench_series
+        stretches; /* gaps during a prompt, over the median of those after it, because texts get longer */
 };
 
 static int run_alone(struct serve_bench *bench, struct prompts *prompts, int64_t count) {
@@ -130,14 +131,14 @@ static int add_stretches(struct serve_bench *bench, struct prompts *prompts, int
     const struct bench_series *busy = &bench->gaps[BUSY], *quiet = &bench->gaps[QUIET];
     int status = STATUS_OK;
     if (quiet->count == first_quiet)
-        return STATUS_OK; /* no memory for more of them, which is told at the end */
+        return STATUS_OK; /* no memory for more, which is reported at the end */
     double median = bench_median(quiet->values + first_quiet, quiet->count - first_quiet);
     for (int64_t i = first_busy; i < busy->count && !status; i++)
         status = bench_series_add(&prompts->stretches, busy->values[i] / median);
     return status;
 }
 
-/* A prompt beside the texts, and behind it as many gaps without one. */
+/* Runs a prompt during the texts, and afterwards as many gaps without one. */
 static int run_beside(struct writers *writers, struct prompts *prompts) {
     struct serve_bench *bench = writers->bench;
     struct serve_text prompt;
@@ -174,7 +175,7 @@ static int run_prompts(struct serve_bench *bench, struct prompts *prompts) {
 int serve_scenario_long_prompt(struct serve_bench *bench) {
     struct prompts prompts = {.length = bench->in};
     double unused;
-    bench->out = bench->options->output_len; /* of the texts: as much as goes where nothing is said */
+    bench->out = bench->options->output_len; /* of the texts: by default as many as possible */
     int status = serve_first_token(
         bench, &(struct serve_ask){.client = bench->client[0], .in = prompts.length, .out = 1}, &unused);
     if (!status)
@@ -182,7 +183,7 @@ int serve_scenario_long_prompt(struct serve_bench *bench) {
     if (!status)
         status = run_prompts(bench, &prompts);
     bench->is_measured = false;
-    if (!status) /* behind the step in which the server saw that the texts were left */
+    if (!status) /* after the step in which the server noticed the dropped texts */
         status = serve_first_token(bench, &(struct serve_ask){.client = bench->client[0], .in = 1, .out = 1}, &unused);
     if (!status)
         status = run_alone(bench, &prompts, (bench->requests + 1) / 2);
@@ -203,7 +204,7 @@ int serve_scenario_long_prompt(struct serve_bench *bench) {
 
 /* ---- adapters that are replaced ---- */
 
-/* One replacement after the other, until there were enough gaps; what is under way then ends outside of the window. */
+/* Makes one replacement after the other until there are enough gaps; the last one ends outside of the window. */
 static int swap(struct writers *writers, struct bench_series *seconds) {
     struct serve_bench *bench = writers->bench;
     int64_t end = bench->gaps[BUSY].count + WINDOW * writers->count;

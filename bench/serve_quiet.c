@@ -1,4 +1,5 @@
-/* What costs no steps of the engine: health over gRPC beside another server's plain answers, and doing nothing. */
+/* Requests that take no steps of the engine: health over gRPC, compared with another server's plain answers, and
+ * idling. */
 #include "serve.h"
 
 #include <arpa/inet.h>
@@ -35,13 +36,13 @@ static bool is_there(int port) {
     return is_open;
 }
 
-/* It does not say when it listens. */
+/* It does not report when it listens. */
 static void await_port(int port) {
     for (int i = 0; i < TRIES && !is_there(port); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
 }
 
-/* Answers a second, by h2load; *is_absent: there is none. All answers must be good ones. */
+/* Measures answers per second with h2load; *is_absent: it is not installed. All answers must be correct. */
 static int load(const struct serve_bench *bench, const char *url, const char *message, double *rate, bool *is_absent) {
     char count[32], data[PATH_MAX + 8];
     snprintf(count, sizeof count, "-n%lld", (long long)bench->requests);

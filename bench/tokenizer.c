@@ -1,5 +1,5 @@
-/* Encoding a text on one thread, and learning a vocabulary from it; in turn with each, tiktoken and tokenizers where
- * the Python has them. The ceiling is that thread's streaming read, which no tokenizer comes near. */
+/* Encoding a text on one thread, and learning a vocabulary from it, in turn with tiktoken and tokenizers if the Python
+ * has them. The ceiling is that thread's streaming read, which no tokenizer approaches. */
 #include "bench.h"
 #include "peer.h"
 
@@ -69,7 +69,7 @@ static int open_peers(struct measurement *m) {
         log_info("no peers: %s", status_text());
         status = STATUS_OK;
     }
-    for (int i = 0; i < PEERS && !status; i++) { /* their word caches are filled once, as ours is not */
+    for (int i = 0; i < PEERS && !status; i++) { /* their word caches are already filled, unlike ours */
         json_t *answer = NULL;
         if (!has_peer(m, i))
             continue;

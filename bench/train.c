@@ -1,15 +1,15 @@
-/* Training steps on any layout, and in turn with them steps of a baseline, so that what the machine does to one it does
- * to the other. For ranks of this process that is one rank with as many threads: the ratio of their medians says what
- * the layout costs. For a launch of processes with several data ranks it is the same layout without the overlap of
- * communication and computation: the difference says what the overlap saves. */
+/* Training steps on any layout, in turn with steps of a baseline, so that other programs affect both alike. For ranks
+ * of this process the baseline is one rank with as many threads: the ratio of the medians is the cost of the layout.
+ * For a launch of processes with several data ranks the baseline is the same layout without the overlap of
+ * communication and computation: the difference is the gain from overlap. */
 #include "training.h"
 
 #include "model/model.h"
 
 enum {
     DATASET_SAMPLES = 8,
-    /* Steps in a row where the overlap is measured: the weights of a step travel during the next. Those of the last one
-     * are waited for, so that an eighth of what their overlap saves is left out. */
+    /* Steps in a row when the overlap is measured: the weights of a step travel during the next. The last ones are
+     * waited for, so an eighth of the gain is missing. */
     OVERLAP_BLOCK = 8,
 };
 
@@ -23,12 +23,12 @@ struct measurement {
 
 /* ---- opening ---- */
 
-/* Whether one rank that keeps everything would be something else. */
+/* True when one rank that keeps everything would be something else. */
 static bool is_layout(const struct bench_options *options) {
     return options->ranks > 1 || options->run.parallel.recompute_granularity != GRANULARITY_NONE;
 }
 
-/* Whether data ranks in several processes overlap anything. */
+/* True when data ranks in several processes overlap anything. */
 static bool overlaps(const struct measurement *m) {
     const struct run_config *run = &m->run.config;
     return m->options->world && m->options->has_baseline && bench_data_ranks(run, m->options->world->size) > 1 &&
@@ -39,7 +39,7 @@ static int block_of(const struct measurement *m) {
     return m->measures_overlap ? OVERLAP_BLOCK : 1;
 }
 
-/* The same ranks, which do one thing after the other. */
+/* Opens the same ranks without overlap. */
 static int open_without_overlap(struct measurement *m) {
     m->plain = m->run;
     m->plain.config.parallel.overlap_grad_reduce = m->plain.config.parallel.overlap_param_gather = false;
@@ -47,7 +47,7 @@ static int open_without_overlap(struct measurement *m) {
                              &m->contest.baseline);
 }
 
-/* The same iterations on one rank, with all threads that the ranks have. */
+/* Opens the same iterations on one rank, with all of the ranks' threads. */
 static int open_baseline(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_options plain = *o;
@@ -57,7 +57,7 @@ static int open_baseline(struct measurement *m) {
     return status ? status : bench_runner_open(&m->plain, 1, NULL, o->steps, 1, &m->contest.baseline);
 }
 
-/* PyTorch on as many threads; one process has it all. */
+/* Opens PyTorch with as many threads in a single process. */
 static int open_peer(struct measurement *m) {
     const struct bench_options *o = m->options;
     const struct run_config *run = &m->run.config;
@@ -91,13 +91,13 @@ static int open_contest(struct measurement *m) {
         status = open_without_overlap(m);
     if (!status && o->has_peer)
         status = open_peer(m);
-    bench_dataset_close(&m->dataset); /* who has it open keeps it */
+    bench_dataset_close(&m->dataset); /* whoever has it open keeps it */
     return status;
 }
 
 /* ---- the summary ---- */
 
-/* The share of the time in which the stages of a pipeline work, when all chunks are equally fast. */
+/* Returns the share of the time in which the stages of a pipeline work, if all chunks are equally fast. */
 static double pipeline_share(const struct measurement *m, const struct rank_grid *grid) {
     const struct run_config *run = &m->run.config;
     double micros = (double)(run->train.global_batch_size / run->train.micro_batch_size / grid->data);
@@ -140,8 +140,8 @@ static void add_baseline(json_t *object, const struct measurement *m, double sec
     }
 }
 
-/* What was saved of the seconds that could be: those in which a rank waits for what travels when nothing else is done,
- * or those of the last backward, whichever is less. */
+/* Adds the gain as a share of the possible gain in seconds. That is the time in which a rank waits for communication
+ * when nothing else is done, or the time of the last backward, whichever is less. */
 static void add_overlap(json_t *object, const struct measurement *m, double seconds) {
     struct bench_findings *f = bench_runner_findings(m->contest.runner);
     struct bench_findings *b = bench_runner_findings(m->contest.baseline);

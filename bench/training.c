@@ -58,7 +58,7 @@ void bench_dataset_close(struct bench_dataset *dataset) {
 
 /* ---- run ---- */
 
-/* What pretrain takes where nothing is said. */
+/* Sets pretrain's defaults. */
 static int take_defaults(struct run_config *run) {
     const struct config_command command = {
         .name = "bench", .section_rows = run_rows, .section_row_count = run_row_count, .positional_offset = SIZE_MAX};
@@ -77,7 +77,7 @@ int64_t bench_data_ranks(const struct run_config *run, int ranks) {
                              .expert = (int)run->parallel.expert_model_parallel_size,
                              .data = 1,
                              .pipeline = (int)run->parallel.pipeline_model_parallel_size};
-    return rank_grid_fill(&grid, ranks) ? 1 : grid.data; /* what cannot be, the trainer refuses */
+    return rank_grid_fill(&grid, ranks) ? 1 : grid.data; /* the trainer refuses what is not possible */
 }
 
 int bench_training_run(const struct bench_options *options, bool is_one_rank, int64_t iterations,

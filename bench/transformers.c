@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An encoder of the adapter is not in its files, so that what it is comes beside them. */
+/* An adapter's files do not describe its encoder, so this does. */
 static json_t *encoder_of(const struct peft_config *config) {
     json_t *keys = json_object();
     if (config && peft_config_prefix_tokens(config) && config->prefix_projection)

@@ -1,5 +1,5 @@
-/* Hugging Face's transformers, and PEFT, on the shape that we measure: each of our steps has one of theirs beside it,
- * so that what the machine does to one it does to the other. */
+/* Hugging Face's transformers, and PEFT, on the shape that we measure. Each of our steps is followed by one of theirs,
+ * so that other programs affect both alike. */
 #ifndef CAMBIUM_BENCH_TRANSFORMERS_H
 #define CAMBIUM_BENCH_TRANSFORMERS_H
 
@@ -8,9 +8,9 @@
 
 struct bench_transformers_task {
     const struct model_config *model;
-    const struct peft_config *adapter;       /* that is trained on a frozen base; NULL: the whole model is */
+    const struct peft_config *adapter;       /* trained on a frozen base; NULL: the whole model is trained */
     int64_t micro_batch_size, micro_batches; /* of a step */
-    int64_t tokens;                          /* of a sample or a prompt, without virtual ones */
+    int64_t tokens;                          /* of a sample or a prompt, without virtual tokens */
     int64_t threads;                         /* 0: all cores */
     int precision;                           /* enum precision */
     bool is_inference, has_dropout;
@@ -20,16 +20,17 @@ struct bench_transformers {
     struct bench_peer *peer; /* NULL: nothing is measured */
     double *seconds;         /* [measured] */
     int64_t measured;
-    json_t *versions; /* what it said of itself */
+    json_t *versions; /* as the peer reports them */
 };
 
-/* Its process on a model of random weights, in the Python `python`; it can measure so often. */
+/* Starts its process with a model of random weights, in the Python `python`. It can make `measured` measurements. The
+ * errors of bench_peer_open. */
 int bench_transformers_open(const struct bench_transformers_task *task, const char *python, int64_t measured,
                             struct bench_transformers *peer);
-/* "step", "prefill" or "decode N"; both do nothing where nothing is open. */
+/* Sends "step", "prefill" or "decode N". Both do nothing when no peer is open. */
 int bench_transformers_warm_up(struct bench_transformers *peer, const char *word);
 int bench_transformers_measure(struct bench_transformers *peer, const char *word);
-/* Prints a summary (and frees it), with "peer" and with "our_speed_over_peer" by our `ours` seconds. */
+/* Prints a summary, and frees it, with "peer" and with "our_speed_over_peer" for our `ours` seconds. */
 int bench_transformers_print(struct bench_transformers *peer, double ours, json_t *summary);
 void bench_transformers_close(struct bench_transformers *peer);
 
