@@ -1,8 +1,9 @@
-/* The calls: each is checked here, runs at once where the group is one rank, and else goes to the backend. */
+/* The calls: each is checked here. One with a stream goes to the group's device channel, every other to its host
+ * channel.
+ */
 #include "comm-internal.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* ---- words ---- */
 
@@ -41,13 +42,9 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-static bool reads(const struct comm *comm, const struct comm_call *call) {
-    return call->kind == COMM_BROADCAST ? call->peer == comm->rank : call->kind != COMM_RECEIVE;
-}
-
 /* Whether the buffers are apart, or in place as the call allows. */
 static bool buffers_are_apart(const struct comm *comm, const struct comm_call *call) {
-    if (!reads(comm, call) || call->kind == COMM_SEND)
+    if (!comm_reads(comm, call) || call->kind == COMM_SEND)
         return true;
     const char *send = call->data.send, *receive = call->data.receive;
     size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size, mine = bytes * (size_t)comm->rank;
@@ -78,102 +75,11 @@ static int check(const struct comm *comm, const struct comm_call *call) {
         return status_fail(STATUS_INVALID, "%s: the group has ranks 0 to %d", text, comm->size - 1);
     if (data->count == 0)
         return STATUS_OK;
-    if ((reads(comm, call) && !data->send) || (call->kind != COMM_SEND && !data->receive))
+    if ((comm_reads(comm, call) && !data->send) || (call->kind != COMM_SEND && !data->receive))
         return status_fail(STATUS_INVALID, "%s: a buffer is missing", text);
     if (!buffers_are_apart(comm, call))
         return status_fail(STATUS_INVALID, "%s: the buffers overlap", text);
     return STATUS_OK;
-}
-
-/* ---- a rank alone ---- */
-
-static int copy(struct stream *stream, void *to, const void *from, size_t bytes) {
-    if (to == from || bytes == 0)
-        return STATUS_OK;
-    if (stream)
-        return stream_copy(stream, to, from, bytes);
-    memcpy(to, from, bytes);
-    return STATUS_OK;
-}
-
-static int single_start(struct comm *comm, struct comm_request *request) {
-    const struct comm_call *call = &request->call;
-    (void)comm;
-    if (call->kind == COMM_BARRIER)
-        return STATUS_OK;
-    return copy(call->data.stream, call->data.receive, call->data.send, comm_call_bytes(call));
-}
-
-static int single_finish(struct comm *comm, struct comm_request *request) {
-    (void)comm;
-    (void)request;
-    return STATUS_OK;
-}
-
-static void single_abort(struct comm *comm, const char *reason) {
-    (void)comm;
-    (void)reason;
-}
-
-static void single_close(struct comm *comm) {
-    free(comm);
-}
-
-/* A group of one has no subgroup of two: comm_subgroup answers for it. */
-const struct comm_backend comm_backend_single = {
-    .name = "single", .start = single_start, .finish = single_finish, .abort = single_abort, .close = single_close};
-
-int comm_single_open(struct comm **out) {
-    *out = malloc(sizeof **out);
-    if (!*out)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    **out = (struct comm){.backend = &comm_backend_single, .rank = 0, .size = 1, .world_rank = 0};
-    return STATUS_OK;
-}
-
-/* ---- device memory that the host cannot read ---- */
-
-/* The bytes that the call reads and writes at this rank. */
-static void measure(const struct comm *comm, struct comm_request *request) {
-    const struct comm_call *call = &request->call;
-    size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size;
-    request->send_bytes = !reads(comm, call) ? 0 : call->kind == COMM_REDUCE_SCATTER ? whole : bytes;
-    request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
-}
-
-/* Puts memory of the host in the place of the buffers. */
-static int stage(const struct comm *comm, struct comm_request *request) {
-    struct comm_call *call = &request->call;
-    if (call->kind == COMM_BARRIER || !call->data.stream || device_host_reads(stream_device(call->data.stream)))
-        return STATUS_OK;
-    measure(comm, request);
-    int status = device_host_alloc(stream_device(call->data.stream), request->send_bytes + request->receive_bytes + 1,
-                                   &request->staged);
-    if (!status)
-        status = stream_copy_to_host(call->data.stream, request->staged, call->data.send, request->send_bytes);
-    int waited = stream_wait(call->data.stream);
-    request->receive = call->data.receive;
-    call->data.send = request->staged;
-    call->data.receive = (char *)request->staged + request->send_bytes;
-    return status ? status : waited;
-}
-
-/* After it: the result goes to the device. */
-static int unstage(struct comm_request *request, int status) {
-    if (!request->staged)
-        return status;
-    struct stream *stream = request->call.data.stream;
-    if (!status)
-        status = stream_copy_to_device(stream, request->receive, request->call.data.receive, request->receive_bytes);
-    int waited = stream_wait(stream);
-    comm_forget(request);
-    return status ? status : waited;
-}
-
-void comm_forget(struct comm_request *request) {
-    if (request->staged)
-        device_host_free(stream_device(request->call.data.stream), request->staged);
-    request->staged = NULL;
 }
 
 /* ---- calls ---- */
@@ -185,20 +91,13 @@ static int start_call(struct comm *comm, const struct comm_call *call, bool is_w
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (!status && is_message && call->peer == comm->rank)
         status = status_fail(STATUS_INVALID, "a message of rank %d to itself", comm->rank);
-    bool is_on_host = comm->backend->meets_on_host;
-    if (!status && call->data.stream && is_on_host) /* what the ranks share must be there */
-        status = stream_wait(call->data.stream);
     if (status)
         return status;
     request->comm = comm;
     request->call = *call;
-    status = is_on_host ? stage(comm, request) : STATUS_OK;
-    if (!status)
-        status = comm->backend->start(comm, request);
-    if (status) {
-        unstage(request, status);
+    status = call->data.stream ? comm->device->start(comm, request) : comm->host->start(comm, request);
+    if (status)
         request->comm = NULL;
-    }
     return status;
 }
 
@@ -206,13 +105,23 @@ static int start(struct comm *comm, const struct comm_call *call, struct comm_re
     return start_call(comm, call, false, request);
 }
 
-int comm_wait(struct comm_request *request) {
+int comm_wait_on(struct comm_request *request, struct stream *stream) {
     struct comm *comm = request->comm;
     if (!comm)
         return STATUS_OK;
-    int status = unstage(request, comm->backend->finish(comm, request));
+    bool is_on_device = request->call.data.stream;
+    int status = is_on_device ? comm->device->wait(comm, request, stream) : comm->host->finish(comm, request);
     request->comm = NULL;
     return status;
+}
+
+int comm_wait(struct comm_request *request) {
+    return comm_wait_on(request, request->call.data.stream);
+}
+
+void comm_forget(struct comm_request *request) {
+    if (request->kept)
+        request->comm->device->forget(request);
 }
 
 static int run(struct comm *comm, const struct comm_call *call) {
@@ -248,8 +157,10 @@ int comm_receive(struct comm *comm, const struct comm_data *data, int from) {
 int comm_receive_patient(struct comm *comm, const struct comm_data *data, int from) {
     struct comm_call call = {.kind = COMM_RECEIVE, .peer = from, .data = *data};
     int status = check(comm, &call);
-    if (!status && from != comm->rank && comm->backend->await)
-        status = comm->backend->await(comm, from);
+    if (!status && data->stream)
+        status = status_fail(STATUS_INVALID, "a patient receive of device memory");
+    if (!status && from != comm->rank && comm->host->await)
+        status = comm->host->await(comm, from);
     return status ? status : run(comm, &call);
 }
 
@@ -278,6 +189,19 @@ int comm_receive_start(struct comm *comm, const struct comm_data *data, int from
 
 /* ---- groups ---- */
 
+static int open_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out) {
+    int status = parent->host->subgroup(parent, ranks, count, out);
+    if (status)
+        return status;
+    (*out)->device = parent->device;
+    status = parent->device->join ? parent->device->join(parent, *out) : STATUS_OK;
+    if (!status)
+        return STATUS_OK;
+    (*out)->host->close(*out);
+    *out = NULL;
+    return status;
+}
+
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out) {
     *out = NULL;
     if (count < 1 || count > parent->size)
@@ -294,26 +218,44 @@ int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm 
     if (mine < 0)
         return status_fail(STATUS_INVALID, "rank %d makes a group that it is not in", parent->rank);
     if (count > 1)
-        return parent->backend->subgroup(parent, ranks, count, out);
+        return open_subgroup(parent, ranks, count, out);
     int status = comm_single_open(out);
     if (!status)
         (*out)->world_rank = parent->world_rank;
     return status;
 }
 
+bool comm_is_ordered(const struct comm *comm) {
+    return comm->device->is_ordered;
+}
+
+static void leave_device_channel(struct comm *comm) {
+    if (comm->device->leave)
+        comm->device->leave(comm);
+    comm->device = &comm_device_over_host;
+    comm->device_state = NULL;
+}
+
+void comm_request_order(struct comm *comm) {
+    if (!comm_is_ordered(comm))
+        leave_device_channel(comm);
+}
+
 int comm_watch(struct comm *world, const struct comm_watch_options *options) {
-    return world->backend->watch ? world->backend->watch(world, options) : STATUS_OK;
+    return world->host->watch ? world->host->watch(world, options) : STATUS_OK;
 }
 
 struct comm_signs comm_signs_of(const struct comm *world, int rank) {
-    return world->backend->signs_of ? world->backend->signs_of(world, rank) : (struct comm_signs){0};
+    return world->host->signs_of ? world->host->signs_of(world, rank) : (struct comm_signs){0};
 }
 
 void comm_close(struct comm *comm) {
-    if (comm)
-        comm->backend->close(comm);
+    if (!comm)
+        return;
+    leave_device_channel(comm);
+    comm->host->close(comm);
 }
 
 void comm_abort(struct comm *comm, const char *reason) {
-    comm->backend->abort(comm, reason);
+    comm->host->abort(comm, reason);
 }

@@ -1,19 +1,21 @@
 /* Groups of ranks and their collectives.
  *
- * A `struct comm` is one rank's membership of a group. It belongs to one thread at a time. Backends: a rank alone
- * (nothing to do), `local` (ranks are threads of this process) and `mpi` (ranks are processes).
+ * A `struct comm` is one rank's membership of a group. It belongs to one thread at a time. A group has two channels.
+ * The host channel moves memory of the host: nothing for a rank alone, `local` where ranks are threads of this process,
+ * `mpi` where they are processes. The device channel moves memory of devices, in the order of streams. Without a
+ * channel of its own, a device's memory goes over the host channel.
  *
- * All ranks of a group make the same collective calls in the same order, with equal counts and types; a difference is
- * found before data moves and fails on every rank with a text that names both calls. Messages between two ranks arrive
- * in the order in which they were sent; a send may wait for its receive.
+ * All ranks of a group make the same collective calls in the same order, with equal counts and types. The host channel
+ * finds a difference before data moves, and fails on every rank with a text that names both calls. Messages between two
+ * ranks arrive in the order in which they were sent; a send may wait for its receive.
  *
- * Sums are taken in the order of ranks, ((r0 + r1) + r2) + r3, so every rank gets the same bits, whatever the timing,
- * the backend and the size of chunks. bf16 is summed in fp32 and rounded once. A maximum with a NaN is NaN.
+ * Every rank gets the same bits of a sum. Sums of the host's memory are taken in the order of ranks, ((r0 + r1) + r2) +
+ * r3, whatever the timing, the channel and the size of chunks; bf16 is summed in fp32 and rounded once. A device
+ * channel promises that where comm_is_ordered says so. A maximum with a NaN is NaN.
  *
- * What moves is memory of the host (control messages), or device memory in the order of a stream, as with NCCL: what
- * was queued on the stream before the call is in the buffers, what is queued after it sees the result. Ranks that are
- * threads or processes meet on the host: these backends wait for the stream and have finished when the call returns;
- * where the host cannot read the device's memory, what moves goes through memory of the host.
+ * Device memory moves in the order of a stream, as with NCCL: what was queued on the stream before the call is in the
+ * buffers, and what is queued after it sees the result. The call may return before it has run. Over the host channel
+ * the call waits for the stream, and has finished when it returns.
  *
  * Errors: 0 or a negative status. After any error the run is over: the caller passes it up, and whoever started the
  * rank calls comm_abort, which releases the others with STATUS_PEER and a text that names the failed rank. Buffers and
@@ -29,10 +31,13 @@
 
 enum comm_op { COMM_SUM, COMM_MAX };
 
-struct comm_backend;
+struct comm_host_channel;
+struct comm_device_channel;
 
 struct comm {
-    const struct comm_backend *backend;
+    const struct comm_host_channel *host;
+    const struct comm_device_channel *device;
+    void *device_state; /* of the device channel in this group */
     int rank, size;
     int world_rank; /* the rank in the whole run, which messages name */
 };
@@ -74,10 +79,10 @@ int comm_same(struct comm *comm, const struct facts *facts);
 int comm_send(struct comm *comm, const struct comm_data *data, int to);
 /* receive[count] from rank `from`; data->send is not used. */
 int comm_receive(struct comm *comm, const struct comm_data *data, int from);
-/* The same for a message that may be long in coming: waiting for its beginning takes hardly any of a core. Over MPI,
- * where others look for it again and again, this sleeps between two looks for a quarter of the time that it waited: at
- * least 20 microseconds; at most 1 millisecond, 2 once it waited for 100, 4 once it waited for a second. Started calls
- * go on meanwhile. */
+/* The same for a message that may be long in coming, to memory of the host (else STATUS_INVALID): waiting for its
+ * beginning takes hardly any of a core. Over MPI, where others look for it again and again, this sleeps between two
+ * looks for a quarter of the time that it waited: at least 20 microseconds; at most 1 millisecond, 2 once it waited for
+ * 100, 4 once it waited for a second. Started calls go on meanwhile. */
 int comm_receive_patient(struct comm *comm, const struct comm_data *data, int from);
 
 /* ---- started now, finished by comm_wait ---- */
@@ -100,7 +105,7 @@ struct comm_call {
 };
 
 /* The caller's memory for one started call; it stays in its place until comm_wait. Zeroed: nothing to wait for. The
- * members below are the backend's. */
+ * members are the channels'. */
 struct comm_request {
     struct comm *comm;
     struct comm_call call;
@@ -111,8 +116,8 @@ struct comm_request {
     int64_t words[4];
     int64_t begun, finished; /* elements */
     _Atomic uint32_t is_done;
-    /* Where the host cannot read the buffers: its copy of both, and where the result goes from there. */
-    void *staged, *receive;
+    void *kept; /* what the device channel allocated for the call; NULL: nothing */
+    void *receive;
     size_t send_bytes, receive_bytes;
 };
 
@@ -129,7 +134,11 @@ int comm_reduce_scatter_start(struct comm *comm, const struct comm_data *data, s
 int comm_all_gather_start(struct comm *comm, const struct comm_data *data, struct comm_request *request);
 int comm_send_start(struct comm *comm, const struct comm_data *data, int to, struct comm_request *request);
 int comm_receive_start(struct comm *comm, const struct comm_data *data, int from, struct comm_request *request);
+/* Host memory: returns when the call has run. Device memory: what is queued on the call's stream from now on sees the
+ * result, and may write the buffers; the call itself may still run. */
 int comm_wait(struct comm_request *request);
+/* The same where another stream of the device than the call's uses the result. */
+int comm_wait_on(struct comm_request *request, struct stream *stream);
 /* After comm_abort: gives back what a started request holds that nobody will wait for. */
 void comm_forget(struct comm_request *request);
 
@@ -141,6 +150,13 @@ int comm_single_open(struct comm **comm);
 /* The group of `ranks` (of `parent`, each once, this one among them), numbered in this order. Called by just these
  * ranks, with the same list; returns when all of them have. */
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
+
+/* Whether sums of device memory are taken in the order of ranks, like those of the host's: the same bits on every
+ * channel that promises it, and again in the next run. */
+bool comm_is_ordered(const struct comm *comm);
+/* Makes it so, for this group and those that will be made of it: a device channel that cannot promise it gives way to
+ * the host channel. All ranks of the group call it together, with nothing started. */
+void comm_request_order(struct comm *comm);
 
 /* Leaves the group; sub-groups first. Every request has been waited for. */
 void comm_close(struct comm *comm);

@@ -92,7 +92,7 @@ struct local_comm {
     bool is_started[COMM_STARTED_MAX]; /* this rank has not yet left the entry */
 };
 
-extern const struct comm_backend comm_backend_local;
+extern const struct comm_host_channel comm_host_local;
 
 /* ---- waiting ---- */
 

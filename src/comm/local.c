@@ -88,8 +88,11 @@ static void group_release(struct local_group *group) {
 static struct local_comm *comm_of(struct local_group *group, int rank) {
     struct local_comm *comm = calloc(1, sizeof *comm);
     if (comm) {
-        comm->base = (struct comm){
-            .backend = &comm_backend_local, .rank = rank, .size = group->size, .world_rank = group->world_rank[rank]};
+        comm->base = (struct comm){.host = &comm_host_local,
+                                   .device = &comm_device_over_host,
+                                   .rank = rank,
+                                   .size = group->size,
+                                   .world_rank = group->world_rank[rank]};
         comm->group = group;
     }
     return comm;
@@ -229,14 +232,13 @@ static int local_subgroup(struct comm *base, const int *ranks, int count, struct
     return STATUS_OK;
 }
 
-const struct comm_backend comm_backend_local = {.name = "local",
-                                                .meets_on_host = true,
-                                                .start = local_start,
-                                                .finish = local_finish,
-                                                .subgroup = local_subgroup,
-                                                .signs_of = local_signs_of,
-                                                .abort = local_abort,
-                                                .close = local_close};
+const struct comm_host_channel comm_host_local = {.name = "local",
+                                                  .start = local_start,
+                                                  .finish = local_finish,
+                                                  .subgroup = local_subgroup,
+                                                  .signs_of = local_signs_of,
+                                                  .abort = local_abort,
+                                                  .close = local_close};
 
 /* ---- worlds ---- */
 

@@ -73,19 +73,18 @@ static struct comm_signs mpi_signs_of(const struct comm *base, int rank) {
 
 static int mpi_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out);
 
-static const struct comm_backend comm_backend_mpi = {.name = "mpi",
-                                                     .meets_on_host = true,
-                                                     .start = mpi_start,
-                                                     .finish = mpi_finish,
-                                                     .await = mpi_await,
-                                                     .subgroup = mpi_subgroup,
-                                                     .watch = mpi_watch,
-                                                     .signs_of = mpi_signs_of,
-                                                     .abort = mpi_abort,
-                                                     .close = mpi_close};
+static const struct comm_host_channel comm_host_mpi = {.name = "mpi",
+                                                       .start = mpi_start,
+                                                       .finish = mpi_finish,
+                                                       .await = mpi_await,
+                                                       .subgroup = mpi_subgroup,
+                                                       .watch = mpi_watch,
+                                                       .signs_of = mpi_signs_of,
+                                                       .abort = mpi_abort,
+                                                       .close = mpi_close};
 
 bool comm_is_mpi(const struct comm *comm) {
-    return comm->backend == &comm_backend_mpi;
+    return comm->host == &comm_host_mpi;
 }
 
 /* A rank's side of a group of `size`; its communicators are still to be made. */
@@ -93,7 +92,7 @@ static struct mpi_comm *comm_new(int rank, int size) {
     struct mpi_comm *comm = calloc(1, sizeof *comm);
     if (!comm)
         return NULL;
-    comm->base = (struct comm){.backend = &comm_backend_mpi, .rank = rank, .size = size};
+    comm->base = (struct comm){.host = &comm_host_mpi, .device = &comm_device_over_host, .rank = rank, .size = size};
     comm->calls = comm->work = MPI_COMM_NULL;
     size_t others = (size_t)size - 1;
     comm->piece_bytes = SCRATCH_BYTES / MPI_WINDOWS / others / 64 * 64;

@@ -35,13 +35,13 @@ static void put(void *memory, int64_t i, enum dtype dtype, double value) {
     }
 }
 
-static void fill(void *memory, int rank, int64_t first, int64_t count, enum dtype dtype) {
+void cases_fill(void *memory, int rank, int64_t first, int64_t count, enum dtype dtype) {
     for (int64_t i = 0; i < count; i++)
         put(memory, i, dtype, value_of(rank, first + i, dtype));
 }
 
 /* Computes the sum of the ranks' values, or their maximum, element by element in the order of ranks. */
-static void expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op) {
+void cases_expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op) {
     for (int64_t i = 0; i < count; i++) {
         float narrow = 0; /* fp32, and bf16 */
         double wide = 0;
@@ -76,15 +76,15 @@ static int reduce_scatter(struct comm *comm, const struct comm_data *data) {
 static int reductions(struct comm *comm, struct buffers m, int64_t count, enum dtype dtype) {
     size_t bytes = (size_t)count * dtype_bytes(dtype), mine = bytes * (size_t)comm->rank;
     for (int op = COMM_SUM; op <= COMM_MAX; op++) {
-        expected(m.c, comm->size, 0, count, dtype, op);
-        fill(m.a, comm->rank, 0, count, dtype);
+        cases_expected(m.c, comm->size, 0, count, dtype, op);
+        cases_fill(m.a, comm->rank, 0, count, dtype);
         expect_ok(comm_all_reduce(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}, op));
         expect(!memcmp(m.b, m.c, bytes));
         expect_ok(comm_all_reduce(comm, &(struct comm_data){m.a, m.a, count, dtype, NULL}, op));
         expect(!memcmp(m.a, m.c, bytes));
     }
-    expected(m.c, comm->size, count * comm->rank, count, dtype, COMM_SUM);
-    fill(m.a, comm->rank, 0, count * comm->size, dtype);
+    cases_expected(m.c, comm->size, count * comm->rank, count, dtype, COMM_SUM);
+    cases_fill(m.a, comm->rank, 0, count * comm->size, dtype);
     expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes));
     expect_ok(reduce_scatter(comm, &(struct comm_data){m.a, m.a + mine, count, dtype, NULL}));
@@ -96,12 +96,12 @@ static int moves(struct comm *comm, struct buffers m, int64_t count, enum dtype 
     int size = comm->size;
     size_t bytes = (size_t)count * dtype_bytes(dtype), mine = bytes * (size_t)comm->rank;
     for (int r = 0; r < size; r++)
-        fill(m.c + bytes * (size_t)r, r, 0, count, dtype);
-    fill(m.a, comm->rank, 0, count, dtype);
+        cases_fill(m.c + bytes * (size_t)r, r, 0, count, dtype);
+    cases_fill(m.a, comm->rank, 0, count, dtype);
     expect_ok(comm_all_gather(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes * (size_t)size));
     memset(m.b, 0, bytes * (size_t)size);
-    fill(m.b + mine, comm->rank, 0, count, dtype);
+    cases_fill(m.b + mine, comm->rank, 0, count, dtype);
     expect_ok(comm_all_gather(comm, &(struct comm_data){m.b + mine, m.b, count, dtype, NULL}));
     expect(!memcmp(m.b, m.c, bytes * (size_t)size));
 
@@ -109,7 +109,7 @@ static int moves(struct comm *comm, struct buffers m, int64_t count, enum dtype 
         memset(m.b, 0, bytes);
         expect_ok(comm_broadcast(comm, &(struct comm_data){m.a, m.b, count, dtype, NULL}, root));
         expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
-        fill(m.b, comm->rank, 0, count, dtype);
+        cases_fill(m.b, comm->rank, 0, count, dtype);
         expect_ok(comm_broadcast(comm, &(struct comm_data){m.b, m.b, count, dtype, NULL}, root));
         expect(!memcmp(m.b, m.c + bytes * (size_t)root, bytes));
     }
@@ -118,7 +118,7 @@ static int moves(struct comm *comm, struct buffers m, int64_t count, enum dtype 
 
 static int messages(struct comm *comm, struct buffers m, int64_t count, enum dtype dtype) {
     size_t bytes = (size_t)count * dtype_bytes(dtype);
-    fill(m.a, comm->rank, 0, count, dtype);
+    cases_fill(m.a, comm->rank, 0, count, dtype);
     for (int step = 1; step < comm->size; step++) { /* to every other one, and from every other one */
         int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
         struct comm_request sending, receiving;
@@ -127,7 +127,7 @@ static int messages(struct comm *comm, struct buffers m, int64_t count, enum dty
         expect_ok(comm_send_start(comm, &(struct comm_data){m.a, NULL, count, dtype, NULL}, to, &sending));
         expect_ok(comm_wait(&sending));
         expect_ok(comm_wait(&receiving));
-        fill(m.c, from, 0, count, dtype);
+        cases_fill(m.c, from, 0, count, dtype);
         expect(!memcmp(m.b, m.c, bytes));
     }
     /* Down the line and back, as a pipeline. */
@@ -141,7 +141,7 @@ static int messages(struct comm *comm, struct buffers m, int64_t count, enum dty
     }
     if (comm->rank > 0)
         expect_ok(comm_send(comm, &(struct comm_data){m.b, NULL, count, dtype, NULL}, comm->rank - 1));
-    fill(m.c, 0, 0, count, dtype);
+    cases_fill(m.c, 0, 0, count, dtype);
     expect(comm->size == 1 || !memcmp(m.b, m.c, bytes));
     return STATUS_OK;
 }
@@ -200,9 +200,9 @@ static int started_in_any_order(struct comm *comm) {
     struct comm_request request[STARTED] = {0};
     int status = STATUS_OK;
     for (int round = 0; round < 6 && !status; round++) {
-        fill(sum, rank, 0, LONG, DTYPE_F32);
-        fill(max, rank, 0, LONG, DTYPE_F32);
-        fill(whole, rank, 0, (int64_t)LONG * size, DTYPE_F32);
+        cases_fill(sum, rank, 0, LONG, DTYPE_F32);
+        cases_fill(max, rank, 0, LONG, DTYPE_F32);
+        cases_fill(whole, rank, 0, (int64_t)LONG * size, DTYPE_F32);
         status =
             comm_all_reduce_start(comm, &(struct comm_data){sum, sum, LONG, DTYPE_F32, NULL}, COMM_SUM, &request[0]);
         status = status ? status
@@ -217,11 +217,11 @@ static int started_in_any_order(struct comm *comm) {
         status = status ? status : comm_wait(&request[3]); /* never started: nothing to wait for */
     }
     bool is_right = true;
-    expected(check, size, 0, LONG, DTYPE_F32, COMM_SUM);
+    cases_expected(check, size, 0, LONG, DTYPE_F32, COMM_SUM);
     is_right = is_right && !memcmp(check, sum, LONG * sizeof *check);
-    expected(check, size, 0, LONG, DTYPE_F32, COMM_MAX);
+    cases_expected(check, size, 0, LONG, DTYPE_F32, COMM_MAX);
     is_right = is_right && !memcmp(check, max, LONG * sizeof *check);
-    expected(check, size, (int64_t)LONG * rank, LONG, DTYPE_F32, COMM_SUM);
+    cases_expected(check, size, (int64_t)LONG * rank, LONG, DTYPE_F32, COMM_SUM);
     is_right = is_right && !memcmp(check, scattered, LONG * sizeof *check);
     if (status)
         comm_abort(comm, status_text());
@@ -344,7 +344,7 @@ static int bits_are_the_same(struct comm *comm) {
     float *own = memory, *sum = own + N, *first = sum + N;
     bool is_same = true;
     int status = STATUS_OK;
-    fill(own, comm->rank, 0, N, DTYPE_F32);
+    cases_fill(own, comm->rank, 0, N, DTYPE_F32);
     for (int round = 0; round < AGAIN && !status; round++) {
         for (int i = 0; i < (round * 7 + comm->rank * 3) % 11; i++)
             sched_yield();

@@ -19,11 +19,26 @@
             return status_wrap(status_, "%s:%d", __FILE__, __LINE__);                                                  \
     } while (0)
 
-/* All of it, on a world of any size; `context` is not used. */
+/* The values of a rank's elements [first, first + count), made from their numbers; every type. */
+void cases_fill(void *memory, int rank, int64_t first, int64_t count, enum dtype dtype);
+/* The sum or maximum of these values over `size` ranks, in the order of ranks. */
+void cases_expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op);
+
+/* All of it in memory of the host, on a world of any size; `context` is not used. */
 int cases_run(struct comm *world, void *context);
 
 /* Ranks wait patiently for rank 0, which sleeps: they take less than MOST of a core by the clock at `context`. What
  * they started before goes on meanwhile, else none of them would wake up. */
 int cases_patience(struct comm *world, void *context);
+
+/* Every call over device memory: results are seen by the stream that waits for them, whichever it is. Sums have the
+ * bits of the order of ranks where the group promises that, or was asked for it; else they are within rounding, and the
+ * same on every rank. */
+struct device_cases {
+    struct device *device; /* the ranks' own, or one of all of them */
+    bool is_unordered;     /* over the channel of unordered.h */
+};
+/* `context`: struct device_cases. */
+int cases_on_device(struct comm *world, void *context);
 
 #endif

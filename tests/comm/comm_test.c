@@ -30,36 +30,24 @@ static void every_collective_of_8_ranks(void **state) {
     run_cases(8);
 }
 
-/* ---- streams ---- */
+/* ---- device memory ---- */
 
-static int with_a_stream(struct comm *world, void *context) {
-    struct device *device = context;
-    struct stream *stream;
-    void *memory;
-    expect_ok(stream_open(device, &stream));
-    expect_ok(device_alloc(device, 4096, &memory));
-    float numbers[1000];
-    for (int i = 0; i < 1000; i++)
-        numbers[i] = (float)(i * (world->rank + 1));
-    expect_ok(stream_copy_to_device(stream, memory, numbers, sizeof numbers));
-    expect_ok(comm_all_reduce(world, &(struct comm_data){memory, memory, 1000, DTYPE_F32, stream}, COMM_SUM));
-    expect_ok(comm_barrier(world));
-    expect_ok(stream_copy_to_host(stream, numbers, memory, sizeof numbers));
-    expect_ok(stream_wait(stream));
-    for (int i = 0; i < 1000; i++)
-        expect(numbers[i] == (float)(i * world->size * (world->size + 1) / 2));
-    device_free(device, memory);
-    stream_close(stream);
-    return STATUS_OK;
+static void run_on_device(bool is_unordered) {
+    struct device_cases cases = {.is_unordered = is_unordered};
+    test_ok(device_open(test_device(), 0, 1, &cases.device));
+    for (int ranks = 1; ranks <= 4; ranks++)
+        test_ok(comm_local_run(ranks, cases_on_device, &cases));
+    device_close(cases.device);
 }
 
-static void a_collective_follows_its_stream(void **state) {
+static void device_memory_moves_in_the_order_of_streams(void **state) {
     (void)state;
-    struct device *device;
-    test_ok(device_open(test_device(), 0, 1, &device));
-    test_ok(comm_local_run(1, with_a_stream, device));
-    test_ok(comm_local_run(4, with_a_stream, device));
-    device_close(device);
+    run_on_device(false);
+}
+
+static void a_channel_need_not_promise_the_order_of_ranks(void **state) {
+    (void)state;
+    run_on_device(true);
 }
 
 /* ---- different calls ---- */
@@ -352,7 +340,8 @@ int main(void) {
         cmocka_unit_test(every_collective_of_3_ranks),
         cmocka_unit_test(every_collective_of_4_ranks),
         cmocka_unit_test(every_collective_of_8_ranks),
-        cmocka_unit_test(a_collective_follows_its_stream),
+        cmocka_unit_test(device_memory_moves_in_the_order_of_streams),
+        cmocka_unit_test(a_channel_need_not_promise_the_order_of_ranks),
         cmocka_unit_test(different_calls_are_named),
         cmocka_unit_test(a_different_message_is_named),
         cmocka_unit_test(different_lists_of_ranks_are_named),

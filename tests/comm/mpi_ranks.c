@@ -2,6 +2,8 @@
  * leave is what the test looks for. */
 #include "cases.h"
 
+#include "support/test.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -101,6 +103,17 @@ static int told_to_fail(struct comm *world) {
     return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world);
 }
 
+static int on_device(struct comm *world, bool is_unordered) {
+    struct device_cases cases = {.is_unordered = is_unordered};
+    int status = device_open(test_device(), 0, 1, &cases.device);
+    if (!status)
+        status = cases_on_device(world, &cases);
+    if (status)
+        comm_abort(world, status_text()); /* before the device goes */
+    device_close(cases.device);
+    return status;
+}
+
 int main(int count, char **words) {
     struct comm *world;
     const char *name = count == 2 ? words[1] : "";
@@ -115,6 +128,10 @@ int main(int count, char **words) {
     }
     if (!strcmp(name, "cases"))
         status = cases_run(world, NULL);
+    else if (!strcmp(name, "device"))
+        status = on_device(world, false);
+    else if (!strcmp(name, "unordered"))
+        status = on_device(world, true);
     else if (!strcmp(name, "travels"))
         status = travels(world);
     else if (!strcmp(name, "groups"))

@@ -449,10 +449,10 @@ static int group_start(struct comm *comm, struct comm_request *request) {
         return status_fail(STATUS_INVALID, "more than %d calls", CALLS_MOST);
     group->calls[group->count++] = request->call;
     request->comm = group->real; /* which finishes it */
-    return group->real->backend->start(group->real, request);
+    return group->real->device->start(group->real, request);
 }
 
-static const struct comm_backend noted_backend = {.name = "noted", .meets_on_host = true, .start = group_start};
+static const struct comm_device_channel noted_channel = {.name = "noted", .start = group_start};
 
 struct forward {
     struct tuned_options options;
@@ -464,7 +464,7 @@ static int note_forward(struct rank *rank, struct model *model, struct noted_gro
     struct model_batch batch = tuned_batch();
     struct model_pass pass = {.is_first_micro_batch = true, .has_dropout = true};
     *group = (struct noted_group){.comm = *rank->tensor, .real = rank->tensor};
-    group->comm.backend = &noted_backend;
+    group->comm.device = &noted_channel;
     rank->tensor = &group->comm;
     int status = model_forward(model, &batch, &pass, NULL, NULL);
     if (!status)

@@ -224,10 +224,10 @@ static int counted_start(struct comm *comm, struct comm_request *request) {
     struct counted_group *group = (struct counted_group *)comm;
     group->calls++;
     request->comm = group->real; /* which finishes it */
-    return group->real->backend->start(group->real, request);
+    return group->real->device->start(group->real, request);
 }
 
-static const struct comm_backend counted_backend = {.name = "counted", .meets_on_host = true, .start = counted_start};
+static const struct comm_device_channel counted_channel = {.name = "counted", .start = counted_start};
 
 struct staged {
     struct prompt_stack stack;
@@ -273,7 +273,7 @@ static int run_stage(struct comm *world, void *context) {
         status = pipeline_open(&pipeline, &run.rank, &shape, model_stream_elements(run.model), DTYPE_F32);
     struct counted_group group = {.comm = *run.rank.pipeline[PIPELINE_BACKWARD],
                                   .real = run.rank.pipeline[PIPELINE_BACKWARD]};
-    group.comm.backend = &counted_backend;
+    group.comm.device = &counted_channel;
     run.rank.pipeline[PIPELINE_BACKWARD] = &group.comm;
     if (!status)
         status = run_staged(&run, &pipeline, &loss);

@@ -1,0 +1,56 @@
+/* A rank alone: its calls copy at once, or on the stream. */
+#include "comm-internal.h"
+
+#include <stdlib.h>
+
+static int copy_on_host(struct comm *comm, struct comm_request *request) {
+    const struct comm_data *data = &request->call.data;
+    (void)comm;
+    if (data->send != data->receive && request->call.kind != COMM_BARRIER && data->count)
+        memcpy(data->receive, data->send, comm_call_bytes(&request->call));
+    return STATUS_OK;
+}
+
+static int finish(struct comm *comm, struct comm_request *request) {
+    (void)comm;
+    (void)request;
+    return STATUS_OK;
+}
+
+static void abort_alone(struct comm *comm, const char *reason) {
+    (void)comm;
+    (void)reason;
+}
+
+static void close_alone(struct comm *comm) {
+    free(comm);
+}
+
+/* A group of one has no subgroup of two: comm_subgroup answers for it. */
+static const struct comm_host_channel host_channel = {
+    .name = "single", .start = copy_on_host, .finish = finish, .abort = abort_alone, .close = close_alone};
+
+static int copy_on_device(struct comm *comm, struct comm_request *request) {
+    const struct comm_data *data = &request->call.data;
+    size_t bytes = comm_call_bytes(&request->call);
+    (void)comm;
+    return data->send == data->receive || !bytes ? STATUS_OK
+                                                 : stream_copy(data->stream, data->receive, data->send, bytes);
+}
+
+/* Another stream than the copy's waits for it. */
+static int wait_for_copy(struct comm *comm, struct comm_request *request, struct stream *stream) {
+    (void)comm;
+    return stream == request->call.data.stream ? STATUS_OK : stream_wait(request->call.data.stream);
+}
+
+static const struct comm_device_channel device_channel = {
+    .name = "single", .is_ordered = true, .start = copy_on_device, .wait = wait_for_copy};
+
+int comm_single_open(struct comm **out) {
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    **out = (struct comm){.host = &host_channel, .device = &device_channel, .size = 1};
+    return STATUS_OK;
+}
