@@ -1,5 +1,5 @@
-/* From memory to the disk beside the training: one thread a save and rank, which knows nothing of other ranks. It goes
- * past the page cache where the file system allows that: a copy into the cache costs the cores more than all else here,
+/* Writes from memory to the disk during training: one thread per save and rank, independent of other ranks. It bypasses
+ * the page cache if the file system allows that. A copy into the cache costs the cores more than everything else here,
  * and its writing back would come in one lump with the sync. */
 #include "save-internal.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file that is being written; `direct` -1 where that is not possible. */
+/* A file that is being written; `direct` is -1 when that is not possible. */
 struct open_file {
     char path[PATH_MAX];
     int direct, plain;
@@ -37,7 +37,7 @@ static int close_both(struct open_file *file, int status) {
     return status;
 }
 
-/* Whole blocks past the cache, and the end of a file through it. */
+/* Writes whole blocks past the cache, and the end of a file through it. */
 static int write_chunk(struct open_file *file, const char *bytes, int64_t length, int64_t at) {
     int64_t done = 0, blocks = length / BLOCK_BYTES * BLOCK_BYTES;
     while (file->direct >= 0 && done < blocks) {
@@ -46,7 +46,7 @@ static int write_chunk(struct open_file *file, const char *bytes, int64_t length
             continue;
         if (n < 0 && errno != EINVAL)
             return status_fail_errno("cannot write %s", file->path);
-        if (n < 0 || n % BLOCK_BYTES) { /* larger blocks than ours, or a disk that is about to be full */
+        if (n < 0 || n % BLOCK_BYTES) { /* larger blocks than ours, or a disk that is nearly full */
             close(file->direct);
             file->direct = -1;
         }
@@ -55,12 +55,12 @@ static int write_chunk(struct open_file *file, const char *bytes, int64_t length
     if (done == length)
         return STATUS_OK;
     int status = file_pwrite_all(file->plain, bytes + done, (size_t)(length - done), at + done, file->path);
-    if (!status && file->direct < 0) /* begins the writing back, and waits for nothing */
+    if (!status && file->direct < 0) /* begins the writing back, without waiting */
         sync_file_range(file->plain, at, length, SYNC_FILE_RANGE_WRITE);
     return status;
 }
 
-/* Waits for chunk `n`; false when there is no point any more. */
+/* Waits for chunk `n`; returns false when there is no point any more. */
 static bool wait_filled(struct save_writer *writer, int64_t n) {
     pthread_mutex_lock(&writer->lock);
     while (writer->filled <= n && !writer->is_cancelled)
@@ -77,7 +77,7 @@ static void note_written(struct save_writer *writer, int64_t n) {
     pthread_mutex_unlock(&writer->lock);
 }
 
-/* This rank's chunks of a file, numbered from *next on. */
+/* Writes this rank's chunks of a file, numbered from *next on. */
 static int write_file(struct save_writer *writer, const struct save_file *file, int64_t *next) {
     const struct save_files *files = writer->files;
     int64_t first, end;

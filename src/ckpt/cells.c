@@ -1,7 +1,7 @@
-/* Which elements go where. Every rank lists the rectangles that it owns, all ranks hear all lists, and each works out
- * for itself what it gives and what it takes, in the same order on both sides. Where several ranks have the same
- * numbers, a chunk's writer uses its own, and else the copy that is as far down its group as it is in its own: so the
- * copies share the sending. */
+/* Assigns elements to chunks. Every rank lists the rectangles that it owns, and all ranks get all lists. Each computes
+ * what it gives and what it takes, in the same order on both sides. Several ranks may have the same numbers. A chunk's
+ * writer then uses its own copy, if it has one. Otherwise it uses the copy at its own position within the other group,
+ * so the copies share the sending. */
 #include "save-internal.h"
 
 #include <stdlib.h>
@@ -15,14 +15,14 @@ enum { LISTED_WORDS = sizeof(struct listed) / sizeof(int64_t) };
 struct lists {
     const struct write_plan *plans;
     int plan_count, array_count, ranks, self;
-    struct listed *own; /* also those of copies */
+    struct listed *own; /* including those of copies */
     int64_t own_count;
     struct listed *all; /* [ranks][most]: those of owners */
     int64_t most;
     int64_t *heads; /* [ranks][1 + array_count]: the length of a rank's list, and of each array the owner */
-    int *places;    /* [array_count][ranks]: the place among the copies of its owner */
-    int *members;   /* [array_count][ranks]: copies of the same owner side by side */
-    int *first;     /* [array_count][ranks]: where those of an owner begin */
+    int *places;    /* [array_count][ranks]: the index among the copies of its owner */
+    int *members;   /* [array_count][ranks]: copies of the same owner are adjacent */
+    int *first;     /* [array_count][ranks]: start of an owner's copies */
     int *how_many;  /* [array_count][ranks]: of an owner */
 };
 
@@ -30,7 +30,7 @@ static int no_memory(void) {
     return status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* Arrays of all plans have numbers in a row: the weights, then the optimizer's. */
+/* Numbers the arrays of all plans in a row: the weights, then the optimizer's. */
 static int array_of(const struct lists *lists, const struct listed *rect) {
     int before = 0;
     for (int p = 0; p < rect->plan; p++)
@@ -80,7 +80,8 @@ static void note_owners(const struct lists *lists, int64_t *head) {
         }
 }
 
-/* How long every rank's list is, and whose arrays are whose; *mine: what of its own list this rank owns. */
+/* Exchanges the lengths of the ranks' lists, and the owners of arrays; *mine: the rectangles of its own list that this
+ * rank owns. */
 static int exchange_heads(struct lists *lists, struct comm *world, struct listed **mine) {
     int64_t words = 1 + lists->array_count, *head = lists->heads + lists->self * words;
     *mine = calloc((size_t)lists->own_count + 1, sizeof **mine);
@@ -99,7 +100,7 @@ static int exchange_heads(struct lists *lists, struct comm *world, struct listed
     return status;
 }
 
-/* Every rank's list to every rank. */
+/* Sends every rank's list to every rank. */
 static int exchange_lists(struct lists *lists, struct comm *world) {
     struct listed *mine;
     int status = exchange_heads(lists, world, &mine);
@@ -127,7 +128,7 @@ static const struct listed *next_of_array(const struct lists *lists, const struc
     return *at < count ? &list[(*at)++] : NULL;
 }
 
-/* A copy must be one: the same rectangles as its owner has. */
+/* Checks that a copy has the same rectangles as its owner. */
 static int check_copies(const struct lists *lists) {
     for (int a = 0; a < lists->array_count; a++) {
         int64_t owner = owner_of(lists, lists->self, a), mine = 0, theirs = 0;
@@ -147,7 +148,7 @@ static int check_copies(const struct lists *lists) {
     return STATUS_OK;
 }
 
-/* Who has copies of whose numbers. */
+/* Finds which ranks have copies of which numbers. */
 static int find_copies(struct lists *lists) {
     size_t size = (size_t)lists->array_count * (size_t)lists->ranks;
     lists->places = calloc(4 * size, sizeof *lists->places);
@@ -169,7 +170,7 @@ static int find_copies(struct lists *lists) {
     return STATUS_OK;
 }
 
-/* The rank that gives the writer `to` what `owner` has of an array. */
+/* Returns the rank that gives the writer `to` the numbers of `owner` in an array. */
 static int giver(const struct lists *lists, int array, int64_t owner, int to) {
     int at = array * lists->ranks;
     if (owner_of(lists, to, array) == owner)
@@ -188,7 +189,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Adds what lies in both rectangles. */
+/* Adds the common part of both rectangles. */
 static int add_cell(struct save_cells *cells, const struct save_cell *cell, int64_t row, int64_t rows, int64_t column,
                     int64_t columns) {
     struct save_cell part = *cell;
@@ -210,7 +211,7 @@ static int add_cell(struct save_cells *cells, const struct save_cell *cell, int6
     return STATUS_OK;
 }
 
-/* Adds the elements of a rectangle that stand in a chunk: the end of a row, whole rows, the start of a row. */
+/* Adds the elements of a rectangle that are in a chunk: the end of a row, whole rows, the start of a row. */
 static int add_chunk(struct save_cells *cells, const struct save_files *files, const struct file_tensor *tensor,
                      struct save_cell cell, int64_t chunk) {
     const struct save_file *file = &files->items[tensor->file];
@@ -243,10 +244,10 @@ struct walk {
     const struct lists *lists;
     const struct save_files *files;
     struct save_cells *cells;
-    bool is_taking; /* chunks of this rank that others give, else chunks of all that this rank gives */
+    bool is_taking; /* chunks of this rank that others give; else chunks of all ranks that this rank gives */
 };
 
-/* The chunks that a rectangle of `owner` (or of its copies) lies in. */
+/* Walks the chunks that contain a rectangle of `owner` (or of its copies). */
 static int walk_rect(const struct walk *walk, const struct listed *rect, int64_t owner) {
     const struct lists *lists = walk->lists;
     const struct write_plan *plan = &lists->plans[rect->plan];
@@ -322,7 +323,7 @@ int save_cells_make(const struct write_plan *plans, int plan_count, const struct
         status = exchange_lists(&lists, world);
     if (!status)
         status = check_copies(&lists);
-    status = together_agree(world, status); /* copies that are none at one rank are so in the others' eyes too */
+    status = together_agree(world, status); /* all ranks must treat a failed copy alike */
     if (!status)
         status = find_copies(&lists);
     if (!status)

@@ -1,4 +1,4 @@
-/* Model directories and training checkpoints: which one is meant, and its texts. */
+/* Finds the model directory or training checkpoint that a path means, and reads its texts. */
 #include "ckpt-internal.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* What tells one model's files from another's, at the cost of a few reads. */
+/* Tells one model's files from another's, at the cost of a few reads. */
 #include "ckpt-internal.h"
 
 #include <string.h>

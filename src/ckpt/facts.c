@@ -1,4 +1,4 @@
-/* What ranks that read the same directory have in common. */
+/* Facts that ranks reading the same directory must share. */
 #include "ckpt-internal.h"
 
 static int add_file(const char *name, const char *directory, const char *file, struct facts *facts) {

@@ -1,6 +1,6 @@
-/* The files of a directory in chunks. Each file's chunks are shared out among the ranks in contiguous ranges; a file of
- * few chunks goes to few ranks, and the next file begins with the next ones. Chunks begin at multiples of the block
- * that direct I/O counts in, so no two ranks touch one block. */
+/* The files of a directory in chunks. Each file's chunks are distributed among the ranks in contiguous ranges. A file
+ * with few chunks goes to few ranks, and the next file begins with the next ones. Chunks begin at multiples of the
+ * block size of direct I/O, so no two ranks write to the same block. */
 #include "save-internal.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { LARGEST_CHUNK = 8 << 20, CHUNKS_A_RANK = 4 };
 
-/* The file of a shard: its tensors are `count` of the plan, by number. */
+/* Makes the file of a shard, with `count` of the plan's tensors, by number. */
 static int make_file(struct write_plan *plan, const int *tensors, int count, int number, struct save_file *file) {
     int shard = count ? plan->tensors[tensors[0]].shard : 0;
     int status = write_plan_shard_name(plan, shard, file->name, sizeof file->name);
@@ -34,14 +34,14 @@ static int make_file(struct write_plan *plan, const int *tensors, int count, int
     return STATUS_OK;
 }
 
-/* The files of a plan, one a shard. `order` has room for every tensor, `end` for every shard. */
+/* Makes the files of a plan, one per shard. `order` has room for every tensor, `end` for every shard. */
 static int make_files(struct write_plan *plan, int *order, int *end, struct save_files *files) {
     int status = STATUS_OK;
     for (int i = 0; i < plan->tensor_count; i++)
         end[plan->tensors[i].shard]++;
     for (int shard = 1; shard < plan->shard_count; shard++)
         end[shard] += end[shard - 1];
-    for (int i = plan->tensor_count - 1; i >= 0; i--) /* which turns each end into a start */
+    for (int i = plan->tensor_count - 1; i >= 0; i--) /* turns each end into a start */
         order[--end[plan->tensors[i].shard]] = i;
     for (int shard = 0; shard < plan->shard_count && !status; shard++) {
         int first = end[shard], next = shard + 1 < plan->shard_count ? end[shard + 1] : plan->tensor_count;
@@ -52,7 +52,7 @@ static int make_files(struct write_plan *plan, int *order, int *end, struct save
     return status;
 }
 
-/* Small files have small chunks, so that every rank has some. */
+/* Small files get small chunks, so that every rank has some. */
 static void share_out(struct save_files *files) {
     int64_t part = files->total_bytes / ((int64_t)CHUNKS_A_RANK * files->ranks) / BLOCK_BYTES * BLOCK_BYTES;
     int next = 0;
@@ -96,7 +96,7 @@ void save_files_free(struct save_files *files) {
     *files = (struct save_files){0};
 }
 
-/* Where the chunks of owner `index` begin. */
+/* Returns the first chunk of owner `index`. */
 static int64_t first_chunk(const struct save_file *file, int64_t index) {
     return file->chunks * index / file->owners;
 }
@@ -135,7 +135,7 @@ int64_t save_files_hash(const struct save_files *files) {
     return (int64_t)hash;
 }
 
-/* Blocks for the whole file now, so that a full disk fails here and not in the middle. Not every file system can. */
+/* Reserves blocks for the whole file now, so that a full disk fails here and not later. Not every file system can. */
 static int reserve(int descriptor, int64_t bytes, const char *path) {
     if (bytes == 0 || fallocate(descriptor, 0, 0, bytes) == 0)
         return STATUS_OK;

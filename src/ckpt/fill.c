@@ -1,5 +1,5 @@
-/* A step of the exchange: each rank fills at most one of its chunks, from its own memory and from what others send.
- * Values are turned into the file's orientation by whoever has them, in blocks that stay in a core's cache. */
+/* A step of the exchange: each rank fills at most one of its chunks, from its own memory and from what others send. The
+ * sender converts values to the file's orientation, in blocks that stay in a core's cache. */
 #include "save-internal.h"
 
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 
 enum {
     BLOCK_ELEMENTS = SAVE_SCRATCH_BYTES / sizeof(float),
-    LINES = 64, /* of the file, in a transposed block: as long are the runs in memory */
+    LINES = 64, /* of the file, in a transposed block: the length of the runs in memory */
 };
 
-/* Where the elements of a cell go: its rows `stride` elements apart. */
+/* The destination of a cell's elements: its rows are `stride` elements apart. */
 struct target {
     char *at;
     int64_t stride;
@@ -34,7 +34,7 @@ static const struct ckpt_array *source_of(const struct save_exchange *x, const s
     return &plan->request.arrays[plan->pieces[cell->piece].array];
 }
 
-/* Part of a cell, at most BLOCK_ELEMENTS. */
+/* Copies a part of a cell, at most BLOCK_ELEMENTS. */
 static int copy_block(const struct save_exchange *x, const struct save_cell *part, struct target to, char *scratch) {
     const struct write_plan *plan = &x->plans[part->plan];
     const struct write_piece *piece = &plan->pieces[part->piece];
@@ -67,14 +67,14 @@ static int copy_block(const struct save_exchange *x, const struct save_cell *par
     return STATUS_OK;
 }
 
-/* A thread's part of the blocks: those with numbers `index` modulo `count`. */
+/* A thread's share of the blocks: those whose number is `index` modulo `count`. */
 struct share {
     const struct save_exchange *exchange;
     int index, count;
     char *scratch;
 };
 
-/* Copies those of a cell; numbers are counted on from *number. */
+/* Copies its blocks of a cell; numbers continue from *number. */
 static int copy_cell(const struct share *share, const struct save_cell *cell, struct target to, int64_t *number) {
     const struct save_exchange *x = share->exchange;
     const struct write_plan *plan = &x->plans[cell->plan];
@@ -131,7 +131,7 @@ static int copy_share(const struct copying *copying, int thread, int index, int 
     return STATUS_OK;
 }
 
-/* The threads that the arrays of some cells allow. */
+/* Returns how many threads the arrays of some cells allow. */
 static int threads_for(const struct save_exchange *x, int64_t first, int64_t end) {
     int threads = x->threads;
     for (int64_t i = first; i < end; i++) {
@@ -142,7 +142,7 @@ static int threads_for(const struct save_exchange *x, int64_t first, int64_t end
     return threads;
 }
 
-/* As many threads as the arrays allow; what the first of them says of a failure is this thread's text. */
+/* Uses as many threads as the arrays allow; the first one's failure becomes this thread's text. */
 static int copy_all(const struct copying *copying) {
     const struct save_exchange *x = copying->exchange;
     int threads = threads_for(x, copying->first, copying->end), result = STATUS_OK;
@@ -163,7 +163,7 @@ static int copy_all(const struct copying *copying) {
     return result ? status_fail(result, "%s", text) : STATUS_OK;
 }
 
-/* From step `step` on: the first of the cells that are given. */
+/* Returns the first of the given cells from step `step` on. */
 static int64_t first_of_step(const struct save_exchange *x, int64_t step) {
     int64_t low = 0, high = x->gives.count;
     while (low < high) {
@@ -202,7 +202,7 @@ void save_failure_note(struct save_failure *failure, int status) {
 
 /* ---- messages ---- */
 
-/* From `*next` on: where the cells of this step and shift end. */
+/* Returns the end of the cells of this step and shift, from `next` on. */
 static int64_t end_of(const struct save_cells *cells, int64_t next, int64_t step, int shift) {
     while (next < cells->count && cells->items[next].step == step && cells->items[next].shift == shift)
         next++;
@@ -216,7 +216,7 @@ static int64_t bytes_of(const struct save_exchange *x, const struct save_cells *
     return bytes;
 }
 
-/* A message's cells to their places in the chunk. */
+/* Copies a message's cells to their places in the chunk. */
 static void place(const struct save_exchange *x, int64_t first, int64_t end, char *chunk) {
     const char *from = x->taking;
     for (; first < end; first++) {
@@ -233,7 +233,7 @@ static void place(const struct save_exchange *x, int64_t first, int64_t end, cha
     }
 }
 
-/* One message to the rank `shift` ahead, one from the rank `shift` behind; either may be empty. */
+/* Sends one message to the rank `shift` ahead, and receives one from the rank `shift` before; either may be empty. */
 static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char *chunk, struct save_failure *failure) {
     int64_t give_end = end_of(&x->gives, x->next_give, step, shift);
     int64_t take_end = end_of(&x->takes, x->next_take, step, shift);
@@ -255,7 +255,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
         result = comm_send_start(x->world, &data, x->gives.items[x->next_give].peer, &sending);
         has_sent = !result;
     }
-    int sent = has_sent ? comm_wait(&sending) : STATUS_OK; /* also after a failure: buffers are ours only then */
+    int sent = has_sent ? comm_wait(&sending) : STATUS_OK; /* also after a failure: the buffers are free only then */
     int received = has_received ? comm_wait(&receiving) : STATUS_OK;
     if (!result)
         result = sent ? sent : received;
@@ -266,7 +266,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
     return result;
 }
 
-/* The least shift with anything to do in this step; -1: none. */
+/* Returns the least shift with work in this step; -1: none. */
 static int next_shift(const struct save_exchange *x, int64_t step) {
     const struct save_cell *give = x->next_give < x->gives.count ? &x->gives.items[x->next_give] : NULL;
     const struct save_cell *take = x->next_take < x->takes.count ? &x->takes.items[x->next_take] : NULL;

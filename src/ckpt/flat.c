@@ -1,4 +1,4 @@
-/* The usual array: ranges of a flat array on a device in the order of a map, read and written in pieces through its
+/* The usual array: ranges of a flat array on a device, in the order of a map, read and written in pieces through its
  * stream. */
 #include "ckpt-internal.h"
 
@@ -8,7 +8,7 @@ struct ckpt_flat ckpt_flat_weights(const struct param_store *store, struct strea
     return flat;
 }
 
-/* The range that ends after the start of a parameter and has some of it, if any has: NULL otherwise. */
+/* Returns the range that ends after the start of a parameter and has a part of it, or NULL. */
 static const struct param_range *find_range(const struct ckpt_flat *flat, int param) {
     int64_t start = flat->map->places[param].offset;
     int low = 0, high = flat->count;
@@ -33,8 +33,8 @@ static int add(struct ckpt_block *out, int count, int param, const struct param_
     return count + 1;
 }
 
-/* The elements of each of the part's rectangles that the array has: the end of a row, whole rows, the start of a row.
- */
+/* Lists the elements that the array has of each of the part's rectangles: the end of a row, whole rows, the start of a
+ * row. */
 static int flat_rects(void *context, int param, struct ckpt_block *out) {
     struct ckpt_flat *flat = context;
     const struct param_map *map = flat->map;
@@ -65,7 +65,7 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
     return count;
 }
 
-/* Where the block begins, which lies in one rectangle; *all_columns are those of a row. */
+/* Returns the place of a block, which lies in one rectangle; *all_columns is the length of a row there. */
 static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *block, int64_t *all_columns) {
     const struct param_map *map = flat->map;
     const struct param_range *range = find_range(flat, block->param);
@@ -104,7 +104,7 @@ static int flat_put(void *context, const struct ckpt_block *block, const void *v
     return copy_block(context, block, (char *)values, COPY_TO_DEVICE);
 }
 
-/* Whole rows in memory of the host. */
+/* Returns host memory for whole rows. */
 static void *flat_find_place(void *context, const struct ckpt_block *block) {
     struct ckpt_flat *flat = context;
     int64_t all_columns;

@@ -1,12 +1,12 @@
-/* Whether the rectangles that ranks write cover each tensor exactly once. A number of elements alone would miss a hole
+/* Checks that the rectangles of all ranks cover each tensor exactly once. A number of elements alone would miss a hole
  * as large as what is written twice. So each row and each column of a tensor has a random word as its length, and a
- * rectangle's measure is the product of its sides, modulo 2^64: measures of rectangles side by side add up to that of
- * the whole, and nothing else does but by a chance of about 2^-64. Ranks then need to exchange two numbers a tensor. */
+ * rectangle's measure is the product of its sides, modulo 2^64. Measures of adjacent rectangles add up to that of the
+ * whole; other sets do so only by a chance of about 2^-64. Ranks then need to exchange two numbers a tensor. */
 #include "ckpt-internal.h"
 
 #include <inttypes.h>
 
-/* Where row or column `at` begins on an axis whose steps have random lengths. */
+/* Returns the start of row or column `at` on an axis whose steps have random lengths. */
 static uint64_t mark(uint32_t axis, int64_t at) {
     struct philox r = philox(0, (uint32_t)at, (uint32_t)(at >> 32), axis, 0);
     return (uint64_t)r.word[0] << 32 | r.word[1];

@@ -1,5 +1,5 @@
-/* Which files hold which tensors of a table's arrays, and which slices of its parameters each tensor is made of. The
- * plan follows from the table and the arrays alone: every rank makes the same one. */
+/* Assigns the tensors of a table's arrays to files, and the slices of its parameters to tensors. The plan follows from
+ * the table and the arrays alone: every rank makes the same one. */
 #include "ckpt-internal.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* What a directory holds beside tensors, and how it takes its place: the first rank's part. */
+/* The contents of a directory besides tensors, and its publication: the first rank's part. */
 #include "save-internal.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static bool is_shard(const char *name) {
     return sscanf(name, "model-%5d-of-%5d.safetensors%n", &shard, &count, &end) == 2 && end && !name[end];
 }
 
-/* What model directories are made of. */
+/* True for the names of a model directory's files. */
 static bool is_of_model(const char *name) {
     for (int i = 0; i < TOKENIZER_FILE_COUNT; i++)
         if (!strcmp(name, tokenizer_file_names[i]))

@@ -1,9 +1,9 @@
 /* The safetensors file format: u64 length of the header, the header (JSON, padded with spaces to 8 bytes), the data.
  *
- * A reader trusts nothing: opening checks the whole header (size, JSON without duplicate keys, types, shapes, every
- * byte of the data in exactly one tensor), so that later reads cannot leave the file's bounds. An open reader does not
- * change: any number of threads may read from it. A file is written by whoever has its bytes, after a header that is
- * made here. Everything is little-endian, as the format and the machines that this runs on. */
+ * A reader trusts nothing. Opening checks the whole header: its size, JSON without duplicate keys, types, shapes, and
+ * that every byte of the data belongs to exactly one tensor. Later reads therefore cannot leave the file's bounds. An
+ * open reader does not change: any number of threads may read from it. Whoever has a file's bytes writes it, after a
+ * header that is made here. Everything is little-endian, as the format and the machines that this runs on. */
 #ifndef CAMBIUM_CKPT_SAFETENSORS_H
 #define CAMBIUM_CKPT_SAFETENSORS_H
 
@@ -18,56 +18,58 @@ enum { SAFETENSORS_MAX_DIMS = 8 };
 struct safetensor {
     const char *name;
     const char *type; /* as the file names it: "F32", "BF16", "BOOL", ... */
-    enum dtype dtype; /* DTYPE_COUNT for a type that is none of ours (BOOL, I8, ...) */
+    enum dtype dtype; /* DTYPE_COUNT for a type that we do not have (BOOL, I8, ...) */
     int dims;         /* 0: a scalar */
     int64_t shape[SAFETENSORS_MAX_DIMS];
     int64_t elements;
-    int64_t start, bytes; /* place in the file, the header counted */
+    int64_t start, bytes; /* place in the file, including the header */
 };
 
 struct safetensors;
 
-/* Opens and checks a file. STATUS_NOT_FOUND when there is none, STATUS_IO when it cannot be read, STATUS_INVALID with
- * the file, the tensor, the byte and what was expected there when it is damaged. */
+/* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read. STATUS_INVALID,
+ * when it is damaged, names the file, the tensor, the byte and what was expected there. STATUS_MEMORY. */
 int safetensors_open(const char *path, struct safetensors **file);
-/* The same of a file's bytes, which outlive it; errors call them `path`. */
+/* The same for a file's bytes, which outlive it; errors call them `path`. */
 int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **file);
-/* The same of a file that is open, whose descriptor stays the caller's; errors call it `path`. */
+/* The same for an open file, whose descriptor stays the caller's; errors call it `path`. */
 int safetensors_open_descriptor(const char *path, int descriptor, struct safetensors **file);
 void safetensors_close(struct safetensors *file);
 const char *safetensors_path(const struct safetensors *file);
-/* The tensors, sorted by name. */
+/* Return the tensors, sorted by name. */
 size_t safetensors_count(const struct safetensors *file);
 const struct safetensor *safetensors_at(const struct safetensors *file, size_t index);
-/* NULL when there is no tensor of that name. */
+/* Returns NULL when there is no tensor of that name. */
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
-/* The value of a key of "__metadata__", NULL when absent. */
+/* Returns the value of a key of "__metadata__"; NULL when absent. */
 const char *safetensors_metadata(const struct safetensors *file, const char *key);
 
 /* Reads elements [first, first + count) of a tensor, row-major, as `dtype`. Any type can be read as itself; F64, F32,
- * F16 and BF16 also as DTYPE_F32 and DTYPE_BF16 (rounded to nearest even). STATUS_UNSUPPORTED for any other conversion.
- */
+ * F16 and BF16 also as DTYPE_F32 and DTYPE_BF16 (rounded to nearest even). STATUS_UNSUPPORTED for any other conversion;
+ * STATUS_IO. */
 int safetensors_read(const struct safetensors *file, const struct safetensor *tensor, int64_t first, int64_t count,
                      enum dtype dtype, void *out);
-/* The same as DTYPE_F32 or DTYPE_BF16; STATUS_INVALID where a value is not finite in that type, with the first one. */
+/* The same as DTYPE_F32 or DTYPE_BF16; STATUS_INVALID, with the first one, for a value that is not finite in that
+ * type. */
 int safetensors_read_finite(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
                             int64_t count, enum dtype dtype, void *out);
 
-/* The header of a file that is to be written. */
+/* The header of a file to be written. */
 struct safetensors_header;
 
-/* A header without tensors and with the metadata {"format":"pt"}, which transformers asks for. */
+/* Makes a header without tensors and with the metadata {"format":"pt"}, which transformers requires. STATUS_MEMORY. */
 int safetensors_header_new(struct safetensors_header **header);
 /* Adds a tensor; returns its number, from 0 in order of the calls, or a negative status. */
 int safetensors_header_add(struct safetensors_header *header, const char *name, enum dtype dtype, int dims,
                            const int64_t *shape);
-/* Fixes where each tensor stands, in a file that errors call `path`. Data stand in the order of the reference
- * implementation (wider types first, then names), so that equal tensors give equal files. */
+/* Fixes the place of each tensor, in a file that errors call `path`. Data come in the order of the reference
+ * implementation (wider types first, then names), so equal tensors give equal files. STATUS_UNSUPPORTED,
+ * STATUS_MEMORY. */
 int safetensors_header_place(struct safetensors_header *header, const char *path);
-/* Once it is placed: the bytes before the data, their number, and that of the whole file. */
+/* After placing: returns the bytes before the data, their number, and the size of the whole file. */
 const char *safetensors_header_bytes(const struct safetensors_header *header, size_t *header_bytes,
                                      int64_t *file_bytes);
-/* The byte of the file where a tensor begins. */
+/* Returns the byte of the file at which a tensor begins. */
 int64_t safetensors_header_start(const struct safetensors_header *header, int number);
 void safetensors_header_free(struct safetensors_header *header);
 

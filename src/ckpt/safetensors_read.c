@@ -1,6 +1,6 @@
-/* Reading safetensors: the whole header is checked before anything in it is believed. The rules are those of the
- * reference implementation (safetensors 0.8, tensor.rs): at most 100 MB of header, no duplicate keys, tensors side by
- * side from the first byte of the data to the last. */
+/* Reading safetensors: the whole header is checked before anything in it is trusted. The rules are those of the
+ * reference implementation (safetensors 0.8, tensor.rs). The header has at most 100 MB and no duplicate keys, and
+ * tensors are adjacent from the first byte of the data to the last. */
 #include "ckpt-internal.h"
 
 #include <fcntl.h>
@@ -159,12 +159,12 @@ static int check_cover(struct safetensors *file, int64_t data_start, int64_t fil
                                (long long)tensor->start, shown(file->tensors[i - 1].name, (char[SHOWN_BYTES]){0}),
                                (long long)end);
         if (tensor->start > end)
-            return tensor_fail(file, tensor, "starts at byte %lld, %lld bytes behind the end of the data before it",
+            return tensor_fail(file, tensor, "starts at byte %lld, %lld bytes after the end of the data before it",
                                (long long)tensor->start, (long long)(tensor->start - end));
         end = tensor->start + tensor->bytes;
     }
     if (end != file_bytes)
-        return status_fail(STATUS_INVALID, "%s: %lld bytes behind the last tensor, which ends at byte %lld", file->path,
+        return status_fail(STATUS_INVALID, "%s: %lld bytes after the last tensor, which ends at byte %lld", file->path,
                            (long long)(file_bytes - end), (long long)end);
     return STATUS_OK;
 }
@@ -217,7 +217,7 @@ static int read_header(struct safetensors *file) {
         return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), more than the %d allowed", file->path,
                            (unsigned long long)length, HEADER_LIMIT);
     if (length > (uint64_t)file->size - LENGTH_BYTES)
-        return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), but the file ends %lld bytes behind it",
+        return status_fail(STATUS_INVALID, "%s: header of %llu bytes (byte 0), but the file ends %lld bytes after it",
                            file->path, (unsigned long long)length, (long long)file->size - LENGTH_BYTES);
     char *text = malloc(length + 1);
     if (!text)
@@ -358,7 +358,7 @@ static int check_finite(const struct reading *r, int64_t first, int64_t count, c
                        dtype_not_finite_name((double)value));
 }
 
-/* `count` of the elements from `at` on; what is to be finite is looked at while it is in the cache. */
+/* Reads `count` of the elements from `at` on; checks for finite values while they are in the cache. */
 static int read_piece(const struct reading *r, int64_t at, int64_t count, char *out) {
     _Alignas(64) char piece[CONVERTED_BYTES];
     int64_t width = (int64_t)dtype_bytes(r->tensor->dtype), first = r->first + at;

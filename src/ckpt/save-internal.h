@@ -1,6 +1,6 @@
-/* Saving inside: a directory's files are cut into chunks, each with one rank that writes it. Ranks first hand each
- * other the elements of their chunks (cells.c, fill.c), so that each has contiguous ranges of the files in its memory;
- * these go to the disk by a thread of their own (background.c) or through MPI-IO. */
+/* Saving inside. A directory's files are cut into chunks, each written by one rank. Ranks first exchange the elements
+ * of their chunks (cells.c, fill.c), so each has contiguous ranges of the files in its memory. A thread of its own
+ * writes these to the disk (background.c), or MPI-IO does. */
 #ifndef CAMBIUM_CKPT_SAVE_INTERNAL_H
 #define CAMBIUM_CKPT_SAVE_INTERNAL_H
 
@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { SAVE_PLANS = CKPT_MAX_PARTS + 1, BLOCK_BYTES = 4096 /* what direct I/O counts in */ };
+enum { SAVE_PLANS = CKPT_MAX_PARTS + 1, BLOCK_BYTES = 4096 /* the block size of direct I/O */ };
 
 /* ---- files.c: the files, and who writes which chunk ---- */
 
@@ -28,24 +28,24 @@ struct save_files {
     int64_t chunk_bytes, total_bytes, steps;
 };
 
-/* The files of some plans; sets the place of each of their tensors. */
+/* Makes the files of some plans, and sets the place of each of their tensors. STATUS_MEMORY, STATUS_UNSUPPORTED. */
 int save_files_make(struct write_plan *plans, int plan_count, int ranks, struct save_files *files);
 void save_files_free(struct save_files *files);
-/* The chunks of a file that a rank writes: [*first, *end). */
+/* Sets the chunks of a file that a rank writes: [*first, *end). */
 void save_file_chunks(const struct save_files *files, const struct save_file *file, int rank, int64_t *first,
                       int64_t *end);
-/* Who writes a chunk, and in which step. */
+/* Returns the writer of a chunk, and the step in which it writes. */
 int save_file_owner(const struct save_files *files, const struct save_file *file, int64_t chunk, int64_t *step);
-/* The number of a rank's chunks of all files. */
+/* Returns the number of a rank's chunks in all files. */
 int64_t save_files_chunks_of(const struct save_files *files, int rank);
-/* A number that differs where the files do. */
+/* Returns a number that differs when the files do. */
 int64_t save_files_hash(const struct save_files *files);
-/* Creates every file at its full size, without contents. */
+/* Creates every file at its full size, without contents. STATUS_IO. */
 int save_files_create(const struct save_files *files, const char *directory);
 
 /* ---- cells.c: which elements go where ---- */
 
-/* A rectangle of a tensor as it stands in its file, all of it in one chunk. */
+/* A rectangle of a tensor as it is in its file, entirely in one chunk. */
 struct save_cell {
     int64_t step;
     int shift, peer; /* the other rank, and how many ranks it is away */
@@ -59,18 +59,18 @@ struct save_cells {
     int64_t count, capacity;
 };
 
-/* What this rank gives away (to itself too: shift 0), and what it takes from others. */
+/* Lists what this rank gives away (to itself too: shift 0), and what it takes from others. */
 int save_cells_make(const struct write_plan *plans, int plan_count, const struct save_files *files, struct comm *world,
                     struct save_cells *gives, struct save_cells *takes);
 
 /* ---- fill.c: a step of the exchange ---- */
 
-/* The first thing that went wrong at this rank, kept while it goes on for the others' sake. */
+/* The first failure at this rank, kept while it continues for the other ranks. */
 struct save_failure {
     int status;
     char text[1024];
 };
-/* Keeps this thread's text, where `status` is the first failure. */
+/* Keeps this thread's text if `status` is the first failure. */
 void save_failure_note(struct save_failure *failure, int status);
 
 struct save_exchange {
@@ -85,25 +85,25 @@ struct save_exchange {
 };
 enum { SAVE_SCRATCH_BYTES = 256 << 10 };
 
-/* Fills `chunk` (NULL where this rank has none in this step) from this rank's memory and the others', and gives them
- * theirs. After a failure the values do not matter, and only the others' wait is ended. Returns what is wrong with the
- * others. */
+/* Fills `chunk` (NULL when this rank has none in this step) from this rank's memory and the others', and gives them
+ * theirs. After a failure the values do not matter; the call only ends the others' wait. Returns the status of the
+ * communication. */
 int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk, struct save_failure *failure);
 
 /* ---- publish.c: the first rank's part ---- */
 
-/* An --output that names the wrong directory must not cost its contents. */
+/* Refuses to replace other contents, because an --output may name the wrong directory. STATUS_INVALID. */
 int save_check_replaceable(const char *directory);
-/* Writes everything but the tensors and the trainer's state. */
+/* Writes everything except the tensors and the trainer's state. */
 int save_texts(const char *directory, const struct ckpt_save *save);
-/* state.c: writes trainer_state.json, when all other files are there. */
+/* In state.c: writes trainer_state.json, after all other files exist. */
 int save_state(const char *directory, const struct ckpt_save *save, const struct save_files *files,
                const char *state_text);
-/* Removes all but the `keep_last` newest checkpoints and the one just saved, of those that are not among `others`; 0:
+/* Removes our checkpoints (those not among `others`), except the `keep_last` newest and the one just saved; 0: removes
  * none. */
 void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count);
 
-/* The same for a rank alone: `count` steps at once, whose chunks stand side by side. */
+/* The same for a single rank: `count` steps at once, with adjacent chunks. */
 void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t count, char *chunks,
                          struct save_failure *failure);
 
@@ -112,14 +112,14 @@ void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t c
 struct save_writer {
     const struct save_files *files;
     int rank;
-    char *buffers; /* [buffer_count][chunk_bytes]: chunk n of this rank stands in buffer n % buffer_count */
+    char *buffers; /* [buffer_count][chunk_bytes]: chunk n of this rank is in buffer n % buffer_count */
     int64_t buffer_count, chunk_count;
     const char *directory;
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t filled, written; /* chunks; under the lock, as what follows */
+    int64_t filled, written; /* chunks; under the lock, like the following */
     bool is_cancelled, is_done;
     double end; /* clock_seconds() when all chunks were on the disk */
     int status;
@@ -132,15 +132,15 @@ void save_writer_destroy(struct save_writer *writer);
 int save_writer_start(struct save_writer *writer);
 /* Starts a thread that calls `function` instead. */
 int save_writer_run(struct save_writer *writer, int (*function)(void *context), void *context);
-/* The buffer for chunk `n`, once it is free; NULL when the writer has failed. */
+/* Returns the buffer for chunk `n` once it is free; NULL when the writer has failed. */
 char *save_writer_buffer(struct save_writer *writer, int64_t n);
 void save_writer_filled(struct save_writer *writer, int64_t n);
-/* Whether the thread has ended its work, and how. */
+/* True when the thread has ended its work; sets its status. */
 bool save_writer_is_done(struct save_writer *writer, int *status);
-/* Waits until it has, where there is one. */
+/* Waits until then, if there is a thread. */
 void save_writer_wait(struct save_writer *writer);
-/* Ends it (cancelled: not for what is left); its status, with its text as this thread's, also of a thread that could
- * not be started. */
+/* Ends the thread (cancelled: without the rest). Returns its status, with its text as this thread's, also when the
+ * thread could not be started. */
 int save_writer_join(struct save_writer *writer, bool is_cancelled);
 
 #endif

@@ -1,6 +1,6 @@
-/* How model directories and checkpoints come to be. One rank creates the directory beside its target, the ranks hand
- * each other what each of them writes, and the directory takes its place when all have written and synced. A saver
- * keeps what follows from the table and the layout alone, so that a save begins at once. */
+/* Creates model directories and checkpoints. One rank creates the directory next to its target, the ranks exchange what
+ * each of them writes, and the directory takes its place when all have written and synced. A saver keeps everything
+ * that follows from the table and the layout alone, so that a save begins at once. */
 #include "comm/comm_file.h"
 #include "save-internal.h"
 
@@ -10,7 +10,7 @@
 
 static const int64_t default_shard_bytes = 50000000000; /* transformers' */
 
-enum { SLOTS = 3 /* where nobody waits for the memory: one is filled while another is written */ };
+enum { SLOTS = 3 /* one is filled while another is written; nobody waits for the memory */ };
 
 struct ckpt_saver {
     struct ckpt_save save; /* iteration and state: of the save under way */
@@ -251,7 +251,7 @@ static int publish(void *context) {
     return status;
 }
 
-/* The chunk of this rank in step first_step + k of a file; -1: none. */
+/* Returns this rank's chunk in step first_step + k of a file; -1: none. */
 static int64_t chunk_of(const struct ckpt_saver *saver, const struct save_file *file, int64_t k) {
     int64_t first, end;
     save_file_chunks(&saver->files, file, saver->writer.rank, &first, &end);
@@ -268,13 +268,13 @@ static void put_header(const struct save_file *file, int64_t at, int64_t bytes, 
         memcpy(buffer, file->header + at, (size_t)(length < bytes ? length : bytes));
 }
 
-/* A chunk that stands in memory to where it belongs. */
+/* The destination of a chunk in memory. */
 struct sink {
     struct comm_file *file; /* of all ranks; NULL: the writer's thread takes it */
     int64_t next;           /* chunk of this rank */
 };
 
-/* Returns what is wrong with the others, and notes what goes wrong here. */
+/* Returns the status of the communication, and records failures here. */
 static int fill_file(struct ckpt_saver *saver, const struct save_file *file, struct sink *sink,
                      struct save_failure *failure) {
     int64_t chunk_bytes = saver->files.chunk_bytes;
@@ -319,7 +319,7 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
     }
 }
 
-/* Every file, through the exchange. What goes wrong at one rank alone is left to the agreement that follows. */
+/* Writes every file through the exchange. A failure of one rank alone is left to the agreement that follows. */
 static int fill(struct ckpt_saver *saver) {
     struct sink sink = {0};
     struct save_failure failure = {0};

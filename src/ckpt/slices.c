@@ -1,5 +1,5 @@
-/* The geometry between a parameter and the tensors of files that its slices name, and the transposition between them.
- */
+/* The geometry between a parameter and the tensors of files that its slices name, and the transposition between
+ * them. */
 #include "ckpt-internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* trainer_state.json, which ties a checkpoint together: it has digests of the files beside it, and one of itself, so
- * that a directory of files from two checkpoints is seen. Both are of contents alone: the same for any ranks. */
+/* trainer_state.json, which ties a checkpoint together. It has digests of the files next to it, and one of itself, so a
+ * directory of files from two checkpoints is recognised. Both cover contents alone: the same for any ranks. */
 #include "save-internal.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 static const char files_key[] = "files", digest_key[] = "digest";
 
-/* So many places of a file are read, 64 KiB each: training changes values everywhere. */
+/* The number of places of a file that are read, 64 KiB each: training changes values everywhere. */
 enum { PLACES = 64, DIGEST_TEXT = 17 };
 
 static void write_digest(uint64_t digest, char out[DIGEST_TEXT]) {
@@ -131,7 +131,7 @@ int ckpt_check_state(const char *directory) {
     return status;
 }
 
-/* The iteration in a checkpoint's name, also of one that waits displaced; -1: it has none. */
+/* Returns the iteration in a checkpoint's name, also of one that waits displaced; -1: it has none. */
 static int64_t iteration_of(const char *path) {
     char box[PATH_MAX], parent[PATH_MAX], old[PATH_MAX], name[NAME_MAX + 1];
     const char *slash = strrchr(path, '/');

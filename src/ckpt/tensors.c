@@ -1,4 +1,4 @@
-/* The tensor files of a directory: one file or shards behind an index, and their tensors under one list of names. */
+/* The tensor files of a directory: one file or shards with an index, and their tensors under one list of names. */
 #include "ckpt-internal.h"
 
 #include <limits.h>
@@ -54,7 +54,7 @@ static int list_single_file(struct ckpt_tensors *tensors, const char *name, cons
     return STATUS_OK;
 }
 
-/* The open file of a shard's name; `numbers` maps names to places in tensors->files. */
+/* Opens the file of a shard's name; `numbers` maps names to places in tensors->files. */
 static int open_shard(struct ckpt_tensors *tensors, json_t *numbers, const char *index_path, const char *shard,
                       const struct safetensors **file) {
     char word[SHOWN_BYTES];
@@ -114,7 +114,7 @@ static int list_indexed_files(struct ckpt_tensors *tensors, const char *path) {
     return status;
 }
 
-/* NAME.safetensors, or what its index names. */
+/* Lists NAME.safetensors, or the files that its index names. */
 static int list_files(struct ckpt_tensors *tensors, const char *name) {
     char single[PATH_MAX], index[PATH_MAX], file[64];
     const char *directory = tensors->directory;

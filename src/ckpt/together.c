@@ -1,4 +1,4 @@
-/* Ranks that write one directory together: they agree after each step, so that none goes on where another failed. */
+/* Ranks that write one directory together. They agree after each step, so that none continues after another failed. */
 #include "ckpt-internal.h"
 
 bool together_is_first(const struct comm *world) {

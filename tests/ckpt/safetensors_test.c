@@ -60,7 +60,7 @@ static void wrong_header_sizes_are_refused(void **state) {
     test_fails(open_file(&file), STATUS_INVALID, "0 bytes, but the length of the header alone takes 8");
     tiny_write(directory, "f", "\x10\0\0\0\0\0\0", 7);
     test_fails(open_file(&file), STATUS_INVALID, "7 bytes");
-    refuse("{}", 3, 0, "header of 3 bytes (byte 0), but the file ends 2 bytes behind it");
+    refuse("{}", 3, 0, "header of 3 bytes (byte 0), but the file ends 2 bytes after it");
     refuse("{}", 100000000, 0, "but the file ends 2 bytes");
     refuse("{}", 100000001, 0, "header of 100000001 bytes (byte 0), more than the 100000000 allowed");
     refuse("{}", INT64_MAX, 0, "more than the 100000000 allowed");
@@ -115,14 +115,13 @@ static void wrong_places_are_refused(void **state) {
     refuse(ONE("\"F32\"", "[1]", "[4,0]"), -1, 4, "are outside the 4 bytes");
     refuse(ONE("\"F32\"", "[1]", "[0,4]"), -1, 3, "data_offsets [0, 4] are outside the 3 bytes");
     refuse(ONE("\"F32\"", "[1]", "[9223372036854775803,9223372036854775807]"), -1, 4, "are outside the 4 bytes");
-    refuse(ONE("\"F32\"", "[1]", "[4,8]"), -1, 8, "tensor 'w': starts at byte 66, 4 bytes behind the end of the data");
-    refuse(ONE("\"F32\"", "[1]", "[0,4]"), -1, 7, "3 bytes behind the last tensor, which ends at byte 66");
-    refuse("{}", -1, 5, "5 bytes behind the last tensor, which ends at byte 10");
+    refuse(ONE("\"F32\"", "[1]", "[4,8]"), -1, 8, "tensor 'w': starts at byte 66, 4 bytes after the end of the data");
+    refuse(ONE("\"F32\"", "[1]", "[0,4]"), -1, 7, "3 bytes after the last tensor, which ends at byte 66");
+    refuse("{}", -1, 5, "5 bytes after the last tensor, which ends at byte 10");
     refuse(TWO("[0,8]", "[4,12]"), -1, 12, "tensor 'b': starts at byte 120 inside tensor 'a', which ends at byte 124");
     refuse(TWO("[0,8]", "[0,8]"), -1, 8, "inside tensor");
-    refuse(TWO("[0,8]", "[12,20]"), -1, 20,
-           "tensor 'b': starts at byte 129, 4 bytes behind the end of the data before");
-    refuse(TWO("[8,16]", "[0,8]"), -1, 20, "4 bytes behind the last tensor, which ends at byte 132");
+    refuse(TWO("[0,8]", "[12,20]"), -1, 20, "tensor 'b': starts at byte 129, 4 bytes after the end of the data before");
+    refuse(TWO("[8,16]", "[0,8]"), -1, 20, "4 bytes after the last tensor, which ends at byte 132");
 }
 
 static void wrong_metadata_is_refused(void **state) {

@@ -273,12 +273,12 @@ static void tensors_in_bytes_are_checked_as_in_files(void **state) {
         {TENSOR("[5,24]", "[4,484]"), "outside the 480 bytes of data", 0},
         {TENSOR("[5,24]", "[-4,476]"), "outside the 480 bytes of data", 0},
         {TENSOR("[5,25]", "[0,480]"), "its dtype and shape make 500", 0},
-        {TENSOR("[4,24]", "[0,384]"), "96 bytes behind the last tensor", 0},
-        {TENSOR("[4,24]", "[96,480]"), "behind the end of the data before it", 0},
+        {TENSOR("[4,24]", "[0,384]"), "96 bytes after the last tensor", 0},
+        {TENSOR("[4,24]", "[96,480]"), "after the end of the data before it", 0},
         {TENSOR("[4611686018427387904,4]", "[0,480]"), "more elements than fit", 0},
         {TENSOR("[5,24]", "[0,480]"), "damaged JSON", -1},
         {TENSOR("[5,24]", "[0,480]"), "damaged JSON", 1},
-        {TENSOR("[5,24]", "[0,480]"), "but the file ends 555 bytes behind it", 481},
+        {TENSOR("[5,24]", "[0,480]"), "but the file ends 555 bytes after it", 481},
         {TENSOR("[5,24]", "[0,480]"), "more than the 100000000 allowed", INT64_MAX / 2},
     };
     struct strbuf block = STRBUF_INIT;
