@@ -62,7 +62,7 @@ static struct linear_call linear_call_at(const struct block_pass *block, enum at
     };
 }
 
-/* The hook call of a place behind a whole half of the block: x is the half's normalised input, y its result. */
+/* Returns the hook call of a place after a whole half of the block: x is the half's normalised input, y its result. */
 static struct hook_call half_hook_call(const struct block_pass *block, enum attach_place place, const void *x,
                                        const void *residual) {
     const struct model *model = block->pass->model;
@@ -319,7 +319,7 @@ static bool is_tanh(const struct model *model) {
     return model->options.config.activation == ACTIVATION_GELU_TANH;
 }
 
-/* What a product does instead of `activate`; none where the activation has two inputs. */
+/* Returns the epilogue that replaces `activate` in a product; none when the activation has two inputs. */
 static enum gemm_epilogue activation_epilogue(const struct model *model) {
     if (model->options.config.swiglu)
         return EPILOGUE_NONE;
@@ -392,7 +392,7 @@ static int activate_backward(const struct block_pass *block) {
     return rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
-/* The hook call of FC1 behind its activation. */
+/* Returns the hook call of FC1 after its activation. */
 static struct hook_call activated_hook_call(const struct block_pass *block) {
     struct hook_call call = hook_call_at(block, ATTACH_FC1);
     call.in = block->pass->model->options.config.hidden_size;

@@ -1,7 +1,7 @@
 /* The model's parameters, under its own names and those of its family's files: those of the parts that it has.
  *
- * Where a family's files have a bias of every linear, and the model none, the rows of the biases stay, zero and frozen:
- * the files stay what `transformers` opens. */
+ * If a family's files have a bias of every linear, and the model has none, the rows of the biases stay, zero and
+ * frozen: the files stay what `transformers` opens. */
 #include "model/family.h"
 
 #include <math.h>
@@ -32,8 +32,8 @@ struct model_widths model_widths(const struct model_config *config, int tensors)
     return widths;
 }
 
-/* Where the part of a place's columns that begins at `column` begins on each rank: projections are whole parts, and
- * each part is cut by itself. */
+/* Returns where the part of a place's columns that starts at `column` starts on each rank. Projections are whole parts,
+ * and each part is cut separately. */
 static int64_t local_column(const struct model_config *config, int tensors, enum attach_place place, int64_t column) {
     struct model_widths whole = model_widths(config, 1), local = model_widths(config, tensors);
     if (model_linear(place).split != LINEAR_COLUMN)
@@ -103,7 +103,8 @@ static void add_table(struct describer *d, const char *ours, const char *file, i
     add(d, &row);
 }
 
-/* A norm of so many columns; of the heads every tensor rank has its own, and makes a part of its gradient. */
+/* Adds a norm over `columns` columns. For a norm of heads, every tensor rank has its own heads and makes a part of its
+ * gradient. */
 static void add_norm(struct describer *d, int64_t layer, const char *ours, const char *file, int64_t columns) {
     bool has_bias = d->config->normalization == NORMALIZATION_LAYER;
     for (int is_bias = 0; is_bias <= has_bias; is_bias++) {
@@ -139,7 +140,7 @@ int model_projection_slices(const struct model_config *config, const struct mode
     return p->parts;
 }
 
-/* The slices of a projection behind those of others. */
+/* Adds the slices of a projection after those of others. */
 static void add_slices(const struct describer *d, int64_t layer, const struct model_projection *p, bool is_bias,
                        struct param *row) {
     struct param_slice *slices = &row->slices[row->slice_count];

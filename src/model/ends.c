@@ -1,7 +1,7 @@
 /* The two ends of the model: the embedding, and the head with its loss.
  *
- * The head never holds all logits: it goes through the rows in chunks, and while training turns each chunk's logits
- * into their own gradient in place, so that forward and backward of the head are one pass. */
+ * The head never holds all logits. It processes the rows in chunks. During training it turns each chunk's logits into
+ * their own gradient in place, so forward and backward of the head are one pass. */
 #include "model-internal.h"
 
 /* The sum over the tensor ranks of a partial [N, C]: in place, or its own rows of it to each. */
@@ -48,7 +48,7 @@ static double embedding_dropout(const struct pass *pass) {
     return !pass->asked.has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
 }
 
-/* What the methods' virtual tokens are, on loan until they are returned. */
+/* The methods' virtual tokens, borrowed until they are returned. */
 struct virtuals {
     int count;
     struct hook_virtual rows[HOOKS_PER_PLACE];
@@ -91,8 +91,8 @@ int64_t embedding_ids(const struct model *model) {
     return model->options.config.vocab_size + virtuals.tokens;
 }
 
-/* The rows of all methods as one table: that of the only one, or copies one behind the other. Each rank has them all,
- * and one must add them. */
+/* Finds the rows of all methods as one table: the only method's table, or copies one after the other. Each rank has all
+ * of them, and one must add them. */
 static int find_virtual_table(const struct model *model, const struct virtuals *virtuals, const void **table) {
     char *to = model->scratch.virtual_rows;
     int status = STATUS_OK;

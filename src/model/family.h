@@ -1,7 +1,7 @@
-/* Families of models: what a `model_type` of Hugging Face's config.json is here.
+/* Families of models: what a `model_type` of Hugging Face's config.json means here.
  *
- * A family is a file and a row: how its config.json says what a model is, what its files call the model's parameters,
- * and what adapters are put on where nothing is said. Nothing outside its file says any of these names. The parameters
+ * A family is a file and a row. It gives the meaning of its config.json, the names of the model's parameters in its
+ * files, and the default targets of adapters. Nothing outside its file uses any of these names. The parameters
  * themselves are the model's own, whatever the family (describe.c). Rows are constant: any thread may read them. */
 #ifndef CAMBIUM_MODEL_FAMILY_H
 #define CAMBIUM_MODEL_FAMILY_H
@@ -38,8 +38,7 @@ struct model_family {
     int32_t eos_id;       /* where config.json has no such key; -1: none */
     int projection_count; /* of a block, in the order of the forward */
     void (*projections)(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
-    /* What Hugging Face's PEFT changes where nothing is said, from its constants; modules by suffix, NULL at the end.
-     */
+    /* The default targets of Hugging Face's PEFT, from its constants; modules by suffix, NULL-terminated. */
     const char *const *lora_targets, *const *ia3_targets, *const *ia3_feedforward;
     /* The keys of config.json that are the family's, with the defaults of `transformers`. What changes the mathematics
      * and is not built is refused by its key. */
@@ -51,7 +50,7 @@ struct model_family {
     const void *kin; /* where families share these functions: in what they differ */
 };
 
-/* The families by their numbers, from 0; NULL behind the last. */
+/* Returns a family by its number, from 0; NULL past the last. */
 const struct model_family *model_family_at(int number);
 /* The family of a model. */
 const struct model_family *model_family(const struct model_config *config);
@@ -97,7 +96,7 @@ int model_read_config(const char *text, const char *where, struct model_config *
 
 /* ---- widths: describe.c ---- */
 
-/* Columns of what a block computes between two states of the residual stream, on each of so many tensor ranks. */
+/* Columns of a block's results between two states of the residual stream, on each tensor rank. */
 struct model_widths {
     int64_t head; /* of one head */
     int64_t heads, query_groups;
@@ -106,10 +105,11 @@ struct model_widths {
 };
 /* A config that says nothing has no columns. */
 struct model_widths model_widths(const struct model_config *config, int tensors);
-/* The place's columns that a projection makes, on each of so many tensor ranks. */
+/* The columns of a place that a projection makes, on each tensor rank. */
 struct model_range {
     int64_t first, columns;
 };
+/* Returns the range of a projection. */
 struct model_range model_range(const struct model_config *config, int tensors,
                                const struct model_projection *projection);
 /* Whether the model's linear at a place has a bias. */
@@ -122,6 +122,7 @@ struct model_linear {
     const char *name;
     enum linear_split split;
 };
+/* Returns the linear of a place. */
 struct model_linear model_linear(enum attach_place place);
 /* The slices of a parameter that has a row for each output of a projection: their rows, and those of its file. The
  * names are the caller's. Returns their number. */

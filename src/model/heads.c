@@ -1,8 +1,8 @@
-/* What queries and keys go through between the product that makes them and the attention: the norm of each head, where
- * the model has it, and the turn by angles that grow with the position.
+/* Processes queries and keys between the product that makes them and the attention. It applies the norm of each head,
+ * if the model has it, and the rotation by angles that grow with the position.
  *
- * The angles are those of `transformers`, bit for bit where the C library's powers are: inverse frequencies in fp32,
- * times the position, rounded to fp32; of these the cosine and the sine, times YaRN's attention factor. */
+ * The angles are those of `transformers`, to the bit where the C library's powers are. They are inverse frequencies in
+ * fp32, times the position, rounded to fp32; then cosine and sine are multiplied by YaRN's attention factor. */
 #include "model-internal.h"
 
 #include <math.h>

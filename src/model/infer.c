@@ -75,7 +75,7 @@ static int send_rows(struct model *model, int64_t rows) {
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-/* Where the last block writes: to memory that nothing is sent from any more. */
+/* Finds the memory that the last block writes to: one from which nothing is being sent any more. */
 static int find_out(struct model *model, void **out) {
     struct device_step *step = &model->step;
     step->turn = 1 - step->turn;
@@ -177,8 +177,9 @@ static struct sample sample_call(const struct model *model, int64_t first, int64
     };
 }
 
-/* The vocabulary is cut over the tensor ranks. top-k and top-p need the whole one, and the draw must be that of a rank
- * alone, bit for bit: each rank's columns of the chunk go to the first tensor rank, in one message. */
+/* The vocabulary is cut over the tensor ranks, but top-k and top-p need all of it, and the draw must be that of a
+ * single rank, to the bit. Each rank therefore sends its columns of the chunk to the first tensor rank, in one
+ * message. */
 static int collect_logits(struct model *model, int64_t count) {
     struct rank *rank = model->rank;
     struct stream *stream = rank->exec.stream;
@@ -222,7 +223,7 @@ static int draw(struct model *model, int64_t first, int64_t count) {
     return status || rank->place.tensor > 0 ? status : rank_run(rank, PHASE_REST, sample, &call);
 }
 
-/* What is asked of the wanted rows, so many at a time: logits of all of them never exist. */
+/* Computes the results of the wanted rows in chunks: the logits of all of them never exist together. */
 static int run_wanted(const struct pass *pass, const struct model_step *step) {
     struct model *model = pass->model;
     int64_t most = model_sizes(model)->step_rows;
@@ -245,7 +246,7 @@ static int run_head(const struct pass *pass, const struct model_step *step) {
 
 /* ---- a step ---- */
 
-/* A pass of so many rows through the one chunk. */
+/* Returns a pass of `rows` rows through the only chunk. */
 static struct pass pass_of(struct model *model, const struct model_kv *kv, int64_t rows) {
     const struct model_stash *stash = model_stash(model, 0);
     return (struct pass){

@@ -1,4 +1,4 @@
-/* What blocks, embedding and head share: norms and dropout, keyed and typed as this model's. */
+/* The common part of blocks, embedding and head: norms and dropout, with this model's keys and types. */
 #include "model-internal.h"
 
 struct norm norm_call(const struct model *model, int64_t rows, int64_t columns) {

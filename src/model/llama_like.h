@@ -20,7 +20,7 @@ enum llama_windows {
     LLAMA_WINDOWS_SOME /* use_sliding_window: those of layer_types, or from max_window_layers on */
 };
 
-/* What a family's class in `transformers` has of its own: what stands for a missing key, and which parts there are. */
+/* The differences of a family's class in `transformers`: its defaults for missing keys, and its parts. */
 struct llama_kin {
     int64_t vocab_size, hidden_size, intermediate_size, max_position_embeddings;
     int64_t num_key_value_heads; /* 0: as many as heads */
@@ -43,7 +43,7 @@ const char *llama_like_unfit(const struct model_family *family, const struct mod
 enum { LLAMA_PROJECTIONS = 7 };
 void llama_like_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
 
-/* What all of them have alike of struct model_family. */
+/* The members of struct model_family that are the same for all of them. */
 extern const char *const llama_like_buffers[];
 /* clang-format off */
 #define LLAMA_LIKE                                                                                                     \

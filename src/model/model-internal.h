@@ -16,14 +16,14 @@ struct block_params {
     struct linear qkv, projection, fc1, fc2;
 };
 
-/* What the forward of one block keeps for its backward. */
+/* The data that the forward of one block keeps for its backward. */
 struct block_saved {
     void *x;                              /* [N, C] the block's input */
     void *norm1;                          /* [N, C] */
     void *qkv;                            /* [N, q + 2 kv] */
-    void *turned;                         /* [N, q + kv] queries and keys behind their norms, where they have any */
+    void *turned;                         /* [N, q + kv] queries and keys after their norms, if they have any */
     void *attention;                      /* [N, q] heads side by side */
-    void *middle;                         /* [N, C] behind the attention's residual */
+    void *middle;                         /* [N, C] after the attention's residual */
     void *norm2;                          /* [N, C] */
     void *fc1;                            /* [N, fc1] the activation's input */
     void *activated;                      /* [N, F] its output */
@@ -34,14 +34,15 @@ struct block_saved {
     void *hooks[ATTACH_PLACE_COUNT];      /* what the methods keep */
 };
 
-/* What goes through the head: the rows of a batch whose loss counts, in order, and fill behind them; or all rows, where
- * that is hardly more. The head's work is on these alone: logits of a row that counts nothing move nothing. */
+/* The rows that go through the head: the rows of a batch whose loss counts, in order, with fill after them; or all
+ * rows, when that is hardly more. The head processes only these, because logits of a row that does not count have no
+ * effect. */
 struct head_rows {
     int64_t count;
     bool is_all;
-    /* Where not: what this rank has of the residual stream of them, `own` from `first` on (without sequence parallelism
-     * all, the fill included), and their places in it, -1 for fill; its rows of the stream, by their places in `own`,
-     * -1 for those that stay out. */
+    /* When not all rows count: this rank's part of the residual stream of these rows, `own` rows from `first` on (all
+     * of them, with the fill, without sequence parallelism). Then their places in the stream, -1 for fill, and the
+     * places of the stream's rows in `own`, -1 for rows that are left out. */
     int64_t first, own;
     const int32_t *source; /* [own] */
     const int32_t *place;  /* [stream rows] */
@@ -59,8 +60,8 @@ struct device_batch {
     struct head_rows head;
 };
 
-/* Where a step of inference has its arrays. Those without a size come from the host, and are of the step that was
- * uploaded last. */
+/* The arrays of a step of inference. Those without a size come from the host, and belong to the step that was uploaded
+ * last. */
 struct device_step {
     void *block;
     int32_t *sequence, *cached, *place, *logit_row;
@@ -83,7 +84,7 @@ struct device_step {
     int turn;
 };
 
-/* Where a chunk's activations of one micro batch stand until their backward. */
+/* The activations of a chunk for one micro batch, kept until their backward. */
 struct model_stash {
     struct device_batch batch;
     struct block_saved *saved; /* [layers of a chunk]; without training all share one set */
@@ -113,8 +114,8 @@ struct model_cleared {
 struct model_kept {
     struct model_stash *stashes; /* [stashes + 1] */
     struct block_saved *saved;   /* [stashes][layers of a chunk] */
-    /* Layers whose backward is never run go by turns through two sets, which differ by x alone; chunks of nothing but
-     * such layers through a stash of their own where others are held. */
+    /* Layers whose backward is never run alternate between two sets, which differ only in x. Chunks with only such
+     * layers use a stash of their own when others hold stashes. */
     struct block_saved passing[2];
     struct model_stash *passing_stash;
     int64_t first_layer;       /* of a chunk, counted from its first, that any chunk keeps something of */
@@ -142,7 +143,7 @@ struct model_gradients {
     void *norm;   /* [N, C] of a norm's output, [N, q] of the heads' */
     void *whole;  /* [N, C] still to be summed, under sequence parallelism */
     void *qkv;    /* [N, q + 2 kv] */
-    void *turned; /* [N, q + kv] of queries and keys behind their norms, where they have any */
+    void *turned; /* [N, q + kv] of queries and keys after their norms, if they have any */
     void *ffn;    /* [N, F] of the activation's output */
     void *fc1;    /* [N, fc1] of its input; `ffn` where that is as wide */
 };
@@ -209,7 +210,7 @@ struct block_pass {
     bool is_fresh;  /* what stashes and layers share is still as this layer's forward left it */
 };
 
-/* Where an element of an array of the model's type stands; NULL while planning. */
+/* Returns the address of an element of an array of the model's type; NULL while planning. */
 static inline void *model_element(const struct model *model, void *base, int64_t element) {
     return base ? (char *)base + element * (int64_t)dtype_bytes(model->options.dtype) : NULL;
 }
@@ -224,8 +225,8 @@ static inline bool chunk_has_head(const struct model *model, const struct model_
 }
 
 /* sizes.c */
-/* Layers of a chunk, counted from its first, that are computed again together from the input of the first: the group
- * of `layer`, of one layer or more; false when the stash keeps what its backward needs. */
+/* Sets the group of layers of a chunk, counted from its first, that is recomputed together with `layer` from the input
+ * of the group's first layer. Returns false when the stash keeps everything that the backward needs. */
 bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end);
 /* Whether something before the chunk wants the gradient of its input. */
 static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
@@ -236,7 +237,7 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
 void model_place_activations(struct model *model, struct arena *arena);
 /* Bytes of the blocks that a pass or a step uploads into. */
 size_t model_upload_bytes(const struct model *model);
-/* The row stride of logits of so many tokens. */
+/* Returns the row stride of logits for `tokens` tokens. */
 static inline int64_t model_vocab_stride(int64_t tokens) {
     return (tokens + VOCAB_STRIDE_MULTIPLE - 1) / VOCAB_STRIDE_MULTIPLE * VOCAB_STRIDE_MULTIPLE;
 }
@@ -265,11 +266,11 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
 int heads_turned_columns(const struct model_config *config);
 /* Once the angles have their memory. */
 int heads_upload_angles(struct model *model);
-/* Where the attention finds queries and keys, side by side, and their row stride. */
+/* Returns the queries and keys for the attention, side by side, and their row stride. */
 const void *heads_of(const struct block_pass *block, int64_t *stride);
-/* Behind the product that wrote saved->qkv. */
+/* Called after the product that wrote saved->qkv. */
 int heads_forward(const struct block_pass *block);
-/* Where the attention leaves the gradients of both, with the same stride. */
+/* Returns the place where the attention leaves the gradients of both, with the same stride. */
 void *heads_gradient(const struct model *model);
 /* From these to those of the product's output, in gradients.qkv. */
 int heads_backward(const struct block_pass *block);
@@ -297,8 +298,9 @@ int head_staging_open(struct model *model);
 void head_staging_close(struct model *model);
 /* Chooses them, and puts their labels and weights on the device; `head` has its arrays. */
 void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head);
-/* Where they are not all. Their final norm, whole on every tensor rank where the head reads it; and from the head's
- * gradient there, a part on every tensor rank, pass->d of all rows. In between scratch.branch keeps their x_last. */
+/* For when not all rows count. The forward makes their final norm, whole on every tensor rank, where the head reads it.
+ * The backward makes pass->d of all rows, a part on every tensor rank, from the head's gradient there. In between
+ * scratch.branch keeps their x_last. */
 int head_rows_forward(const struct pass *pass);
 int head_rows_backward(const struct pass *pass);
 /* How many rows of a batch go through the head, with the fill; its own number where all do. */
@@ -307,7 +309,7 @@ int64_t head_rows_count(const struct model *model, const struct model_batch *bat
 void head_rows_put_back(const struct model *model, const struct model_batch *batch, float *losses);
 
 /* ends.c: embedding and head. */
-/* The number of ids that rows may have: the vocabulary, and behind it the virtual tokens of all methods. */
+/* Returns the number of ids that rows may have: the vocabulary, then the virtual tokens of all methods. */
 int64_t embedding_ids(const struct model *model);
 /* Bytes of scratch.virtual_rows; 0 where one method at most has virtual tokens, or another rank adds them. */
 size_t embedding_virtual_bytes(const struct model *model);

@@ -20,8 +20,8 @@ static int find(const struct model *model, int64_t layer, const char *text) {
     return param_table_find(&model->table, name, layer > 0 ? (int)(layer * rows_per_layer) : 0);
 }
 
-/* What may be absent, but stands behind the row that was found last where it is not: a search through all rows for what
- * no layer has would take their number squared. */
+/* Finds a row that may be absent; if present, it follows the row that was found last. A search through all rows for
+ * rows that no layer has would take quadratic time. */
 static int find_behind(const struct model *model, int id, int64_t layer, const char *text) {
     char name[PARAM_NAME_BYTES];
     full_name(layer, text, name);
@@ -139,7 +139,7 @@ struct model_stash *model_stash(struct model *model, int number) {
     return number < 0 ? model->kept.passing_stash : &model->kept.stashes[number];
 }
 
-/* Where chunks go that keep nothing, and which layers of others do. */
+/* Chooses the chunks that keep nothing, and the layers of other chunks that do not. */
 static void open_passing(struct model *model) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];

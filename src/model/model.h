@@ -100,8 +100,9 @@ int model_initialise(struct model *model, uint64_t seed);
 /* MODEL_INFER: gives the model its weights, one parameter after the other: see struct param_fill. */
 int model_fill(struct model *model, int (*fill)(void *context, int id), void *context);
 
-/* Model FLOPs of one token in training (3 times the forward): 6 per weight, tied head once, position table not, plus
- * causal attention counted half: 6 * L * q * T, q the columns of all heads. Forward alone is a third. */
+/* Returns the model FLOPs of one token in training (3 times the forward). They are 6 per weight, tied head once,
+ * position table not. Causal attention counts half: 6 * L * q * T, where q is the columns of all heads. Forward alone
+ * is a third. */
 double model_flops_per_token(const struct model_config *config, int64_t seq_length);
 /* The head's share of it, which a token has only where its loss counts. */
 double model_head_flops_per_token(const struct model_config *config);
@@ -131,26 +132,26 @@ struct model_pass {
     bool is_last_micro_batch;  /* of them: what tensor ranks have parts of is summed over them, and is finished */
     bool has_dropout;
     /* Called before the first use of a layer's weights in this pass: those before the layers (-1), each layer, and
-     * those behind them (num_layers), of which the backward is the first use. NULL: all weights are there. */
+     * those after them (num_layers), whose first use is the backward. NULL: all weights are there. */
     int (*layer_needed)(void *context, int layer);
-    /* Called in the backward as soon as this pass has added all it adds to the gradients of a layer's parameters:
-     * first those behind the layers (num_layers), then each layer from the last one down, then those before them (-1);
-     * of all these only what the chunk has. NULL: nobody asks. */
+    /* Called in the backward as soon as this pass has added its whole part to the gradients of a layer's parameters.
+     * The order is: parameters after the layers (num_layers), each layer from the last down, then those before them
+     * (-1), as far as the chunk has them. NULL: not called. */
     int (*layer_done)(void *context, int layer);
     void *context;
 };
 
-/* The two halves of training on a micro batch, chunk by chunk. x, y, dy and dx are on the device, of the rank's rows of
- * the residual stream: [N, C] of the model's type.
+/* The two halves of training on a micro batch, chunk by chunk. The arrays x, y, dy and dx are on the device, of the
+ * rank's rows of the residual stream: [N, C] of the model's type.
  *
- * The forward takes x, the output of the layer before (NULL in the chunk with the embedding), and gives y (NULL in the
- * chunk with the head, whose forward is part of its backward). The batch's segments must stay until the backward.
- * Layers below the lowest that trains keep nothing. */
+ * The forward takes x, the output of the layer before, and gives y. No x exists (NULL) in the chunk with the embedding.
+ * No y exists (NULL) in the chunk with the head, whose forward is part of its backward. The batch's segments must stay
+ * until the backward. Layers below the lowest that trains keep nothing. */
 int model_forward(struct model *model, const struct model_batch *batch, const struct model_pass *pass, const void *x,
                   void *y);
-/* dy: the gradient of y (NULL in the chunk with the head, which adds sum(loss * loss_weight) to the device number that
- * model_loss reads); dx: that of x (NULL in the chunk with the embedding, and left alone where nothing before the chunk
- * trains). */
+/* dy is the gradient of y. It is NULL in the chunk with the head, which adds sum(loss * loss_weight) to the device
+ * number that model_loss reads. dx is that of x. It is NULL in the chunk with the embedding, and unchanged when nothing
+ * before the chunk trains. */
 int model_backward(struct model *model, const struct model_pass *pass, const void *dy, void *dx);
 /* A forward without dropout in stash 0, and in the chunk with the head its losses, added to the same number. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
@@ -176,7 +177,7 @@ int model_logits(struct model *model, const struct model_batch *batch, float *lo
 /* The plan of one engine step: rows of any sequences, prefill and decode mixed. Host memory, copied at the call. */
 struct model_step {
     int64_t rows;
-    const int32_t *tokens;    /* [N] or, behind the vocabulary, hooks' virtual tokens */
+    const int32_t *tokens;    /* [N], or hooks' virtual tokens after the vocabulary */
     const int32_t *positions; /* [N] position ids */
     const int32_t *sequence;  /* [N] row of page_table */
     const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
@@ -198,12 +199,12 @@ struct model_step_result {
     int32_t *token;       /* [logit_rows] drawn; -1: none */
     float *logprob;       /* [logit_rows] of the drawn token; 0 where there is none */
     float *label_logprob; /* [logit_rows] of step->labels; 0 where there are none */
-    int32_t *top_token;   /* [logit_rows, SAMPLE_MAX_TOP] where the step has_top: the likeliest first, -1 behind them */
+    int32_t *top_token;   /* [logit_rows, SAMPLE_MAX_TOP] when the step has_top: the likeliest first, then -1 */
     float *top_logprob;
 };
 
-/* Bytes of what so many rows of a step give: the token drawn, its log-probability, the loss of the label; where asked
- * for the likeliest tokens and their log-probabilities. */
+/* Returns the bytes of the results of `rows` rows of a step. They are the drawn token,
+ * its log-probability and the loss of the label; on request also the likeliest tokens and their log-probabilities. */
 static inline size_t model_results_bytes(int64_t rows, bool has_top) {
     return (size_t)rows *
            (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
@@ -215,6 +216,7 @@ struct model_kv {
     void *pages; /* device */
     int64_t page_count;
 };
+/* Returns the bytes of a cache of `page_count` pages. */
 size_t model_kv_bytes(const struct model *model, int64_t page_count);
 /* Tokens first .. first + count - 1 of an image's prefix, as hooks have it, and their places: as in struct model_step.
  */
@@ -223,6 +225,7 @@ struct model_prefix_rows {
     int64_t first, count; /* at most max_rows */
     const int32_t *place; /* [count] */
 };
+/* Puts keys and values of a prefix into pages. */
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
 /* One step, which all ranks of the model make together; the step's arrays are the caller's again when it returns. A
  * stage goes on to the next step as soon as its own work is done. Nothing is allocated. */
@@ -230,7 +233,7 @@ int model_infer(struct model *model, const struct model_kv *kv, const struct mod
 /* Waits for the step, the last one, and gives its results, at the first tensor rank of the last stage; others get
  * nothing. */
 int model_infer_results(struct model *model, const struct model_step *step, const struct model_step_result *result);
-/* Behind the last step: waits until what was sent to the next stage has arrived. */
+/* Called after the last step: waits until everything sent to the next stage has arrived. */
 int model_infer_end(struct model *model);
 
 #endif

@@ -1,6 +1,6 @@
-/* Names of tensors that no row of a table has, and are a parameter of some model all the same: of a layer that the
- * configuration does not have, of a bias that it denies, of another family. Files and configuration then contradict
- * each other, and one of the two is wrong. */
+/* Names of tensors that no row of a table has, although they are a parameter of some model.
+ * They belong to a layer that the configuration lacks, to a bias that it denies, or to another family. Files and
+ * configuration then contradict each other, and one of the two is wrong. */
 #include "family-internal.h"
 
 #include <stdio.h>

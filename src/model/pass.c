@@ -53,7 +53,7 @@ static struct pass pass_of(struct model *model, const struct model_pass *asked) 
     };
 }
 
-/* Where `layer` of the chunk, counted from its first, puts what it makes. */
+/* Returns where `layer` of the chunk, counted from its first, stores its results. */
 static const struct block_saved *saved_of(const struct pass *pass, int64_t layer) {
     const struct model *model = pass->model;
     return model_keeps(model, pass->chunk, pass->asked.stash, layer) ? &pass->stash->saved[layer]
@@ -169,7 +169,7 @@ static int run_head(const struct pass *pass, enum param_use use) {
     return status ? status : head_end(pass, head_pass(pass, use == PARAM_BACKWARD));
 }
 
-/* The head, or what came from the layer behind; then the blocks, and the embedding. */
+/* Runs the head, or takes the gradient from the next layer; then the blocks, and the embedding. */
 static int run_backward(const struct pass *pass, const void *dy) {
     struct model *model = pass->model;
     bool has_head = chunk_has_head(model, pass->chunk);

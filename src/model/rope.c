@@ -129,7 +129,7 @@ static enum rope_kind kind_of(const struct model_config *config) {
                                                        : ROPE_DEFAULT;
 }
 
-/* What both forms have. */
+/* Writes the keys that both forms have. */
 static json_t *write_scaling(const struct model_config *config) {
     enum rope_kind kind = kind_of(config);
     json_t *object = json_pack("{s:s}", "rope_type", kind_names[kind]);

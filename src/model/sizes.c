@@ -1,4 +1,4 @@
-/* Where the activations of a batch stand. The same code counts the bytes (on a planning arena) and places them, so the
+/* The places of a batch's activations. The same code counts the bytes (on a planning arena) and places them, so the
  * printed plan is the allocation. */
 #include "model-internal.h"
 
@@ -43,14 +43,14 @@ static bool has_hooks(const struct model *model, int64_t layer, enum attach_plac
     return false;
 }
 
-/* A norm's statistics of so many vectors. */
+/* Places the statistics of a norm over `count` vectors. */
 static void place_statistics(const struct model *model, struct arena *arena, size_t count, float **mean, float **rstd) {
     bool has_mean = model->options.config.normalization == NORMALIZATION_LAYER;
     *mean = has_mean ? arena_take(arena, count * sizeof **mean) : NULL;
     *rstd = arena_take(arena, count * sizeof **rstd);
 }
 
-/* What queries and keys become behind their norms. */
+/* Places queries and keys after their norms. */
 static void place_heads(const struct model *model, struct arena *arena, struct block_saved *saved) {
     const struct model_widths *widths = &model->share.widths;
     size_t N = (size_t)model->options.max_rows;
@@ -119,9 +119,9 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
     return chunk->first + end > model->share.lowest;
 }
 
-/* Places what a micro batch keeps of a chunk until its backward. Layers that are computed again share sets, as many as
- * a group has layers, with all stashes (*placed: how many there are so far); the first of a group keeps its input.
- * `shared`: memory of what is computed again within a layer. */
+/* Places what a micro batch keeps of a chunk until its backward. Recomputed layers share sets with all stashes, as many
+ * as a group has layers (*placed: their number so far); the first layer of a group keeps its input. `shared`: memory of
+ * what is recomputed within a layer. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
     for (int64_t layer = model->kept.first_layer; layer < model->options.chunks[0].count; layer++) {
@@ -209,7 +209,7 @@ static void place_passing_blocks(struct model *model, struct arena *arena) {
     stash->x_last = x[layers % 2];
 }
 
-/* Places the parts of losses that tensor ranks tell each other, for so many rows. */
+/* Places the parts of losses that tensor ranks exchange, for `rows` rows. */
 static void place_parts(struct model *model, struct arena *arena, size_t rows) {
     model->scratch.parts = arena_take(arena, (size_t)model->rank->grid.tensor * rows * sizeof *model->scratch.parts);
     model->scratch.joined = arena_take(arena, rows * sizeof *model->scratch.joined);

@@ -1,4 +1,4 @@
-/* What ends a text: eos_token_id, one id or a list of them, of a model's two files. */
+/* The ids that end a completion: eos_token_id, one id or a list of them, from a model's two files. */
 #include "family-internal.h"
 
 #include "base/base.h"

@@ -13,14 +13,15 @@
 enum schedule_decay { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_INVERSE_SQUARE_ROOT, SCHEDULE_WSD };
 enum schedule_wsd { SCHEDULE_WSD_LINEAR, SCHEDULE_WSD_COSINE, SCHEDULE_WSD_EXPONENTIAL, SCHEDULE_WSD_MINUS_SQRT };
 
-/* In iterations; Megatron-LM's OptimizerParamScheduler, which counts samples: iteration i (from 1) has seen
- * (i - 1) * global_batch_size of them, so that the first update of a warm-up from 0 uses the rate 0. */
+/* In iterations. Megatron-LM's OptimizerParamScheduler counts samples: iteration i (from 1) has seen (i - 1) *
+ * global_batch_size of them, so the first update of a warm-up from 0 uses the rate 0. */
 struct schedule {
     enum schedule_decay decay;
     enum schedule_wsd wsd_decay;
     double lr, min_lr, warmup_init;
     int64_t warmup_iters, decay_iters, wsd_decay_iters, global_batch_size;
 };
+/* Returns the learning rate of an iteration, counted from 1. */
 double schedule_lr(const struct schedule *schedule, int64_t iteration);
 
 /* ---- optimizer ---- */
@@ -46,7 +47,8 @@ struct optimizer {
     int64_t step;      /* updates done; the bias correction's exponent */
 };
 
-/* Bytes of the device that optimizer_open allocates for so many elements of a rank and rows of its parameter table. */
+/* Returns the bytes of the device that optimizer_open allocates for `elements` elements of a rank and `parameters` rows
+ * of its parameter table. */
 size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype);
 /* Notes the scratch it will need: call while the rank still plans. */
 void optimizer_plan(struct rank *rank, int64_t flat_elements);

@@ -156,8 +156,8 @@ struct counted_elsewhere {
     int64_t first, end;
 };
 
-/* What others count of a parameter, ascending: all of it where another stage has the original, and what a tensor rank
- * before this one holds as well. */
+/* Lists the elements of a parameter that other ranks count, ascending: all of it when another stage has the original,
+ * and what an earlier tensor rank holds too. */
 static int list_counted_elsewhere(const struct param_store *store, int id,
                                   struct counted_elsewhere list[PARAM_MAX_SLICES]) {
     struct param_rect rects[PARAM_MAX_SLICES];

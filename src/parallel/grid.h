@@ -11,6 +11,7 @@ struct rank_grid {
     int tensor, context, expert, data, pipeline;
 };
 
+/* Returns the number of ranks. */
 int rank_grid_size(const struct rank_grid *grid);
 /* The coordinates of a rank, 0 <= rank < size: pure arithmetic. */
 struct rank_grid rank_grid_place(const struct rank_grid *grid, int rank);
@@ -28,14 +29,15 @@ enum grid_axis {
     GRID_PIPELINE = 16,
 };
 
-/* Writes the ranks whose place differs from that of `rank` at most along `axes`, in ascending order (that of the
- * places, the fastest axis first), to `ranks` [rank_grid_group_size], and returns their number. GRID_TENSOR: those that
- * share the rank's layers; GRID_DATA | GRID_CONTEXT: those that add up their gradients; GRID_TENSOR | GRID_PIPELINE:
- * those that together hold one model. */
+/* Writes the ranks whose place differs from that of `rank` at most along `axes` to `ranks` [rank_grid_group_size], and
+ * returns their number. They are in ascending order, which is that of the places, the fastest axis first.
+ *
+ * GRID_TENSOR: those that share the rank's layers. GRID_DATA | GRID_CONTEXT: those that add up their gradients.
+ * GRID_TENSOR | GRID_PIPELINE: those that together hold one model. */
 int rank_grid_group(const struct rank_grid *grid, unsigned axes, int rank, int *ranks);
 int rank_grid_group_size(const struct rank_grid *grid, unsigned axes);
-/* The first and the last stage of the rank's pipeline, which share tied embeddings: writes one rank or two to `ranks`
- * and returns their number; 0 when the rank itself is neither. */
+/* Writes the first and the last stage of the rank's pipeline, which share tied embeddings: one rank or two. Returns
+ * their number; 0 when the rank itself is neither. */
 int rank_grid_embedding_group(const struct rank_grid *grid, int rank, int ranks[2]);
 
 /* Sets grid->data to what the other axes leave of `ranks`. */

@@ -56,7 +56,7 @@ float *const *hook_list_wide(const struct hook_list *list) {
     return NULL;
 }
 
-/* Where column `first` of an array's rows begins; NULL stays that. */
+/* Returns the address of column `first` in an array's first row; NULL stays NULL. */
 static void *column_of(void *array, int64_t first, enum dtype type) {
     return array ? (char *)array + (size_t)first * dtype_bytes(type) : NULL;
 }

@@ -49,21 +49,21 @@ struct hook_prefix {
     float *dk, *dv;
 };
 
-/* Virtual tokens of the embedding: rows behind the vocabulary; the first method's have the ids from vocab_size on. The
- * table, which is on loan, is whole on every tensor rank; so is its gradient: fp32, accumulated, or NULL. */
+/* Virtual tokens of the embedding: rows after the vocabulary. The first method's have the ids from vocab_size on. The
+ * table, which is borrowed, is whole on every tensor rank. So is its gradient: fp32, accumulated, or NULL. */
 struct hook_virtual {
     int64_t tokens;
     const void *table; /* [tokens, C] */
     float *gradient;
 };
 
-/* One method at one place. The forward changes y after the base wrote it. The backward has two halves:
- * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote;
+/* One method at one place. The forward changes y after the base wrote it. The backward has two halves.
+ * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote.
  * `backward_input` runs after it and adds the method's own part to dx. Members that a method does not need are NULL.
- * They are called while the rank is planning, too, and then only note the scratch that they need.
+ * They are also called while the rank is planning, and then only record the scratch that they need.
  *
  * At a projection a rank's hook sees all rows, its own share of the columns that are cut over the tensor ranks, and y
- * before it is summed over them: a hook there is linear in y. It may be of a range of these columns, as the files'
+ * before it is summed over them. A hook there is linear in y. It may cover a range of these columns, because the files'
  * projections are ranges of what the model computes at once. At ATTACH_AFTER_* it sees whole results, of the rank's
  * rows of the stream. */
 struct hook {
@@ -83,7 +83,7 @@ struct hook {
      * costs what it costs without it. NULL: always. */
     bool (*is_active)(const void *self);
     /* At a projection in bf16: memory for [N, out] in fp32. The base's product goes there, `forward` changes it there,
-     * and it is rounded once, behind the last hook. NULL: y is what it changes. */
+     * and it is rounded once, after the last hook. NULL: `forward` changes y. */
     float *const *wide;
     /* ATTACH_KV only. `image`: whose prefix, of a hook that has several. */
     int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
@@ -105,8 +105,10 @@ struct hook_table {
     struct hook_list *lists; /* [layers * ATTACH_PLACE_COUNT] */
 };
 
+/* Starts an empty table for `layers` layers. STATUS_MEMORY. hook_table_free ends it. */
 int hook_table_init(struct hook_table *table, int64_t layers);
 void hook_table_free(struct hook_table *table);
+/* Adds a hook at a place of a layer. STATUS_MEMORY. */
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
 /* Never NULL: a table without hooks, or no table at all, gives an empty list. */
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);

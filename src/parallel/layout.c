@@ -60,7 +60,7 @@ struct candidate {
     double distance; /* in factors of 2 of the tensor and pipeline sizes */
 };
 
-/* The nearest layouts of so many ranks that work, nearest first; their number. */
+/* Finds the nearest layouts of `ranks` ranks that work, nearest first; returns their number. */
 static int nearest_layouts(const struct parallel_layout *layout, int ranks, struct candidate found[NEAREST_LAYOUTS]) {
     struct parallel_layout other = *layout;
     int fixed = layout->grid.context * layout->grid.expert, count = 0;

@@ -1,7 +1,7 @@
-/* Where things stand in a parallel layout: layers of pipeline stages, and which layouts can be.
+/* Parallel layouts: the layers of pipeline stages, and which layouts are possible.
  *
- * Pure arithmetic: no communication, no device; any thread. Failures are STATUS_USAGE, name the configuration's keys
- * with their values, and say what comes nearest. */
+ * Pure arithmetic: no communication, no device; any thread. Failures are STATUS_USAGE. They name the configuration's
+ * keys with their values, and suggest the nearest values. */
 #ifndef CAMBIUM_PARALLEL_LAYOUT_H
 #define CAMBIUM_PARALLEL_LAYOUT_H
 
@@ -17,6 +17,7 @@ struct pipeline_split {
         last; /* decoder_first_ and decoder_last_pipeline_num_layers, all chunks together; 0: as the others */
 };
 
+/* True when the split is possible. */
 bool pipeline_split_fits(const struct pipeline_split *split);
 /* Refuses a split that does not fit, with the nearest values that do. */
 int pipeline_split_check(const struct pipeline_split *split);
@@ -37,8 +38,8 @@ struct parallel_layout {
     int64_t seq_length, micro_batch, global_batch; /* global_batch 0: none (inference) */
 };
 
-/* Refuses a layout that cannot be, with the first number that does not divide, and the nearest layouts of as many ranks
- * that work (or the nearest number of ranks that has one). */
+/* Refuses an impossible layout, with the first number that does not divide. It suggests the nearest layouts of as many
+ * ranks that work, or the nearest number of ranks that has one. STATUS_USAGE. */
 int parallel_layout_check(const struct parallel_layout *layout);
 
 #endif

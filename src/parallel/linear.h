@@ -31,7 +31,7 @@ struct linear_call {
     void *y;       /* [N, out] forward; row stride y_stride when not 0 */
     int64_t y_stride;
     /* Under sequence parallelism x and dx of a column linear, and y and dy of a row linear, are this rank's rows of the
-     * residual stream; the whole ones stand here meanwhile: [N, C] each. */
+     * residual stream. The whole ones are stored here meanwhile: [N, C] each. */
     void *whole, *whole_gradient;
     bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
     enum gemm_epilogue epilogue; /* where linear_can_fuse, or linear_can_fuse_backward, says that it can be */

@@ -5,7 +5,7 @@
 
 /* ---- buffers ---- */
 
-/* Where the buffers of a stage stand; counts their bytes on a planning arena. */
+/* Places the buffers of a stage; counts their bytes on a planning arena. */
 static void place_buffers(const struct pipeline_shape *shape, int stage, size_t message_bytes, struct arena *arena,
                           struct pipeline_lane lanes[PIPELINE_KINDS]) {
     for (int kind = 0; kind < PIPELINE_KINDS; kind++) {

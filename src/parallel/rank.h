@@ -1,6 +1,6 @@
-/* What a rank carries: the place on the grid, the device, the stream, the scratch memory and the seed. It travels
- * instead of globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations only
- * note the scratch that they would need. */
+/* The data of a rank: its place on the grid, device, stream, scratch memory and seed. It is passed along instead of
+ * globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations only record the
+ * scratch that they would need. */
 #ifndef CAMBIUM_PARALLEL_RANK_H
 #define CAMBIUM_PARALLEL_RANK_H
 
@@ -55,8 +55,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
 int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
-/* Opens the group of this rank's neighbours that hold the same one of `groups` key and value heads, where there are
- * more tensor ranks than these; all of the neighbours call this together. */
+/* Opens the group of this rank's neighbours that hold the same one of `groups` key and value heads, when there are more
+ * tensor ranks than that. All of the neighbours call it together. */
 int rank_open_sharers(struct rank *rank, int64_t groups);
 /* Gives the rank scratch of `workspace_needed` bytes; ends planning. */
 int rank_allocate_workspace(struct rank *rank);

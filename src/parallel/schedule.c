@@ -106,8 +106,8 @@ int pipeline_step_count(const struct pipeline_shape *shape) {
     return shape->is_forward_only ? forwards : 2 * forwards;
 }
 
-/* The neighbour that an activation comes from or goes to, one place back or on along the model: places run through the
- * stages of chunk 0, then those of chunk 1, and so on. */
+/* Returns the neighbour that an activation comes from or goes to, one place before or after along the model. Places run
+ * through the stages of chunk 0, then those of chunk 1, and so on. */
 static struct pipeline_message neighbour(const struct pipeline_shape *shape, enum pipeline_step_kind kind, int from,
                                          int places, int *number) {
     int place = from + places, lower = minimum(from, place);
@@ -119,7 +119,7 @@ static struct pipeline_message neighbour(const struct pipeline_shape *shape, enu
 
 /* Stashes of a list as it grows: the first that are free again are the first to be taken. */
 struct stashes {
-    int count, freed; /* in use so far; place in the list behind the last backward whose stash was taken again */
+    int count, freed; /* in use so far; index in the list after the last backward whose stash was reused */
 };
 
 /* For a forward at place `at` of the list. */
@@ -160,7 +160,7 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
     }
 }
 
-/* The highest place of the stage that has another behind it. */
+/* Returns the highest place of the stage that has another one after it. */
 static int highest_inner_place(const struct pipeline_shape *shape, int stage) {
     int chunk = stage == shape->stages - 1 ? shape->chunks - 2 : shape->chunks - 1;
     return chunk * shape->stages + stage;

@@ -1,18 +1,19 @@
 /* Pipeline schedules as data: the list of steps of one stage, for 1F1B (one chunk a stage) and interleaved 1F1B
  * (several).
  *
- * Pure arithmetic: no communication, no device, no allocation; any thread. The orders are Megatron-LM's
- * (arXiv 2104.04473), for every number of micro batches, also those that Megatron-LM refuses.
+ * Pure arithmetic: no communication, no device, no allocation; any thread. The orders are Megatron-LM's (arXiv
+ * 2104.04473). They exist for every number of micro batches, including those that Megatron-LM refuses.
  *
  * An executor walks the list: wait for step.receive if there is one, compute, send step.send. A message carries the
- * activation that a forward step made, or the gradient that a backward step made. The messages of one kind from one
- * stage to another arrive in the order in which they were sent, and a stage has one sender and one receiver of each
- * kind. The executor keeps pipeline_receive_buffers() receives of each kind posted (message `number` belongs in buffer
- * `number` modulo that), and posts the next as a buffer becomes free after the step that used it. With so many buffers
- * no stage ever waits for one, and even sends that block until a buffer is posted cannot deadlock.
+ * activation of a forward step, or the gradient of a backward step. Messages of one kind between two stages arrive in
+ * the order in which they were sent. A stage has one sender and one receiver of each kind.
  *
- * In every chunk the micro batches go forward in order 0 .. m-1, and backward in the same order: micro batch m-1's
- * backward is the chunk's last, after which its gradients are whole. */
+ * The executor keeps pipeline_receive_buffers() receives of each kind posted; message `number` belongs in buffer
+ * `number` modulo that. It posts the next one when a buffer becomes free, after the step that used it. With this number
+ * of buffers no stage ever waits for one, and even sends that block until a buffer is posted cannot deadlock.
+ *
+ * In every chunk the micro batches go forward in order 0 .. m-1, and backward in the same order. The backward of micro
+ * batch m-1 is therefore the chunk's last, after which its gradients are whole. */
 #ifndef CAMBIUM_PARALLEL_SCHEDULE_H
 #define CAMBIUM_PARALLEL_SCHEDULE_H
 
@@ -46,8 +47,8 @@ struct pipeline_step {
     enum pipeline_step_kind kind; /* of the step, and of its messages */
     int chunk;                    /* of this stage: 0 .. v-1 */
     int micro_batch;              /* 0 .. m-1 */
-    /* Where the activations of (chunk, micro batch) are held: 0 .. pipeline_in_flight() - 1, none shared; or
-     * PIPELINE_NO_STASH, for a backward that has nothing to do. */
+    /* The stash that holds the activations of (chunk, micro batch): 0 .. pipeline_in_flight() - 1, none shared; or
+     * PIPELINE_NO_STASH for a backward that has nothing to do. */
     int stash;
     struct pipeline_message receive, send;
 };
@@ -65,12 +66,12 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
 /* Whether a stage sends messages of the kind. */
 bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
-/* Receives of one kind that a stage keeps posted: 2, and more at the end of the wrap-around (the first stage's
- * activations, the last stage's gradients) when groups are larger than p. 0 where it receives none. */
+/* Returns how many receives of one kind a stage keeps posted: 0 when it receives none, else 2. It is more at the end of
+ * the wrap-around (the first stage's activations, the last stage's gradients) when groups are larger than p. */
 int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
-/* The most micro batches whose activations are held at once, of one chunk, or of all chunks together with chunk -1
- * (which is then the number of stashes; 0 where no place of the stage has a backward). Counted from the list. */
+/* Returns the most micro batches whose activations are held at once, for one chunk, or with chunk -1 for all chunks
+ * together. The latter is the number of stashes; 0 when no place of the stage has a backward. Counted from the list. */
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk);
 
 #endif

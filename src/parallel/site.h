@@ -1,8 +1,8 @@
-/* Where the ranks of a run are: which share a machine and its cores, and which cores each computes with.
+/* The places of a run's ranks: which share a machine and its cores, and which cores each computes with.
  *
- * Ranks that were started with the same cores share them: without a number of threads each computes with one, and where
- * the cores are enough for all, each is bound to cores of its own. A rank with cores that no other one has (alone, or
- * bound by mpirun or srun) computes with all of them and stays as it is. */
+ * Ranks that were started with the same cores share them. Without a number of threads each computes with one. If the
+ * cores suffice for all, each is bound to cores of its own. A rank with cores that no other one has (alone, or bound by
+ * mpirun or srun) computes with all of them and stays as it is. */
 #ifndef CAMBIUM_PARALLEL_SITE_H
 #define CAMBIUM_PARALLEL_SITE_H
 

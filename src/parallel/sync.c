@@ -124,7 +124,7 @@ void gradient_sync_close(struct gradient_sync *sync) {
 
 /* ---- sums ---- */
 
-/* What neighbours hold together of a parameter that is cut. */
+/* Sums the part of a cut parameter that neighbours hold together. */
 static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->map.part, store->map.table, id, rects), status = STATUS_OK;
@@ -187,7 +187,7 @@ int gradient_sync_finish(struct gradient_sync *sync) {
 
 /* ---- weights ---- */
 
-/* A group takes only so many started calls: the rest follows as they arrive. */
+/* A group takes a limited number of started calls; the rest follows as they arrive. */
 static int start_gathers(struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     int status = STATUS_OK;

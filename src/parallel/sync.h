@@ -1,14 +1,14 @@
-/* The gradients of ranks that share their weights, summed in buckets. A bucket's sum is started as soon as its layers
- * are final and, between processes, travels while the backward runs on; ranks that are threads of one process move it
- * when they wait for it.
+/* The gradients of ranks that share their weights, summed in buckets. A bucket's sum starts as soon as its layers are
+ * final. Between processes it travels while the backward continues; ranks that are threads of one process move it when
+ * they wait for it.
  *
- * Without sharding every rank of the data group ends with the whole sum and updates everything. With it (ZeRO-1) each
- * bucket is reduce-scattered: a rank ends with one equal piece of every bucket, keeps the optimizer's state of these
- * pieces alone, updates their weights, and the pieces are gathered again: in the order in which a forward needs them,
- * while it runs. Pieces cut through parameters; no bucket does.
+ * Without sharding, every rank of the data group ends with the whole sum and updates everything. With it (ZeRO-1) each
+ * bucket is reduce-scattered. A rank ends with one equal piece of every bucket, keeps the optimizer's state only for
+ * these pieces, and updates their weights. The pieces are then gathered in the order in which a forward needs them,
+ * while it runs. Pieces cut through parameters; buckets do not.
  *
  * The order of the calls on the group is the same on all of its ranks. A rank without others in its data group has
- * nothing to sum, and pieces that hold everything. */
+ * nothing to sum, and its pieces hold everything. */
 #ifndef CAMBIUM_PARALLEL_SYNC_H
 #define CAMBIUM_PARALLEL_SYNC_H
 

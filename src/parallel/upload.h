@@ -1,7 +1,7 @@
-/* What a pass or a step wants of the host, in one copy to the device. Arrays are added between begin and end, and are
- * the caller's again at once: they stand in one of two blocks of host memory, which take turns, until they have
- * arrived. Each has its place in `block`, device memory of the size that the upload was opened for, its part rounded up
- * to ARENA_ALIGNMENT. */
+/* Everything that a pass or a step needs from the host, in one copy to the device. Arrays are added between begin and
+ * end, and belong to the caller again at once. Until they have arrived they are in one of two blocks of host memory,
+ * which alternate. Each array has its place in `block`, device memory of the size for which the upload was opened,
+ * rounded up to ARENA_ALIGNMENT. */
 #ifndef CAMBIUM_PARALLEL_UPLOAD_H
 #define CAMBIUM_PARALLEL_UPLOAD_H
 
@@ -18,8 +18,10 @@ struct upload {
     char *block;
     struct arena arena; /* over host[turn] */
 };
+/* Makes an upload of at most `bytes` bytes. The device's errors. upload_close ends it. */
 int upload_open(struct upload *upload, struct device *device, size_t bytes);
 void upload_close(struct upload *upload);
+/* Begins to add arrays. */
 int upload_begin(struct upload *upload, void *block);
 /* Memory of the host for an array, to be filled before the end; and the place that it will have. */
 void *upload_take(struct upload *upload, size_t bytes);
