@@ -87,15 +87,14 @@ static struct gemm input_gradient_of(const struct linear *linear, const struct l
 bool linear_can_fuse(const struct linear *linear, const struct linear_call *call) {
     if (hook_list_is_active(call->hooks, HOOK_BEFORE_ACTIVATION))
         return false;
-    struct gemm gemm =
-        product_of(linear, call, param_borrow_linear(call->store, linear->weight), call->x, call->y, false);
-    param_return(call->store, linear->weight);
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
+    struct gemm gemm = product_of(linear, call, weight, call->x, call->y, false);
     return call->rank->ops->gemm_supports(call->rank->device, &gemm);
 }
 
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
-    struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), call->dy, call->dx);
-    param_return(call->store, linear->weight);
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
+    struct gemm gemm = input_gradient_of(linear, call, weight, call->dy, call->dx);
     gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning nothing has a place, and only its absence counts */
     return call->rank->ops->gemm_supports(call->rank->device, &gemm);
 }

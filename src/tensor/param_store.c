@@ -82,6 +82,14 @@ struct matrix_view param_borrow_linear(const struct param_store *store, int id) 
     return store->storage->borrow(store, id, PARAM_LINEAR);
 }
 
+struct matrix_view param_view(const struct param_store *store, int id, enum param_form form) {
+    struct param_store sketch = *store;
+    sketch.held = NULL;
+    struct matrix_view view = store->storage->borrow(&sketch, id, form);
+    view.data = NULL;
+    return view;
+}
+
 void *param_borrow_to_write(struct param_store *store, int id) {
     loans_lend(store->loans, id, true);
     return (void *)(uintptr_t)store->storage->borrow(store, id, PARAM_WRITTEN).data;

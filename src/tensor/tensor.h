@@ -72,6 +72,8 @@ int param_reshard_after(const struct param_store *store, int unit, int status);
 struct matrix_view param_borrow(const struct param_store *store, int id);
 /* The same for a product with the weight of a linear: in the form that the storage holds for it. */
 struct matrix_view param_borrow_linear(const struct param_store *store, int id);
+/* The type, form and shape that such a loan has. Nothing is lent, and there is no data to read. */
+struct matrix_view param_view(const struct param_store *store, int id, enum param_form form);
 /* Its plain values [its shape], to be written, for those who give it values; no other loan of it is open meanwhile.
  */
 void *param_borrow_to_write(struct param_store *store, int id);

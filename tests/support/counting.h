@@ -59,6 +59,8 @@ static inline struct matrix_view counting_borrow(const struct param_store *store
         counting.is_written[id] = true;
         return counting.inner->borrow(store, id, form);
     }
+    if (!store->held) /* a sketch lends nothing */
+        return counting.inner->borrow(store, id, form);
     if (!unit->is_whole)
         counting_note(store, number, "a weight is lent before its unit is unsharded");
     unit->loans++;
@@ -69,7 +71,7 @@ static inline struct matrix_view counting_borrow(const struct param_store *store
 static inline void counting_give_back(const struct param_store *store, int id) {
     if (counting.is_written[id])
         counting.is_written[id] = false;
-    else
+    else if (store->held)
         counting_unit(store->map.table->rows[id].layer)->loans--;
     if (counting.inner->give_back)
         counting.inner->give_back(store, id);
