@@ -14,10 +14,16 @@ enum {
     PEER_ROUNDS = 2, /* before and after our steps with the first context */
 };
 
+/* The bounds of a step, from the list of its work. */
+struct step_cost {
+    double flops, bytes; /* model FLOPs; weights and cached keys and values */
+};
+
 /* The measurements of decoding from a context on. */
 struct decoded {
     int64_t steps; /* as far as the model's positions reach */
     double seconds;
+    struct step_cost cost; /* of the step in the middle */
     struct bench_ceiling before,
         after; /* measured just around them, because other programs' use of memory changes within a run */
 };
@@ -101,9 +107,15 @@ static struct engine_row row_of(const struct inference *t, int64_t token, int se
                                .sampling = is_last ? &greedy : NULL};
 }
 
-/* Returns the weights that one token is multiplied by, without the position table. */
-static double weight_count(const struct model_config *config) {
-    return model_flops_per_token(config, 0) / 6;
+/* Sums the work of a step of `rows` rows, which see `seen` tokens in the mean; the last of each sequence has logits. */
+static int find_cost(const struct inference *t, int64_t rows, double seen, struct step_cost *cost) {
+    const struct model_step_shape shape = {.rows = rows, .logit_rows = t->options->micro_batch_size, .seen = seen};
+    struct work_list work = {0};
+    int status = engine_step_work(t->engine, &shape, &work);
+    *cost = (struct step_cost){.flops = work_model_flops(&work, WORK_FORWARD),
+                               .bytes = work_sum(&work, WORK_FORWARD).lasting};
+    work_free(&work);
+    return status;
 }
 
 static json_t *summary(const struct inference *t, const char *bench, double step, double tokens) {
@@ -156,17 +168,13 @@ static int print_step(const struct inference *t, int64_t step) {
     return bench_print(line);
 }
 
-/* Returns the operations of a prefill: every block on every token, causal attention, and the head on the last row of
- * each sequence. */
-static double prefill_flops(const struct inference *t) {
-    const struct model_config *c = engine_config(t->engine);
-    double T = (double)t->options->seq_length, B = (double)t->options->micro_batch_size;
-    double head = (double)(c->vocab_size * c->hidden_size);
-    return B * (T * (2 * (weight_count(c) - head) + 2 * (double)(c->num_layers * model_widths(c, 1).q) * T) + 2 * head);
-}
-
 static int finish_prefill(struct inference *t, double ceiling) {
-    double step = bench_median(t->seconds, t->options->steps), flops = prefill_flops(t) / step;
+    struct step_cost cost;
+    int64_t tokens = t->options->seq_length;
+    int status = find_cost(t, tokens * t->options->micro_batch_size, (double)tokens / 2, &cost);
+    if (status)
+        return status;
+    double step = bench_median(t->seconds, t->options->steps), flops = cost.flops / step;
     json_t *object = summary(t, "prefill", step, (double)(t->options->seq_length * t->options->micro_batch_size));
     json_object_set_new(object, "model_tflops", json_real(flops / 1e12));
     json_object_set_new(object, "ceiling", json_real(ceiling / 1e12));
@@ -214,28 +222,18 @@ static double decode_context(const struct inference *t, int c) {
     return (double)decode_contexts[c] + (double)t->decoded[c].steps / 2;
 }
 
-/* Bytes that such a step reads. */
-static double decode_bytes(const struct inference *t, int c) {
-    const struct model_config *config = engine_config(t->engine);
-    double B = (double)t->options->micro_batch_size;
-    double kv = 2 * (double)(config->num_layers * model_widths(config, 1).kv) * decode_context(t, c) * B;
-    return (weight_count(config) + kv) * (double)dtype_bytes(engine_dtype(t->engine));
-}
-
-/* Time of a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
+/* Time of such a step at the ceilings: its bytes at the streaming read, or its operations at the GEMM ceiling. */
 static double decode_floor(const struct inference *t, int c) {
-    struct bench_ceiling ceiling = bench_mean(t->decoded[c].before, t->decoded[c].after);
-    const struct model_config *config = engine_config(t->engine);
-    double attention = 4 * (double)(config->num_layers * model_widths(config, 1).q) * decode_context(t, c);
-    double flops = (double)t->options->micro_batch_size * (2 * weight_count(config) + attention);
-    return fmax(decode_bytes(t, c) / ceiling.read, flops / ceiling.gemm);
+    const struct decoded *decoded = &t->decoded[c];
+    struct bench_ceiling ceiling = bench_mean(decoded->before, decoded->after);
+    return fmax(decoded->cost.bytes / ceiling.read, decoded->cost.flops / ceiling.gemm);
 }
 
 static int finish_decode(struct inference *t, size_t peak) {
     struct bench_ceiling ceiling = bench_mean(t->decoded[0].before, t->decoded[0].after);
     double B = (double)t->options->micro_batch_size, step = t->decoded[0].seconds;
     json_t *object = summary(t, "decode", step, B), *contexts = json_array();
-    json_object_set_new(object, "bytes_per_s", json_real(decode_bytes(t, 0) / step));
+    json_object_set_new(object, "bytes_per_s", json_real(t->decoded[0].cost.bytes / step));
     json_object_set_new(object, "ceiling", json_real(ceiling.read));
     json_object_set_new(object, "gemm_ceiling_tflops", json_real(ceiling.gemm / 1e12));
     json_object_set_new(object, "floor_seconds", json_real(decode_floor(t, 0)));
@@ -304,7 +302,9 @@ static int decode_steps(struct inference *t, int c, int first) {
         engine_sequence_close(t->engine, first + (int)b);
     t->decoded[c].steps = steps;
     t->decoded[c].seconds = bench_median(t->seconds, steps);
-    return status ? status : end_measuring(t, steps);
+    if (!status)
+        status = end_measuring(t, steps);
+    return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &t->decoded[c].cost);
 }
 
 static int decode_from(struct inference *t, int c) {

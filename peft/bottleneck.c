@@ -201,9 +201,11 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
                       .accumulate = true,
                       .bias_gradient = param_gradient(store, bottleneck->id[weight + 1])};
     struct gemm back = {.a = outputs, .b = w, .c = matrix_plain(call->dtype, dx, call->rows, w.columns)};
-    if (call->rank->is_planning)
-        rank_need(call->rank, call->rank->ops->column_sum_workspace(call->rank->device, call->rows, w.rows));
-    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
+    int status = STATUS_OK;
+    if (call->rank->is_planning) /* of the bias gradient, whose pointer is NULL */
+        status = rank_need(call->rank, call->rank->ops->column_sum_workspace(call->rank->device, call->rows, w.rows));
+    if (!status)
+        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
     if (!status)
         status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &back);
     param_return(store, bottleneck->id[weight]);

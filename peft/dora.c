@@ -87,7 +87,7 @@ static int measure_own(struct pair *pair, bool with_pair) {
 
 static int sum_squares(struct pair *pair) {
     struct rank *rank = pair->adapter->peft->rank;
-    return pair_is_row(pair) ? rank_sum(rank, rank->tensor, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
+    return pair_is_row(pair) ? rank_sum(rank, RANK_TENSOR, pair->dora.squares, outputs(pair), DTYPE_F32) : STATUS_OK;
 }
 
 /* Computes dora.squares of the base over all ranks. */

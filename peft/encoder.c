@@ -211,12 +211,9 @@ static int add_weight_gradient(const struct encoder *encoder, int64_t rows, cons
 
 static int add_bias_gradient(const struct encoder *encoder, const float *dy, int64_t out, int bias) {
     struct rank *rank = rank_of(encoder);
-    if (rank->is_planning) {
-        rank_need(rank, rank->ops->column_sum_workspace(rank->device, encoder->rows, out));
-        return STATUS_OK;
-    }
-    return rank_run(rank, PHASE_REST, column_sum, encoder->rows, out, DTYPE_F32, dy, out,
-                    param_gradient(&encoder->adapter->peft->store, bias));
+    return rank_run_within(rank, PHASE_REST, column_sum,
+                           rank->ops->column_sum_workspace(rank->device, encoder->rows, out), encoder->rows, out,
+                           DTYPE_F32, dy, out, param_gradient(&encoder->adapter->peft->store, bias));
 }
 
 /* dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */

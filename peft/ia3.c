@@ -241,8 +241,10 @@ static int input_backward(void *self, const struct hook_call *call) {
                              .dx = gradient,
                              .dscale = param_gradient(store, scale->id)};
     int status = multiply(scale, call, false, call->dy, gradient);
+    rank_unsure(call->rank, call->has_no_dx, 1);
     if (!status && (call->dx || call->rank->is_planning))
         status = add_difference(scale, call, gradient, call->dx);
+    rank_unsure(call->rank, call->has_no_dx, -1);
     if (!status)
         status = rank_run_scratch(call->rank, PHASE_NORM, column_scale_backward, &a);
     param_return(store, scale->id);

@@ -205,6 +205,14 @@ static int multiply(const struct hook_call *call, const struct gemm *gemm) {
     return rank_run_scratch(call->rank, PHASE_GEMM, gemm, gemm);
 }
 
+/* The same; while planning, its work counts only where it is sure to be done. */
+static int multiply_if(const struct hook_call *call, const struct gemm *gemm, bool is_sure) {
+    rank_unsure(call->rank, !is_sure, 1);
+    int status = multiply(call, gemm);
+    rank_unsure(call->rank, !is_sure, -1);
+    return status;
+}
+
 /* Computes s A drop(x) in the type of c. */
 static int multiply_down(const struct pair *pair, const struct hook_call *call, void *c, enum dtype c_type) {
     const struct param_store *store = &pair->adapter->peft->store;
@@ -259,8 +267,10 @@ static int forward(void *self, const struct hook_call *call) {
     if (!status)
         status = multiply(call, &up);
     bool is_dora = pair->adapter->config.use_dora;
+    rank_unsure(call->rank, may_drop(pair), 1);
     if (!status && is_dora && is_done(pair, call, false))
         status = dora_forward(pair, call, kept.y);
+    rank_unsure(call->rank, may_drop(pair), -1);
     if (!status && is_dora && is_done(pair, call, true)) {
         up.c = matrix_plain(call->dtype, kept.y, call->rows, call->out);
         status = dora_base_product(pair, call, true, scratch, kept.y);
@@ -337,8 +347,9 @@ static int backward_input(void *self, const struct hook_call *call) {
         status = add_gradient(call, param_gradient(store, pair->a), dinner, x);
     bool wants_dx = call->dx || call->rank->is_planning;
     if (!status && wants_dx && is_done(pair, call, false))
-        status = multiply(call, &back);
+        status = multiply_if(call, &back, !may_drop(pair) && !call->has_no_dx);
     if (!status && wants_dx && is_done(pair, call, true)) {
+        rank_unsure(call->rank, call->has_no_dx, 1);
         back.c = matrix_plain(call->dtype, scratch, call->rows, call->in);
         back.accumulate = false;
         status = multiply(call, &back);
@@ -346,6 +357,7 @@ static int backward_input(void *self, const struct hook_call *call) {
             status = dora_base_product(pair, call, false, kept.y, scratch);
         if (!status)
             status = drop(pair, call, call->dx, scratch, call->dx);
+        rank_unsure(call->rank, call->has_no_dx, -1);
     }
     param_return(store, pair->a);
     return status;

@@ -245,7 +245,7 @@ static int make_hidden(struct peft_adapter *adapter) {
         status = encoder_forward(&prefix->encoder);
     else if (!rank->is_planning)
         status = stream_zero(rank->exec.stream, prefix->hidden, (size_t)count * sizeof(float));
-    return status ? status : rank_sum(rank, rank->pipeline[0], prefix->hidden, count, DTYPE_F32);
+    return status ? status : rank_sum(rank, RANK_PIPELINE, prefix->hidden, count, DTYPE_F32);
 }
 
 static int begin(struct peft_adapter *adapter) {
@@ -269,9 +269,9 @@ static int end(struct peft_adapter *adapter) {
             status = return_half(adapter, &prefix->layers[l], which);
     if (status || !prefix->is_projected)
         return status;
-    status = rank_sum(rank, rank->tensor, prefix->hidden_gradient, count, DTYPE_F32);
+    status = rank_sum(rank, RANK_TENSOR, prefix->hidden_gradient, count, DTYPE_F32);
     if (!status)
-        status = rank_sum(rank, rank->pipeline[0], prefix->hidden_gradient, count, DTYPE_F32);
+        status = rank_sum(rank, RANK_PIPELINE, prefix->hidden_gradient, count, DTYPE_F32);
     return status || !prefix->is_first ? status : encoder_backward(&prefix->encoder);
 }
 

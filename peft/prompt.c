@@ -139,7 +139,7 @@ static int gather_rows(struct peft_adapter *adapter, const struct prompt *prompt
         status = param_reshard_after(base, PARAM_UNIT_FIRST, status);
     }
     if (!status)
-        status = rank_sum(rank, rank->tensor, call.x, call.rows * call.cols, call.type);
+        status = rank_sum(rank, RANK_TENSOR, call.x, call.rows * call.cols, call.type);
     param_return(&adapter->peft->store, prompt->table_id);
     return status;
 }

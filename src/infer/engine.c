@@ -392,6 +392,10 @@ struct rank *engine_rank(struct engine *engine) {
     return &engine->rank;
 }
 
+int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list) {
+    return model_step_work(engine->model, shape, list);
+}
+
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
     *plan = (struct engine_plan){
         .weights = engine->plan.weights,

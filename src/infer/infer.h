@@ -66,6 +66,8 @@ const char *engine_directory(const struct engine *engine);
  * model's files. */
 struct model_text_ends engine_text_ends(const struct engine *engine, const struct tokenizer *tokenizer);
 struct rank *engine_rank(struct engine *engine);
+/* The work of a step on this rank, between steps: as model_step_work. */
+int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list);
 /* Steps that may be under way at once. */
 int engine_depth(const struct engine *engine);
 /* Bytes on this rank that are taken at the opening. */

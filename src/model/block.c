@@ -215,7 +215,11 @@ static int attention_core_paged(const struct block_pass *block) {
         .out = block->saved->attention,
         .out_stride = widths->q,
     };
-    return status ? status : rank_run_scratch(model->rank, PHASE_ATTENTION, paged_attention, &attention);
+    struct rank *rank = model->rank;
+    if (!status && rank->is_planning)
+        return rank_note(rank, PHASE_ATTENTION, "paged_attention", paged_attention_work(&attention, pass->seen),
+                         rank->ops->paged_attention_workspace(rank->device, &attention));
+    return status ? status : rank_run_noted(rank, PHASE_ATTENTION, paged_attention, &attention);
 }
 
 static int attention_core_forward(const struct block_pass *block) {
@@ -263,6 +267,7 @@ static int attention_core_backward(const struct block_pass *block) {
     bool is_end = ends_at(block, ATTACH_PROJECTION);
     projection.x = block->saved->attention;
     projection.dy = model->scratch.branch;
+    projection.has_no_dx = is_end;
     projection.dx = is_end ? NULL : model->gradients.norm; /* first the gradient of the heads' outputs stands there */
     int status = linear_backward(&params->projection, &projection);
     if (status || is_end)
@@ -281,6 +286,7 @@ static int attention_core_backward(const struct block_pass *block) {
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;
     qkv.dy = model->gradients.qkv;
+    qkv.has_no_dx = block->is_lowest;
     qkv.dx = block->is_lowest ? NULL : model->gradients.norm;
     return status ? status : linear_backward(&params->qkv, &qkv);
 }
@@ -466,6 +472,7 @@ static int activation_backward(const struct block_pass *block) {
     bool is_end = ends_at(block, ATTACH_FC2);
     fc2.x = block->saved->activated;
     fc2.dy = model->scratch.branch;
+    fc2.has_no_dx = is_end;
     fc2.dx = is_end ? NULL : model->gradients.ffn;
     fc2.epilogue = activation_backward_epilogue(model);
     fc2.aux = block->saved->fc1;
@@ -490,7 +497,8 @@ static int mlp_backward(const struct block_pass *block) {
     struct hook_call activated = activated_hook_call(block);
     fc1.x = block->saved->norm2;
     fc1.dy = model->gradients.fc1;
-    fc1.dx = activated.dx = ends_at(block, ATTACH_FC1) ? NULL : model->gradients.norm;
+    fc1.has_no_dx = activated.has_no_dx = ends_at(block, ATTACH_FC1);
+    fc1.dx = activated.dx = fc1.has_no_dx ? NULL : model->gradients.norm;
     int status = activation_backward(block);
     if (!status && wants_fc1(block))
         status = linear_backward(&model->blocks[block->layer].fc1, &fc1);

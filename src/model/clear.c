@@ -11,12 +11,16 @@ static bool is_of_chunk(const struct model *model, const struct model_chunk *chu
     return is_before || is_behind || (layer >= chunk->first && layer < end);
 }
 
+static bool is_cleared(const struct model *model, const struct model_chunk *chunk, int id) {
+    return param_trains(&model->store, id) && !model->table.rows[id].is_linear && is_of_chunk(model, chunk, id);
+}
+
 /* Adds a chunk's ranges to the `count` that are there; returns their number. */
 static int add_ranges(const struct model *model, const struct model_chunk *chunk, struct flat_range *ranges,
                       int count) {
     const struct param_store *store = &model->store;
     for (int i = 0; i < model->table.count; i++)
-        if (param_trains(store, i) && !model->table.rows[i].is_linear && is_of_chunk(model, chunk, i)) {
+        if (is_cleared(model, chunk, i)) {
             const struct flat_range *last = count ? &ranges[count - 1] : NULL;
             ranges[count++] = (struct flat_range){.before = last ? last->before + last->count : 0,
                                                   .count = param_local_elements(store, i),
@@ -49,10 +53,22 @@ int model_upload_cleared(struct model *model) {
     return status;
 }
 
+/* Elements of the chunk's ranges, which planning counts by. */
+static int64_t count_elements(const struct model *model, const struct model_chunk *chunk) {
+    int64_t elements = 0;
+    for (int i = 0; i < model->table.count; i++)
+        if (is_cleared(model, chunk, i))
+            elements += param_local_elements(&model->store, i);
+    return elements;
+}
+
 int chunk_clear_gradients(const struct model *model, const struct model_chunk *chunk) {
     const struct model_cleared *cleared = &model->cleared;
+    struct rank *rank = model->rank;
     int64_t c = chunk - model->options.chunks, first = c ? cleared->end[c - 1] : 0;
+    if (rank->is_planning && model->store.has_gradients)
+        return rank_note(rank, PHASE_REST, "zero_ranges", zero_ranges_work(count_elements(model, chunk)), 0);
     struct zero_ranges call = {
         .ranges = cleared->ranges + first, .range_count = cleared->end[c] - first, .x = cleared->x};
-    return cleared->ranges ? rank_run(model->rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
+    return cleared->ranges ? rank_run_noted(rank, PHASE_REST, zero_ranges, &call) : STATUS_OK;
 }

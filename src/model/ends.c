@@ -9,11 +9,11 @@ static int sum_stream(const struct pass *pass, void *partial, void *own) {
     const struct model_options *o = &pass->model->options;
     struct rank *rank = pass->model->rank;
     int64_t C = o->config.hidden_size;
-    if (own == partial)
-        return rank_sum(rank, rank->tensor, partial, pass->rows * C, o->dtype);
+    if (!rank->is_sequence_parallel)
+        return rank_sum(rank, RANK_TENSOR, partial, pass->rows * C, o->dtype);
     struct comm_request request;
-    int status = rank_scatter_start(rank, rank->tensor, partial, own, rank_stream_rows(rank, pass->rows) * C, o->dtype,
-                                    &request);
+    int status =
+        rank_scatter_start(rank, RANK_TENSOR, partial, own, rank_stream_rows(rank, pass->rows) * C, o->dtype, &request);
     return status ? status : rank_wait(rank, &request);
 }
 
@@ -24,7 +24,7 @@ static int gather_stream(const struct pass *pass, const void *own, const void **
     *whole = rank->is_sequence_parallel ? model->scratch.whole : own;
     if (!rank->is_sequence_parallel)
         return STATUS_OK;
-    return rank_gather(rank, rank->tensor, own, model->scratch.whole,
+    return rank_gather(rank, RANK_TENSOR, own, model->scratch.whole,
                        rank_stream_rows(rank, pass->rows) * model->options.config.hidden_size, model->options.dtype);
 }
 
@@ -226,7 +226,7 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
     whole.part = model->scratch.joined;
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &own);
     if (!status)
-        status = rank_gather(rank, rank->tensor, own.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
+        status = rank_gather(rank, RANK_TENSOR, own.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts);
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
@@ -293,11 +293,13 @@ static int plan_few_rows(const struct pass *pass, bool train) {
     const struct ops_sizes *sizes = model_sizes(pass->model);
     int64_t multiple = sizes->head_rows_multiple;
     int status = STATUS_OK;
+    rank_unsure(pass->model->rank, true, 1);
     for (int64_t count = multiple; count <= sizes->head_rows && count < pass->rows && !status; count += multiple) {
         status = head_chunk(pass, 0, count, train, true);
         if (!status)
             status = head_chunk(pass, 0, count, train, false);
     }
+    rank_unsure(pass->model->rank, true, -1);
     return status;
 }
 

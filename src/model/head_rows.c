@@ -109,7 +109,7 @@ int head_rows_forward(const struct pass *pass) {
                               model->scratch.final_mean, model->scratch.final_rstd);
     /* Each row is one rank's, and zero elsewhere. */
     return status || !is_cut ? status
-                             : rank_sum(rank, rank->tensor, model->scratch.whole, elements, model->options.dtype);
+                             : rank_sum(rank, RANK_TENSOR, model->scratch.whole, elements, model->options.dtype);
 }
 
 int head_rows_backward(const struct pass *pass) {
@@ -118,7 +118,7 @@ int head_rows_backward(const struct pass *pass) {
     struct rank *rank = model->rank;
     int64_t C = model->options.config.hidden_size;
     void *whole = rank->is_sequence_parallel ? model->gradients.whole : model->gradients.norm;
-    int status = rank_sum(rank, rank->tensor, whole, head->count * C, model->options.dtype);
+    int status = rank_sum(rank, RANK_TENSOR, whole, head->count * C, model->options.dtype);
     if (!status)
         status =
             norm_backward(model, &model->final_norm, head->own, model->scratch.branch, model->scratch.final_mean,

@@ -54,8 +54,8 @@ static int receive_rows(struct model *model, int64_t rows, void *x) {
                              .count = rows * model->options.config.hidden_size,
                              .dtype = model->options.dtype,
                              .stream = rank->exec.stream};
-    int status =
-        rank->is_planning ? STATUS_OK : comm_receive(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline - 1);
+    int status = rank->is_planning ? STATUS_OK /* the sender's */
+                                   : comm_receive(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline - 1);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
@@ -68,7 +68,7 @@ static int send_rows(struct model *model, int64_t rows) {
                              .dtype = model->options.dtype,
                              .stream = rank->exec.stream};
     if (rank->is_planning)
-        return STATUS_OK;
+        return rank_note_messages(rank, RANK_PIPELINE, "send", data.count, data.dtype, 1);
     int begun = rank_phase_begin(rank);
     int status =
         comm_send_start(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1, &step->sent[step->turn]);
@@ -186,6 +186,10 @@ static int collect_logits(struct model *model, int64_t count) {
     const struct device_step *step = &model->step;
     int64_t V = model->options.config.vocab_size, whole_stride = model->share.whole_vocab_stride;
     int status = STATUS_OK;
+    if (rank->is_planning)
+        return rank->place.tensor > 0
+                   ? rank_note_messages(rank, RANK_TENSOR, "send", count * model->share.vocab_stride, DTYPE_F32, 1)
+                   : STATUS_OK;
     if (rank->place.tensor > 0) {
         struct comm_data own = {
             .send = step->logits, .count = count * model->share.vocab_stride, .dtype = DTYPE_F32, .stream = stream};
@@ -220,7 +224,7 @@ static int draw(struct model *model, int64_t first, int64_t count) {
         int begun = rank_phase_begin(rank);
         status = rank_phase_end(rank, PHASE_COMM, begun, collect_logits(model, count));
     }
-    return status || rank->place.tensor > 0 ? status : rank_run(rank, PHASE_REST, sample, &call);
+    return status || rank->place.tensor > 0 ? status : rank_run_scratch(rank, PHASE_REST, sample, &call);
 }
 
 /* Computes the results of the wanted rows in chunks: the logits of all of them never exist together. */
@@ -260,21 +264,44 @@ static struct pass pass_of(struct model *model, const struct model_kv *kv, int64
     };
 }
 
-int model_plan_step(struct model *model, int64_t rows) {
-    int64_t wanted = rows < model->options.max_logit_rows ? rows : model->options.max_logit_rows;
-    int64_t most = model_sizes(model)->step_rows;
+/* Plans logits and draws of `rows` rows: their number is all that matters. */
+static int plan_head(const struct pass *pass, int64_t rows) {
+    int64_t most = model_sizes(pass->model)->step_rows;
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < rows && !status; first += most) {
+        int64_t left = rows - first, count = left < most ? left : most;
+        status = make_logits(pass, 0, count);
+        if (!status)
+            status = draw(pass->model, 0, count);
+    }
+    return status;
+}
+
+int model_plan_step(struct model *model, const struct model_step_shape *shape) {
     struct model_kv kv = {.page_count = 1};
-    struct pass pass = pass_of(model, &kv, rows);
+    struct pass pass = pass_of(model, &kv, shape->rows);
     pass.max_pages = model->options.max_pages;
-    wanted = wanted < most ? wanted : most;
+    pass.seen = shape->seen;
+    rank_plan_part(model->rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
-    if (!status && model->share.has_head && wanted)
+    if (!status && model->share.has_head && shape->logit_rows)
         status = head_begin(&pass, PARAM_EVALUATION);
-    if (!status && model->share.has_head && wanted)
-        status = head_end(&pass, make_logits(&pass, 0, wanted));
-    struct sample call = sample_call(model, 0, wanted, NULL);
-    bool draws = model->share.has_head && wanted && model->rank->place.tensor == 0;
-    return status || !draws ? status : rank_run_scratch(model->rank, PHASE_REST, sample, &call);
+    if (!status && model->share.has_head && shape->logit_rows)
+        status = head_end(&pass, plan_head(&pass, shape->logit_rows));
+    rank_plan_part(model->rank, WORK_UPDATE, 0);
+    return status;
+}
+
+int model_step_work(struct model *model, const struct model_step_shape *shape, struct work_list *list) {
+    struct rank *rank = model->rank;
+    const struct work_list opened = rank->work;
+    rank->work = (struct work_list){0};
+    rank->is_planning = true;
+    int status = model_plan_step(model, shape);
+    *list = rank->work;
+    rank->work = opened;
+    rank->is_planning = false;
+    return status;
 }
 
 static int check_step(const struct model *model, const struct model_step *step) {

@@ -197,6 +197,7 @@ struct pass {
     const struct model_kv *kv; /* inference: keys and values go to and come from here */
     const struct device_step *step;
     int64_t max_pages;
+    double seen; /* while planning a step: as in struct model_step_shape */
 };
 
 /* A pass over one of its blocks. */
@@ -347,7 +348,7 @@ static inline int64_t model_layers(const struct model *model) {
     return model->options.chunks[0].count;
 }
 int64_t model_kv_page_elements(const struct model *model);
-/* An inference step of `rows` rows while planning. */
-int model_plan_step(struct model *model, int64_t rows);
+/* An inference step while planning. */
+int model_plan_step(struct model *model, const struct model_step_shape *shape);
 
 #endif

@@ -1,6 +1,8 @@
 /* A model on one rank: its stage of the pipeline, opening (first as a plan, then for real), initial values. */
 #include "model-internal.h"
 
+#include "parallel/sync.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -212,30 +214,63 @@ static int choose_parameters(struct model *model) {
     return STATUS_OK;
 }
 
-/* Runs what the model will run, on nothing: every operation notes the scratch that it needs. Which shape needs most is
- * the backend's secret, so small batches are planned as well as the largest. */
-static int plan_workspace(struct model *model) {
+/* Plans a batch of `rows` rows through every chunk. */
+static int plan_batch(struct model *model, int64_t rows) {
+    const struct model_options *o = &model->options;
+    struct device_batch *batch = &model->kept.stashes[0].batch;
+    int status = STATUS_OK;
+    batch->rows = batch->head.count = rows;
+    batch->segments = o->segment_rows && rows > o->segment_rows ? rows / o->segment_rows : 1;
+    batch->head.is_all = true;
+    for (int c = 0; c < o->chunk_count && !status; c++) {
+        struct model_pass pass = {.chunk = c, .has_dropout = true};
+        status = o->use == MODEL_TRAIN ? pass_forward(model, &pass, PARAM_FORWARD, NULL, NULL)
+                                       : pass_evaluate(model, c, NULL, NULL);
+        if (!status && o->use == MODEL_TRAIN)
+            status = pass_backward(model, &pass, NULL, NULL);
+    }
+    return status;
+}
+
+static int plan_rows(struct model *model, int64_t rows) {
+    const struct model_options *o = &model->options;
+    int64_t at_a_time = model_sizes(model)->step_rows;
+    struct model_step_shape step = {.rows = rows, .logit_rows = rows, .seen = (double)o->max_positions};
+    step.logit_rows = rows < o->max_logit_rows ? rows : o->max_logit_rows;
+    step.logit_rows = step.logit_rows < at_a_time ? step.logit_rows : at_a_time;
+    return o->use == MODEL_INFER ? model_plan_step(model, &step) : plan_batch(model, rows);
+}
+
+/* Plans the model's work on its gradients once for a global batch. */
+static int plan_gradients(struct model *model) {
     const struct model_options *o = &model->options;
     int status = STATUS_OK;
-    struct device_batch *batch = &model->kept.stashes[0].batch;
-    batch->segments = 1;
-    for (int64_t rows = 1; !status; rows = rows * 2 < o->max_rows ? rows * 2 : o->max_rows) {
-        struct model_pass pass = {.has_dropout = true};
-        if (o->use == MODEL_INFER)
-            status = model_plan_step(model, rows);
-        for (int c = 0; c < o->chunk_count && o->use != MODEL_INFER && !status; c++) {
-            pass.chunk = c;
-            batch->rows = rows;
-            batch->head.count = rows;
-            batch->head.is_all = true;
-            status = o->use == MODEL_TRAIN ? pass_forward(model, &pass, PARAM_FORWARD, NULL, NULL)
-                                           : pass_evaluate(model, c, NULL, NULL);
-            if (!status && o->use == MODEL_TRAIN)
-                status = pass_backward(model, &pass, NULL, NULL);
-        }
-        if (rows == o->max_rows)
-            break;
-    }
+    rank_plan_part(model->rank, WORK_GRADIENTS, 0);
+    for (int c = 0; c < o->chunk_count && !status; c++)
+        status = chunk_clear_gradients(model, &o->chunks[c]);
+    for (int layer = -1; layer <= o->config.num_layers && !status; layer++)
+        status = gradient_sum_over_tensor(model->rank, &model->store, layer);
+    return status ? status : model_sum_tied_gradients(model);
+}
+
+/* Runs what the model will run, on nothing: every operation enters the rank's list of work. Which shape needs most
+ * scratch is the backend's secret, so small batches are planned as well as the largest, whose work alone counts. */
+static int plan_work(struct model *model) {
+    const struct model_options *o = &model->options;
+    struct rank *rank = model->rank;
+    int status = STATUS_OK;
+    work_forget(&rank->work, WORK_FORWARD);
+    work_forget(&rank->work, WORK_BACKWARD);
+    work_forget(&rank->work, WORK_GRADIENTS);
+    rank_unsure(rank, true, 1);
+    for (int64_t rows = 1; rows < o->max_rows && !status; rows *= 2)
+        status = plan_rows(model, rows);
+    rank_unsure(rank, true, -1);
+    if (!status)
+        status = plan_rows(model, o->max_rows);
+    if (!status && o->use == MODEL_TRAIN)
+        status = plan_gradients(model);
+    rank_plan_part(rank, WORK_UPDATE, 0);
     return status;
 }
 
@@ -274,13 +309,14 @@ static int build(struct model *model, struct model_plan *plan) {
     if (status)
         return status;
     mark_norms(model);
+    rank_plan_sharers(model->rank, o->config.num_query_groups);
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
-    status = plan_workspace(model);
+    status = plan_work(model);
     plan->weights = param_weight_bytes(&model->store);
     plan->gradients = param_gradient_bytes(&model->store);
     plan->activations = arena.used;
-    plan->workspace = model->rank->workspace_needed;
+    plan->workspace = work_scratch(&model->rank->work);
     plan->parameters = param_table_elements(&model->table, true);
     plan->all_parameters = param_table_elements(&model->table, false);
     plan->flat_elements = model->store.map.flat_elements;
@@ -293,7 +329,7 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     bool trains = model->options.use == MODEL_TRAIN;
     int status = model->options.use == MODEL_INFER ? STATUS_OK : param_store_open(&model->store, NULL);
     if (!status && trains)
-        status = rank_open_sharers(model->rank, model->options.config.num_query_groups);
+        status = rank_open_sharers(model->rank);
     if (!status)
         status = head_staging_open(model);
     if (!status && (status = device_alloc(model->rank->device, plan->activations, &model->activations)))

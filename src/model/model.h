@@ -47,7 +47,9 @@ struct model_options {
     bool is_frozen; /* MODEL_TRAIN: nothing of the model trains, only what hooks have; there are no gradients */
     struct model_recompute recompute; /* MODEL_TRAIN */
     int64_t max_rows;                 /* rows of the largest batch */
-    int64_t max_positions;            /* that rows may have; 0: the model's */
+    int64_t
+        segment_rows; /* of a batch for training, in the mean: planning counts attention by it; 0: all rows are one */
+    int64_t max_positions; /* that rows may have; 0: the model's */
     /* A pipeline stage: its runs of layers, ascending; one of them for MODEL_INFER. Who has the first layer has the
      * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;
@@ -209,6 +211,15 @@ static inline size_t model_results_bytes(int64_t rows, bool has_top) {
     return (size_t)rows *
            (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
 }
+
+/* A step as plans see it: rows, those with logits, and the tokens of its sequence that a row sees in the mean. */
+struct model_step_shape {
+    int64_t rows, logit_rows;
+    double seen;
+};
+/* The work of such a step on this rank, between steps: a list that the caller frees (work_free), also after a failure.
+ * What adapters add is not known to it. STATUS_MEMORY. */
+int model_step_work(struct model *model, const struct model_step_shape *shape, struct work_list *list);
 
 /* KV cache of this rank's layers and heads: one block, which the caller allocates on the device, [layers][page_count]
  * pages. */

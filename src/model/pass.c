@@ -92,6 +92,7 @@ static int begin_first_use(const struct pass *pass, int64_t unit, enum param_use
 int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
     struct pass pass = pass_of(model, asked);
     int status = STATUS_OK;
+    rank_plan_part(model->rank, WORK_FORWARD, asked->chunk);
     void *first = saved_of(&pass, 0)->x;
     if (chunk_has_embedding(pass.chunk)) {
         status = begin_first_use(&pass, PARAM_UNIT_FIRST, use);
@@ -201,6 +202,7 @@ int pass_backward(struct model *model, const struct model_pass *asked, const voi
     model->kept.fresh = NULL;
     if (!model_has_backward(&model->options, pass.chunk->first + pass.chunk->count))
         return STATUS_OK;
+    rank_plan_part(model->rank, WORK_BACKWARD, asked->chunk);
     int status = run_backward(&pass, dy);
     param_check_returned(&model->store, "a backward");
     return status;
@@ -231,10 +233,10 @@ int model_backward(struct model *model, const struct model_pass *pass, const voi
 
 int model_sum_tied_gradients(struct model *model) {
     struct rank *rank = model->rank;
-    if (!rank->embedding || model->options.config.untie_embeddings_and_output_weights ||
+    if (rank_group_size(rank, RANK_EMBEDDING) < 2 || model->options.config.untie_embeddings_and_output_weights ||
         !param_trains(&model->store, model->token_table))
         return STATUS_OK;
-    return rank_sum(rank, rank->embedding, param_gradient(&model->store, model->token_table),
+    return rank_sum(rank, RANK_EMBEDDING, param_gradient(&model->store, model->token_table),
                     param_local_elements(&model->store, model->token_table), DTYPE_F32);
 }
 

@@ -50,8 +50,9 @@ struct optimizer {
 /* Returns the bytes of the device that optimizer_open allocates for `elements` elements of a rank and `parameters` rows
  * of its parameter table. */
 size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype);
-/* Notes the scratch it will need: call while the rank still plans. */
-void optimizer_plan(struct rank *rank, int64_t flat_elements);
+/* Enters an update into the rank's list of work, while the rank still plans. The store has `flat_elements` elements of
+ * `dtype`, and the rank updates one of `shards` equal shards. STATUS_MEMORY. */
+int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype);
 /* `sync`, open, says what this rank updates; it must outlive the optimizer. */
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync);
 void optimizer_close(struct optimizer *optimizer);

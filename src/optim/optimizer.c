@@ -17,8 +17,21 @@ size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype) {
            (size_t)parameters * sizeof(struct flat_range);
 }
 
-void optimizer_plan(struct rank *rank, int64_t flat_elements) {
-    rank_need(rank, rank->ops->sum_of_squares_workspace(rank->device, flat_elements));
+/* The scratch is that of all elements, whatever pieces there are. */
+int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype) {
+    int64_t own = flat_elements / shards;
+    const struct clip_factor clip = {0};
+    size_t scratch = rank->ops->sum_of_squares_workspace(rank->device, flat_elements);
+    int status = rank_run_within(rank, PHASE_OPTIMIZER, sum_of_squares, scratch, own, NULL, true, NULL);
+    if (!status)
+        status = rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64);
+    if (!status && shards > 1)
+        status = rank_sum(rank, RANK_DATA, NULL, 1, DTYPE_F64);
+    if (!status)
+        status = rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64);
+    if (!status)
+        status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
+    return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(own, dtype), 0);
 }
 
 /* The part of a parameter in a piece, counted from the start of the piece. */
@@ -226,13 +239,13 @@ static int measure_norm(struct optimizer *optimizer) {
     if (!status)
         status = sum_squares(optimizer, false, &scalars->sum_of_squares);
     if (!status)
-        status = rank_sum(rank, rank->tensor, &scalars->sum_of_squares, 1, DTYPE_F64);
+        status = rank_sum(rank, RANK_TENSOR, &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status) /* what every tensor rank has a copy of counts once */
         status = sum_squares(optimizer, true, &scalars->sum_of_squares);
     if (!status && optimizer->sync->is_sharded)
-        status = rank_sum(rank, rank->data, &scalars->sum_of_squares, 1, DTYPE_F64);
+        status = rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status)
-        status = rank_sum(rank, rank->pipeline[PIPELINE_FORWARD], &scalars->sum_of_squares, 1, DTYPE_F64);
+        status = rank_sum(rank, RANK_PIPELINE, &scalars->sum_of_squares, 1, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
     return status ? status : stream_copy_to_host(rank->exec.stream, optimizer->norm, &scalars->norm, sizeof(float));
@@ -261,7 +274,7 @@ static int update(struct optimizer *optimizer, int turn, double lr) {
         .epsilon = (float)optimizer->options.epsilon,
         .step = optimizer->step + 1,
     };
-    return rank_run(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
+    return rank_run_noted(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
 /* In the order in which the next forward needs the pieces: with sharding the first travel while others are updated. */

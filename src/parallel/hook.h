@@ -40,6 +40,7 @@ struct hook_call {
     void *saved;           /* what the forward keeps for the backward: saved_bytes of it */
     void *dy;              /* backward: the gradient of y as it left the hook */
     void *dx;              /* backward_input: the gradient of x, added to; NULL when nobody wants it */
+    bool has_no_dx;        /* nobody wants it, as planning sees it */
 };
 
 /* Keys and values before every segment of a layer: [tokens, G, D] each; gradients fp32, accumulated, or NULL. */

@@ -23,6 +23,7 @@ static struct hook_call hook_call_of(const struct linear *linear, const struct l
     hook.y_dtype = call->dtype;
     hook.dy = call->dy;
     hook.dx = call->dx;
+    hook.has_no_dx = call->has_no_dx;
     return hook;
 }
 
@@ -36,23 +37,23 @@ static bool is_cut_by_rows(const struct linear *linear, const struct linear_call
 
 /* Gathers all ranks' rows of the stream: [N, columns]. */
 static int gather_rows(const struct linear_call *call, const void *own, int64_t columns, void *whole) {
-    return rank_gather(call->rank, call->rank->tensor, own, whole, rank_stream_rows(call->rank, call->rows) * columns,
+    return rank_gather(call->rank, RANK_TENSOR, own, whole, rank_stream_rows(call->rank, call->rows) * columns,
                        call->dtype);
 }
 
 /* Starts the sum of a partial [N, columns] over the ranks: in place, or to this rank's rows of it. */
 static int sum_start(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype,
                      struct comm_request *request) {
-    if (own == partial)
-        return rank_sum_start(call->rank, call->rank->tensor, partial, call->rows * columns, dtype, request);
-    return rank_scatter_start(call->rank, call->rank->tensor, partial, own,
-                              rank_stream_rows(call->rank, call->rows) * columns, dtype, request);
+    if (!call->rank->is_sequence_parallel)
+        return rank_sum_start(call->rank, RANK_TENSOR, partial, call->rows * columns, dtype, request);
+    return rank_scatter_start(call->rank, RANK_TENSOR, partial, own, rank_stream_rows(call->rank, call->rows) * columns,
+                              dtype, request);
 }
 
 /* The same, and waits for it. A call that is waited for at once is not looked after by anybody else meanwhile. */
 static int sum_and_wait(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype) {
-    if (own == partial)
-        return rank_sum(call->rank, call->rank->tensor, partial, call->rows * columns, dtype);
+    if (!call->rank->is_sequence_parallel)
+        return rank_sum(call->rank, RANK_TENSOR, partial, call->rows * columns, dtype);
     struct comm_request request;
     int status = sum_start(call, partial, own, columns, dtype, &request);
     return status ? status : rank_wait(call->rank, &request);
@@ -113,6 +114,8 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     int status = is_wide ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+    if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
+        work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */
     param_return(call->store, linear->weight);
     if (has_bias)
         param_return(call->store, linear->bias);
@@ -133,8 +136,11 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     void *first = wide ? *wide : y;
     if (!status)
         status = multiply(linear, call, x, first, wide != NULL, &in_product);
-    if (!status && wide && call->rank->is_planning) /* whether a step touches the place is not known then */
+    if (!status && wide && call->rank->is_planning) { /* whether a step touches the place is not known then */
+        rank_unsure(call->rank, true, 1);
         status = multiply(linear, call, x, y, false, &in_product);
+        rank_unsure(call->rank, true, -1);
+    }
     if (!status && in_product < call->hooks->count) {
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
@@ -169,11 +175,9 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
     }
     if (!bias_trains)
         return STATUS_OK;
-    if (rank->is_planning) {
-        rank_need(rank, rank->ops->column_sum_workspace(rank->device, call->rows, linear->out));
-        return STATUS_OK;
-    }
-    return rank_run(rank, PHASE_GEMM, column_sum, call->rows, linear->out, call->dtype, dy, dy_stride, dbias);
+    return rank_run_within(rank, PHASE_GEMM, column_sum,
+                           rank->ops->column_sum_workspace(rank->device, call->rows, linear->out), call->rows,
+                           linear->out, call->dtype, dy, dy_stride, dbias);
 }
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, const void *dy, void *dx) {
@@ -183,10 +187,18 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
     return status;
 }
 
+static int plan_input_gradient(const struct linear *linear, const struct linear_call *call) {
+    rank_unsure(call->rank, true, 1);
+    int status = input_gradient(linear, call, NULL, NULL);
+    rank_unsure(call->rank, true, -1);
+    return status;
+}
+
 int linear_backward(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = hook_call_of(linear, call);
     struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
     bool has_own_rows = is_cut_by_rows(linear, call, LINEAR_COLUMN);
+    bool wants_dx = call->rank->is_planning ? !call->has_no_dx : call->dx != NULL;
     bool wants_x = param_trains(call->store, linear->weight) || call->hooks->count;
     int status = STATUS_OK;
     if (is_cut_by_rows(linear, call, LINEAR_ROW)) {
@@ -199,11 +211,13 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     hook.dx = has_own_rows ? call->whole_gradient : call->dx;
     if (!status)
         status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    if (!status && (call->dx || call->rank->is_planning)) /* whether anybody wants it is not known then */
+    if (!status && wants_dx)
         status = input_gradient(linear, call, hook.dy, hook.dx);
+    else if (!status && call->rank->is_planning) /* a run of another layer does want it */
+        status = plan_input_gradient(linear, call);
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    if (!status && call->dx && is_cut(linear, call, LINEAR_COLUMN))
+    if (!status && wants_dx && is_cut(linear, call, LINEAR_COLUMN))
         status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
     if (!status)
         status = weight_gradients(linear, call, hook.x, hook.dy);

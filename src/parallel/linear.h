@@ -38,6 +38,7 @@ struct linear_call {
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */
     void *dy;                    /* [N, out], changed by hooks */
     void *dx;                    /* [N, in] out; NULL when nobody wants it */
+    bool has_no_dx;              /* nobody wants it, as planning sees it: there every pointer is NULL */
     bool overwrite_gradients;    /* the first micro batch of a step: weight gradients are written, not added to */
 };
 

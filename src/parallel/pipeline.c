@@ -43,6 +43,16 @@ int pipeline_stashes(const struct pipeline_shape *shape, int stage, int *stashes
     return status;
 }
 
+int pipeline_plan(struct rank *rank, const struct pipeline_shape *shape, int64_t elements, enum dtype dtype) {
+    struct pipeline_step *steps;
+    int64_t sends = 0;
+    int status = list_steps(shape, rank->place.pipeline, &steps);
+    for (int i = 0; !status && i < pipeline_step_count(shape); i++)
+        sends += steps[i].send.stage != PIPELINE_NO_MESSAGE;
+    free(steps);
+    return status ? status : rank_note_messages(rank, RANK_PIPELINE, "send", elements, dtype, sends);
+}
+
 static size_t message_bytes(const struct pipeline *pipeline) {
     return (size_t)pipeline->elements * dtype_bytes(pipeline->dtype);
 }

@@ -44,6 +44,9 @@ size_t pipeline_bytes(const struct pipeline_shape *shape, int stage, size_t mess
 /* The micro batches whose activations the stage holds at once. */
 int pipeline_stashes(const struct pipeline_shape *shape, int stage, int *stashes);
 
+/* Enters the messages that the rank's stage sends for a global batch into its list of work. STATUS_MEMORY. */
+int pipeline_plan(struct rank *rank, const struct pipeline_shape *shape, int64_t elements, enum dtype dtype);
+
 /* The stage is the rank's place. `shape` has passed pipeline_shape_check. */
 int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,
                   enum dtype dtype);

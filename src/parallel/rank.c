@@ -31,6 +31,7 @@ int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, str
                           .device = device,
                           .ops = ops_for(device),
                           .is_planning = true};
+    rank_plan_part(rank, WORK_UPDATE, 0);
     return stream_open(device, &rank->exec.stream);
 }
 
@@ -52,9 +53,13 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     return status;
 }
 
-int rank_open_sharers(struct rank *rank, int64_t groups) {
-    int count = rank->grid.tensor / (int)groups;
-    if (rank->sharers || rank->grid.tensor <= groups)
+void rank_plan_sharers(struct rank *rank, int64_t groups) {
+    rank->sharer_count = rank->grid.tensor > groups ? rank->grid.tensor / (int)groups : 1;
+}
+
+int rank_open_sharers(struct rank *rank) {
+    int count = rank->sharer_count;
+    if (rank->sharers || count < 2)
         return STATUS_OK;
     int *ranks = malloc((size_t)rank->grid.tensor * sizeof *ranks);
     if (!ranks)
@@ -72,11 +77,11 @@ int rank_open_single(struct rank *rank, struct device *device, uint64_t seed) {
 int rank_allocate_workspace(struct rank *rank) {
     device_free(rank->device, rank->exec.workspace);
     rank->exec.workspace = NULL;
-    rank->exec.workspace_bytes = rank->workspace_needed;
+    rank->exec.workspace_bytes = work_scratch(&rank->work);
     rank->is_planning = false;
-    if (!rank->workspace_needed)
+    if (!rank->exec.workspace_bytes)
         return STATUS_OK;
-    int status = device_alloc(rank->device, rank->workspace_needed, &rank->exec.workspace);
+    int status = device_alloc(rank->device, rank->exec.workspace_bytes, &rank->exec.workspace);
     return status ? status_wrap(status, "workspace") : STATUS_OK;
 }
 
@@ -84,6 +89,7 @@ void rank_close(struct rank *rank) {
     if (!rank->device)
         return;
     device_free(rank->device, rank->exec.workspace);
+    work_free(&rank->work);
     phase_timer_close(&rank->timer);
     if (rank->exec.stream)
         stream_close(rank->exec.stream);
@@ -97,15 +103,79 @@ void rank_close(struct rank *rank) {
     *rank = (struct rank){0};
 }
 
-void rank_need(struct rank *rank, size_t workspace_bytes) {
-    if (workspace_bytes > rank->workspace_needed)
-        rank->workspace_needed = workspace_bytes;
+/* ---- planning ---- */
+
+int rank_note(struct rank *rank, enum phase phase, const char *name, struct op_work work, size_t scratch) {
+    return work_note(&rank->work, &(const struct work_item){
+                                      .name = name, .phase = phase, .work = work, .scratch = scratch, .count = 1});
+}
+
+int rank_need(struct rank *rank, size_t scratch) {
+    return rank_note(rank, PHASE_REST, "workspace", (struct op_work){0}, scratch);
+}
+
+void rank_plan_part(struct rank *rank, enum work_part part, int chunk) {
+    rank->work.part = part;
+    rank->work.chunk = chunk;
+}
+
+int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,
+                       int64_t calls) {
+    int ranks = rank_group_size(rank, group);
+    if (ranks < 2 || calls < 1)
+        return STATUS_OK;
+    return work_note(&rank->work, &(const struct work_item){
+                                      .name = name,
+                                      .phase = PHASE_COMM,
+                                      .group = group,
+                                      .ranks = ranks,
+                                      .work = {.shape = {count}, .bytes = (double)count * (double)dtype_bytes(dtype)},
+                                      .count = calls});
 }
 
 /* ---- collectives of operations ---- */
 
-static bool has_peers(const struct rank *rank, const struct comm *group) {
-    return !rank->is_planning && group->size > 1;
+static struct comm *group_of(const struct rank *rank, enum rank_group group) {
+    struct comm *const groups[RANK_GROUPS] = {
+        [RANK_TENSOR] = rank->tensor,   [RANK_SHARERS] = rank->sharers,      [RANK_DATA] = rank->data,
+        [RANK_BUCKETS] = rank->buckets, [RANK_PIPELINE] = rank->pipeline[0], [RANK_EMBEDDING] = rank->embedding,
+    };
+    return groups[group];
+}
+
+/* The size of a group of a sketch, which has none open. */
+static int planned_size(const struct rank *rank, enum rank_group group) {
+    const struct rank_grid *grid = &rank->grid;
+    int ends[2];
+    switch (group) {
+    case RANK_TENSOR:
+        return grid->tensor;
+    case RANK_SHARERS:
+        return rank->sharer_count;
+    case RANK_DATA:
+    case RANK_BUCKETS:
+        return grid->data * grid->context;
+    case RANK_PIPELINE:
+        return grid->pipeline;
+    case RANK_EMBEDDING:
+        return rank_grid_embedding_group(grid, rank_grid_rank(grid, &rank->place), ends);
+    default:
+        return 1;
+    }
+}
+
+int rank_group_size(const struct rank *rank, enum rank_group group) {
+    const struct comm *comm = group_of(rank, group);
+    return comm ? comm->size : rank->is_planning ? planned_size(rank, group) : 1;
+}
+
+static bool runs_on(const struct rank *rank, enum rank_group group) {
+    return !rank->is_planning && rank_group_size(rank, group) > 1;
+}
+
+/* Instead of a collective that does not run: noted while planning; a group of one needs none. */
+static int note_planned(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype) {
+    return rank->is_planning ? rank_note_messages(rank, group, name, count, dtype, 1) : STATUS_OK;
 }
 
 static struct comm_data on_stream(const struct rank *rank, const void *send, void *receive, int64_t count,
@@ -120,48 +190,49 @@ int rank_wait(struct rank *rank, struct comm_request *request) {
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype) {
-    if (!has_peers(rank, group))
-        return STATUS_OK;
+int rank_sum(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype) {
+    if (!runs_on(rank, group))
+        return note_planned(rank, group, "all_reduce", count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group, &call, COMM_SUM));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group_of(rank, group), &call, COMM_SUM));
 }
 
-int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request) {
     *request = (struct comm_request){0};
-    if (!has_peers(rank, group))
-        return STATUS_OK;
+    if (!runs_on(rank, group))
+        return note_planned(rank, group, "all_reduce", count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce_start(group, &call, COMM_SUM, request));
+    return rank_phase_end(rank, PHASE_COMM, begun,
+                          comm_all_reduce_start(group_of(rank, group), &call, COMM_SUM, request));
 }
 
-int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype) {
-    if (!has_peers(rank, group))
-        return STATUS_OK;
+int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype) {
+    if (!runs_on(rank, group))
+        return note_planned(rank, group, "all_gather", count * rank_group_size(rank, group), dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, own, all, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group, &call));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group_of(rank, group), &call));
 }
 
-int rank_gather_start(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count,
+int rank_gather_start(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count,
                       enum dtype dtype, struct comm_request *request) {
     *request = (struct comm_request){0};
-    if (!has_peers(rank, group))
-        return STATUS_OK;
+    if (!runs_on(rank, group))
+        return note_planned(rank, group, "all_gather", count * rank_group_size(rank, group), dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, own, all, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather_start(group, &call, request));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather_start(group_of(rank, group), &call, request));
 }
 
-int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
+int rank_scatter_start(struct rank *rank, enum rank_group group, const void *all, void *own, int64_t count,
                        enum dtype dtype, struct comm_request *request) {
     *request = (struct comm_request){0};
-    if (!has_peers(rank, group))
-        return STATUS_OK;
+    if (!runs_on(rank, group))
+        return note_planned(rank, group, "reduce_scatter", count * rank_group_size(rank, group), dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, all, own, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_reduce_scatter_start(group, &call, request));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_reduce_scatter_start(group_of(rank, group), &call, request));
 }

@@ -1,12 +1,13 @@
 /* The data of a rank: its place on the grid, device, stream, scratch memory and seed. It is passed along instead of
- * globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations only record the
- * scratch that they would need. */
+ * globals. One thread uses it at a time. The same code plans and runs: while `is_planning`, operations and
+ * collectives only enter the list of the rank's work. */
 #ifndef CAMBIUM_PARALLEL_RANK_H
 #define CAMBIUM_PARALLEL_RANK_H
 
 #include "comm/comm.h"
 #include "kernels/ops.h"
 #include "parallel/grid.h"
+#include "parallel/work.h"
 
 /* The kinds of work that a step's time is booked to, for the benchmark. */
 enum phase {
@@ -43,7 +44,8 @@ struct rank {
     struct exec exec; /* stream and scratch */
     uint64_t seed;    /* of dropout */
     bool is_planning;
-    size_t workspace_needed; /* the most that a planned operation asked for */
+    struct work_list work; /* what was planned */
+    int sharer_count;      /* of `sharers`; 0: not known yet */
     struct phase_timer timer;
 };
 
@@ -55,10 +57,11 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
 int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
-/* Opens the group of this rank's neighbours that hold the same one of `groups` key and value heads, when there are more
- * tensor ranks than that. All of the neighbours call it together. */
-int rank_open_sharers(struct rank *rank, int64_t groups);
-/* Gives the rank scratch of `workspace_needed` bytes; ends planning. */
+/* Sets how many neighbours of the tensor group hold the same one of `groups` key and value heads: before planning. */
+void rank_plan_sharers(struct rank *rank, int64_t groups);
+/* Opens the group of these neighbours, when there are more tensor ranks than heads. All of them call it together. */
+int rank_open_sharers(struct rank *rank);
+/* Gives the rank the most scratch that any planned operation asked for; ends planning. */
 int rank_allocate_workspace(struct rank *rank);
 void rank_close(struct rank *rank);
 
@@ -73,35 +76,59 @@ static inline int rank_phase_begin(struct rank *rank) {
 }
 int rank_phase_end(struct rank *rank, enum phase phase, int begun, int status);
 void phase_timer_close(struct phase_timer *timer);
-void rank_need(struct rank *rank, size_t workspace_bytes);
 
-/* Runs ops->OP(exec, ARGS) and books its time; while planning does nothing. */
-#define rank_run(rank, phase, op, ...)                                                                                 \
-    ((rank)->is_planning ? STATUS_OK : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
-#define rank_run_timed_(rank, phase, call)                                                                             \
+/* ---- planning ---- */
+
+/* Enters one call of an operation into the list of work: its work and its workspace. STATUS_MEMORY. */
+int rank_note(struct rank *rank, enum phase phase, const char *name, struct op_work work, size_t scratch);
+/* The same for workspace alone. */
+int rank_need(struct rank *rank, size_t scratch);
+/* Sets the part of a step that later notes belong to. It has no effect while the rank runs. */
+void rank_plan_part(struct rank *rank, enum work_part part, int chunk);
+/* Between a call with 1 and one with -1 a step may do what is noted, or not: its workspace counts, its work does not.
+ * Pairs nest. Where it `is_unsure` alone; nothing while the rank runs. */
+static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
+    rank->work.unsure += is_unsure ? change : 0;
+}
+
+/* ---- operations and collectives ---- */
+
+/* Runs ops->OP(exec, ARGS) and books its time; while planning notes it. */
+#define rank_run(rank, phase, op, ...) rank_run_within(rank, phase, op, 0, __VA_ARGS__)
+/* The same for an operation with a workspace function of the same arguments. */
+#define rank_run_scratch(rank, phase, op, ...)                                                                         \
+    rank_run_within(rank, phase, op, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__), __VA_ARGS__)
+/* The same with the workspace said, which only planning asks for. */
+#define rank_run_within(rank, phase, op, scratch, ...)                                                                 \
+    ((rank)->is_planning ? rank_note(rank, phase, #op, op##_work(__VA_ARGS__), scratch)                                \
+                         : rank_run_noted(rank, phase, op, __VA_ARGS__))
+/* The same for an operation that planning notes elsewhere. */
+#define rank_run_noted(rank, phase, op, ...)                                                                           \
     ({                                                                                                                 \
         int begun_ = rank_phase_begin(rank);                                                                           \
-        rank_phase_end(rank, phase, begun_, call);                                                                     \
+        rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));                              \
     })
-/* The same for an operation with a workspace function; while planning notes its scratch. */
-#define rank_run_scratch(rank, phase, op, ...)                                                                         \
-    ((rank)->is_planning ? (rank_need(rank, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__)), STATUS_OK)      \
-                         : rank_run_timed_(rank, phase, (rank)->ops->op(&(rank)->exec, __VA_ARGS__)))
 
-/* Sums over a group, in place; nothing in a group of one, or while planning. The time is booked as communication. */
-int rank_sum(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype);
+/* The ranks of a group, this one included; 1 where it is alone. Planning knows it from the grid. */
+int rank_group_size(const struct rank *rank, enum rank_group group);
+/* Sums over a group, in place; nothing in a group of one; while planning noted. The time is booked as communication. */
+int rank_sum(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype);
 /* The same, started and finished, so that other work may stand between. */
-int rank_sum_start(struct rank *rank, struct comm *group, void *data, int64_t count, enum dtype dtype,
+int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request);
 int rank_wait(struct rank *rank, struct comm_request *request);
 /* all[ranks * count] = every rank's own[count], in the order of the group's ranks; `own` may be its place in `all`. */
-int rank_gather(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count, enum dtype dtype);
+int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype);
 /* The same, started and finished by rank_wait. */
-int rank_gather_start(struct rank *rank, struct comm *group, const void *own, void *all, int64_t count,
+int rank_gather_start(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count,
                       enum dtype dtype, struct comm_request *request);
 /* own[count] = the sum over the ranks of their all[rank * count ...]; started, and finished by rank_wait. */
-int rank_scatter_start(struct rank *rank, struct comm *group, const void *all, void *own, int64_t count,
+int rank_scatter_start(struct rank *rank, enum rank_group group, const void *all, void *own, int64_t count,
                        enum dtype dtype, struct comm_request *request);
+/* Enters `calls` collectives or messages into the list of work, which other code will make: `count` elements of this
+ * rank's whole operand each. Nothing for a group of one. */
+int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,
+                       int64_t calls);
 
 /* The rows of the residual stream that this rank has of a batch of `rows`, and the first of them. */
 static inline int64_t rank_stream_rows(const struct rank *rank, int64_t rows) {

@@ -122,15 +122,23 @@ void gradient_sync_close(struct gradient_sync *sync) {
     *sync = (struct gradient_sync){0};
 }
 
+int gradient_sync_plan(struct rank *rank, int64_t elements, bool is_sharded, enum dtype dtype) {
+    if (!is_sharded)
+        return rank_note_messages(rank, RANK_BUCKETS, "all_reduce", elements, DTYPE_F32, 1);
+    int status = rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", elements, DTYPE_F32, 1);
+    return status ? status : rank_note_messages(rank, RANK_BUCKETS, "all_gather", elements, dtype, 1);
+}
+
 /* ---- sums ---- */
 
 /* Sums the part of a cut parameter that neighbours hold together. */
 static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
     struct param_rect rects[PARAM_MAX_SLICES];
+    float *gradient = param_gradient(store, id); /* NULL while planning */
     int count = param_part_rects(&store->map.part, store->map.table, id, rects), status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
         if (rects[i].is_shared)
-            status = rank_sum(rank, rank->sharers, param_gradient(store, id) + rects[i].local_row * rects[i].columns,
+            status = rank_sum(rank, RANK_SHARERS, gradient ? gradient + rects[i].local_row * rects[i].columns : NULL,
                               rects[i].rows * rects[i].columns, DTYPE_F32);
     return status;
 }
@@ -141,7 +149,7 @@ int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store,
         if (store->map.table->rows[i].layer != layer || !param_trains(store, i))
             continue;
         if (store->map.table->rows[i].sums_over_tensor)
-            status = rank_sum(rank, rank->tensor, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
+            status = rank_sum(rank, RANK_TENSOR, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
         else
             status = sum_shared(rank, store, i);
     }
@@ -154,9 +162,9 @@ static int start_bucket(struct gradient_sync *sync, int index) {
     struct comm_request *request = &sync->requests[index];
     float *gradients = param_range_between(sync->store, PARAM_GRADIENTS, bucket->first, bucket->count).data;
     if (!sync->is_sharded)
-        return rank_sum_start(rank, rank->buckets, gradients, bucket->count, DTYPE_F32, request);
+        return rank_sum_start(rank, RANK_BUCKETS, gradients, bucket->count, DTYPE_F32, request);
     int64_t share = bucket->count / rank->buckets->size;
-    return rank_scatter_start(rank, rank->buckets, gradients, gradients + share * rank->buckets->rank, share, DTYPE_F32,
+    return rank_scatter_start(rank, RANK_BUCKETS, gradients, gradients + share * rank->buckets->rank, share, DTYPE_F32,
                               request);
 }
 
@@ -194,7 +202,7 @@ static int start_gathers(struct gradient_sync *sync) {
     while (!status && sync->gathering < sync->updated && sync->gathering - sync->gathered < STARTED_MOST) {
         const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathering]];
         struct param_range bucket = param_range_between(store, PARAM_WEIGHTS, piece->bucket_first, piece->bucket_count);
-        status = rank_gather_start(sync->rank, sync->rank->buckets,
+        status = rank_gather_start(sync->rank, RANK_BUCKETS,
                                    param_range_cut(&bucket, piece->first, piece->count).data, bucket.data, piece->count,
                                    bucket.type, &sync->gathers[sync->gathering]);
         param_set_travelling(store, piece->bucket_first, piece->bucket_count, true);

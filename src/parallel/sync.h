@@ -57,6 +57,9 @@ struct gradient_sync {
  * (param_store_options.layer_shards). */
 int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store,
                        const struct gradient_sync_options *options);
+/* Enters the sums and gathers of a global batch into the rank's list of work, all buckets as one call. The store has
+ * `elements` elements of `dtype`. STATUS_MEMORY. */
+int gradient_sync_plan(struct rank *rank, int64_t elements, bool is_sharded, enum dtype dtype);
 /* Nothing is on its way, or comm_abort was called. */
 void gradient_sync_close(struct gradient_sync *sync);
 

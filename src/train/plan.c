@@ -14,6 +14,18 @@ static int measure_data(const struct train_run *run, const struct gpt_data *data
     return run->tuning ? STATUS_OK : gpt_data_measure(data, &options, bytes);
 }
 
+/* Enters into the rank's list what a global batch takes beside the passes of its micro batches. */
+static int plan_update(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
+                       const struct model_plan *of_model, const struct param_store *adapter) {
+    int64_t trained = adapter ? adapter->map.flat_elements : of_model->flat_elements;
+    int64_t message = (int64_t)(of_model->stream_bytes / dtype_bytes(options->dtype));
+    int shards = options->layer_shards ? options->layer_shards : 1;
+    int status = pipeline_plan(rank, shape, message, options->dtype);
+    if (!status)
+        status = gradient_sync_plan(rank, trained, shards > 1, options->dtype);
+    return status ? status : optimizer_plan(rank, trained, shards, options->dtype);
+}
+
 /* A frozen weight has no gradient: of 2 operations forward and 4 backward, 2 are not done. */
 static const double frozen_share = 4.0 / 6;
 
@@ -38,8 +50,9 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         return status;
     const struct param_store *adapter = run->trainee ? trainee->store : NULL;
     int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
-    optimizer_plan(rank, trained);
     int shards = options.layer_shards ? options.layer_shards : 1;
+    if ((status = plan_update(rank, &options, &shape, &of_model, adapter)))
+        return status;
     double share = adapter ? frozen_share : 1;
     *plan = (struct train_plan){
         .ranks = rank_grid_size(&rank->grid),
@@ -51,7 +64,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
             optimizer_bytes(trained / shards, adapter ? adapter->map.table->count : of_model.table_rows, options.dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
                        (adapter ? trainee->bytes : 0),
-        .workspace = rank->workspace_needed,
+        .workspace = work_scratch(&rank->work),
         .data = batch_bytes(run, rank->grid.data) + run->tuning_bytes + of_data.maps + of_data.process,
         .of_data = of_data,
         .parameters = of_model.all_parameters + (adapter ? param_table_elements(adapter->map.table, false) : 0),

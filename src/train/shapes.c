@@ -61,6 +61,7 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .hooks = trainee->hooks,
         .recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
+        .segment_rows = run->config.data.seq_length,
         .chunk_count = shape->chunks,
         .partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
         .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,

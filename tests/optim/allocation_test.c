@@ -36,9 +36,10 @@ static int open_store(struct scene *s, struct comm *world, enum dtype dtype) {
 static int step(struct scene *s) {
     const struct optimizer_options options = {.beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .clip_grad = 1};
     double norm;
-    optimizer_plan(&s->rank, s->store.map.flat_elements);
     const struct gradient_sync_options sharded = {.is_sharded = true, .overlaps_weights = true};
-    int status = gradient_sync_open(&s->sync, &s->rank, &s->store, &sharded);
+    int status = optimizer_plan(&s->rank, s->store.map.flat_elements, 1, s->store.map.type);
+    if (!status)
+        status = gradient_sync_open(&s->sync, &s->rank, &s->store, &sharded);
     if (!status)
         status = optimizer_open(&s->optimizer, &options, &s->sync);
     if (!status)

@@ -66,7 +66,8 @@ static int open_all(struct scene *s, struct comm *world) {
         status = pipeline_stashes(&shape, s->rank.place.pipeline, &stashes);
     if (!status)
         status = pipeline_open(&s->pipeline, &s->rank, &shape, MESSAGE, DTYPE_F32);
-    rank_need(&s->rank, ROWS);
+    if (!status)
+        status = rank_need(&s->rank, ROWS);
     return status ? status : rank_allocate_workspace(&s->rank);
 }
 

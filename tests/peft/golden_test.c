@@ -84,7 +84,7 @@ static void tuned_open(struct tuned *t, const char *name) {
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(peft_open(&adapters, &t->rank, &t->peft));
     t->store = peft_store(t->peft);
-    optimizer_plan(&t->rank, t->store->map.flat_elements);
+    test_ok(optimizer_plan(&t->rank, t->store->map.flat_elements, 1, t->store->map.type));
     options.hooks = peft_hooks(t->peft);
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
     test_ok(peft_allocate(t->peft));

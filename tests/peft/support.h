@@ -127,7 +127,7 @@ static inline int tuned_run(struct tuned *t, bool has_dropout, double *loss) {
         status = peft_end(t->peft);
     for (int i = 0; i < t->store->map.table->count && !status; i++)
         if (t->store->map.table->rows[i].sums_over_tensor && param_trains(t->store, i))
-            status = rank_sum(t->rank, t->rank->tensor, param_gradient(t->store, i), param_local_elements(t->store, i),
+            status = rank_sum(t->rank, RANK_TENSOR, param_gradient(t->store, i), param_local_elements(t->store, i),
                               DTYPE_F32);
     return status;
 }
