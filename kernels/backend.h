@@ -14,6 +14,7 @@ struct backend {
     void (*close)(struct device *device);
     const struct ops *(*ops_for_level)(const struct device *device, const char *level);
 
+    size_t (*memory)(const struct device *device); /* of its own; NULL: it is the host's */
     int (*alloc)(struct device *device, size_t bytes, bool is_zeroed, void **memory);
     void (*free)(struct device *device, void *memory);
     int (*host_alloc)(struct device *device, size_t bytes, void **memory);

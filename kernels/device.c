@@ -69,6 +69,10 @@ const struct ops *ops_for_level(const struct device *device, const char *level) 
     return device->backend->ops_for_level(device, level);
 }
 
+size_t device_memory(const struct device *device) {
+    return device->backend->memory ? device->backend->memory(device) : 0;
+}
+
 int device_alloc(struct device *device, size_t bytes, void **memory) {
     return device->backend->alloc(device, bytes, false, memory);
 }

@@ -37,6 +37,8 @@ int device_threads(const struct device *device);
  * without a library of the device's) needs no copies then. */
 bool device_host_reads(const struct device *device);
 
+/* Bytes of the device's own memory; 0: its memory is the host's, so that both together must fit there. */
+size_t device_memory(const struct device *device);
 /* Memory of the device, aligned to 64 bytes (large blocks on huge pages where the system has them); its contents are
  * undefined. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);

@@ -76,7 +76,8 @@ struct peft_bank {
     /* The current step: */
     bool is_active;
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
-    void *host; /* the lists' arrays */
+    void *host; /* [list_bytes] the lists' arrays */
+    size_t list_bytes;
     struct upload upload;
     void *uploaded;
     size_t uploaded_bytes;

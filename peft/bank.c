@@ -141,10 +141,6 @@ static size_t wide_bytes(const struct peft_bank *bank) {
     return bank->model.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
 }
 
-static size_t align(size_t bytes) {
-    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-}
-
 /* For each round: the runs, once in the batch and once by themselves, the numbers of their rows, and the lists. */
 static size_t step_bytes(const struct peft_bank *bank) {
     size_t rows = (size_t)bank->model.max_rows;
@@ -167,11 +163,11 @@ static void place_lists(struct peft_bank *bank, struct arena *arena) {
 static int allocate_lists(struct peft_bank *bank) {
     struct arena arena = ARENA_PLAN;
     place_lists(bank, &arena);
-    size_t bytes = arena.used;
-    bank->host = aligned_alloc(ARENA_ALIGNMENT, align(bytes));
+    bank->list_bytes = arena.used;
+    bank->host = aligned_alloc(ARENA_ALIGNMENT, bank->list_bytes);
     if (!bank->host)
         return status_fail(STATUS_MEMORY, "out of memory");
-    arena = arena_over(bank->host, bytes);
+    arena = arena_over(bank->host, bank->list_bytes);
     place_lists(bank, &arena);
     return STATUS_OK;
 }
@@ -224,6 +220,14 @@ void peft_bank_close(struct peft_bank *bank) {
 
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank) {
     return bank->wide_bytes + bank->scratch_bytes + bank->uploaded_bytes;
+}
+
+size_t peft_bank_transfer_bytes(const struct peft_bank *bank) {
+    return UPLOAD_TURNS * bank->uploaded_bytes;
+}
+
+size_t peft_bank_list_bytes(const struct peft_bank *bank) {
+    return bank->list_bytes;
 }
 
 size_t peft_bank_memory(const struct peft_bank *bank) {

@@ -24,6 +24,9 @@ void peft_bank_close(struct peft_bank *bank);
 const struct hook_table *peft_bank_hooks(const struct peft_bank *bank);
 /* Returns the bytes on the device other than the memory of images. */
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank);
+/* Returns the bytes of the host that copies to the device go through, and those of the lists of a step. */
+size_t peft_bank_transfer_bytes(const struct peft_bank *bank);
+size_t peft_bank_list_bytes(const struct peft_bank *bank);
 /* Sets the weights of the base, which may be packed. Images can be planned from here on. */
 void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights);
 /* Takes `memory` bytes for all images together. STATUS_MEMORY. */

@@ -33,23 +33,40 @@ static uint64_t hash_of(uint64_t seed, uint64_t parent, const int32_t *tokens) {
     return hash;
 }
 
+static int64_t count_buckets(int64_t pages) {
+    int64_t buckets = 1;
+    while (buckets < 2 * pages)
+        buckets *= 2;
+    return buckets;
+}
+
+static void place(struct kv_pool *pool, struct arena *arena) {
+    pool->free_list = arena_take(arena, (size_t)pool->count * sizeof *pool->free_list);
+    pool->page = arena_take(arena, (size_t)pool->count * sizeof *pool->page);
+    pool->bucket = arena_take(arena, (size_t)pool->bucket_count * sizeof *pool->bucket);
+}
+
+size_t kv_pool_bytes(int64_t count) {
+    struct kv_pool pool = {.count = count, .bucket_count = count_buckets(count)};
+    struct arena arena = ARENA_PLAN;
+    place(&pool, &arena);
+    return arena.used;
+}
+
 int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable) {
     *pool = (struct kv_pool){.count = count,
                              .free_count = count,
                              .keeps_findable = keeps_findable,
-                             .bucket_count = 1,
                              .oldest = NONE,
                              .newest = NONE,
                              .hash = hash_of};
-    while (pool->bucket_count < 2 * count)
-        pool->bucket_count *= 2;
-    pool->free_list = malloc((size_t)count * sizeof *pool->free_list);
-    pool->page = calloc((size_t)count, sizeof *pool->page);
-    pool->bucket = malloc((size_t)pool->bucket_count * sizeof *pool->bucket);
-    if (!pool->free_list || !pool->page || !pool->bucket) {
-        kv_pool_close(pool);
+    pool->bucket_count = count_buckets(count);
+    size_t bytes = kv_pool_bytes(count);
+    pool->memory = calloc(1, bytes); /* pages that no text had take no memory yet */
+    if (!pool->memory)
         return status_fail(STATUS_MEMORY, "out of memory");
-    }
+    struct arena arena = arena_over(pool->memory, bytes);
+    place(pool, &arena);
     if (getrandom(&pool->seed, sizeof pool->seed, GRND_NONBLOCK) < 0)
         pool->seed = (uint64_t)(clock_wall_seconds() * 1e6); /* early in a boot: the best that there is */
     for (int64_t i = 0; i < count; i++)
@@ -60,9 +77,7 @@ int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable) {
 }
 
 void kv_pool_close(struct kv_pool *pool) {
-    free(pool->free_list);
-    free(pool->page);
-    free(pool->bucket);
+    free(pool->memory);
     *pool = (struct kv_pool){0};
 }
 

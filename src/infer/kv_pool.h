@@ -27,6 +27,7 @@ struct kv_pool {
     int64_t free_count;     /* neither held nor findable */
     int64_t findable_count; /* held by nobody */
     bool keeps_findable;
+    void *memory;           /* of these: kv_pool_bytes */
     int32_t *free_list;     /* [count] a stack */
     struct kv_page *page;   /* [count] */
     int32_t *bucket;        /* [bucket_count] the first page of a chain, -1: none */
@@ -36,7 +37,9 @@ struct kv_pool {
     uint64_t (*hash)(uint64_t seed, uint64_t parent, const int32_t *tokens); /* a test may put a bad one here at once */
 };
 
-/* With keeps_findable false no page is ever findable. */
+/* Bytes of the host that a pool of `count` pages takes. */
+size_t kv_pool_bytes(int64_t count);
+/* With keeps_findable false no page is ever findable. STATUS_MEMORY. */
 int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable);
 void kv_pool_close(struct kv_pool *pool);
 /* A page with one reference, which may have been findable; -1 when all are held. */

@@ -321,6 +321,9 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->all_parameters = param_table_elements(&model->table, false);
     plan->flat_elements = model->store.map.flat_elements;
     plan->table_rows = model->table.count;
+    plan->transfers = UPLOAD_TURNS * model_upload_bytes(model) +
+                      (o->use == MODEL_INFER ? model_results_bytes(o->max_logit_rows, true) : 0);
+    plan->kv_page_bytes = o->use == MODEL_INFER ? model_kv_bytes(model, 1) : 0;
     plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;
 }
@@ -351,10 +354,7 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     return status ? status : rank_allocate_workspace(model->rank);
 }
 
-int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
-               struct model **out) {
-    struct model_plan own_plan;
-    plan = plan ? plan : &own_plan;
+int model_sketch(const struct model_options *options, struct rank *rank, struct model_plan *plan, struct model **out) {
     *out = NULL;
     struct model *model = calloc(1, sizeof *model);
     if (!model)
@@ -364,12 +364,24 @@ int model_open(const struct model_options *options, struct rank *rank, bool only
         options->max_positions ? options->max_positions : options->config.max_position_embeddings;
     model->rank = rank;
     int status = build(model, plan);
-    if (!status && !only_plan)
-        status = allocate(model, plan);
-    if (status || only_plan)
+    if (status)
         model_close(model);
     else
         *out = model;
+    return status;
+}
+
+int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
+               struct model **out) {
+    struct model_plan own_plan;
+    plan = plan ? plan : &own_plan;
+    int status = model_sketch(options, rank, plan, out);
+    if (!status && !only_plan)
+        status = allocate(*out, plan);
+    if (status || only_plan) {
+        model_close(*out);
+        *out = NULL;
+    }
     return status;
 }
 

@@ -76,8 +76,10 @@ bool model_has_backward(const struct model_options *options, int64_t end);
 
 /* Bytes of each part; what model_open allocates is exactly this. */
 struct model_plan {
-    size_t weights, gradients, activations, workspace;
-    int64_t parameters; /* elements that train */
+    size_t weights, gradients, activations, workspace; /* the device's */
+    size_t transfers;                                  /* the host's, which copies from and to the device go through */
+    size_t kv_page_bytes; /* MODEL_INFER: of a page of keys and values, in all layers of this rank */
+    int64_t parameters;   /* elements that train */
     int64_t all_parameters;
     int64_t flat_elements; /* length of the store's flat arrays: what an optimizer plans by */
     int64_t table_rows;    /* parameters of all stages, whether they train or not */
@@ -89,6 +91,8 @@ struct model_plan {
  * initialised; those of MODEL_INFER are not there before model_fill. */
 int model_open(const struct model_options *options, struct rank *rank, bool only_plan, struct model_plan *plan,
                struct model **model);
+/* The same without memory and without weights, for whoever plans what stands on the model: model_store is a sketch. */
+int model_sketch(const struct model_options *options, struct rank *rank, struct model_plan *plan, struct model **model);
 void model_close(struct model *model);
 /* Elements of the residual stream of the largest batch, on this rank. */
 int64_t model_stream_elements(const struct model *model);

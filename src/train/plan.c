@@ -58,6 +58,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .ranks = rank_grid_size(&rank->grid),
         .grid = rank->grid,
         .place = rank->place,
+        .device_memory = device_memory(rank->device),
         .weights = of_model.weights + (adapter ? param_weight_bytes(adapter) : 0),
         .gradients = of_model.gradients + (adapter ? param_gradient_bytes(adapter) : 0),
         .optimizer =
@@ -75,7 +76,17 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
 }
 
+struct train_bytes train_plan_bytes(const struct train_plan *plan) {
+    return (struct train_bytes){.device = plan->weights + plan->gradients + plan->optimizer + plan->activations +
+                                          plan->workspace,
+                                .host = plan->data + plan->checkpoint};
+}
+
 size_t train_plan_total(const struct train_plan *plan) {
-    return plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->workspace + plan->data +
-           plan->checkpoint;
+    struct train_bytes bytes = train_plan_bytes(plan);
+    return bytes.device + bytes.host;
+}
+
+size_t train_plan_of_host(const struct train_plan *plan) {
+    return plan->here.host + (plan->device_memory ? 0 : plan->here.device);
 }

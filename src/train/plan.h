@@ -12,13 +12,21 @@
 
 struct train_run;
 
+/* Bytes by the memory that they stand in. */
+struct train_bytes {
+    size_t device, host;
+};
+
 /* Bytes of memory that a rank of a run takes, by purpose. */
 struct train_plan {
     int ranks; /* of the run */
     struct rank_grid grid, place;
-    size_t here; /* what all ranks of this host take together */
+    struct train_bytes here; /* what all ranks of this host take together */
     int ranks_here;
-    size_t weights, gradients, optimizer, activations, workspace, data, checkpoint;
+    size_t device_memory;  /* of the rank's device; 0: its memory is the host's */
+    size_t most_on_device; /* bytes of the rank that takes most of its device */
+    size_t weights, gradients, optimizer, activations, workspace; /* the device's */
+    size_t data, checkpoint;                                      /* the host's */
     struct gpt_data_bytes of_data; /* a part of `data`, whole for each rank, and once among those that share it */
     int64_t parameters, trainable_parameters;
     int threads;                 /* of the first rank of this process */
@@ -32,12 +40,15 @@ struct train_plan {
  * `world`: the processes that will be the ranks, all of which call this; NULL: the ranks will be threads of this one.
  */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
-/* Bytes of all purposes. */
+/* Bytes of all purposes, by memory and together. */
+struct train_bytes train_plan_bytes(const struct train_plan *plan);
 size_t train_plan_total(const struct train_plan *plan);
+/* The bytes that all ranks of this host take of its memory: all bytes, where devices have no memory of their own. */
+size_t train_plan_of_host(const struct train_plan *plan);
 /* A line each, after `prefix`. */
 void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *out);
-/* Refuses (STATUS_MEMORY) a plan of this host that is more than the limit, and says what of the run would make it less.
- */
+/* Refuses (STATUS_MEMORY) a plan that takes more of the host's memory than the limit, or more than a device has. The
+ * message names the options that would help. */
 int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit);
 
 #endif

@@ -21,6 +21,7 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / MEBIBYTE);
     if (plan->ranks > 1)
-        fprintf(out, "%s  %-12s %10.1f MiB of %d rank%s\n", prefix, "this host", (double)plan->here / MEBIBYTE,
-                plan->ranks_here, plan->ranks_here > 1 ? "s" : "");
+        fprintf(out, "%s  %-12s %10.1f MiB of %d rank%s\n", prefix, "this host",
+                (double)(plan->here.device + plan->here.host) / MEBIBYTE, plan->ranks_here,
+                plan->ranks_here > 1 ? "s" : "");
 }

@@ -24,13 +24,18 @@ static size_t shared_bytes(const struct survey *survey, const struct train_plan 
 
 static void take_rank(struct survey *survey, const struct train_plan *own, bool is_here) {
     struct train_plan *plan = survey->plan;
-    size_t total = train_plan_total(own), shared = plan->ranks_here > 0 ? shared_bytes(survey, own) : 0;
-    size_t here = plan->here + (is_here ? total - shared : 0);
+    struct train_bytes bytes = train_plan_bytes(own), here = plan->here;
     int ranks_here = plan->ranks_here + is_here;
-    if (total > train_plan_total(plan))
+    size_t most = bytes.device > plan->most_on_device ? bytes.device : plan->most_on_device;
+    if (is_here) {
+        here.device += bytes.device;
+        here.host += bytes.host - (plan->ranks_here > 0 ? shared_bytes(survey, own) : 0);
+    }
+    if (train_plan_total(own) > train_plan_total(plan))
         *plan = *own;
     plan->here = here;
     plan->ranks_here = ranks_here;
+    plan->most_on_device = most;
 }
 
 /* The first rank of a place of the tensor and pipeline axes, and with it those that have the same part of the model:

@@ -175,7 +175,7 @@ static void every_stage_is_planned(void **state) {
     struct train_plan whole, plan;
     run.config.model.num_layers = 6;
     test_ok(train_plan_make(&run, 1, NULL, &whole));
-    assert_int_equal(whole.here, train_plan_total(&whole));
+    assert_int_equal(train_plan_of_host(&whole), train_plan_total(&whole));
     run.config.parallel.pipeline_model_parallel_size = 2;
     for (int stage = 0; stage < 2; stage++) {
         run.config.parallel.decoder_first_pipeline_num_layers = stage ? 1 : 5;
@@ -184,13 +184,13 @@ static void every_stage_is_planned(void **state) {
         assert_int_equal(plan.place.pipeline, stage);
         assert_int_equal(plan.ranks_here, 2);
         assert_in_range(plan.weights, whole.weights * 5 / 8, whole.weights);
-        assert_true(plan.here < 2 * train_plan_total(&plan) * 7 / 8); /* the other stage has less */
-        assert_true(plan.here > train_plan_total(&plan) * 9 / 8);
+        assert_true(train_plan_of_host(&plan) < 2 * train_plan_total(&plan) * 7 / 8); /* the other stage has less */
+        assert_true(train_plan_of_host(&plan) > train_plan_total(&plan) * 9 / 8);
     }
     test_ok(train_plan_make(&run, 6, NULL, &plan)); /* three copies of the data */
     assert_int_equal(plan.place.pipeline, 1);
     assert_int_equal(plan.ranks_here, 6);
-    assert_true(plan.here < 6 * train_plan_total(&plan));
+    assert_true(train_plan_of_host(&plan) < 6 * train_plan_total(&plan));
     free(prefix);
 }
 
@@ -200,7 +200,7 @@ static void a_plan_beyond_the_memory_is_refused_with_what_would_help(void **stat
     struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 2);
     struct train_plan plan;
     test_ok(train_plan_make(&run, 3, NULL, &plan));
-    struct memory_limit limit = {.bytes = plan.here};
+    struct memory_limit limit = {.bytes = train_plan_of_host(&plan)};
     test_ok(train_plan_check(&run, &plan, &limit));
     limit.bytes--;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
@@ -222,8 +222,37 @@ static void a_plan_beyond_the_memory_is_refused_with_what_would_help(void **stat
     free(prefix);
 }
 
+/* A device with memory of its own is measured by that, and the host by the rest. */
+static void device_and_host_are_checked_apart(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 2);
+    struct train_plan plan, one;
+    test_ok(train_plan_make(&run, 3, NULL, &plan));
+    test_ok(train_plan_make(&run, 1, NULL, &one));
+    struct train_bytes bytes = train_plan_bytes(&plan);
+    assert_int_equal(bytes.device, plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.workspace);
+    assert_int_equal(bytes.host, plan.data + plan.checkpoint);
+    assert_int_equal(plan.here.device, 3 * bytes.device); /* the ranks have the same part of the model */
+    assert_int_equal(plan.most_on_device, bytes.device);
+    assert_true(plan.here.host < 3 * bytes.host); /* they share the maps of their data */
+    assert_int_equal(train_plan_bytes(&one).device, one.here.device);
+    assert_int_equal(plan.device_memory, 0);
+    assert_int_equal(train_plan_of_host(&plan), plan.here.device + plan.here.host);
+    struct memory_limit limit = {.bytes = plan.here.host};
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
+    plan.device_memory = bytes.device; /* as a GPU would say */
+    test_ok(train_plan_check(&run, &plan, &limit));
+    plan.device_memory--;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on a device, which has 0.");
+    limit.bytes--;
+    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
+    free(prefix);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(device_and_host_are_checked_apart),
         cmocka_unit_test(the_count_sees_an_allocation),
         cmocka_unit_test(nothing_is_allocated_inside_a_step),
         cmocka_unit_test(the_loss_is_the_mean_over_the_global_batch),
