@@ -4,6 +4,7 @@
 
 #include "infer/infer.h"
 #include "infer/plan.h"
+#include "pretrained/pretrained.h"
 
 #include <limits.h>
 
@@ -61,7 +62,9 @@ struct engine {
     struct model_text_ends ends;
     struct device *device;
     struct rank rank;
-    struct comm *holders; /* the ranks that hold this model together, the leader first; NULL: this one alone */
+    struct comm *holders;     /* the ranks that hold this model together, the leader first; NULL: this one alone */
+    int holder_count, holder; /* of these; this one's number among them: 0 leads */
+    enum dtype dtype;
     struct model_plan plan;
     struct peft_bank *bank; /* NULL: no adapters, ever */
     struct model *model;
@@ -104,7 +107,7 @@ struct engine {
 
 /* Whether this rank makes the plans. */
 static inline bool engine_is_leader(const struct engine *engine) {
-    return !engine->holders || engine->holders->rank == 0;
+    return engine->holder == 0;
 }
 /* Pages that so many tokens of a sequence fill. */
 static inline int64_t engine_pages_of(int64_t tokens) {
@@ -114,6 +117,25 @@ static inline int64_t engine_pages_of(int64_t tokens) {
 static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
 }
+
+/* engine.c: what opening and planning share, in this order */
+/* Weights from the files, or random ones: then there are no tensors. All ranks of options.world together. */
+int engine_find_model(struct engine *engine, struct pretrained *base);
+/* The sizes that follow from the options and the model; no rank is needed. */
+void engine_find_sizes(struct engine *engine, const struct pretrained *base);
+/* The rank, open or sketched, among those that hold the model; then its model's options, and its bank, if it has one.
+ */
+int engine_choose_model(struct engine *engine, const struct model_config *config, struct model_options *options);
+/* Places, or counts, the arrays of steps in one block of the host. */
+void engine_place_arrays(struct engine *engine, struct arena *arena);
+/* Pages that this rank can have, of what all sequences fill at most. */
+int64_t engine_count_pages(const struct engine *engine);
+/* STATUS_USAGE where there are none. */
+int engine_check_pages(const struct engine *engine, int64_t pages);
+
+/* engine_plan.c */
+/* The plan of an engine whose rank, bank and model are open or sketched, with its pages and the bytes of its images. */
+void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan);
 
 /* sequence.c */
 /* Gives back the pages of a sequence that lie before the window of its next row; the steps that read them have been
@@ -131,6 +153,8 @@ int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, in
 int64_t engine_piece_bytes(void);
 /* Opens, at the engine's opening, the adapters of its options: all ranks together. */
 int engine_open_images(struct engine *engine);
+/* Bytes of this rank's images of the adapters that the options name, and of those to come. */
+int engine_plan_images(struct engine *engine, size_t *bytes);
 /* A follower's part of plans about images. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan);
 int engine_make_image(struct engine *engine);
@@ -147,6 +171,8 @@ int engine_run_plan(struct engine *engine, const struct plan *plan);
 
 /* link.c */
 int engine_open_link(struct engine *engine);
+/* Bytes of the host that it takes for plans. */
+size_t engine_link_bytes(const struct engine *engine);
 void engine_close_link(struct engine *engine);
 /* The leader's plan to all others; `plan` may change when it returns. */
 int engine_send_plan(struct engine *engine, const struct plan *plan);

@@ -115,7 +115,7 @@ static void place_leader(struct engine *engine, struct arena *arena) {
     }
 }
 
-static void place_arrays(struct engine *engine, struct arena *arena) {
+void engine_place_arrays(struct engine *engine, struct arena *arena) {
     const struct engine_options *o = &engine->options;
     engine->page_table = take(arena, o->max_sequences * engine->max_pages, sizeof(int32_t));
     engine->changed = take(arena, o->max_sequences, sizeof *engine->changed);
@@ -140,48 +140,49 @@ static struct plan_counts count_most(const struct engine *engine) {
 
 static int allocate_host(struct engine *engine) {
     struct arena arena = ARENA_PLAN;
-    engine->most = count_most(engine);
-    place_arrays(engine, &arena);
+    engine_place_arrays(engine, &arena);
     size_t bytes = arena.used;
     engine->host = aligned_alloc(ARENA_ALIGNMENT, bytes);
     if (!engine->host)
         return status_fail(STATUS_MEMORY, "out of memory");
     memset(engine->host, 0, bytes);
     arena = arena_over(engine->host, bytes);
-    place_arrays(engine, &arena);
+    engine_place_arrays(engine, &arena);
     return engine_open_link(engine);
 }
 
 /* ---- the cache ---- */
 
-/* What this rank can have, of what all sequences fill at most. */
-static int64_t count_pages(const struct engine *engine) {
+int64_t engine_count_pages(const struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t most = o->max_sequences * engine->max_pages, pages = most;
     if (o->cache_tokens)
         pages = engine_pages_of(o->cache_tokens);
     if (o->cache_bytes)
-        pages = (int64_t)(o->cache_bytes / model_kv_bytes(engine->model, 1));
+        pages = (int64_t)(o->cache_bytes / engine->plan.kv_page_bytes);
     return pages < most ? pages : most;
+}
+
+int engine_check_pages(const struct engine *engine, int64_t pages) {
+    return pages > 0 ? STATUS_OK
+                     : status_fail(STATUS_USAGE, "a KV cache of %zu bytes: a page of %d tokens takes %zu",
+                                   engine->options.cache_bytes, KV_PAGE_TOKENS, engine->plan.kv_page_bytes);
 }
 
 /* Ranks have layers and heads of different sizes: the one that holds least says how many pages there are. */
 static int agree_on_pages(struct engine *engine) {
-    int64_t pages = -count_pages(engine);
+    int64_t pages = -engine_count_pages(engine);
     struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
     int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
     engine->kv.page_count = -pages;
-    if (!status && engine->kv.page_count < 1)
-        status = status_fail(STATUS_USAGE, "a KV cache of %zu bytes: a page of %d tokens takes %zu",
-                             engine->options.cache_bytes, KV_PAGE_TOKENS, model_kv_bytes(engine->model, 1));
-    return status;
+    return status ? status : engine_check_pages(engine, engine->kv.page_count);
 }
 
 static int allocate_cache(struct engine *engine) {
     int status = agree_on_pages(engine);
     if (status)
         return status;
-    engine->kv_bytes = model_kv_bytes(engine->model, engine->kv.page_count);
+    engine->kv_bytes = engine->plan.kv_page_bytes * (size_t)engine->kv.page_count;
     if (engine_is_leader(engine))
         status = kv_pool_open(&engine->pool, engine->kv.page_count, !engine->options.has_no_prefix_cache);
     if (!status)
@@ -218,11 +219,18 @@ static int open_rank(struct engine *engine) {
     return status;
 }
 
-static int open_model(struct engine *engine, const struct model_config *config, enum dtype dtype) {
+/* Its number among them is that of its place: tensor ranks of a stage, then the next stage. */
+static void find_holders(struct engine *engine) {
+    const struct rank_grid *grid = &engine->rank.grid, *place = &engine->rank.place;
+    engine->holder_count = rank_grid_group_size(grid, GRID_TENSOR | GRID_PIPELINE);
+    engine->holder = place->pipeline * grid->tensor + place->tensor;
+}
+
+int engine_choose_model(struct engine *engine, const struct model_config *config, struct model_options *options) {
     const struct engine_options *o = &engine->options;
-    struct model_options options = {
+    *options = (struct model_options){
         .config = *config,
-        .dtype = dtype,
+        .dtype = engine->dtype,
         .use = MODEL_INFER,
         .max_rows = o->max_rows,
         .max_positions = o->max_positions,
@@ -231,19 +239,16 @@ static int open_model(struct engine *engine, const struct model_config *config, 
         .max_sequences = o->max_sequences,
         .max_pages = engine->max_pages,
     };
-    int status = open_rank(engine);
     struct pipeline_split split = {.layers = config->num_layers,
                                    .stages = engine->rank.grid.pipeline,
                                    .chunks = 1,
                                    .first = o->first_layers,
                                    .last = o->last_layers};
-    options.chunk_count = 1;
-    if (!status)
-        status =
-            pipeline_layers(&split, engine->rank.place.pipeline, 0, &options.chunks[0].first, &options.chunks[0].count);
-    if (!status)
-        status = open_bank(engine, &options);
-    return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
+    find_holders(engine);
+    options->chunk_count = 1;
+    int status =
+        pipeline_layers(&split, engine->rank.place.pipeline, 0, &options->chunks[0].first, &options->chunks[0].count);
+    return status ? status : open_bank(engine, options);
 }
 
 static int choose_positions(struct engine *engine, int64_t most) {
@@ -255,8 +260,7 @@ static int choose_positions(struct engine *engine, int64_t most) {
     return STATUS_OK;
 }
 
-/* Weights from the files, or random ones: then there are no tensors. */
-static int find_model(struct engine *engine, struct pretrained *base) {
+int engine_find_model(struct engine *engine, struct pretrained *base) {
     const struct engine_options *o = &engine->options;
     *base = (struct pretrained){.dtype = DTYPE_F32};
     if (o->random)
@@ -266,7 +270,7 @@ static int find_model(struct engine *engine, struct pretrained *base) {
     if (!status)
         status = choose_positions(engine, base->config.max_position_embeddings);
     engine->ends = base->ends;
-    if (!status && o->world)
+    if (!status && o->grid.tensor)
         status = check_layout(o, &base->config, true);
     return agree(engine, status);
 }
@@ -279,17 +283,27 @@ static int64_t window_of(const struct model_config *config) {
     return config->window;
 }
 
-static int open_on(struct engine *engine, const struct pretrained *base) {
+void engine_find_sizes(struct engine *engine, const struct pretrained *base) {
     const struct engine_options *o = &engine->options;
-    enum dtype dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
-                       : base->dtype == DTYPE_BF16 ? DTYPE_BF16
-                                                   : DTYPE_F32;
     int64_t positions = engine->options.max_positions;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
+    engine->dtype = o->precision >= 0           ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
+                    : base->dtype == DTYPE_BF16 ? DTYPE_BF16
+                                                : DTYPE_F32;
     engine->max_pages = engine_pages_of(positions);
     engine->window = window_of(&base->config);
     engine->max_changes = drawing * (positions + ENGINE_MAX_BIASES);
-    int status = open_model(engine, &base->config, dtype);
+    engine->most = count_most(engine);
+}
+
+static int open_on(struct engine *engine, const struct pretrained *base) {
+    struct model_options options;
+    engine_find_sizes(engine, base);
+    int status = open_rank(engine);
+    if (!status)
+        status = engine_choose_model(engine, &base->config, &options);
+    if (!status)
+        status = model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
     if (!status)
         status = load_weights(engine, base->tensors);
     return status == STATUS_MEMORY && base->tensors ? status_wrap(status, "%s", engine->directory) : status;
@@ -297,7 +311,7 @@ static int open_on(struct engine *engine, const struct pretrained *base) {
 
 static int open_all(struct engine *engine) {
     struct pretrained base;
-    int status = find_model(engine, &base);
+    int status = engine_find_model(engine, &base);
     if (!status)
         status = open_on(engine, &base);
     pretrained_close(&base);
@@ -397,17 +411,11 @@ int engine_step_work(struct engine *engine, const struct model_step_shape *shape
 }
 
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan) {
-    *plan = (struct engine_plan){
-        .weights = engine->plan.weights,
-        .cache = engine->kv_bytes,
-        .adapters = engine->bank ? peft_bank_memory(engine->bank) + peft_bank_fixed_bytes(engine->bank) : 0,
-        .workspace = engine->plan.activations + engine->plan.workspace,
-        .threads = device_threads(engine->device),
-    };
+    engine_fill_plan(engine, engine->kv.page_count, engine->bank ? peft_bank_memory(engine->bank) : 0, plan);
 }
 
 size_t engine_planned_bytes(const struct engine *engine) {
     struct engine_plan plan;
     engine_read_plan(engine, &plan);
-    return plan.weights + plan.cache + plan.adapters + plan.workspace;
+    return engine_plan_device_bytes(&plan);
 }

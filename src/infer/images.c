@@ -143,9 +143,9 @@ static void forget_found(struct found *found) {
 }
 
 /* Memory for what the options name, beside what they say. */
-static int allocate(struct engine *engine, const struct found *found) {
-    size_t bytes = engine->options.adapter_memory;
+static int count_bytes(const struct engine *engine, const struct found *found, size_t *bytes) {
     int status = STATUS_OK;
+    *bytes = engine->options.adapter_memory;
     for (size_t i = 0; i < found->count && !status; i++) {
         struct peft_files *files;
         size_t one = 0;
@@ -153,9 +153,28 @@ static int allocate(struct engine *engine, const struct found *found) {
         if (!status)
             status = peft_bank_image_bytes(engine->bank, peft_files_configs(files), &one);
         peft_files_close(files);
-        bytes += one;
+        *bytes += one;
     }
+    return status;
+}
+
+static int allocate(struct engine *engine, const struct found *found) {
+    size_t bytes;
+    int status = count_bytes(engine, found, &bytes);
     return status ? status : peft_bank_allocate(engine->bank, bytes);
+}
+
+int engine_plan_images(struct engine *engine, size_t *bytes) {
+    struct found found = {0};
+    *bytes = 0;
+    if (!engine->bank)
+        return STATUS_OK;
+    peft_bank_set_base(engine->bank, model_store(engine->model));
+    int status = engine->options.adapter_count ? find_adapters(engine, &found) : STATUS_OK;
+    if (!status)
+        status = count_bytes(engine, &found, bytes);
+    forget_found(&found);
+    return status;
 }
 
 int engine_open_images(struct engine *engine) {

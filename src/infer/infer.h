@@ -28,9 +28,9 @@ struct engine_options {
     const struct model_config *random; /* instead of `model`: random weights of this shape, for benchmarks */
     const char *const *adapters;       /* directories of adapters, which are one slot: see peft_find */
     size_t adapter_count;
-    size_t adapter_memory;             /* bytes on each rank for adapters beside these; 0: none come */
-    struct comm *world;                /* all ranks; NULL: this one alone */
-    struct rank_grid grid;             /* of the world, filled; data-parallel ranks have the whole model again */
+    size_t adapter_memory; /* bytes on each rank for adapters beside these; 0: none come */
+    struct comm *world;    /* all ranks; NULL: this one alone */
+    struct rank_grid grid; /* of the world, filled; data-parallel ranks have the whole model again; 0: one rank */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     const char *device;                /* backend; NULL: the first that the machine has */
@@ -70,13 +70,22 @@ struct rank *engine_rank(struct engine *engine);
 int engine_step_work(struct engine *engine, const struct model_step_shape *shape, struct work_list *list);
 /* Steps that may be under way at once. */
 int engine_depth(const struct engine *engine);
-/* Bytes on this rank that are taken at the opening. */
+/* Bytes that a rank takes at the opening, by memory and purpose. */
 struct engine_plan {
-    size_t weights, cache, adapters, workspace; /* workspace: with activations */
+    size_t weights, cache, adapters, workspace; /* the device's; workspace: with activations */
+    size_t transfers;                           /* the host's: what copies from and to the device go through */
+    size_t steps;                               /* the host's: arrays of steps and plans, and who has which page */
+    int64_t pages;                              /* of keys and values */
     int threads;                                /* that this rank computes with */
 };
+/* Plans rank `number` of the options' grid without opening it: options.world is not looked at, so any process can plan
+ * any rank. Configuration and adapters are read, weights are not. The errors of engine_open that follow from the
+ * options and the files. */
+int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan);
+size_t engine_plan_device_bytes(const struct engine_plan *plan);
+size_t engine_plan_host_bytes(const struct engine_plan *plan);
+/* The same plan of an open engine, and its device's bytes. */
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
-/* All of them. */
 size_t engine_planned_bytes(const struct engine *engine);
 
 /* ---- ranks: link.c ---- */

@@ -14,7 +14,12 @@ static struct comm_data data_of(const void *send, void *receive, size_t bytes) {
 /* ---- the leader ---- */
 
 static int followers(const struct engine *engine) {
-    return engine->holders ? engine->holders->size - 1 : 0;
+    return engine->holder_count - 1;
+}
+
+size_t engine_link_bytes(const struct engine *engine) {
+    size_t bytes = plan_block_bytes(&engine->most);
+    return followers(engine) == 0 ? 0 : engine_is_leader(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
 int engine_open_link(struct engine *engine) {

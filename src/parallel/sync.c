@@ -202,9 +202,8 @@ static int start_gathers(struct gradient_sync *sync) {
     while (!status && sync->gathering < sync->updated && sync->gathering - sync->gathered < STARTED_MOST) {
         const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathering]];
         struct param_range bucket = param_range_between(store, PARAM_WEIGHTS, piece->bucket_first, piece->bucket_count);
-        status = rank_gather_start(sync->rank, RANK_BUCKETS,
-                                   param_range_cut(&bucket, piece->first, piece->count).data, bucket.data, piece->count,
-                                   bucket.type, &sync->gathers[sync->gathering]);
+        status = rank_gather_start(sync->rank, RANK_BUCKETS, param_range_cut(&bucket, piece->first, piece->count).data,
+                                   bucket.data, piece->count, bucket.type, &sync->gathers[sync->gathering]);
         param_set_travelling(store, piece->bucket_first, piece->bucket_count, true);
         sync->gathering += !status;
     }

@@ -1,0 +1,103 @@
+/* The plan of an engine: what a rank takes at its opening. An engine that is only planned has a sketched rank, a bank
+ * without memory and a sketched model, and the code that counts is the opening's. */
+#include "engine-internal.h"
+
+#include <stdlib.h>
+
+size_t engine_plan_device_bytes(const struct engine_plan *plan) {
+    return plan->weights + plan->cache + plan->adapters + plan->workspace;
+}
+
+size_t engine_plan_host_bytes(const struct engine_plan *plan) {
+    return plan->transfers + plan->steps;
+}
+
+void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan) {
+    struct engine counted = *engine; /* placing writes where the arrays stand */
+    struct arena arena = ARENA_PLAN;
+    engine_place_arrays(&counted, &arena);
+    const struct peft_bank *bank = engine->bank;
+    *plan = (struct engine_plan){
+        .weights = engine->plan.weights,
+        .cache = engine->plan.kv_page_bytes * (size_t)pages,
+        .adapters = bank ? images + peft_bank_fixed_bytes(bank) : 0,
+        .workspace = engine->plan.activations + engine->plan.workspace,
+        .transfers = engine->plan.transfers + (bank ? peft_bank_transfer_bytes(bank) : 0),
+        .steps = arena.used + engine_link_bytes(engine) + (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) +
+                 (bank ? peft_bank_list_bytes(bank) : 0),
+        .pages = pages,
+        .threads = device_threads(engine->device),
+    };
+}
+
+/* ---- unopened ---- */
+
+static int sketch(struct engine *engine, const struct pretrained *base, int number) {
+    struct model_options options;
+    int status = rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
+    if (!status)
+        status = engine_choose_model(engine, &base->config, &options);
+    return status ? status : model_sketch(&options, &engine->rank, &engine->plan, &engine->model);
+}
+
+static void forget_sketch(struct engine *engine) {
+    model_close(engine->model);
+    peft_bank_close(engine->bank);
+    rank_close(&engine->rank);
+    engine->model = NULL;
+    engine->bank = NULL;
+}
+
+/* As many as the rank of the same model that can have fewest: stages and shares differ in size. */
+static int plan_pages(struct engine *engine, const struct pretrained *base, int number, int64_t *pages) {
+    const struct rank_grid grid = engine->options.grid, own = rank_grid_place(&grid, number);
+    int status = STATUS_OK;
+    *pages = INT64_MAX;
+    for (int i = 0; i < grid.tensor * grid.pipeline && !status; i++) {
+        struct rank_grid place = own;
+        place.tensor = i % grid.tensor;
+        place.pipeline = i / grid.tensor;
+        status = sketch(engine, base, rank_grid_rank(&grid, &place));
+        int64_t count = status ? 0 : engine_count_pages(engine);
+        *pages = count < *pages ? count : *pages;
+        forget_sketch(engine);
+    }
+    return status;
+}
+
+static int plan_on(struct engine *engine, const struct pretrained *base, int number, struct engine_plan *plan) {
+    int64_t pages = 0;
+    size_t images = 0;
+    engine_find_sizes(engine, base);
+    int status = device_open(engine->options.device, 0, engine->options.threads, &engine->device);
+    if (!status)
+        status = plan_pages(engine, base, number, &pages);
+    if (!status)
+        status = sketch(engine, base, number);
+    if (!status)
+        status = engine_check_pages(engine, pages);
+    if (!status)
+        status = engine_plan_images(engine, &images);
+    if (!status)
+        engine_fill_plan(engine, pages, images, plan);
+    forget_sketch(engine);
+    device_close(engine->device);
+    return status;
+}
+
+int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan) {
+    struct engine *engine = calloc(1, sizeof *engine);
+    struct pretrained base;
+    if (!engine)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    engine->options = *options;
+    engine->options.world = NULL;
+    if (!options->grid.tensor)
+        engine->options.grid = (struct rank_grid){1, 1, 1, 1, 1};
+    int status = engine_find_model(engine, &base);
+    if (!status)
+        status = plan_on(engine, &base, number, plan);
+    pretrained_close(&base);
+    free(engine);
+    return status;
+}
