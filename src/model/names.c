@@ -8,7 +8,7 @@
 
 enum { LAYER_DIGITS = 9 };
 
-/* Returns the rest of a name after "START."; NULL where it begins otherwise. */
+/* Returns the rest of a name after "START."; NULL when it begins differently. */
 static const char *behind(const char *name, const char *start) {
     size_t length = strlen(start);
     return !strncmp(name, start, length) && name[length] == '.' ? name + length + 1 : NULL;

@@ -175,7 +175,7 @@ static void expect_limit(const char *root, size_t bytes, bool is_cgroup) {
     struct memory_limit limit = memory_limit_find(root);
     assert_int_equal(limit.bytes, bytes);
     assert_int_equal(limit.is_cgroup, is_cgroup);
-    /* What is free on the host, of what the group may have; nothing is known of /nowhere. */
+    /* The part of the group's limit that is free on the host; nothing is known of /nowhere. */
     assert_int_equal(limit.available, bytes == SIZE_MAX || bytes < 550 * 1024 ? bytes : 550 * 1024);
 }
 

@@ -209,9 +209,9 @@ class Methods(unittest.TestCase):
 
 # Faults of the English (house_english.py) that are still there. A commit may lower these numbers, and never raise one.
 ENGLISH = {
-    "code": {"openings": 128, "behind": 69, "so many": 44, "long sentences": 140, "bare prototypes": 178},
-    "tests": {"openings": 12, "behind": 20, "so many": 1, "long sentences": 29, "bare prototypes": 0},
-    "docs": {"openings": 27, "behind": 28, "so many": 5, "long sentences": 160, "bare prototypes": 0},
+    "code": {"openings": 85, "behind": 44, "so many": 29, "long sentences": 101, "bare prototypes": 163},
+    "tests": {"openings": 1, "behind": 12, "so many": 0, "long sentences": 28, "bare prototypes": 0},
+    "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 159, "bare prototypes": 0},
 }
 FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. */
 /* A sentence of {words}. */
@@ -254,7 +254,7 @@ class English(unittest.TestCase):
 
 @unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")
 class Weights(unittest.TestCase):
-    """Where values lie is known to a store's storage alone: everyone else borrows, or goes through ranges."""
+    """Only a store's storage knows where values lie: everyone else borrows, or goes through ranges."""
 
     def test_a_stores_values_are_named_in_tensor_and_in_storages_alone(self):
         found, rows = [], 0

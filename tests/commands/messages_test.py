@@ -124,7 +124,7 @@ class Choice(Messages):
         self.refuse("its text has 150000 bytes")
 
     def test_any_template_is_run(self):
-        """Of the model, of an adapter, of a file; with its own arguments."""
+        """The template of the model, of an adapter, of a file; with its own arguments."""
         self.answers(100, b"x")
         text = "{% for m in messages %}<{{ m.role }}>{{ m.content|upper }}{% endfor %}{{ mood|default('') }}"
         (self.model / "chat_template.jinja").write_text(text + "{% if add_generation_prompt %}:{% endif %}")

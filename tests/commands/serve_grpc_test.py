@@ -69,7 +69,7 @@ def single(number):
 
 
 def pairs(tokens):
-    """Of either form: (id, its log-probability, the likeliest with theirs)."""
+    """For either form: (id, its log-probability, the likeliest with theirs)."""
     if tokens and isinstance(tokens[0], dict):
         return [(t["id"], single(t["logprob"]), [(top["id"], single(top["logprob"])) for top in t["top"]]) for t in tokens]
     return [(t.id, t.logprob if t.WhichOneof("_logprob") else None, [(top.id, top.logprob) for top in t.top]) for t in tokens]

@@ -348,7 +348,7 @@ static void impossible_arguments_are_refused(void **state) {
     a.window = -1;
     test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "a window of -1 tokens");
     a.window = a.prefix = 5;
-    test_fails(ops->attention_backward(&exec, &a), STATUS_INVALID, "5 tokens behind a prefix of 5");
+    test_fails(ops->attention_backward(&exec, &a), STATUS_INVALID, "5 tokens after a prefix of 5");
     a.window = a.prefix = 0;
     struct paged_attention paged = {.heads = 1, .kv_heads = 1, .head_size = 8, .type = DTYPE_F32, .window = -1};
     test_fails(ops->paged_attention(&exec, &paged), STATUS_INVALID, "a window of -1 tokens");

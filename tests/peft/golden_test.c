@@ -176,7 +176,7 @@ static void equals_peft(void **state) {
         check_loss(&t, backward(&t, false), step, LOSS);
         test_ok(optimizer_step(&t.optimizer, t.golden.optimizer.lr, &norm));
     }
-    check_params(&t, GOLDEN_AFTER, AFTER, "behind the steps");
+    check_params(&t, GOLDEN_AFTER, AFTER, "after the steps");
     tuned_close(&t);
 }
 

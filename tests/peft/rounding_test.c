@@ -58,7 +58,7 @@ static const struct place {
      {{"mlp.up_proj", WIDE, WIDE}}},
 };
 
-/* Of each family, as `places` has it, two adapters with different ranks. */
+/* For each family, in the order of `places`, two adapters with different ranks. */
 static const struct peft_config pairs_of_ranges[] = {
     {.type = PEFT_LORA, .r = 3, .lora_alpha = 5, .target_modules = LIST("q_proj", "v_proj", "up_proj")},
     {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .target_modules = LIST("q_proj", "v_proj", "up_proj")},

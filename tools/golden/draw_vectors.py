@@ -113,7 +113,7 @@ def options():
 
 
 def changes_of(rng, vocab, case):
-    """Of some ids, in any order; the likely ones among them as well."""
+    """For some ids, in any order; the likely ones are among them."""
     if not case["bias"] and case["repetition_penalty"] == 1 and not case["presence_penalty"] and not case["frequency_penalty"]:
         return []
     changes = []

@@ -1,4 +1,4 @@
-"""What configurations of `transformers` 5.23 put where a key of config.json is missing.
+"""The defaults of configurations in `transformers` 5.23 for missing keys of config.json.
 
 Writes {model_type: {"base": keys, "defaults": {key: value}}}: the class, made from `base` without the key, has the value.
 Run: python tools/golden/family_defaults.py tests/model/golden/family_defaults.json

@@ -1,4 +1,4 @@
-"""What megatron-core says of pipeline orders, layers of stages and groups of ranks, for tests/parallel.
+"""Pipeline orders, layers of stages and groups of ranks according to megatron-core, for tests/parallel.
 
 Made with megatron-core 0.16.1 (its pure functions; nothing is initialised). One case a line, the words that were asked,
 a colon, the answer:

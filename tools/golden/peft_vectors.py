@@ -211,7 +211,7 @@ def trained(model):
 
 
 def table(model):
-    """What is saved of an encoder: its output."""
+    """The saved part of an encoder: its output."""
     with torch.no_grad():
         return get_peft_model_state_dict(model)["prompt_embeddings"].clone()
 

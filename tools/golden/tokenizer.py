@@ -46,7 +46,7 @@ def learn(text, size):
     return made
 
 
-# What stands in the texts for the patterns of Llama 3 and Qwen2: all that they tell apart.
+# The contents of texts for the patterns of Llama 3 and Qwen2: everything that they distinguish.
 PIECES = ["a", "s", "t", "re", "VE", "ll", "D", "\u017f", "\u00e9", "\u4e2d", "\u0436", "\u05d0", "\u0e01", "\U00020000",
           "'", "'s", "'S", "'\u017f", "'re", "'Ve", "'LL", "'d", "\u2019s", "1", "2", "12", "345", "\u0663", "\u00bd", "\u2167",
           "!", ".", "--", "(", "\"", "e\u0301", "\u0301", "\U0001f600", "\0", "\u200b", "\ufeff",

@@ -54,7 +54,7 @@ def qwen2(across):
 
 
 def llama3(across):
-    """Tokens before and behind every text."""
+    """Tokens before and after every text."""
     made = with_parts(across, pre_tokenizer=split_by(LLAMA3))
     made.add_special_tokens(["<|begin|>", "<|end|>", "<|eot|>"])
     ids = [(name, made.token_to_id(name)) for name in ("<|begin|>", "<|end|>", "<|eot|>")]
@@ -125,7 +125,7 @@ def smollm(across):
 
 
 def steps(across):
-    """DeepSeek's kind: many patterns behind each other."""
+    """DeepSeek's kind: many patterns in a row."""
     split = pre_tokenizers.Split
     return with_parts(across, pre_tokenizer=pre_tokenizers.Sequence([
         split(Regex("[\r\n]"), "isolated"), split(Regex(r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u0370-\u0373]+"), "isolated"),
@@ -202,7 +202,7 @@ def metaspace(_):
 
 
 def whole(_):
-    """Merges across spaces, and some bytes that have a token: an unknown character is written behind them."""
+    """Merges across spaces, and some bytes that have a token: an unknown character is written after them."""
     made = learn_characters("[^\n]+|\n", [b for i, b in enumerate(BYTES) if i % 7], byte_fallback=True, fuse_unk=False)
     made.normalizer = None
     made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="never", split=False)
@@ -320,7 +320,7 @@ def ignored_characters(_):
 
 
 def custom(across):
-    """A pattern without a scanner, behind digits."""
+    """A pattern without a scanner, after digits."""
     pattern = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
                r"|\s+(?!\S)|\s+")
     made = with_parts(across, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.Sequence([

@@ -54,7 +54,7 @@ def characters_of(pattern):
 
 
 def word_characters():
-    """An added token that wants to be a word is found behind all others."""
+    """An added token that must be a word is found after all others."""
     probe = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0}, unk_token="x"))
     probe.add_tokens([tokenizers.AddedToken("<>", single_word=True, normalized=False)])
     texts = [chr(p) for p in range(0x110000) if not is_surrogate(p)]
