@@ -21,8 +21,9 @@ set(CAMBIUM_ROOMS
     "infer      src/infer      pretrained text peft"
     "http       serve/http     base"
     "serve      serve          http infer"
+    "jobs       src/jobs       infer data"
     "bench      bench          train serve"
-    "commands   src/commands   bench"
+    "commands   src/commands   bench jobs"
 )
 
 # cambium_room_entry(NAME FOLDER KNOWS): looks a room up; its folder and what it knows go into these two variables.

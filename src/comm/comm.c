@@ -259,3 +259,9 @@ void comm_close(struct comm *comm) {
 void comm_abort(struct comm *comm, const char *reason) {
     comm->host->abort(comm, reason);
 }
+
+void comm_fail(struct comm *comm, int status) {
+    if (status == STATUS_PEER)
+        comm_barrier(comm); /* ends when the rank that failed comes here */
+    comm_abort(comm, status_text());
+}

@@ -165,6 +165,9 @@ void comm_close(struct comm *comm);
  * STATUS_PEER and "rank R failed: REASON". Nobody touches this rank's buffers any more when it returns. Over MPI it
  * prints the line and ends the processes of the run. */
 void comm_abort(struct comm *comm, const char *reason);
+/* Aborts with the thread's error text after a call of this rank failed with `status`. A rank that only heard of
+ * another's failure (STATUS_PEER) leaves it to that one to say so. */
+void comm_fail(struct comm *comm, int status);
 
 /* ---- ranks as threads ---- */
 

@@ -1,5 +1,6 @@
 /* cambium adapter show: what an adapter is. */
 #include "commands.h"
+#include "launch.h"
 
 #include "base/base.h"
 #include "config/config.h"

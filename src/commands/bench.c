@@ -188,7 +188,7 @@ static bool has_peers(const char *what) {
     return !strcmp(what, "train") || !strcmp(what, "finetune") || !strcmp(what, "prefill") || !strcmp(what, "decode");
 }
 
-static int run(const char *what, struct bench_options *values) {
+static int measure(const char *what, struct bench_options *values) {
     json_begin(); /* ended by each line that is printed */
     if (values->has_peer && what && !has_peers(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
@@ -205,16 +205,27 @@ static int run(const char *what, struct bench_options *values) {
                                             "prefill, decode, engine or serve");
 }
 
-/* Only bench train and bench checkpoint have ranks. */
-static int measure(const char *what, struct bench_options *values, const struct config *config, struct launch *launch) {
+struct benching {
+    const char *what; /* NULL: not said */
+    struct bench_options *values;
+};
+
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct bench_options *values = ((struct benching *)context)->values;
     int ranks, status = launch_ranks(launch, values->ranks, &ranks);
     values->has_precision = config_is_given(config, "precision");
     values->ranks = ranks;
     values->world = launch->world;
-    struct trainee_adapters adapter = {.configs = &values->peft, .count = 1};
+    return status;
+}
+
+static int run(struct launch *launch, void *context) {
+    struct benching *benching = context;
+    struct trainee_adapters adapter = {.configs = &benching->values->peft, .count = 1};
     struct trainee trainee = trainee_of_adapters(&adapter);
-    values->trainee = &trainee;
-    return status ? status : run(what, values);
+    (void)launch;
+    benching->values->trainee = &trainee;
+    return measure(benching->what, benching->values);
 }
 
 int command_bench(int argc, char **argv) {
@@ -222,21 +233,20 @@ int command_bench(int argc, char **argv) {
         return bench_serve_command(argc - 1, argv + 1);
     size_t count;
     struct config_row *sections = bench_section_rows(true, &count);
+    if (!sections)
+        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
     const struct config_command command = describe(sections, count);
     struct bench_options values = {0};
-    struct config *config = NULL;
-    struct launch launch = {.is_first = true};
-    bool is_help = false, has_what = argc > 0 && argv[0][0] != '-';
-    const char *what = has_what ? argv[0] : NULL;
-    int status = sections ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status && what && (!strcmp(what, "train") || !strcmp(what, "checkpoint")))
-        status = launch_begin(&launch);
-    if (!status)
-        status = config_parse(&command, argc - has_what, argv + has_what, &values, &config, &is_help);
-    status = launch_agree(&launch, status);
-    if (!status && !is_help)
-        status = measure(what, &values, config, &launch);
-    config_free(config);
+    bool has_what = argc > 0 && argv[0][0] != '-';
+    struct benching benching = {.what = has_what ? argv[0] : NULL, .values = &values};
+    bool has_ranks = has_what && (!strcmp(argv[0], "train") || !strcmp(argv[0], "checkpoint"));
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &values,
+                                       .is_alone = !has_ranks,
+                                       .may_disagree = true,
+                                       .prepare = prepare,
+                                       .run = run};
+    int exit_status = launch_command(&steps, argc - has_what, argv + has_what, &benching);
     free(sections);
-    return launch_end(&launch, status);
+    return exit_status;
 }

@@ -20,7 +20,4 @@ int command_adapter(int argc, char **argv);
 int command_merge(int argc, char **argv);
 int command_bench(int argc, char **argv);
 
-/* The exit status of a command for a status; prints the error text when there is one. */
-int command_exit_status(int status);
-
 #endif

@@ -1,6 +1,7 @@
 /* cambium data show: the index maps and samples of a data path, or a row of a tuning file, as the trainer will see
  * them, as one JSON object. */
 #include "commands.h"
+#include "launch.h"
 #include "model_arguments.h"
 
 #include "base/base.h"

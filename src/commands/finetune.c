@@ -201,6 +201,10 @@ static struct config_command describe(const struct named_rows *named, const stru
 /* ---- the trainee ---- */
 
 struct tuning {
+    struct options *options;
+    struct config_row *sections; /* [section_count] rows of the YAML file's sections */
+    size_t section_count;
+    int ranks;
     struct train_run run;
     struct trainee_adapters adapters;
     struct trainee trainee;
@@ -342,11 +346,12 @@ static int make_texts(struct tuning *tuning) {
     return status;
 }
 
-static int prepare(struct options *options, const struct config *given, const struct launch *launch,
-                   struct tuning *tuning, int *ranks) {
+static int prepare(const struct launch *launch, const struct config *given, void *context) {
+    struct tuning *tuning = context;
+    struct options *options = tuning->options;
     bool skips = options->sections.run.train.skip_train;
     bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
-    int status = launch_ranks(launch, options->ranks, ranks);
+    int status = launch_ranks(launch, options->ranks, &tuning->ranks);
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
@@ -388,12 +393,10 @@ static int prepare(struct options *options, const struct config *given, const st
     return STATUS_OK;
 }
 
-/* Lists what all processes have to mean: the run as it is resolved, and the files that it names. */
-static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
-                      const struct tuning *tuning, bool is_help, struct facts *facts) {
-    int status = launch_facts(launch, command, options, is_help, facts);
-    if (status || is_help || !launch->world)
-        return status;
+/* The files that the run names. */
+static int add_facts(void *context, struct facts *facts) {
+    const struct tuning *tuning = context;
+    int status = STATUS_OK;
     for (int i = 0; tuning->stack.init && i < peft_files_count(tuning->stack.init) && !status; i++)
         status = ckpt_adapter_facts(peft_files_directory(tuning->stack.init, i), facts);
     return status ? status : train_facts(&tuning->run, facts);
@@ -422,7 +425,7 @@ static int train(struct comm *world, void *context) {
     if (!status)
         status = trainer_tell_memory(trainer);
     if (status)
-        launch_abort(world, status);
+        comm_fail(world, status);
     trainer_close(trainer);
     return status;
 }
@@ -448,12 +451,13 @@ static void tell_parameters(const struct train_plan *plan) {
 }
 
 /* The run as a configuration file, and the plan as a comment in it. */
-static int dry_run(struct config_row *sections, size_t count, struct options *options, const struct tuning *tuning,
-                   const struct train_plan *plan) {
+static int dry_run(const struct tuning *tuning, const struct train_plan *plan) {
+    struct options *options = tuning->options;
     struct named_rows named;
+    size_t count = tuning->section_count;
     name_rows(&named);
-    stack_drop_rows(&tuning->stack, sections, &count);
-    const struct config_command command = describe(&named, sections, count);
+    stack_drop_rows(&tuning->stack, tuning->sections, &count);
+    const struct config_command command = describe(&named, tuning->sections, count);
     if (options->peft.count)
         options->sections.peft.types = options->peft;
     config_dump(&command, options, stdout);
@@ -462,60 +466,52 @@ static int dry_run(struct config_row *sections, size_t count, struct options *op
 }
 
 /* The plan, and the run where it fits into the host's memory. */
-static int carry_out(struct config_row *sections, size_t count, struct options *options, struct launch *launch,
-                     struct tuning *tuning, int ranks) {
+static int run(struct launch *launch, void *context) {
+    struct tuning *tuning = context;
+    const struct options *options = tuning->options;
     struct train_plan plan;
-    int status = launch_agree(launch, train_plan_make(&tuning->run, ranks, launch->world, &plan));
+    int status = launch_agree(launch, train_plan_make(&tuning->run, tuning->ranks, launch->world, &plan));
     if (status)
         return status;
     if (launch->is_first)
         tell_parameters(&plan);
     if (launch->is_first && options->is_dry_run)
-        status = dry_run(sections, count, options, tuning, &plan);
+        status = dry_run(tuning, &plan);
     else if (launch->is_first)
         train_plan_print(&plan, "cambium: ", stderr);
     const struct memory_limit limit = memory_limit_find("");
     status = launch_agree(launch, status ? status : train_plan_check(&tuning->run, &plan, &limit));
-    return status || options->is_dry_run ? status : launch_run(launch, ranks, train, tuning);
+    return status || options->is_dry_run ? status : launch_run(launch, tuning->ranks, train, tuning);
+}
+
+static void close_all(void *context) {
+    struct tuning *tuning = context;
+    token_buffer_free(&tuning->prompt_text);
+    tokenizer_close(tuning->tokenizer);
+    chat_template_close(tuning->template);
+    peft_texts_free(&tuning->texts);
+    stack_free(&tuning->stack);
+    train_run_free(&tuning->run);
 }
 
 int command_finetune(int argc, char **argv) {
-    size_t count;
-    struct config_row *sections = section_rows(&count);
     struct options options = {0};
-    struct config *config = NULL;
-    struct tuning tuning = {0};
-    struct launch launch;
-    struct facts facts = FACTS_INIT;
-    bool is_help = false;
-    stop_watch_begin();
-    int ranks, status = launch_begin(&launch);
-    if (!status && !sections)
-        status = status_fail(STATUS_MEMORY, "out of memory");
+    struct tuning tuning = {.options = &options};
     struct named_rows named;
+    tuning.sections = section_rows(&tuning.section_count);
+    if (!tuning.sections)
+        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
     name_rows(&named);
-    const struct config_command command = describe(&named, sections, count);
-    if (!status)
-        status = config_parse(&command, argc, argv, &options, &config, &is_help);
-    if (!status && !is_help)
-        status = prepare(&options, config, &launch, &tuning, &ranks);
-    if (!status)
-        status = make_facts(&launch, &command, &options, &tuning, is_help, &facts);
-    status = launch_agree(&launch, status);
-    if (!status)
-        status = launch_same(&launch, &facts);
-    if (!status && !is_help)
-        status = carry_out(sections, count, &options, &launch, &tuning, ranks);
-    facts_free(&facts);
-    token_buffer_free(&tuning.prompt_text);
-    tokenizer_close(tuning.tokenizer);
-    chat_template_close(tuning.template);
-    peft_texts_free(&tuning.texts);
-    stack_free(&tuning.stack);
-    train_run_free(&tuning.run);
-    config_free(config);
-    free(sections);
-    status = launch_end(&launch, status);
+    const struct config_command command = describe(&named, tuning.sections, tuning.section_count);
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &options,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run,
+                                       .close = close_all};
+    stop_watch_begin();
+    int exit_status = launch_command(&steps, argc, argv, &tuning);
     stop_watch_end();
-    return status;
+    free(tuning.sections);
+    return exit_status;
 }

@@ -1,17 +1,14 @@
 /* cambium generate: writes text with a trained model. */
-#include "adapter_check.h"
-#include "adapter_names.h"
 #include "batch_arguments.h"
 #include "commands.h"
 #include "model_arguments.h"
-#include "requests.h"
-#include "text/prompt.h"
 
 #include "base/json.h"
 #include "base/utf8.h"
 #include "config/run.h"
+#include "jobs/requests.h"
 #include "text/chat.h"
-#include "train/train.h"
+#include "text/prompt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +16,7 @@
 enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 
 struct generate_command {
-    struct model_arguments base;
+    struct job_model base;
     const char *prompt, *messages;
     const char *chat_template;
     struct config_list prompt_tokens, stop;
@@ -30,6 +27,7 @@ struct generate_command {
     struct requests_options requests;
     struct adapter_names names;
     struct batch_arguments batch;
+    bool is_watching; /* signals are a wish: requests.c */
 };
 
 #define AT(field) offsetof(struct generate_command, field)
@@ -313,7 +311,6 @@ static int print_texts(const struct output *o, const struct generated *texts) {
 /* One rank of it. */
 struct run {
     const struct generate_command *command;
-    const struct rank_grid *grid;
     struct comm *world;
     bool is_first;
     struct engine *engine;
@@ -460,8 +457,6 @@ static int read_prompt(struct run *run, const char *tokenizer) {
 }
 
 static struct engine_options choose_options(const struct generate_command *c) {
-    if (c->requests.input)
-        return batch_engine_options(&c->batch, adapter_names_memory(&c->names));
     return (struct engine_options){.max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
                                    .max_logit_rows = c->num_samples,
                                    .max_sequences = c->num_samples};
@@ -470,7 +465,7 @@ static struct engine_options choose_options(const struct generate_command *c) {
 static int open_run(struct run *run) {
     const struct generate_command *c = run->command;
     struct engine_options options = choose_options(c);
-    int status = model_engine_open(&c->base, run->world, run->grid, options, &run->engine);
+    int status = job_model_open(&c->base, run->world, options, &run->engine);
     if (status)
         return status;
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
@@ -478,44 +473,14 @@ static int open_run(struct run *run) {
         status = tokenizer_open(directory, &run->tokenizer);
     if (!status && c->stop.count && !run->tokenizer)
         status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
-    if (!status && run->is_first && !c->requests.input)
+    if (!status && run->is_first)
         status = read_prompt(run, directory);
     return comm_agree(run->world, status);
 }
 
-static int answer_requests(struct run *run, struct requests_result *result) {
-    const struct generate_command *c = run->command;
-    struct requests_options options = c->requests;
-    struct adapters *adapters = NULL;
-    options.tokenizer = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
-    options.chat_template = c->chat_template;
-    options.template_timeout = c->template_timeout;
-    options.prefill_stretch = c->batch.prefill_stretch;
-    options.seed = c->seed;
-    const char *own_name;
-    int status = model_names(&c->base, &own_name, &options.models);
-    if (!status)
-        status = adapter_names_open(&c->names, run->engine, &adapters);
-    struct adapter_check *check = status ? NULL : adapter_check_begin(&c->names, adapters);
-    if (!status)
-        status = requests_run(&options, run->engine, adapters, run->tokenizer, result);
-    adapter_check_end(check);
-    adapters_close(adapters);
-    free((char *)own_name);
-    return status;
-}
-
-struct generate_ranks {
-    const struct generate_command *command;
-    struct rank_grid grid;
-    struct requests_result result; /* of the first rank */
-};
-
 static int run_rank(struct comm *world, void *context) {
-    struct generate_ranks *ranks = context;
     struct run run = {
-        .command = ranks->command,
-        .grid = &ranks->grid,
+        .command = context,
         .world = world,
         .is_first = world->rank == 0,
         .prompt = STRBUF_INIT,
@@ -524,13 +489,11 @@ static int run_rank(struct comm *world, void *context) {
     log_quiet(!run.is_first);
     int status = open_run(&run);
     if (!status)
-        status = !run.is_first                 ? engine_follow(run.engine)
-                 : run.command->requests.input ? answer_requests(&run, &ranks->result)
-                                               : write_texts(&run);
+        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
     if (!status)
         status = engine_end(run.engine);
     if (status)
-        launch_abort(world, status);
+        comm_fail(world, status);
     token_buffer_free(&run.ids);
     strbuf_free(&run.prompt);
     chat_template_close(run.template);
@@ -559,7 +522,7 @@ static int check_forms(const struct generate_command *c, const struct config *co
 static int check_requests(struct generate_command *c, const struct config *config) {
     int status = adapter_names_take(&c->base.adapters, &c->names);
     if (!status)
-        status = adapter_names_check(&c->names, config);
+        status = adapter_memory_check(&c->names, config);
     if (!status && c->base.adapters.count)
         status = status_fail(STATUS_USAGE, "--adapter %s: requests name their adapters, so NAME=DIR was expected",
                              c->base.adapters.items[0]);
@@ -593,37 +556,50 @@ static int check(struct generate_command *c, const struct config *config) {
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct generate_command *c = context;
+    int status = check(c, config);
+    if (!status && c->requests.input) {
+        stop_watch_begin();
+        c->is_watching = true;
+    }
+    return status ? status : model_grid(&c->base, launch, false);
+}
+
+static int add_facts(void *context, struct facts *facts) {
+    const struct generate_command *c = context;
+    return model_facts(&c->base, facts);
+}
+
+static int answer_requests(struct launch *launch, struct generate_command *c) {
+    struct requests_job job = {.model = &c->base,
+                               .names = &c->names,
+                               .engine = batch_engine_options(&c->batch, adapter_names_memory(&c->names)),
+                               .options = c->requests};
+    job.options.chat_template = c->chat_template;
+    job.options.template_timeout = c->template_timeout;
+    job.options.prefill_stretch = c->batch.prefill_stretch;
+    job.options.seed = c->seed;
+    int status = launch_run(launch, rank_grid_size(&c->base.grid), requests_job_run, &job);
+    return status ? status : requests_verdict(&c->requests, &job.result);
+}
+
+static int run(struct launch *launch, void *context) {
+    struct generate_command *c = context;
+    return c->requests.input ? answer_requests(launch, c)
+                             : launch_run(launch, rank_grid_size(&c->base.grid), run_rank, c);
+}
+
 int command_generate(int argc, char **argv) {
     struct generate_command values = {0};
-    struct generate_ranks ranks = {.command = &values};
-    struct config *config = NULL;
-    struct launch launch;
-    struct facts facts = FACTS_INIT;
-    bool is_help = false;
-    int status = launch_begin(&launch);
-    if (!status)
-        status = launch_watch(&launch);
-    if (!status)
-        status = config_parse(&command, argc, argv, &values, &config, &is_help);
-    if (!status && !is_help)
-        status = check(&values, config);
-    if (values.requests.input)
-        stop_watch_begin();
-    if (!status && !is_help)
-        status = model_grid(&values.base, &launch, false, &ranks.grid);
-    if (!status)
-        status = model_facts(&values.base, &launch, &command, &values, is_help, &facts);
-    status = launch_agree(&launch, status);
-    if (!status)
-        status = launch_same(&launch, &facts);
-    facts_free(&facts);
-    if (!status && !is_help)
-        status = launch_run(&launch, rank_grid_size(&ranks.grid), run_rank, &ranks);
-    if (!status && !is_help)
-        status = requests_verdict(&values.requests, &ranks.result);
-    config_free(config);
-    status = launch_end(&launch, status);
-    if (values.requests.input)
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &values,
+                                       .watches = true,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run};
+    int exit_status = launch_command(&steps, argc, argv, &values);
+    if (values.is_watching)
         stop_watch_end();
-    return status;
+    return exit_status;
 }

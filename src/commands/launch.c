@@ -1,8 +1,6 @@
 /* Processes of a launcher, or threads: what every command with ranks begins and ends with. */
 #include "launch.h"
 
-#include "commands.h"
-
 #include "base/base.h"
 
 #include <stdio.h>
@@ -10,18 +8,18 @@
 /* Without a sign of life for so long, a rank is stopped. */
 enum { RANK_SECONDS = 5 };
 
-int launch_begin(struct launch *launch) {
+/* Joins the other processes, if a launcher started several. Standard output of all but the first goes nowhere, and
+ * they are quiet. */
+static int begin(struct launch *launch, const struct launch_steps *steps) {
     *launch = (struct launch){0};
-    int status = comm_mpi_is_launched() ? comm_mpi_open(&launch->world) : STATUS_OK;
+    int status = !steps->is_alone && comm_mpi_is_launched() ? comm_mpi_open(&launch->world) : STATUS_OK;
     launch->is_first = !launch->world || launch->world->rank == 0;
     log_quiet(!launch->is_first);
     if (!status && !launch->is_first && !freopen("/dev/null", "w", stdout))
         status = status_fail_errno("cannot open /dev/null");
+    if (!status && steps->watches && launch->world)
+        status = comm_watch(launch->world, &(struct comm_watch_options){.seconds = RANK_SECONDS});
     return status;
-}
-
-int launch_watch(const struct launch *launch) {
-    return launch->world ? comm_watch(launch->world, &(struct comm_watch_options){.seconds = RANK_SECONDS}) : STATUS_OK;
 }
 
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {
@@ -78,20 +76,25 @@ static int add_program(struct facts *facts) {
     return facts_add(facts, because, "the program", text, NULL);
 }
 
-int launch_facts(const struct launch *launch, const struct config_command *command, const void *values, bool is_help,
-                 struct facts *facts) {
-    if (!launch->world)
+/* The program itself, --help and the rows of the command, then what the command adds. Without a launch the list stays
+ * empty: threads have one of everything. */
+static int list_facts(const struct launch *launch, const struct launch_steps *steps, bool is_help, void *context,
+                      struct facts *facts) {
+    if (!launch->world || steps->may_disagree)
         return STATUS_OK;
     int status = add_program(facts);
     if (!status)
-        status = facts_add(facts, FACT_CONFIGURATION, "the command", command->name, NULL);
+        status = facts_add(facts, FACT_CONFIGURATION, "the command", steps->command->name, NULL);
     if (!status)
         status = facts_add(facts, FACT_CONFIGURATION, "--help", is_help ? "given" : "not given", NULL);
-    return status || is_help ? status : config_facts(command, values, facts);
+    if (!status && !is_help)
+        status = config_facts(steps->command, steps->values, facts);
+    return status || is_help || !steps->add_facts ? status : steps->add_facts(context, facts);
 }
 
-int launch_same(struct launch *launch, const struct facts *facts) {
-    return launch->world ? launch_agree(launch, comm_same(launch->world, facts)) : STATUS_OK;
+/* Whether the processes have the same facts; says what is not the same. */
+static int compare_facts(struct launch *launch, const struct launch_steps *steps, const struct facts *facts) {
+    return launch->world && !steps->may_disagree ? launch_agree(launch, comm_same(launch->world, facts)) : STATUS_OK;
 }
 
 /* ---- ranks ---- */
@@ -101,13 +104,17 @@ int launch_run(const struct launch *launch, int ranks, int (*function)(struct co
     return launch->world ? function(launch->world, context) : comm_local_run(ranks, function, context);
 }
 
-void launch_abort(struct comm *world, int status) {
-    if (status == STATUS_PEER)
-        comm_barrier(world); /* ends when the rank that failed comes here */
-    comm_abort(world, status_text());
+/* ---- the end ---- */
+
+int command_exit_status(int status) {
+    if (status == STATUS_OK)
+        return 0;
+    log_error("%s", status_text());
+    return status == STATUS_USAGE ? 2 : 1;
 }
 
-int launch_end(struct launch *launch, int status) {
+/* Leaves the launch; the exit status of the process. Of a failure that one process says, that one alone fails. */
+static int end(struct launch *launch, int status) {
     comm_close(launch->world);
     launch->world = NULL;
     if (!status || !launch->is_told)
@@ -117,4 +124,28 @@ int launch_end(struct launch *launch, int status) {
     if (!launch->is_teller)
         return 0;
     return status == STATUS_USAGE ? 2 : 1;
+}
+
+int launch_command(const struct launch_steps *steps, int argc, char **argv, void *context) {
+    struct config *config = NULL;
+    struct launch launch;
+    struct facts facts = FACTS_INIT;
+    bool is_help = false;
+    int status = begin(&launch, steps);
+    if (!status)
+        status = config_parse(steps->command, argc, argv, steps->values, &config, &is_help);
+    if (!status && !is_help && steps->prepare)
+        status = steps->prepare(&launch, config, context);
+    if (!status)
+        status = list_facts(&launch, steps, is_help, context, &facts);
+    status = launch_agree(&launch, status);
+    if (!status)
+        status = compare_facts(&launch, steps, &facts);
+    facts_free(&facts);
+    if (!status && !is_help)
+        status = steps->run(&launch, context);
+    if (steps->close)
+        steps->close(context);
+    config_free(config);
+    return end(&launch, status);
 }

@@ -15,38 +15,42 @@ struct launch {
     bool is_teller; /* that process is this one */
 };
 
-/* Joins the other processes, if a launcher started several. Standard output of all but the first goes nowhere, and
- * they are quiet. */
-int launch_begin(struct launch *launch);
+/* A command that runs on ranks, as its parts of the sequence that launch_command runs. Functions may be NULL but for
+ * `run`; each gets the context, and returns a status. */
+struct launch_steps {
+    const struct config_command *command;
+    void *values;      /* of the command's rows */
+    bool is_alone;     /* it never joins a launcher's processes */
+    bool watches;      /* the processes watch each other from the start: all end when one dies or is stopped */
+    bool may_disagree; /* its processes need not have the same program, rows and files */
+    /* At each process, unless --help was given: checks the options and finds the ranks. */
+    int (*prepare)(const struct launch *launch, const struct config *config, void *context);
+    /* At each process of a launcher: lists what all of them must have in common beyond the program and the rows. */
+    int (*add_facts)(void *context, struct facts *facts);
+    /* At each process, when all have come as far as this: calls launch_run. */
+    int (*run)(struct launch *launch, void *context);
+    /* At each process, whether it ran or not, while the values of the rows still live. */
+    void (*close)(void *context);
+};
 
-/* For a run that answers: the processes watch each other until launch_end, and all end when one dies or is stopped.
- * Next after launch_begin; launch_agree follows. */
-int launch_watch(const struct launch *launch);
+/* Joins the launcher's processes, parses the words and runs the steps. A failure before `run` is said once, by the
+ * first process that has it. Returns the process's exit status. */
+int launch_command(const struct launch_steps *steps, int argc, char **argv, void *context);
 
-/* The number of ranks: of the launch, or `asked` threads (0: not asked), else 1. */
+/* ---- for steps ---- */
+
+/* The number of ranks: of the launch, or `asked` threads (0: not asked), else 1. STATUS_USAGE where they differ. */
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
-
 /* Whether all processes have come as far as this: the first one whose status is none of success says why, and all get
  * its status. */
 int launch_agree(struct launch *launch, int status);
-
-/* Begins the list of what the processes of a launch must have in common: the program itself, --help and the rows of the
- * command. Without a launch the list stays empty: threads have one of everything. */
-int launch_facts(const struct launch *launch, const struct config_command *command, const void *values, bool is_help,
-                 struct facts *facts);
-/* Whether the processes have the same facts; says what is not the same. */
-int launch_same(struct launch *launch, const struct facts *facts);
-
-/* Runs `function` as every rank of this process. Where it fails, it calls launch_abort before it gives back memory that
+/* Runs `function` as every rank of this process. Where it fails, it calls comm_fail before it gives back memory that
  * others may be reading. */
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),
                void *context);
 
-/* A rank's failure ends the run; one that only heard of another's leaves it to that one to say so. */
-void launch_abort(struct comm *world, int status);
-
-/* Leaves the launch; the exit status of the process. Of a failure that one process says, that one alone fails. */
-int launch_end(struct launch *launch, int status);
+/* The exit status of a process for a status; prints the error text when there is one. */
+int command_exit_status(int status);
 
 /* The row of --ranks: an int64_t of the command's struct, 0 when not given. */
 #define RANKS_ROW(at, help_)                                                                                           \

@@ -1,5 +1,6 @@
 /* cambium COMMAND ...: finds the command and runs it. */
 #include "commands.h"
+#include "launch.h"
 
 #include "base/base.h"
 #include "config/config.h"
@@ -35,13 +36,6 @@ static void print_help(FILE *out) {
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n'cambium COMMAND --help' explains a command. tools/quickstart runs them all once.\n");
-}
-
-int command_exit_status(int status) {
-    if (status == STATUS_OK)
-        return 0;
-    log_error("%s", status_text());
-    return status == STATUS_USAGE ? 2 : 1;
 }
 
 static int flush_output(void) {

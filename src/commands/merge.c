@@ -48,26 +48,26 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
+/* Of a launch, one process writes. */
+static int merge(const struct options *options) {
+    struct peft_files *files = NULL;
+    log_info("loading %s", options->model);
+    int status = peft_files_open(options->adapters.items, options->adapters.count, false, &files);
+    if (!status)
+        status = peft_merge(&(struct peft_merge){
+            .model = options->model, .files = files, .output = options->output, .device = options->device});
+    if (!status)
+        log_info("%s is written", options->output);
+    peft_files_close(files);
+    return status;
+}
+
+static int run(struct launch *launch, void *context) {
+    return launch_agree(launch, launch->is_first ? merge(context) : STATUS_OK);
+}
+
 int command_merge(int argc, char **argv) {
     struct options options = {0};
-    struct config *config = NULL;
-    struct peft_files *files = NULL;
-    struct launch launch;
-    bool is_help = false;
-    int status = launch_begin(&launch);
-    if (!status)
-        status = config_parse(&command, argc, argv, &options, &config, &is_help);
-    bool is_done_here = launch.is_first && !is_help; /* of a launch, one process writes */
-    if (!status && is_done_here)
-        log_info("loading %s", options.model);
-    if (!status && is_done_here)
-        status = peft_files_open(options.adapters.items, options.adapters.count, false, &files);
-    if (!status && is_done_here)
-        status = peft_merge(&(struct peft_merge){
-            .model = options.model, .files = files, .output = options.output, .device = options.device});
-    if (!status && is_done_here)
-        log_info("%s is written", options.output);
-    peft_files_close(files);
-    config_free(config);
-    return launch_end(&launch, launch_agree(&launch, status));
+    const struct launch_steps steps = {.command = &command, .values = &options, .may_disagree = true, .run = run};
+    return launch_command(&steps, argc, argv, &options);
 }

@@ -1,69 +1,56 @@
-/* The options of every command that runs a trained model, and the ranks that hold it together.
- *
- * The first rank alone reads standard input and files, and sends what it read to the others; it alone prints. */
+/* The options of every command that runs a trained model (jobs/model.h). */
 #ifndef CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
 #define CAMBIUM_COMMANDS_MODEL_ARGUMENTS_H
 
 #include "launch.h"
 
 #include "config/config.h"
-#include "infer/infer.h"
+#include "jobs/adapter_names.h"
+#include "jobs/model.h"
 
 #include <stddef.h>
 
-struct model_arguments {
-    const char *model, *tokenizer; /* tokenizer NULL: the model's own */
-    struct config_list adapters;   /* directories; all apply */
-    struct config_list names;      /* of the model for clients; none: its directory's */
-    const char *device;            /* backend; NULL: the first that the machine has */
-    int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
-    int64_t ranks;                 /* 0: not given */
-    int64_t max_model_len;         /* 0: the model's positions */
-    int64_t tensor, pipeline, first_layers, last_layers;
-    int precision; /* of model_precisions; -1 of it is engine_options.precision */
-};
-
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 
-/* Rows of a command whose struct has its model_arguments at `at`. */
+/* Rows of a command whose struct has its job_model at `at`. */
 #define MODEL_ROW(at)                                                                                                  \
     {                                                                                                                  \
-        .path = "model", .type = CONFIG_STRING, .offset = (at) + offsetof(struct model_arguments, model),              \
-        .metavar = "DIR", .is_path = true, .is_required = true,                                                        \
+        .path = "model", .type = CONFIG_STRING, .offset = (at) + offsetof(struct job_model, model), .metavar = "DIR",  \
+        .is_path = true, .is_required = true,                                                                          \
         .help = "model directory, or a directory of checkpoints (the newest is taken)"                                 \
     }
 #define MODEL_ADAPTER_ROW(at)                                                                                          \
     {                                                                                                                  \
-        .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, adapters),           \
+        .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, adapters),                 \
         .metavar = "DIR...", .is_path = true,                                                                          \
         .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply. NAME=DIR, with "    \
                 "lines of requests or texts: one for lines that name it"                                               \
     }
 #define MODEL_NAME_ROW(at, help_)                                                                                      \
     {                                                                                                                  \
-        .path = "model-name", .type = CONFIG_LIST, .offset = (at) + offsetof(struct model_arguments, names),           \
+        .path = "model-name", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, names),                 \
         .metavar = "NAME...", .help = help_                                                                            \
     }
 #define MODEL_TOKENIZER_ROW(at)                                                                                        \
     {                                                                                                                  \
-        .path = "tokenizer", .type = CONFIG_STRING, .offset = (at) + offsetof(struct model_arguments, tokenizer),      \
+        .path = "tokenizer", .type = CONFIG_STRING, .offset = (at) + offsetof(struct job_model, tokenizer),            \
         .metavar = "DIR", .is_path = true, .help = "tokenizer, when it is not in the model directory"                  \
     }
 #define MODEL_PRECISION_ROW(at)                                                                                        \
     {                                                                                                                  \
-        .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct model_arguments, precision),      \
+        .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
         .default_text = "auto", .choices = model_precisions, .help = "to compute in; auto is the files' type"          \
     }
-#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct model_arguments, device))
+#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
-        .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, threads),             \
+        .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, threads),                   \
         .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared",  \
         .may_differ = true                                                                                             \
     }
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
     {                                                                                                                  \
-        .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, max_model_len), \
+        .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, max_model_len),       \
         .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
         .help = "tokens of prompt and text together, for which memory is kept; 0: the model's positions"               \
     }
@@ -73,12 +60,12 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .help = "seconds that a chat template may take for one rendering; more is an error"                            \
     }
 #define MODEL_RANKS_ROW(at)                                                                                            \
-    RANKS_ROW((at) + offsetof(struct model_arguments, ranks),                                                          \
+    RANKS_ROW((at) + offsetof(struct job_model, ranks),                                                                \
               "ranks to run the model on, as threads of this process; 1 when not given, and under mpirun or srun "     \
               "theirs")
 #define MODEL_LAYOUT_ROW(at, member, path_, default_, low, help_)                                                      \
     {                                                                                                                  \
-        .path = "parallel." path_, .type = CONFIG_INT, .offset = (at) + offsetof(struct model_arguments, member),      \
+        .path = "parallel." path_, .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, member),            \
         .default_text = default_, .minimum = low, .maximum = 65536, .help = help_                                      \
     }
 #define MODEL_LAYOUT_ROWS(at)                                                                                          \
@@ -90,20 +77,24 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         MODEL_LAYOUT_ROW(at, last_layers, "decoder_last_pipeline_num_layers", "0", 0,                                  \
                          "layers of the last stage, which also has the head; 0: an equal share")
 
-/* The names of the model for clients: those that were given, or the last part of its path, which *own keeps and the
- * caller frees. `names` points to either. STATUS_MEMORY. */
-int model_names(const struct model_arguments *arguments, const char **own, struct config_list *names);
-/* The grid of the ranks, before they start; says that the model is being loaded, and refuses a model that is not there
- * and layouts that cannot be. */
-int model_grid(const struct model_arguments *arguments, const struct launch *launch, bool takes_data,
-               struct rank_grid *grid);
-/* Lists what all processes of a launch have to mean: the command's rows and the files of the model. */
-int model_facts(const struct model_arguments *arguments, const struct launch *launch,
-                const struct config_command *command, const void *values, bool is_help, struct facts *facts);
-/* As a rank: opens the engine. `options` has the numbers of rows and sequences. */
-int model_engine_open(const struct model_arguments *arguments, struct comm *world, const struct rank_grid *grid,
-                      struct engine_options options, struct engine **engine);
-/* `ids` of the first rank to all. */
-int model_share_ids(struct comm *world, struct token_buffer *ids);
+#define ADAPTER_ROOT_ROW(at)                                                                                           \
+    {                                                                                                                  \
+        .path = "adapter-root", .type = CONFIG_STRING, .offset = (at) + offsetof(struct adapter_names, root),          \
+        .metavar = "DIR", .is_path = true, .help = "a directory of adapters, each known by the name of its directory"  \
+    }
+#define ADAPTER_MEMORY_ROW(at)                                                                                         \
+    {                                                                                                                  \
+        .path = "adapter-memory", .type = CONFIG_SIZE, .offset = (at) + offsetof(struct adapter_names, memory),        \
+        .default_text = "1G", .minimum = 1, .maximum = 1e15,                                                           \
+        .help = "for adapters by name, on each rank: those that no text uses make room for others"                     \
+    }
+
+/* STATUS_USAGE for --adapter-memory without an adapter that has a name. */
+int adapter_memory_check(const struct adapter_names *names, const struct config *config);
+/* Finds the grid of the ranks before they start; says that the model is being loaded, and refuses a model that is not
+ * there and layouts that cannot be: STATUS_USAGE, and what reading its configuration gives. */
+int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);
+/* Lists what all processes of a launch must have in common beyond the command's rows: the files of the model. */
+int model_facts(const struct job_model *arguments, struct facts *facts);
 
 #endif

@@ -130,73 +130,66 @@ static int add_input(const char *path, struct facts *facts) {
     return is_pipe ? facts_add(facts, FACT_FILES, "--input", path, "a pipe") : facts_add_file(facts, "--input", path);
 }
 
-/* Lists what all processes have to mean: the command's rows, and the files that it reads. */
-static int make_facts(const struct options *options, const struct tokenizer_files *tokenizer,
-                      const struct launch *launch, bool is_help, struct facts *facts) {
-    int status = launch_facts(launch, &preprocess_command, options, is_help, facts);
-    if (status || is_help || !launch->world)
-        return status;
-    status = tokenizer_files_facts(tokenizer, facts);
-    for (size_t i = 0; i < options->preprocess.inputs.count && !status; i++)
-        status = add_input(options->preprocess.inputs.items[i], facts);
-    return status;
-}
-
-static int prepare(struct options *options, const struct launch *launch, bool is_help, int *ranks,
-                   struct tokenizer **tokenizer, struct facts *facts) {
-    struct tokenizer_files files = {0};
-    int status = launch_ranks(launch, options->ranks, ranks);
-    if (!status && !is_help)
-        status = tokenizer_files_read(options->tokenizer, &files);
-    if (!status && !is_help)
-        status = tokenizer_open_files(&files, tokenizer);
-    options->preprocess.tokenizer = *tokenizer;
-    if (!status && !is_help)
-        status = preprocess_check(&options->preprocess);
-    if (!status)
-        status = make_facts(options, &files, launch, is_help, facts);
-    tokenizer_files_free(&files);
-    return status;
-}
-
-/* `status`: of what was done before. */
-static int run(struct options *options, struct launch *launch, bool is_help, int status) {
-    struct tokenizer *tokenizer = NULL;
-    struct facts facts = FACTS_INIT;
+struct preprocessing {
+    struct options *options;
     int ranks;
+    struct tokenizer_files files;
+    struct tokenizer *tokenizer;
+    int status; /* of the run */
+};
+
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct preprocessing *p = context;
+    (void)config;
+    int status = launch_ranks(launch, p->options->ranks, &p->ranks);
     if (!status)
-        status = prepare(options, launch, is_help, &ranks, &tokenizer, &facts);
-    status = launch_agree(launch, status);
+        status = tokenizer_files_read(p->options->tokenizer, &p->files);
     if (!status)
-        status = launch_same(launch, &facts);
-    facts_free(&facts);
-    if (status || is_help) {
-        tokenizer_close(tokenizer);
-        return status;
-    }
-    status = launch_run(launch, ranks, run_rank, options);
+        status = tokenizer_open_files(&p->files, &p->tokenizer);
+    p->options->preprocess.tokenizer = p->tokenizer;
+    return status ? status : preprocess_check(&p->options->preprocess);
+}
+
+/* The files that it reads. */
+static int add_facts(void *context, struct facts *facts) {
+    const struct preprocessing *p = context;
+    const struct config_list *inputs = &p->options->preprocess.inputs;
+    int status = tokenizer_files_facts(&p->files, facts);
+    for (size_t i = 0; i < inputs->count && !status; i++)
+        status = add_input(inputs->items[i], facts);
+    return status;
+}
+
+static int run(struct launch *launch, void *context) {
+    struct preprocessing *p = context;
+    int status = launch_run(launch, p->ranks, run_rank, p->options);
     launch->is_told |= launch->world && status == STATUS_PEER;
     if (status && launch->world && !launch->is_told)
         status_wrap(status, "rank %d", launch->world->rank);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
-    tokenizer_close(tokenizer);
+    p->status = status;
     return status;
+}
+
+static void close_all(void *context) {
+    struct preprocessing *p = context;
+    tokenizer_close(p->tokenizer);
+    tokenizer_files_free(&p->files);
 }
 
 int command_preprocess(int argc, char **argv) {
     struct options options = {0};
-    struct config *config = NULL;
-    struct launch launch;
+    struct preprocessing p = {.options = &options};
+    const struct launch_steps steps = {.command = &preprocess_command,
+                                       .values = &options,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run,
+                                       .close = close_all};
     sigset_t signals;
-    bool is_help = false;
     preprocess_hold_signals(&signals); /* also for the threads of MPI */
-    int status = launch_begin(&launch);
-    if (!status)
-        status = config_parse(&preprocess_command, argc, argv, &options, &config, &is_help);
-    status = run(&options, &launch, is_help, status);
-    config_free(config);
-    int exit_status = launch_end(&launch, status);
-    preprocess_release_signals(&signals, status);
+    int exit_status = launch_command(&steps, argc, argv, &p);
+    preprocess_release_signals(&signals, p.status ? p.status : exit_status);
     return exit_status;
 }

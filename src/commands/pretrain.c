@@ -84,7 +84,7 @@ static int train(struct comm *world, void *context) {
     if (!status)
         status = trainer_tell_memory(trainer);
     if (status)
-        launch_abort(world, status); /* the others no longer touch this rank's memory */
+        comm_fail(world, status); /* the others no longer touch this rank's memory */
     trainer_close(trainer);
     return status;
 }
@@ -106,67 +106,65 @@ static void say_loading(const struct options *options) {
         log_warning("checkpoint.save is not given: nothing of this run will be saved");
 }
 
+struct pretraining {
+    const struct config_command *command;
+    struct options *options;
+    struct train_run run;
+    int ranks;
+};
+
 /* Everything that is said and done before the ranks are planned. */
-static int prepare(struct options *options, struct config *config, const struct launch *launch, struct train_run *run,
-                   int *ranks) {
-    int status = launch_ranks(launch, options->ranks, ranks);
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct pretraining *p = context;
+    int status = launch_ranks(launch, p->options->ranks, &p->ranks);
     if (!status)
-        say_loading(options);
+        say_loading(p->options);
     if (!status)
-        status = train_prepare(run, &options->run, options->init_from, config);
+        status = train_prepare(&p->run, &p->options->run, p->options->init_from, config);
     if (!status)
-        options->run = run->config; /* resolved */
+        p->options->run = p->run.config; /* resolved */
     return status;
 }
 
+/* The files that the run names. */
+static int add_facts(void *context, struct facts *facts) {
+    const struct pretraining *p = context;
+    return train_facts(&p->run, facts);
+}
+
 /* The plan, and the run where it fits into the host's memory. */
-static int carry_out(const struct config_command *command, struct options *options, struct launch *launch,
-                     struct train_run *run, int ranks) {
+static int run(struct launch *launch, void *context) {
+    struct pretraining *p = context;
     struct train_plan plan;
-    int status = launch_agree(launch, train_plan_make(run, ranks, launch->world, &plan));
+    int status = launch_agree(launch, train_plan_make(&p->run, p->ranks, launch->world, &plan));
     if (status)
         return status;
-    if (launch->is_first && options->is_dry_run)
-        status = dry_run(command, options, &plan);
+    if (launch->is_first && p->options->is_dry_run)
+        status = dry_run(p->command, p->options, &plan);
     else if (launch->is_first)
         train_plan_print(&plan, "cambium: ", stderr);
     const struct memory_limit limit = memory_limit_find("");
-    status = launch_agree(launch, status ? status : train_plan_check(run, &plan, &limit));
-    return status || options->is_dry_run ? status : launch_run(launch, ranks, train, run);
+    status = launch_agree(launch, status ? status : train_plan_check(&p->run, &plan, &limit));
+    return status || p->options->is_dry_run ? status : launch_run(launch, p->ranks, train, &p->run);
 }
 
-/* Lists what all processes have to mean: the run as it is resolved, and the files that it names. */
-static int make_facts(const struct launch *launch, const struct config_command *command, const struct options *options,
-                      const struct train_run *run, bool is_help, struct facts *facts) {
-    int status = launch_facts(launch, command, options, is_help, facts);
-    return status || is_help || !launch->world ? status : train_facts(run, facts);
+static void close_all(void *context) {
+    struct pretraining *p = context;
+    train_run_free(&p->run);
 }
 
 int command_pretrain(int argc, char **argv) {
     const struct config_command command = describe();
     struct options options = {0};
-    struct config *config = NULL;
-    struct train_run run = {0};
-    struct launch launch;
-    struct facts facts = FACTS_INIT;
-    bool is_help = false;
+    struct pretraining p = {.command = &command, .options = &options};
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &options,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run,
+                                       .close = close_all};
     stop_watch_begin();
-    int ranks, status = launch_begin(&launch);
-    if (!status)
-        status = config_parse(&command, argc, argv, &options, &config, &is_help);
-    if (!status && !is_help)
-        status = prepare(&options, config, &launch, &run, &ranks);
-    if (!status)
-        status = make_facts(&launch, &command, &options, &run, is_help, &facts);
-    status = launch_agree(&launch, status);
-    if (!status)
-        status = launch_same(&launch, &facts);
-    if (!status && !is_help)
-        status = carry_out(&command, &options, &launch, &run, ranks);
-    facts_free(&facts);
-    train_run_free(&run);
-    config_free(config);
-    status = launch_end(&launch, status);
+    int exit_status = launch_command(&steps, argc, argv, &p);
     stop_watch_end();
-    return status;
+    return exit_status;
 }

@@ -1,5 +1,4 @@
 /* cambium serve: answers requests with a trained model and its adapters. */
-#include "adapter_names.h"
 #include "batch_arguments.h"
 #include "commands.h"
 #include "model_arguments.h"
@@ -18,7 +17,7 @@
 #include <unistd.h>
 
 struct serve_command {
-    struct model_arguments base;
+    struct job_model base;
     struct batch_arguments batch;
     struct adapter_names names;
     struct config_list cors_origins, allowed_hosts;
@@ -191,9 +190,8 @@ struct serving {
     const char *own_name; /* of the base's directory, where none was given */
     struct config_list base_names;
     struct chat_template *template; /* of the option; NULL: none */
-    struct rank_grid grid;
-    struct server *server; /* of the first rank */
-    atomic_bool is_lost;   /* a rank is, and the watch's thread ends the process */
+    struct server *server;          /* of the first rank */
+    atomic_bool is_lost;            /* a rank is, and the watch's thread ends the process */
 };
 
 /* "NAME=DIR" as two strings. */
@@ -230,7 +228,7 @@ static int fill_options(struct serving *serving) {
     const struct serve_command *c = serving->command;
     int status = split_names(serving);
     if (!status)
-        status = model_names(&c->base, &serving->own_name, &serving->base_names);
+        status = job_model_names(&c->base, &serving->own_name, &serving->base_names);
     if (!status)
         status = chat_template_open_option(c->chat_template, &serving->template);
     serving->options = (struct serve_options){
@@ -264,8 +262,8 @@ static int fill_options(struct serving *serving) {
         .rank_timeout = c->rank_timeout,
         .logs_json = c->log_format == 1,
         .limits = c->limits,
-        .tensor = serving->grid.tensor,
-        .pipeline = serving->grid.pipeline,
+        .tensor = serving->command->base.grid.tensor,
+        .pipeline = serving->command->base.grid.pipeline,
         .end_process = end_process,
     };
     return status;
@@ -347,8 +345,8 @@ static void print_plan(const struct serving *serving, const struct engine *engin
     struct engine_plan plan;
     char why[80];
     engine_read_plan(engine, &plan);
-    cores_explain(&cores, plan.threads, (int)serving->command->base.threads, rank_grid_size(&serving->grid), why,
-                  sizeof why);
+    cores_explain(&cores, plan.threads, (int)serving->command->base.threads,
+                  rank_grid_size(&serving->command->base.grid), why, sizeof why);
     log_info(
         "memory of each rank: weights %.0f MiB, %lld pages of keys and values %.0f, adapters %.0f, activations and "
         "workspace %.0f; server %.0f; %d thread%s (%s)",
@@ -388,13 +386,13 @@ static int run_rank(struct comm *world, void *context) {
     struct engine *engine = NULL;
     options.touches_cache = true;
     log_quiet(world->rank != 0);
-    int status = model_engine_open(&c->base, world, &serving->grid, options, &engine);
+    int status = job_model_open(&c->base, world, options, &engine);
     if (!status)
         status = world->rank == 0 ? serve(serving, engine) : engine_follow(engine);
     if (!status)
         status = engine_end(engine);
     if (status)
-        launch_abort(world, status);
+        comm_fail(world, status);
     engine_close(engine);
     return status;
 }
@@ -431,39 +429,45 @@ static int begin(struct serving *serving, struct launch *launch) {
                                                                        .context = serving}));
 }
 
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct serve_command *c = ((struct serving *)context)->command;
+    (void)config;
+    if (c->log_format == 1)
+        log_as_json();
+    int status = check(c);
+    return status ? status : model_grid(&c->base, launch, false);
+}
+
+static int add_facts(void *context, struct facts *facts) {
+    return model_facts(&((struct serving *)context)->command->base, facts);
+}
+
+static int run(struct launch *launch, void *context) {
+    struct serving *serving = context;
+    int ranks = rank_grid_size(&serving->command->base.grid);
+    int status = choose_cache(serving->command, launch, ranks);
+    if (!status)
+        status = begin(serving, launch);
+    return status ? status : launch_run(launch, ranks, run_rank, serving);
+}
+
+static void close_all(void *context) {
+    struct serving *serving = context;
+    server_close(serving->server);
+    free(serving->adapters);
+    free(serving->names);
+    free((char *)serving->own_name);
+    chat_template_close(serving->template);
+}
+
 int command_serve(int argc, char **argv) {
     struct serve_command values = {0};
     struct serving serving = {.command = &values};
-    struct config *config = NULL;
-    struct launch launch;
-    struct facts facts = FACTS_INIT;
-    bool is_help = false;
-    int status = launch_begin(&launch);
-    if (!status)
-        status = config_parse(&command, argc, argv, &values, &config, &is_help);
-    if (!status && values.log_format == 1)
-        log_as_json();
-    if (!status && !is_help)
-        status = check(&values);
-    if (!status && !is_help)
-        status = model_grid(&values.base, &launch, false, &serving.grid);
-    if (!status)
-        status = model_facts(&values.base, &launch, &command, &values, is_help, &facts);
-    status = launch_agree(&launch, status);
-    if (!status)
-        status = launch_same(&launch, &facts);
-    facts_free(&facts);
-    if (!status && !is_help)
-        status = choose_cache(&values, &launch, rank_grid_size(&serving.grid));
-    if (!status && !is_help)
-        status = begin(&serving, &launch);
-    if (!status && !is_help)
-        status = launch_run(&launch, rank_grid_size(&serving.grid), run_rank, &serving);
-    server_close(serving.server);
-    free(serving.adapters);
-    free(serving.names);
-    free((char *)serving.own_name);
-    chat_template_close(serving.template);
-    config_free(config);
-    return launch_end(&launch, status);
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &values,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run,
+                                       .close = close_all};
+    return launch_command(&steps, argc, argv, &serving);
 }

@@ -3,6 +3,7 @@
  * What one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a file.
  */
 #include "commands.h"
+#include "launch.h"
 #include "model_arguments.h"
 
 #include "base/base.h"

@@ -1,5 +1,6 @@
 /* cambium tokenizer train: learns a byte-level BPE vocabulary. */
 #include "commands.h"
+#include "launch.h"
 
 #include "base/base.h"
 #include "config/config.h"

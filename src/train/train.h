@@ -10,8 +10,9 @@
  * `parallel`; losses, norms and weights do not follow from it, but for rounding. World rank 0 alone writes metrics and
  * progress. After a failed call the caller calls comm_abort before it closes the trainer.
  *
- * A trainer is used by one thread. Nothing here ends the process. Signals: between stop_watch_begin and stop_watch_end,
- * and in trainer_run, SIGTERM and SIGINT at any rank are a wish that all stop; a second one has its usual effect. */
+ * A trainer is used by one thread. Nothing here ends the process. Signals: between stop_watch_begin and stop_watch_end
+ * (stop.h), and in trainer_run, SIGTERM and SIGINT at any rank are a wish that all stop; a second one has its usual
+ * effect. */
 #ifndef CAMBIUM_TRAIN_TRAIN_H
 #define CAMBIUM_TRAIN_TRAIN_H
 
@@ -162,13 +163,6 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
 /* Tells the most memory that the first rank's host has held for this run, beside what was planned: the last thing
  * before a trainer is closed, of all ranks together. */
 int trainer_tell_memory(struct trainer *trainer);
-
-/* From here on, and not only in trainer_run, a signal is a wish; calls may be nested. */
-void stop_watch_begin(void);
-void stop_watch_end(void);
-/* The signal that came meanwhile; 0: none. Its name. */
-int stop_requested(void);
-const char *stop_name(int signal_number);
 
 /* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
  * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in

@@ -30,9 +30,9 @@ LIBRARY_ROOMS = {
 # State that outlives a call, and why it may. Everything else travels in arguments.
 STATE = {
     "base": {"serial": "numbers the temporary names of atomic writes",
-             "is_json": "the form of messages on standard error: every thread's, and said once, before ranks start"},
+             "is_json": "the form of messages on standard error: every thread's, and said once, before ranks start",
+             "requested": "the wish of a signal, which its handler can leave nowhere else"},
     "kernels": {"waits": "OpenMP's threads, and whether they spin, are the process's"},
-    "train": {"requested": "the wish of a signal, which its handler can leave nowhere else"},
 }
 # Calls that end the process or read the environment, and why these may.
 ENDING_AND_ENVIRONMENT = {

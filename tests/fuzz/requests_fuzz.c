@@ -1,6 +1,6 @@
 /* Any bytes as a line of `generate --requests`. It is refused with one line of text, and perhaps the name of a field,
  * or gives a request whose values are all in their ranges. */
-#include "requests_line.h"
+#include "jobs/requests_line.h"
 
 #include "base/base.h"
 

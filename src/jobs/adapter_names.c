@@ -48,12 +48,6 @@ int adapter_names_take(struct config_list *directories, struct adapter_names *na
     return check_given(&names->given);
 }
 
-int adapter_names_check(const struct adapter_names *names, const struct config *config) {
-    if (config_is_given(config, "adapter-memory") && !adapter_names_are_given(names))
-        return status_fail(STATUS_USAGE, "--adapter-memory is for --adapter NAME=DIR and --adapter-root");
-    return STATUS_OK;
-}
-
 /* ---- directories ---- */
 
 static int add_given(const char *item, struct adapters *adapters) {

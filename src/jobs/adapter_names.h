@@ -1,7 +1,7 @@
 /* Adapters by name, as commands are told of them: --adapter NAME=DIR, and --adapter-root, whose adapters are known by
  * the names of their directories. Files are read when a text first names an adapter. */
-#ifndef CAMBIUM_COMMANDS_ADAPTER_NAMES_H
-#define CAMBIUM_COMMANDS_ADAPTER_NAMES_H
+#ifndef CAMBIUM_JOBS_ADAPTER_NAMES_H
+#define CAMBIUM_JOBS_ADAPTER_NAMES_H
 
 #include "config/config.h"
 #include "infer/adapters.h"
@@ -12,23 +12,9 @@ struct adapter_names {
     int64_t memory;           /* bytes on each rank */
 };
 
-#define ADAPTER_ROOT_ROW(at)                                                                                           \
-    {                                                                                                                  \
-        .path = "adapter-root", .type = CONFIG_STRING, .offset = (at) + offsetof(struct adapter_names, root),          \
-        .metavar = "DIR", .is_path = true, .help = "a directory of adapters, each known by the name of its directory"  \
-    }
-#define ADAPTER_MEMORY_ROW(at)                                                                                         \
-    {                                                                                                                  \
-        .path = "adapter-memory", .type = CONFIG_SIZE, .offset = (at) + offsetof(struct adapter_names, memory),        \
-        .default_text = "1G", .minimum = 1, .maximum = 1e15,                                                           \
-        .help = "for adapters by name, on each rank: those that no text uses make room for others"                     \
-    }
-
 /* Takes the items NAME=DIR out of a list of directories, whose others keep their order; a name has no slash, so that
  * ./A=B is a directory. STATUS_USAGE for an empty name or directory, and for a name that is given twice. */
 int adapter_names_take(struct config_list *directories, struct adapter_names *names);
-/* STATUS_USAGE for --adapter-memory without a name. */
-int adapter_names_check(const struct adapter_names *names, const struct config *config);
 static inline bool adapter_names_are_given(const struct adapter_names *names) {
     return names->given.count > 0 || names->root;
 }

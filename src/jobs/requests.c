@@ -5,9 +5,10 @@
  * So memory is bounded: a text that takes long holds the window, and not all that comes behind it. */
 #include "requests.h"
 
+#include "adapter_check.h"
+
 #include "base/base.h"
 #include "data/json_line.h"
-#include "train/train.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -231,8 +232,8 @@ static void close_all(struct requests *r) {
     lines_close(r->input);
 }
 
-int requests_run(const struct requests_options *options, struct engine *engine, struct adapters *adapters,
-                 const struct tokenizer *tokenizer, struct requests_result *result) {
+static int answer_requests(const struct requests_options *options, struct engine *engine, struct adapters *adapters,
+                           const struct tokenizer *tokenizer, struct requests_result *result) {
     struct requests r = {
         .options = options,
         .model = {.engine = engine,
@@ -264,6 +265,49 @@ int requests_run(const struct requests_options *options, struct engine *engine, 
                                        .signal = r.has_ended && !r.first ? 0 : stop_requested()};
     close_all(&r);
     return status ? status : closed;
+}
+
+/* ---- a rank ---- */
+
+/* At the leader. `tokenizer`: NULL where the model has none. */
+static int lead(struct requests_job *job, struct engine *engine, const struct tokenizer *tokenizer) {
+    struct requests_options options = job->options;
+    struct adapters *adapters = NULL;
+    const char *own_name;
+    options.tokenizer = job->model->tokenizer ? job->model->tokenizer : engine_directory(engine);
+    int status = job_model_names(job->model, &own_name, &options.models);
+    if (!status)
+        status = adapter_names_open(job->names, engine, &adapters);
+    struct adapter_check *check = status ? NULL : adapter_check_begin(job->names, adapters);
+    if (!status)
+        status = answer_requests(&options, engine, adapters, tokenizer, &job->result);
+    adapter_check_end(check);
+    adapters_close(adapters);
+    free((char *)own_name);
+    return status;
+}
+
+int requests_job_run(struct comm *world, void *context) {
+    struct requests_job *job = context;
+    struct engine *engine = NULL;
+    struct tokenizer *tokenizer = NULL;
+    log_quiet(world->rank != 0);
+    int status = job_model_open(job->model, world, job->engine, &engine);
+    if (!status) {
+        const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(engine);
+        if (job->model->tokenizer || tokenizer_is_present(directory))
+            status = tokenizer_open(directory, &tokenizer);
+        status = comm_agree(world, status);
+    }
+    if (!status)
+        status = world->rank == 0 ? lead(job, engine, tokenizer) : engine_follow(engine);
+    if (!status)
+        status = engine_end(engine);
+    if (status)
+        comm_fail(world, status);
+    tokenizer_close(tokenizer);
+    engine_close(engine);
+    return status;
 }
 
 int requests_verdict(const struct requests_options *options, const struct requests_result *result) {

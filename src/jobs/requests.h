@@ -4,9 +4,11 @@
  * requests_line.h is what a line says, requests_answer.c what becomes of it, requests_output.c where answers go. What a
  * line gets depends on no other line and on no other run, so that a resumed run writes what an uninterrupted one does.
  * One thread, the engine's leader. */
-#ifndef CAMBIUM_COMMANDS_REQUESTS_H
-#define CAMBIUM_COMMANDS_REQUESTS_H
+#ifndef CAMBIUM_JOBS_REQUESTS_H
+#define CAMBIUM_JOBS_REQUESTS_H
 
+#include "adapter_names.h"
+#include "model.h"
 #include "requests_line.h"
 
 #include "config/config.h"
@@ -115,9 +117,16 @@ struct requests_result {
     int64_t answers, errors; /* lines of the output, and those of them that are errors */
     int signal;              /* that ended the run before its end; 0: none */
 };
-/* At the leader. `tokenizer` may be NULL. Between stop_watch_begin and stop_watch_end (train.h). */
-int requests_run(const struct requests_options *options, struct engine *engine, struct adapters *adapters,
-                 const struct tokenizer *tokenizer, struct requests_result *result);
+struct requests_job {
+    const struct job_model *model;
+    const struct adapter_names *names;
+    struct engine_options engine; /* rows, sequences, memory */
+    struct requests_options options;
+    struct requests_result result; /* of the first rank */
+};
+/* As a rank of `world`, which aborts where it fails (comm_fail); `job` is a struct requests_job. Between
+ * stop_watch_begin and stop_watch_end (stop.h). A line that is refused is an answer, and no failure. */
+int requests_job_run(struct comm *world, void *job);
 /* What the result says of the command: STATUS_INVALID, in one line, where lines were refused, STATUS_INTERRUPTED. */
 int requests_verdict(const struct requests_options *options, const struct requests_result *result);
 

@@ -1,7 +1,7 @@
 /* Adapters below --adapter-root, checked on a thread of its own while the command works: one line names those that will
  * be refused. The check reads configurations and headers, never values. */
-#ifndef CAMBIUM_COMMANDS_ADAPTER_CHECK_H
-#define CAMBIUM_COMMANDS_ADAPTER_CHECK_H
+#ifndef CAMBIUM_JOBS_ADAPTER_CHECK_H
+#define CAMBIUM_JOBS_ADAPTER_CHECK_H
 
 #include "adapter_names.h"
 

@@ -2,8 +2,8 @@
  *
  * What it asks for by name, adapters and templates, is looked up later, and its prompt is tokenized later. Lines come
  * from anybody: whatever the bytes are, they give a request or an error with the name of its field. Any thread. */
-#ifndef CAMBIUM_COMMANDS_REQUESTS_LINE_H
-#define CAMBIUM_COMMANDS_REQUESTS_LINE_H
+#ifndef CAMBIUM_JOBS_REQUESTS_LINE_H
+#define CAMBIUM_JOBS_REQUESTS_LINE_H
 
 #include "infer/ask.h"
 #include "text/chat.h"

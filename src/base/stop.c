@@ -1,5 +1,5 @@
 /* The wish to stop. A signal handler can reach nothing but a global: this is the program's only one. */
-#include "train-internal.h"
+#include "stop.h"
 
 #include <signal.h>
 #include <string.h>

@@ -1,0 +1,389 @@
+/* Scoring in rounds: the first rank reads texts for all data-parallel models, each scores its share, and the first rank
+ * prints them in the order of the input. */
+#include "score.h"
+
+#include "adapter_check.h"
+
+#include "base/base.h"
+#include "data/json_line.h"
+#include "data/lines.h"
+#include "pretrained/pretrained.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STEP_ROWS = 256,
+    SEQUENCES = 32,
+    ROUND_TEXTS = 64,      /* for each of the ranks that lead */
+    ROUND_TOKENS = 1 << 14 /* and so many of them, or one text */
+};
+
+/* A text of a round, by its place in the ids of all. */
+struct text {
+    int64_t line, first, count;
+    int64_t names, name_count; /* the place of its adapters' names; a count of -1: those of the engine's opening */
+    int64_t owner, at;         /* the rank that scores it, and the place of its results there */
+};
+
+/* As the log-probability of a token that nothing predicts: no logarithm of a probability. */
+#define NOT_PREDICTED 1.0f
+
+/* A rank that leads. A round scores texts on all of them: the first rank reads and prints. */
+struct scorer {
+    const struct score_job *job;
+    struct comm *world;
+    struct comm *leaders; /* of the data-parallel models */
+    bool is_first;
+    struct engine *engine;
+    struct adapters *adapters;
+    struct adapter_check *check; /* of the first rank */
+    struct lines *input;         /* of the first rank, as everything down to the encoder */
+    struct tokenizer *tokenizer; /* opened at the first text */
+    struct tokenizer_encoder *encoder;
+    int64_t capacity;        /* texts of a round */
+    struct text *texts;      /* [capacity] */
+    struct score_text *own;  /* [capacity] those of this rank */
+    struct token_buffer ids; /* of the round's texts, end to end */
+    struct strbuf names;     /* of their adapters, each with its zero */
+    float *logprobs;         /* [leaders][logprob_stride] */
+    size_t logprob_capacity;
+    int64_t logprob_stride;
+};
+
+/* ---- reading ---- */
+
+static int encode_text(struct scorer *s, const json_t *text) {
+    int status = STATUS_OK;
+    if (!s->tokenizer) {
+        status = tokenizer_open(s->job->model->tokenizer ? s->job->model->tokenizer : engine_directory(s->engine),
+                                &s->tokenizer);
+        if (!status)
+            status = tokenizer_encoder_new(s->tokenizer, &s->encoder);
+    }
+    return status ? status
+                  : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
+                                     TOKENIZER_ADD_SPECIAL, &s->ids);
+}
+
+static int take_ids(struct scorer *s, const json_t *tokens) {
+    int64_t vocab = engine_config(s->engine)->vocab_size;
+    int status = STATUS_OK;
+    for (size_t i = 0; i < json_array_size(tokens) && !status; i++) {
+        const json_t *id = json_array_get(tokens, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
+            return status_fail(STATUS_INVALID, "token %zu is not an id from 0 to %lld", i, (long long)vocab - 1);
+        status = token_buffer_add(&s->ids, (int32_t)json_integer_value(id));
+    }
+    return status;
+}
+
+static int take_names(struct scorer *s, const json_t *names, struct text *text) {
+    text->names = (int64_t)s->names.length;
+    text->name_count = names && !json_is_null(names) ? (int64_t)json_array_size(names) : -1;
+    if (text->name_count >= 0 && (!json_is_array(names) || text->name_count > PEFT_SLOT_IMAGES))
+        return status_fail(STATUS_INVALID, "\"adapters\": expected a list of names, at most %d", PEFT_SLOT_IMAGES);
+    for (int64_t i = 0; i < text->name_count; i++) {
+        const json_t *name = json_array_get(names, (size_t)i);
+        if (!json_is_string(name) || strlen(json_string_value(name)) != json_string_length(name))
+            return status_fail(STATUS_INVALID, "\"adapters\": adapter %lld is not a name", (long long)i);
+        strbuf_add(&s->names, json_string_value(name), json_string_length(name) + 1);
+    }
+    return strbuf_status(&s->names);
+}
+
+/* The slot of a text, which give_slot gives back. */
+static int take_slot(struct scorer *s, const struct text *text, int *slot) {
+    const char *names[PEFT_SLOT_IMAGES], *at = strbuf_text(&s->names) + text->names;
+    uint64_t generations[PEFT_SLOT_IMAGES];
+    *slot = engine_opened_slot(s->engine);
+    if (text->name_count < 0)
+        return STATUS_OK;
+    for (int64_t i = 0; i < text->name_count; i++, at += strlen(at) + 1)
+        names[i] = at;
+    int status = adapters_take(s->adapters, names, (int)text->name_count, slot, generations);
+    return status == STATUS_USAGE ? STATUS_INVALID : status; /* the row is wrong, not the command line */
+}
+
+static int give_slot(struct scorer *s, const struct text *text, int slot) {
+    return text->name_count < 0 ? STATUS_OK : adapters_give(s->adapters, slot);
+}
+
+/* Adds the line's ids and names to those of the round. */
+static int read_line(struct scorer *s, const struct strbuf *line, struct text *text) {
+    json_t *root;
+    int slot = -1, status = json_line_read(strbuf_text(line), line->length, lines_number(s->input) == 1, &root);
+    if (status)
+        return status;
+    const json_t *string = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
+    if (json_is_string(string) && !tokens)
+        status = encode_text(s, string);
+    else if (json_is_array(tokens) && !string)
+        status = take_ids(s, tokens);
+    else
+        status = status_fail(STATUS_INVALID,
+                             "an object with either \"text\" (a string) or \"tokens\" (an array) was expected");
+    text->count = (int64_t)s->ids.count - text->first;
+    if (!status)
+        status = take_names(s, json_object_get(root, "adapters"), text);
+    json_decref(root);
+    if (!status)
+        status = take_slot(s, text, &slot);
+    if (status)
+        return status;
+    status = engine_check_tokens(s->engine, slot, "", s->ids.ids + text->first, text->count);
+    int given = give_slot(s, text, slot);
+    return status ? status : given;
+}
+
+/* The next text of the input into the round; *is_end when there is none. */
+static int read_text(struct scorer *s, struct text *text, bool *is_end) {
+    const struct strbuf *line = lines_text(s->input);
+    int status;
+    while (!(status = lines_next(s->input, is_end)) && !*is_end) {
+        int64_t number = lines_number(s->input);
+        if (json_line_is_blank(strbuf_text(line), line->length, number == 1))
+            continue;
+        *text = (struct text){.line = number, .first = (int64_t)s->ids.count};
+        status = read_line(s, line, text);
+        return status ? status_wrap(status, "%s:%lld", lines_name(s->input), (long long)number) : STATUS_OK;
+    }
+    return status;
+}
+
+/* ---- rounds ---- */
+
+static int share(const struct scorer *s, void *data, int64_t count, enum dtype dtype) {
+    struct comm_data moved = {.send = data, .receive = data, .count = count, .dtype = dtype};
+    return count ? comm_broadcast(s->leaders, &moved, 0) : STATUS_OK;
+}
+
+static int share_names(struct scorer *s) {
+    int64_t length = (int64_t)s->names.length;
+    int status = share(s, &length, 1, DTYPE_I64);
+    if (!status && !s->is_first) {
+        strbuf_clear(&s->names);
+        status = strbuf_reserve(&s->names, (size_t)length);
+    }
+    if (status)
+        return status;
+    s->names.length = (size_t)length;
+    return share(s, s->names.data, length, DTYPE_U8);
+}
+
+/* The first rank's texts to all; *count 0: the input has ended. A line that cannot be read ends the run after those
+ * before it. Nobody waits for lines that are yet to be written while there are others. */
+static int share_round(struct scorer *s, int64_t *count, int *read_status) {
+    bool is_end = false;
+    *count = 0;
+    s->ids.count = 0;
+    strbuf_clear(&s->names);
+    while (s->is_first && *count < s->capacity && (int64_t)s->ids.count < ROUND_TOKENS * s->leaders->size &&
+           !*read_status && !is_end && (!*count || lines_are_ready(s->input, 0))) {
+        struct text text;
+        *read_status = read_text(s, &text, &is_end);
+        if (!is_end && !*read_status)
+            s->texts[(*count)++] = text;
+    }
+    if (s->is_first && *read_status && !*count)
+        return *read_status;
+    int status = share(s, count, 1, DTYPE_I64);
+    if (!status)
+        status = share(s, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8);
+    if (!status && *count)
+        status = share_names(s);
+    return status || !*count ? status : job_share_ids(s->leaders, &s->ids);
+}
+
+/* Each text to the rank that has the fewest tokens so far; all ranks come to the same. */
+static void deal(struct scorer *s, int64_t count, int64_t *tokens) {
+    int64_t leaders = s->leaders->size;
+    memset(tokens, 0, (size_t)leaders * sizeof *tokens);
+    s->logprob_stride = 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct text *text = &s->texts[i];
+        for (int64_t r = 1; r < leaders; r++)
+            if (tokens[r] < tokens[text->owner])
+                text->owner = r;
+        text->at = tokens[text->owner];
+        tokens[text->owner] += text->count;
+        if (tokens[text->owner] > s->logprob_stride)
+            s->logprob_stride = tokens[text->owner];
+    }
+}
+
+static int make_room(struct scorer *s) {
+    size_t needed = (size_t)(s->leaders->size * s->logprob_stride);
+    if (needed <= s->logprob_capacity)
+        return STATUS_OK;
+    free(s->logprobs);
+    s->logprobs = calloc(needed, sizeof *s->logprobs);
+    s->logprob_capacity = s->logprobs ? needed : 0;
+    return s->logprobs ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* The next texts of this rank from text *next on, as many as have room for their adapters together. */
+static int score_some(struct scorer *s, int64_t count, int64_t *next) {
+    int64_t rank = engine_rank(s->engine)->place.data, first = *next, own = 0, taken = first;
+    float *results = s->logprobs + rank * s->logprob_stride;
+    int status = STATUS_OK;
+    for (; taken < count; taken++) {
+        const struct text *text = &s->texts[taken];
+        struct score_text *scored = &s->own[own];
+        if (text->owner != rank)
+            continue;
+        status = take_slot(s, text, &scored->slot);
+        if (status)
+            break;
+        scored->tokens = s->ids.ids + text->first;
+        scored->count = text->count;
+        scored->logprobs = results + text->at;
+        if (text->count)
+            scored->logprobs[0] = NOT_PREDICTED;
+        own++;
+    }
+    if (status && (status != STATUS_MEMORY || !own))
+        return status;
+    *next = taken;
+    status = own ? score_texts(s->engine, s->own, own) : STATUS_OK;
+    for (int64_t i = first, k = 0; i < taken; i++)
+        if (s->texts[i].owner == rank) {
+            int given = give_slot(s, &s->texts[i], s->own[k++].slot);
+            status = status ? status : given;
+        }
+    return status;
+}
+
+/* Each data-parallel rank scores its texts; the first rank gets all log-probabilities. */
+static int score_round(struct scorer *s, int64_t count, int64_t *tokens) {
+    deal(s, count, tokens);
+    int status = make_room(s);
+    for (int64_t next = 0; next < count && !status;)
+        status = score_some(s, count, &next);
+    if (status || s->leaders->size == 1 || !s->logprob_stride)
+        return status;
+    struct comm_data data = {.send = s->logprobs + engine_rank(s->engine)->place.data * s->logprob_stride,
+                             .receive = s->logprobs,
+                             .count = s->logprob_stride,
+                             .dtype = DTYPE_F32};
+    return comm_all_gather(s->leaders, &data);
+}
+
+/* ---- printing ---- */
+
+/* Nine significant digits give back every float. */
+static int format_scores(const struct scorer *s, const struct text *text, struct strbuf *out) {
+    const int32_t *ids = s->ids.ids + text->first;
+    const float *logprobs = s->logprobs + text->owner * s->logprob_stride + text->at;
+    strbuf_clear(out);
+    strbuf_add_text(out, "{\"tokens\":[");
+    for (int64_t j = 0; j < text->count; j++)
+        strbuf_format(out, j ? ",%d" : "%d", ids[j]);
+    strbuf_add_text(out, "],\"logprobs\":[");
+    for (int64_t j = 0; j < text->count; j++) {
+        if (j == 0 && logprobs[0] == NOT_PREDICTED)
+            strbuf_add_text(out, "null");
+        else if (isfinite(logprobs[j]))
+            strbuf_format(out, j ? ",%.9g" : "%.9g", logprobs[j]);
+        else
+            return status_fail(STATUS_INVALID,
+                               "%s:%lld: token %lld has the log-probability %g: the model's numbers are broken",
+                               lines_name(s->input), (long long)text->line, (long long)j, logprobs[j]);
+    }
+    strbuf_add_text(out, "]}\n");
+    return strbuf_status(out);
+}
+
+static int print_round(const struct scorer *s, int64_t count, struct strbuf *out) {
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < count && !status; i++) {
+        status = format_scores(s, &s->texts[i], out);
+        if (!status && fwrite(out->data, 1, out->length, stdout) != out->length)
+            status = status_fail_errno("cannot write to standard output");
+    }
+    return status;
+}
+
+static int score_lines(struct scorer *s) {
+    struct strbuf out = STRBUF_INIT;
+    int status = STATUS_OK, read_status = STATUS_OK;
+    int64_t *tokens = calloc((size_t)s->leaders->size, sizeof *tokens);
+    if (!tokens)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t count = 1; count && !status;) {
+        status = read_status ? read_status : share_round(s, &count, &read_status);
+        if (!status && count)
+            status = score_round(s, count, tokens);
+        if (!status && s->is_first)
+            status = print_round(s, count, &out);
+    }
+    if (s->is_first && (fflush(stdout) || ferror(stdout)) && !status)
+        status = status_fail_errno("cannot write to standard output");
+    strbuf_free(&out);
+    free(tokens);
+    return status;
+}
+
+/* ---- the run ---- */
+
+/* Pages for two long texts, or for many short ones. */
+static int count_cache_tokens(const struct job_model *job, int64_t *tokens) {
+    struct pretrained model;
+    int status = pretrained_open_config(job->model, &model);
+    int64_t positions = job->max_model_len ? job->max_model_len : model.config.max_position_embeddings;
+    *tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;
+    pretrained_close(&model);
+    return status;
+}
+
+static int open_scorer(struct scorer *s) {
+    const struct score_job *job = s->job;
+    struct engine_options options = {.max_rows = STEP_ROWS,
+                                     .max_logit_rows = STEP_ROWS,
+                                     .max_sequences = SEQUENCES,
+                                     .adapter_memory = adapter_names_memory(job->names)};
+    int status = STATUS_OK;
+    if (s->is_first)
+        status = lines_open(job->input, JSON_LINE_BYTES, &s->input);
+    if (!status)
+        status = count_cache_tokens(job->model, &options.cache_tokens);
+    s->capacity = ROUND_TEXTS * job->model->grid.data;
+    s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
+    s->own = calloc((size_t)s->capacity, sizeof *s->own);
+    if (!status && (!s->texts || !s->own))
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    status = comm_agree(s->world, status);
+    if (!status)
+        status = job_model_open(job->model, s->world, options, &s->engine);
+    s->leaders = status ? NULL : engine_rank(s->engine)->data;
+    if (!status && engine_leads(s->engine))
+        status = adapter_names_open(job->names, s->engine, &s->adapters);
+    if (!status && s->is_first)
+        s->check = adapter_check_begin(job->names, s->adapters);
+    return status;
+}
+
+int score_job_run(struct comm *world, void *context) {
+    struct scorer s = {.job = context, .world = world, .is_first = world->rank == 0, .ids = TOKEN_BUFFER_INIT};
+    log_quiet(!s.is_first);
+    int status = open_scorer(&s);
+    if (!status)
+        status = engine_leads(s.engine) ? score_lines(&s) : engine_follow(s.engine);
+    if (!status)
+        status = engine_end(s.engine);
+    if (status)
+        comm_fail(world, status);
+    lines_close(s.input);
+    free(s.texts);
+    free(s.own);
+    free(s.logprobs);
+    strbuf_free(&s.names);
+    token_buffer_free(&s.ids);
+    tokenizer_encoder_free(s.encoder);
+    tokenizer_close(s.tokenizer);
+    adapter_check_end(s.check);
+    adapters_close(s.adapters);
+    engine_close(s.engine);
+    return status;
+}
