@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double patience_seconds = 0.5; /* how long completions may overtake an adapter that waits for memory */
-
 static void end_change(struct driver *driver) {
     struct driver_change *change = driver->changes;
     struct adapter_view view;
@@ -143,18 +141,6 @@ static void put_aside(struct driver *driver, struct driver_change *change) {
         end_change(driver);
     } else
         fail_change(driver, STATUS_MEMORY);
-}
-
-bool driver_is_starving(const struct driver *driver) {
-    double now = 0;
-    for (const struct driver_change *change = driver->changes; change; change = change->next) {
-        if (!change->is_aside)
-            continue;
-        now = now > 0 ? now : clock_seconds();
-        if (now - change->since > patience_seconds)
-            return true;
-    }
-    return false;
 }
 
 static void begin_change(struct driver *driver) {

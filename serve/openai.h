@@ -1,6 +1,6 @@
 /* A request of the OpenAI API, from its body to its answer; shared by openai_*.c.
  *
- *     openai_request.c      the call, and its news
+ *     openai_request.c      the call, and its news;  openai_free.c   its end
  *     openai_fields.c       fields that completions and chats share, and unknown fields
  *     openai_completions.c  POST /v1/completions: prompts
  *     openai_chat.c         POST /v1/chat/completions: messages

@@ -251,3 +251,18 @@ void openai_add_logprobs(struct strbuf *out, const struct openai_part *part, boo
         strbuf_add_text(out, "]}");
     }
 }
+
+void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
+                              const struct call_token *tokens, int64_t count, const struct call_top *tops) {
+    for (int64_t i = 0; i < count; i++) {
+        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
+                                     .token = &tokens[i],
+                                     .tops = tops + tokens[i].first_top,
+                                     .most = request->tops};
+        if (request->echoes && request->tells_logprobs)
+            openai_add_completion_token(&prompt->part, &prompt->place, &token);
+        token.most = request->prompt_tops;
+        if (request->prompt_tops >= 0)
+            openai_add_plain_token(&prompt->logprobs, &token);
+    }
+}

@@ -58,52 +58,6 @@ static bool take_model(struct openai *request, struct error *error) {
 
 /* ---- its life ---- */
 
-/* Frees everything except the call and the timer, which belong to the loop. Any thread. */
-static void free_parts(struct openai *request) {
-    int64_t prompts = request->prompts ? request->prompt_count : 0;
-    for (int64_t i = 0; i < prompts; i++) {
-        kept_tokens_free(&request->prompts[i].kept);
-        openai_part_free(&request->prompts[i].part);
-        strbuf_free(&request->prompts[i].logprobs);
-    }
-    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
-        openai_part_free(&request->choices[i].part);
-    free(request->prompts);
-    free(request->choices);
-    json_decref(request->messages);
-    json_decref(request->tools);
-    json_decref(request->documents);
-    json_decref(request->variables);
-    strbuf_free(&request->ignored);
-    strbuf_free(&request->ignored_names);
-    strbuf_free(&request->answer);
-    json_decref(request->root);
-    free(request);
-}
-
-static void free_on_worker(struct worker_job *job) {
-    free_parts((struct openai *)((char *)job - offsetof(struct openai, dropping)));
-}
-
-void openai_drop(void *made) {
-    struct openai *request = made;
-    if (request->call)
-        call_free(request->call, ERROR_NONE);
-    free_parts(request);
-}
-
-/* A request that took long to read, or has a long answer, also takes long to free. */
-void openai_free(struct openai *request, enum error_case why) {
-    openai_stream_free(request);
-    call_free(request->call, why);
-    request->call = NULL;
-    request->dropping.work = free_on_worker;
-    if (request->is_long)
-        worker_drop(request->server->worker, &request->dropping);
-    else
-        free_parts(request);
-}
-
 static void on_close(struct exchange *exchange, bool is_whole) {
     struct openai *request = exchange->context;
     (void)is_whole;
@@ -123,21 +77,6 @@ static void on_room(struct exchange *exchange) {
 }
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
-
-void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
-                              const struct call_token *tokens, int64_t count, const struct call_top *tops) {
-    for (int64_t i = 0; i < count; i++) {
-        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                     .token = &tokens[i],
-                                     .tops = tops + tokens[i].first_top,
-                                     .most = request->tops};
-        if (request->echoes && request->tells_logprobs)
-            openai_add_completion_token(&prompt->part, &prompt->place, &token);
-        token.most = request->prompt_tops;
-        if (request->prompt_tops >= 0)
-            openai_add_plain_token(&prompt->logprobs, &token);
-    }
-}
 
 /* Keeps a prompt's tokens until the answer is built. Only the place after them is needed before. */
 static void keep_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {

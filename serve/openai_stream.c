@@ -62,14 +62,6 @@ static void start_timer(struct openai *request) {
         event_add(request->timer, &interval); /* without it only the comments are missing */
 }
 
-void openai_stream_free(struct openai *request) {
-    if (request->timer)
-        event_free(request->timer);
-    strbuf_free(&request->head);
-    strbuf_free(&request->out);
-    openai_part_free(&request->chunk);
-}
-
 /* ---- chunks ---- */
 
 static void open_chunk(struct openai *request) {

@@ -59,8 +59,10 @@ struct registry {
     struct registry_checks *checks; /* of the adapters below the root; NULL: finished */
 };
 
-/* ---- registry.c ---- */
+/* ---- registry_names.c ---- */
 
+/* The place of a name in the sorted list, or where it belongs. */
+int registry_place(const struct registry *registry, const char *name, bool *is_there);
 /* Returns the entry with this name, or NULL. */
 struct entry *registry_entry(const struct registry *registry, const char *name);
 

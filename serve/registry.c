@@ -13,39 +13,11 @@
 
 enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096, MAX_UNLOADED = 4096 };
 
-bool registry_name_is_valid(const char *name) {
-    size_t length = strlen(name);
-    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    return length > 0 && length < ADAPTER_NAME_BYTES && *name != '.' && strspn(name, allowed) == length;
-}
-
 /* ---- entries ---- */
-
-/* Returns the index of the name, or where it would be inserted. */
-static int place_of(const struct registry *registry, const char *name, bool *is_there) {
-    int low = 0, high = registry->count;
-    while (low < high) {
-        int middle = (low + high) / 2, order = strcmp(registry->entries[middle]->name, name);
-        if (!order) {
-            *is_there = true;
-            return middle;
-        }
-        low = order < 0 ? middle + 1 : low;
-        high = order < 0 ? high : middle;
-    }
-    *is_there = false;
-    return low;
-}
-
-struct entry *registry_entry(const struct registry *registry, const char *name) {
-    bool is_there;
-    int place = place_of(registry, name, &is_there);
-    return is_there ? registry->entries[place] : NULL;
-}
 
 static struct entry *add(struct registry *registry, const char *name, const char *directory) {
     bool is_there;
-    int place = place_of(registry, name, &is_there);
+    int place = registry_place(registry, name, &is_there);
     if (is_there)
         return registry->entries[place];
     struct entry *entry = calloc(1, sizeof *entry);
@@ -72,7 +44,7 @@ static void free_entry(struct entry *entry) {
 
 static void remove_entry(struct registry *registry, const char *name) {
     bool is_there;
-    int place = place_of(registry, name, &is_there);
+    int place = registry_place(registry, name, &is_there);
     if (!is_there)
         return;
     free_entry(registry->entries[place]);

@@ -2,7 +2,7 @@
  * path, method and type, in this order.
  *
  * Paths are listed without /v1; each works with and without it. */
-#include "route.h"
+#include "route-internal.h"
 
 #include "keys.h"
 #include "log.h"
@@ -64,18 +64,13 @@ static const struct exchange_handler nobody = {.on_close = NULL};
 
 /* ---- the path ---- */
 
-static const char *bare_path(const struct exchange *exchange) {
-    const char *path = exchange->head.path;
-    return strncmp(path, "/v1/", 4) == 0 && path[4] ? path + 3 : path;
-}
-
 static bool is_offered(const struct exchange *exchange, const struct row *row) {
     bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
 static bool is_path_of(const struct exchange *exchange, const struct row *row) {
-    const char *path = bare_path(exchange);
+    const char *path = route_path(exchange);
     size_t length = strlen(row->path);
     bool is_same = row->flags & HAS_REST ? !strncmp(path, row->path, length) && path[length] : !strcmp(path, row->path);
     return is_same && is_offered(exchange, row);
@@ -100,53 +95,12 @@ static const struct row *find_row(const struct exchange *exchange, struct strbuf
     return NULL;
 }
 
-static int read_hex(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-bool route_rest(const struct exchange *exchange, const char *prefix, char *rest, size_t bytes) {
-    const char *path = bare_path(exchange);
-    size_t length = 0, skipped = strlen(prefix);
-    if (strncmp(path, prefix, skipped) != 0)
-        return false;
-    for (const char *at = path + skipped; *at; at++) {
-        int c = (unsigned char)*at;
-        if (c == '%') {
-            int high = read_hex(at[1]), low = high < 0 ? -1 : read_hex(at[2]);
-            if (low < 0)
-                return false;
-            c = high * 16 + low;
-            at += 2;
-        }
-        if (c == 0 || length + 1 >= bytes)
-            return false;
-        rest[length++] = (char)c;
-    }
-    rest[length] = 0;
-    return length > 0;
-}
-
 /* ---- types ---- */
-
-static bool is_type(const char *type, const char *wanted) {
-    size_t length = strlen(wanted);
-    if (!type || strncasecmp(type, wanted, length) != 0)
-        return false;
-    return !type[length] || strchr("; \t", type[length]);
-}
-
-static bool is_grpc(const struct exchange *exchange) {
-    const char *type = exchange_field(exchange, "content-type");
-    return is_type(type, "application/grpc") || (type && !strncasecmp(type, "application/grpc+", 17));
-}
 
 /* A page of another origin can send any other type without a preflight. */
 static bool is_json(const struct exchange *exchange) {
     const char *type = exchange_field(exchange, "content-type");
-    return !type || is_type(type, "application/json");
+    return !type || route_is_type(type, "application/json");
 }
 
 /* ---- ids ---- */
@@ -192,66 +146,6 @@ static void answer_options(struct exchange *exchange) {
     if (!exchange_begin(exchange, 200, fields, count, 0))
         exchange_end(exchange, NULL, 0);
     strbuf_free(&allowed);
-}
-
-/* ---- errors ---- */
-
-static void fail_http(struct exchange *exchange, const struct error *error, const char *allowed) {
-    const struct error_row *row = error_row(error->which);
-    struct strbuf body = STRBUF_INIT;
-    struct field fields[5] = {field_of("content-type", "application/json")};
-    size_t count = 1;
-    char seconds[24], milliseconds[24];
-    error_add_json(error, &body);
-    if (error->retry_after_ms > 0) {
-        snprintf(seconds, sizeof seconds, "%d", (error->retry_after_ms + 999) / 1000);
-        snprintf(milliseconds, sizeof milliseconds, "%d", error->retry_after_ms);
-        fields[count++] = field_of("retry-after", seconds);
-        fields[count++] = field_of("retry-after-ms", milliseconds);
-    }
-    if (error->which == ERROR_DEADLINE)
-        fields[count++] = field_of("x-should-retry", "false");
-    if (error->which == ERROR_KEY)
-        fields[count++] = field_of("www-authenticate", "Bearer");
-    if (allowed)
-        fields[count++] = field_of("allow", allowed);
-    if (body.failed)
-        exchange_answer(exchange, row->http, "application/json", "{}", 2);
-    else if (!exchange_begin(exchange, row->http, fields, count, (int64_t)body.length) &&
-             !exchange_write(exchange, body.data, body.length))
-        exchange_end(exchange, NULL, 0);
-    strbuf_free(&body);
-}
-
-static void refuse(struct exchange *exchange, const struct error *error, const char *allowed) {
-    exchange->request->error = error->which;
-    if (!exchange->request->is_accepted)
-        metrics_rejected(exchange->request->server->metrics, error->which);
-    if (is_grpc(exchange))
-        grpc_fail(exchange, error);
-    else
-        fail_http(exchange, error, allowed);
-}
-
-void route_fail(struct exchange *exchange, const struct error *error) {
-    refuse(exchange, error, NULL);
-}
-
-void route_forget(struct exchange *exchange) {
-    if (exchange->head.listener == LISTENER_DATA && !exchange->request->is_endless)
-        exchange->request->server->exchanges--;
-    exchange->request->is_endless = true;
-}
-
-void route_answer_json(struct exchange *exchange, struct strbuf *json) {
-    struct error error;
-    if (!json->failed)
-        exchange_answer(exchange, 200, "application/json", strbuf_text(json), json->length);
-    else {
-        error_set(&error, ERROR_OVERLOADED, NULL, "out of memory");
-        route_fail(exchange, &error);
-    }
-    strbuf_free(json);
 }
 
 /* ---- all together ---- */
@@ -318,12 +212,12 @@ static void begin_row(struct exchange *exchange, const struct row *row, const st
         row->begin(exchange);
         return;
     }
-    refuse(exchange, &error, row || !allowed->length ? NULL : strbuf_text(allowed));
+    route_refuse(exchange, &error, row || !allowed->length ? NULL : strbuf_text(allowed));
 }
 
 static bool is_public(const struct exchange *exchange, const struct row *row) {
     static const char health[] = "/grpc.health.v1.Health/";
-    if (is_grpc(exchange))
+    if (route_is_grpc(exchange))
         return !strncmp(exchange->head.path, health, sizeof health - 1);
     bool is_open = exchange->head.listener == LISTENER_DATA &&
                    exchange->request->server->options->metrics_on_data == SERVE_METRICS_OPEN;
@@ -339,7 +233,7 @@ static void begin_http(struct exchange *exchange) {
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
     if (!is_public(exchange, row) && !(is_options && exchange->request->cors_origin) && !has_key(exchange, row)) {
         error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-        refuse(exchange, &error, NULL);
+        route_refuse(exchange, &error, NULL);
     } else if (is_options)
         answer_options(exchange);
     else
@@ -355,7 +249,7 @@ static void begin_grpc(struct exchange *exchange) {
         return;
     }
     error_set(&error, ERROR_KEY, NULL, "there is no key in the authorization field, or not one of this server's");
-    refuse(exchange, &error, NULL);
+    route_refuse(exchange, &error, NULL);
 }
 
 /* Returns false when the header is faulty, or when it comes from a page that is not permitted. */
@@ -380,8 +274,8 @@ void route_exchange(void *router, struct exchange *exchange) {
     trace_begin(&exchange->head, server->otlp != NULL, &exchange->request->trace);
     exchange->request->cors_origin = origin_allowed(exchange);
     if (!may_ask(exchange, &error))
-        refuse(exchange, &error, NULL);
-    else if (is_grpc(exchange))
+        route_refuse(exchange, &error, NULL);
+    else if (route_is_grpc(exchange))
         begin_grpc(exchange);
     else
         begin_http(exchange);

@@ -12,6 +12,8 @@
 
 #include <stdatomic.h>
 
+#define SERVER_TICK_SECONDS 0.25
+
 struct server_own {
     struct server *server;
     struct worker *file_worker;
@@ -44,6 +46,12 @@ struct server_own {
     pthread_cond_t ended;
     bool has_ended; /* under the lock: the loop has finished */
 };
+
+/* server_state.c: ends the driver where a drain has nothing left to wait for. */
+void server_end_if_idle(struct server *server);
+/* For the timers of the drain: its delay is over; whatever still runs is stopped. */
+void server_on_delay_over(evutil_socket_t fd, short what, void *server);
+void server_give_up(evutil_socket_t fd, short what, void *server);
 
 /* In registry.c: lists the adapters that the options name, before anybody is accepted. The engine's thread.
  * STATUS_MEMORY and the errors of the adapters' files. */

@@ -24,116 +24,10 @@
 #include <unistd.h>
 
 enum { TEXT_JOBS = 1024, FILE_JOBS = 64, GRACE_TICKS = 8 };
-static const double tick_seconds = 0.25;
 static const double last_words_seconds = 5; /* for error messages in answers that are broken off */
 static const double late_seconds = 1;       /* a tick that is this late means that the process was stopped */
 
-/* ---- readiness ---- */
-
-bool server_is_ready(const struct server *server) {
-    const struct server_own *own = server->own;
-    return server->is_ready && !server->is_leaving && !server->has_failed &&
-           own->still * tick_seconds < server->options->rank_timeout;
-}
-
-void server_count(struct server *server) {
-    struct driver_stats stats;
-    struct metrics_steps steps;
-    if (!server->driver)
-        return;
-    metrics_tell_loop(server->metrics, loop_turns(server->loop));
-    driver_take_steps(server->driver, &steps);
-    metrics_add_steps(server->metrics, &steps);
-    driver_read_stats(server->driver, &stats);
-    if (server->otlp) {
-        uint64_t sent, dropped;
-        otlp_counts(server->otlp, &sent, &dropped);
-        metrics_tell_spans(server->metrics, sent, dropped);
-    }
-    metrics_tell_engine(server->metrics, &(struct metrics_engine){.running = stats.scheduler.running,
-                                                                  .waiting = stats.scheduler.waiting + stats.deferred,
-                                                                  .deferred = stats.deferred,
-                                                                  .pages_held = stats.pages - stats.pages_free,
-                                                                  .preemptions = stats.scheduler.preemptions,
-                                                                  .adapter_bytes = (int64_t)stats.adapter_bytes});
-}
-
 /* ---- the end ---- */
-
-/* Nothing runs any more: the driver may end. */
-static void end_if_idle(struct server *server) {
-    if (server->is_draining && server->driver && !server->own->calls && !registry_changes(server))
-        driver_end(server->driver);
-}
-
-static void give_up(evutil_socket_t fd, short what, void *context) {
-    struct server *server = context;
-    (void)fd;
-    (void)what;
-    log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->own->calls);
-    call_stop_all(server);
-}
-
-static struct timeval time_of(double seconds) {
-    return (struct timeval){.tv_sec = (time_t)seconds,
-                            .tv_usec = (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
-}
-
-static void begin_drain(struct server *server) {
-    struct server_own *own = server->own;
-    struct timeval time = time_of(own->drain_timeout);
-    server->is_draining = true;
-    own->drain_deadline = clock_seconds() + own->drain_timeout;
-    transport_drain(server->transport);
-    log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
-              (long long)own->calls, own->drain_timeout);
-    event_del(own->delay_timer);
-    event_add(own->drain_timer, &time);
-    end_if_idle(server);
-}
-
-static void on_delay_over(evutil_socket_t fd, short what, void *context) {
-    struct server *server = context;
-    (void)fd;
-    (void)what;
-    if (!server->is_draining)
-        begin_drain(server);
-}
-
-static void shorten_drain(struct server *server, double seconds) {
-    struct timeval time = time_of(seconds);
-    double deadline = clock_seconds() + seconds;
-    if (deadline >= server->own->drain_deadline)
-        return;
-    server->own->drain_deadline = deadline;
-    event_add(server->own->drain_timer, &time);
-}
-
-/* Nobody was sent here before the server was ready, and nobody is served after a failure: in both cases nothing
- * waits. */
-void server_drain(struct server *server, double delay, double timeout) {
-    struct server_own *own = server->own;
-    bool has_clients = server->is_ready && !server->has_failed;
-    double now = clock_seconds(), seconds = timeout < 0 ? server->options->drain_timeout : timeout;
-    double wait = !has_clients ? 0 : delay < 0 ? server->options->drain_delay : delay;
-    if (server->is_draining) {
-        shorten_drain(server, seconds);
-        return;
-    }
-    bool is_first = !server->is_leaving;
-    own->drain_timeout = is_first || seconds < own->drain_timeout ? seconds : own->drain_timeout;
-    own->delay_end = is_first || now + wait < own->delay_end ? now + wait : own->delay_end;
-    server->is_leaving = true;
-    if (own->delay_end <= now) {
-        begin_drain(server);
-        return;
-    }
-    struct timeval time = time_of(own->delay_end - now);
-    event_add(own->delay_timer, &time);
-    transport_leave(server->transport);
-    if (is_first)
-        log_event(server, LOG_INFO, "leave", "not ready any more; requests are still taken for %g s", wait);
-}
 
 static void on_stop(evutil_socket_t number, short what, void *context) {
     struct server *server = context;
@@ -296,7 +190,7 @@ static void watch(struct server *server) {
     struct server_own *own = server->own;
     double now = clock_seconds();
     uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
-    bool is_late = now - own->last_tick > tick_seconds + late_seconds;
+    bool is_late = now - own->last_tick > SERVER_TICK_SECONDS + late_seconds;
     own->last_tick = now;
     if (server->driver)
         watch_ranks(server, is_late);
@@ -310,7 +204,7 @@ static void watch(struct server *server) {
         return;
     }
     own->still++;
-    if (own->still * tick_seconds >= server->options->rank_timeout)
+    if (own->still * SERVER_TICK_SECONDS >= server->options->rank_timeout)
         on_hang(server);
 }
 
@@ -340,7 +234,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context) {
     (void)what;
     watch(server);
     server_count(server);
-    end_if_idle(server);
+    server_end_if_idle(server);
     release_bodies(server);
     close_when_written(server);
 }
@@ -394,10 +288,10 @@ static int bind_all(struct server *server) {
 
 static int add_events(struct server *server) {
     struct server_own *own = server->own;
-    struct timeval tick = {.tv_usec = (suseconds_t)(tick_seconds * 1e6)};
+    struct timeval tick = {.tv_usec = (suseconds_t)(SERVER_TICK_SECONDS * 1e6)};
     own->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
-    own->delay_timer = evtimer_new(server->base, on_delay_over, server);
-    own->drain_timer = evtimer_new(server->base, give_up, server);
+    own->delay_timer = evtimer_new(server->base, server_on_delay_over, server);
+    own->drain_timer = evtimer_new(server->base, server_give_up, server);
     own->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
     own->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
     own->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);

@@ -63,6 +63,8 @@ static inline const struct transport_limits *http2_limits(const struct http2 *ht
     return &http->connection->transport->options.limits;
 }
 
+/* Ends the connection with ENHANCE_YOUR_CALM. */
+void http2_calm_down(struct http2 *http, const char *why);
 /* Takes `cost` from the client's budget; sends GOAWAY when it is spent. */
 void http2_spend(struct http2 *http, struct bucket *bucket, double cost);
 

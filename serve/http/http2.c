@@ -21,30 +21,6 @@ enum {
 static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
 static const unsigned char drain_ping[8] = "draining";
 
-void bucket_fill(struct bucket *bucket, double burst, double per_second, double now) {
-    if (bucket->time <= 0)
-        bucket->tokens = burst;
-    else
-        bucket->tokens += (now - bucket->time) * per_second;
-    bucket->time = now;
-    if (bucket->tokens > burst)
-        bucket->tokens = burst;
-}
-
-/* The client has spent its budget: sends GOAWAY and ends. */
-static void calm_down(struct http2 *http, const char *why) {
-    http->is_over = true;
-    http->goaway_code = NGHTTP2_ENHANCE_YOUR_CALM;
-    http->goaway_text = why;
-    connection_schedule(http->connection);
-}
-
-void http2_spend(struct http2 *http, struct bucket *bucket, double cost) {
-    bucket->tokens -= cost;
-    if (bucket->tokens < 0 && !http->is_over)
-        calm_down(http, bucket == &http->resets ? "too many resets" : "too many useless frames");
-}
-
 /* Judges a frame's use by its header. DATA is judged when its padding is known, PING when it is read. */
 static void frame_judge(struct http2 *http) {
     uint8_t type = http->frame_head[3];
@@ -155,7 +131,7 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     if (!TAILQ_EMPTY(&http->streams))
         connection->was_busy = true;
     if (nghttp2_session_get_outbound_queue_size(http->session) > OUTBOUND_FRAMES)
-        calm_down(http, "answers are not read");
+        http2_calm_down(http, "answers are not read");
     connection_schedule(connection);
 }
 
@@ -181,7 +157,7 @@ static void ping_judge(struct http2 *http, const nghttp2_ping *ping) {
     if (http->has_sent_data || http->last_ping <= 0)
         http->strikes = 0;
     else if (now - http->last_ping < least && ++http->strikes > PING_STRIKES)
-        calm_down(http, "too_many_pings");
+        http2_calm_down(http, "too_many_pings");
     http->has_sent_data = false;
     http->last_ping = now;
 }
@@ -357,7 +333,7 @@ static void http2_tick(struct connection *connection, double now) {
         connection_schedule(connection);
     http2_streams_tick(http, now);
     if (http->head_since > 0 && now - http->head_since > limits->header_timeout) {
-        calm_down(http, "a head comes too slowly");
+        http2_calm_down(http, "a head comes too slowly");
     } else if (is_idle && !http->is_over && now - http->idle_since > limits->idle_timeout) {
         http->is_over = true;
         http->goaway_code = NGHTTP2_NO_ERROR;

@@ -25,19 +25,6 @@ static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: ap
                            "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,"
                            "\"code\":\"too_many_connections\"}}";
 
-const char *transport_date(struct transport *transport) {
-    time_t now = time(NULL);
-    struct tm parts;
-    if (now != transport->date_second && gmtime_r(&now, &parts)) {
-        static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-        transport->date_second = now;
-        snprintf(transport->date, sizeof transport->date, "%.3s, %02d %.3s %d %02d:%02d:%02d GMT",
-                 days + 3 * parts.tm_wday, parts.tm_mday, months + 3 * parts.tm_mon, parts.tm_year + 1900,
-                 parts.tm_hour, parts.tm_min, parts.tm_sec);
-    }
-    return transport->date;
-}
-
 /* Connections that are scheduled while this runs are flushed after the events that are waiting now. */
 static void on_flush(evutil_socket_t fd, short what, void *context) {
     struct transport *transport = context;

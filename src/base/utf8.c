@@ -33,19 +33,6 @@ size_t utf8_bad_length(const unsigned char *at, const unsigned char *end) {
     return bytes;
 }
 
-void utf8_add_repaired(struct strbuf *out, const void *bytes, size_t length) {
-    const unsigned char *at = bytes, *end = at + length;
-    while (at < end) {
-        size_t valid = utf8_valid_length(at, (size_t)(end - at));
-        strbuf_add(out, at, valid);
-        at += valid;
-        if (at < end) {
-            strbuf_add_text(out, "\xef\xbf\xbd");
-            at += utf8_bad_length(at, end);
-        }
-    }
-}
-
 size_t utf8_unfinished_length(const unsigned char *bytes, size_t length) {
     for (size_t back = 1; back <= 3 && back <= length; back++) {
         unsigned char c = bytes[length - back];

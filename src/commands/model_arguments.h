@@ -91,8 +91,8 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 
 /* STATUS_USAGE for --adapter-memory without an adapter that has a name. */
 int adapter_memory_check(const struct adapter_names *names, const struct config *config);
-/* Finds the grid of the ranks before they start; says that the model is being loaded, and refuses a model that is not
- * there and layouts that cannot be: STATUS_USAGE, and what reading its configuration gives. */
+/* Finds the grid of the ranks before they start, and says that the model is being loaded. Refuses a model that is not
+ * there, and layouts that cannot be: STATUS_USAGE, and what reading its configuration gives. */
 int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);
 /* Lists what all processes of a launch must have in common beyond the command's rows: the files of the model. */
 int model_facts(const struct job_model *arguments, struct facts *facts);

@@ -34,7 +34,9 @@ static inline size_t config_field_offset(const struct config_command *command, s
 }
 
 /* True when the row may occur in a YAML file. */
-bool config_row_is_section(const struct config_command *command, size_t index);
+static inline bool config_row_is_section(const struct config_command *command, size_t index) {
+    return index >= command->row_count || strchr(command->rows[index].path, '.');
+}
 
 /* Allocates memory that lives as long as `config`. Returns NULL and sets the error text when there is none. */
 void *config_allocate(struct config *config, size_t bytes);

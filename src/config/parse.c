@@ -13,10 +13,6 @@ struct option {
     int word_count;
 };
 
-bool config_row_is_section(const struct config_command *command, size_t index) {
-    return index >= command->row_count || strchr(command->rows[index].path, '.');
-}
-
 static int fail_unknown(const struct config_command *command, const char *name, size_t length) {
     char word[128];
     snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);

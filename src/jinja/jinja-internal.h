@@ -6,7 +6,7 @@
  *     run.c                          runs statements
  *     eval.c, operators.c            evaluates expressions
  *     value.c, write.c               values: made, compared, written as Python writes them
- *     string.c, case.c               strings with their marks
+ *     string.c, case.c, split.c      strings with their marks
  *     attributes.c, methods.c        names after a dot
  *     filters.c, lists.c, tests.c, functions.c, json.c
  *     charge.c                       limits for all of this: steps, time, memory, depth

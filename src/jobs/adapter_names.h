@@ -22,8 +22,8 @@ static inline bool adapter_names_are_given(const struct adapter_names *names) {
 static inline size_t adapter_names_memory(const struct adapter_names *names) {
     return adapter_names_are_given(names) ? (size_t)names->memory : 0;
 }
-/* At the leader: the names, known. Whatever in the root is no adapter is passed over; one that leads out of the root,
- * itself or by a file of its own, is passed over with a warning. */
+/* At the leader: opens the adapters under their names; the caller closes them. Skips whatever in the root is no
+ * adapter. Skips with a warning an adapter that leads out of the root, itself or by one of its files. */
 int adapter_names_open(const struct adapter_names *names, struct engine *engine, struct adapters **adapters);
 
 #endif

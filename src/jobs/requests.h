@@ -1,7 +1,7 @@
 /* `generate --requests`: many requests of a file, answered in its order with many texts under way at once.
  *
- * requests.c has the loop: lines come into a window, go to the scheduler from there, and leave in order;
- * requests_line.h is what a line says, requests_answer.c what becomes of it, requests_output.c where answers go. What a
+ * requests.c has the loop: lines come into a window, go to the scheduler from there, and leave in order.
+ * requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes answers. What a
  * line gets depends on no other line and on no other run, so that a resumed run writes what an uninterrupted one does.
  * One thread, the engine's leader. */
 #ifndef CAMBIUM_JOBS_REQUESTS_H

@@ -168,27 +168,13 @@ static int attention_call(const struct block_pass *block, struct attention *call
     return status;
 }
 
-struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, const int32_t *place,
-                                   int64_t layer, int64_t rows) {
-    int64_t page_elements = model_kv_page_elements(model);
-    return (struct kv_append){
-        .rows = rows,
-        .kv_heads = (int)model->share.widths.query_groups,
-        .head_size = (int)model->share.widths.head,
-        .type = model->options.dtype,
-        .pages = model_element(model, kv->pages, (layer - model_first_layer(model)) * kv->page_count * page_elements),
-        .page_stride = page_elements,
-        .place = place,
-    };
-}
-
 /* Keys and values into the pages, then every row looks at its sequence's pages. */
 static int attention_core_paged(const struct block_pass *block) {
     const struct pass *pass = block->pass;
     const struct model *model = pass->model;
     const struct device_step *step = pass->step;
     const struct model_widths *widths = &model->share.widths;
-    struct kv_append append = block_append_call(model, pass->kv, step->place, block->layer, pass->rows);
+    struct kv_append append = model_kv_append(model, pass->kv, step->place, block->layer, pass->rows);
     int64_t heads_stride;
     const void *heads = heads_of(block, &heads_stride);
     append.k = model_element(model, (void *)heads, widths->q);

@@ -16,8 +16,9 @@ MODEL_FAMILIES(MODEL_DECLARE)
 
 /* ---- text_ends.c ---- */
 
-/* Those of a config.json. */
-void text_ends_read(struct json_keys *keys, const struct model_config *config, struct model_text_ends *ends);
+/* Reads those of a config.json. `otherwise`: the end of a text where the file has no key for it; -1: none. */
+void text_ends_read(struct json_keys *keys, const struct model_config *config, int32_t otherwise,
+                    struct model_text_ends *ends);
 /* bos_token_id and eos_token_id, new references. */
 json_t *text_ends_bos(const struct model_text_ends *ends);
 json_t *text_ends_eos(const struct model_text_ends *ends);

@@ -119,7 +119,7 @@ int model_read_config(const char *text, const char *where, struct model_config *
     if (!keys.status)
         model_family(config)->read(model_family(config), &keys, config);
     *dtype = read_dtype(&keys);
-    text_ends_read(&keys, config, ends);
+    text_ends_read(&keys, config, model_family(config)->eos_id, ends);
     if (!keys.status && model_config_resolve(config))
         keys.status = status_wrap(STATUS_INVALID, "%s", where);
     json_keys_close(&keys);

@@ -6,20 +6,6 @@
 
 #include <string.h>
 
-int64_t model_kv_page_elements(const struct model *model) {
-    const struct model_widths *widths = &model->share.widths;
-    return model->rank->ops->kv_page_elements(model->rank->device, (int)widths->query_groups, (int)widths->head,
-                                              model->options.dtype);
-}
-
-static size_t kv_page_bytes(const struct model *model) {
-    return (size_t)model_kv_page_elements(model) * dtype_bytes(model->options.dtype);
-}
-
-size_t model_kv_bytes(const struct model *model, int64_t page_count) {
-    return (size_t)model_layers(model) * (size_t)page_count * kv_page_bytes(model);
-}
-
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows) {
     int64_t count = rows->count;
     struct stream *stream = model->rank->exec.stream;
@@ -34,7 +20,7 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const st
     }
     for (int64_t layer = model_first_layer(model); layer < end && !status; layer++) {
         struct hook_prefix prefix;
-        struct kv_append append = block_append_call(model, kv, there, layer, count);
+        struct kv_append append = model_kv_append(model, kv, there, layer, count);
         append.k_stride = append.v_stride = (int64_t)append.kv_heads * append.head_size;
         size_t skipped = (size_t)(rows->first * append.k_stride) * dtype_bytes(append.type);
         status = block_prefix(model, layer, rows->image, &prefix);

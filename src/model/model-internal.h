@@ -254,8 +254,8 @@ int block_forward(const struct block_pass *pass);
 /* The layer's prefix, of its hooks; 0 tokens: none. */
 int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix);
 /* For `rows` rows of keys and values into the layer's pages; whoever calls it says where these are. */
-struct kv_append block_append_call(const struct model *model, const struct model_kv *kv, const int32_t *place,
-                                   int64_t layer, int64_t rows);
+struct kv_append model_kv_append(const struct model *model, const struct model_kv *kv, const int32_t *place,
+                                 int64_t layer, int64_t rows);
 /* pass->d holds the gradient of the block's output, then of its input. */
 int block_backward(const struct block_pass *pass);
 /* Sets share.activates_in_product; before activations are placed. */

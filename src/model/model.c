@@ -122,25 +122,6 @@ static int cut(struct model *model) {
 
 /* ---- the stage ---- */
 
-int64_t model_lowest_layer(const struct model_options *options) {
-    int64_t layers = options->config.num_layers;
-    if (!options->is_frozen || hook_table_list(options->hooks, 0, ATTACH_EMBEDDING)->count)
-        return -1;
-    for (int64_t layer = 0; layer < layers; layer++)
-        for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
-            if (hook_table_list(options->hooks, layer, (enum attach_place)place)->count)
-                return layer;
-    return layers;
-}
-
-bool model_has_backward(const struct model_options *options, int64_t end) {
-    return end > model_lowest_layer(options) || end == options->config.num_layers;
-}
-
-struct model_stash *model_stash(struct model *model, int number) {
-    return number < 0 ? model->kept.passing_stash : &model->kept.stashes[number];
-}
-
 /* Chooses the chunks that keep nothing, and the layers of other chunks that do not. */
 static void open_passing(struct model *model) {
     const struct model_options *o = &model->options;
@@ -181,13 +162,6 @@ static int open_stage(struct model *model) {
         model->kept.stashes[stash].saved = model->kept.saved + (size_t)stash * count;
     open_passing(model);
     return STATUS_OK;
-}
-
-bool model_has_layer(const struct model_options *options, int64_t layer) {
-    for (int c = 0; c < options->chunk_count; c++)
-        if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
-            return true;
-    return !options->chunk_count;
 }
 
 /* Which parameters the stage has: those of its layers and ends. A tied head's are a copy where the embedding is another
@@ -401,10 +375,6 @@ void model_close(struct model *model) {
     free(model->share.is_held);
     free(model->share.is_copy);
     free(model);
-}
-
-int64_t model_stream_elements(const struct model *model) {
-    return rank_stream_rows(model->rank, model->options.max_rows) * model->options.config.hidden_size;
 }
 
 const struct param_table *model_table(const struct model *model) {

@@ -43,8 +43,8 @@ static void read_eos(struct json_keys *keys, const struct model_config *config, 
     }
 }
 
-void text_ends_read(struct json_keys *keys, const struct model_config *config, struct model_text_ends *ends) {
-    int32_t otherwise = model_family(config)->eos_id;
+void text_ends_read(struct json_keys *keys, const struct model_config *config, int32_t otherwise,
+                    struct model_text_ends *ends) {
     *ends = (struct model_text_ends){0};
     ends->has_bos = read_id(json_keys_find(keys, "bos_token_id"), config, &ends->bos);
     if (json_object_get(keys->object, "eos_token_id")) /* null, too: none */

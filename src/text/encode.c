@@ -66,32 +66,10 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
     free(encoder);
 }
 
-void token_buffer_free(struct token_buffer *buffer) {
-    free(buffer->ids);
-    *buffer = TOKEN_BUFFER_INIT;
-}
-
-static inline int buffer_reserve(struct token_buffer *buffer, size_t more) {
-    if (buffer->capacity - buffer->count >= more)
-        return STATUS_OK;
-    int32_t *ids = array_grow(buffer->ids, &buffer->capacity, buffer->count + more, sizeof *ids);
-    if (!ids)
-        return STATUS_MEMORY;
-    buffer->ids = ids;
-    return STATUS_OK;
-}
-
-int token_buffer_add(struct token_buffer *buffer, int32_t id) {
-    int status = buffer_reserve(buffer, 1);
-    if (!status)
-        buffer->ids[buffer->count++] = id;
-    return status;
-}
-
 /* Merges a word and appends its ids. */
 static int encode_new_word(struct tokenizer_encoder *encoder, const unsigned char *word, size_t length,
                            struct token_buffer *out) {
-    int status = buffer_reserve(out, length);
+    int status = token_buffer_reserve(out, length);
     size_t count = 0;
     if (!status)
         status = bpe_encode_word(encoder->tokenizer, &encoder->scratch, word, length, out->ids + out->count, &count);
@@ -105,7 +83,7 @@ static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encode
                                                 size_t length, struct token_buffer *out) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     size_t count = 1;
-    int status = buffer_reserve(out, length);
+    int status = token_buffer_reserve(out, length);
     if (status)
         return status;
     int32_t *ids = out->ids + out->count, id = words_find(tokenizer, key, hash);
@@ -126,7 +104,7 @@ static __attribute__((noinline)) int fill_cache(struct tokenizer_encoder *encode
 }
 
 static inline int append_entry(const struct cache_entry *entry, struct token_buffer *out) {
-    int status = buffer_reserve(out, CACHE_IDS);
+    int status = token_buffer_reserve(out, CACHE_IDS);
     if (status)
         return status;
     memcpy(out->ids + out->count, entry->ids, sizeof entry->ids);
@@ -367,7 +345,7 @@ static int encode_between(struct tokenizer_encoder *encoder, size_t list, const 
 }
 
 static int append_ids(const struct token_buffer *ids, struct token_buffer *out) {
-    int status = buffer_reserve(out, ids->count);
+    int status = token_buffer_reserve(out, ids->count);
     if (!status && ids->count > 0)
         memcpy(out->ids + out->count, ids->ids, ids->count * sizeof *ids->ids);
     out->count += status ? 0 : ids->count;

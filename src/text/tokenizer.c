@@ -1,4 +1,4 @@
-/* The tokenizer object: its tables, lookups, decoding. */
+/* The tokenizer object: its tables, decoding. */
 #include "text-internal.h"
 
 #include <stdlib.h>
@@ -7,49 +7,12 @@
 const char *const json_part_names[JSON_PART_COUNT] = {"normalizer", "pre_tokenizer", "decoder"};
 const char *const token_role_names[ROLE_COUNT] = {"eos_token", "bos_token", "unk_token", "pad_token"};
 
-uint64_t text_hash_bytes(const void *bytes, size_t length) {
-    const unsigned char *at = bytes;
-    uint64_t h = length * 0x9e3779b97f4a7c15u;
-    while (length > 0) {
-        uint64_t piece = 0;
-        size_t n = length < 8 ? length : 8;
-        memcpy(&piece, at, n);
-        h = (h ^ piece) * 0xd6e8feb86659fd93u;
-        h ^= h >> 32;
-        at += n;
-        length -= n;
-    }
-    return h * 0x9e3779b97f4a7c15u;
-}
-
 /* Returns the bits of a table that is at most three quarters full. */
 static unsigned table_bits(size_t entries) {
     unsigned bits = 4;
     while ((size_t)3 << bits < 4 * entries)
         bits++;
     return bits;
-}
-
-const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length) {
-    *length = 0;
-    if (id < 0 || id >= tokenizer->size)
-        return NULL;
-    *length = tokenizer->starts[id + 1] - tokenizer->starts[id];
-    return tokenizer->bytes + tokenizer->starts[id];
-}
-
-int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
-    size_t mask = ((size_t)1 << tokenizer->by_bytes_bits) - 1;
-    size_t i = text_hash_bytes(bytes, length) >> (64 - tokenizer->by_bytes_bits);
-    for (;; i = (i + 1) & mask) {
-        int32_t id = tokenizer->by_bytes[i];
-        if (id < 0)
-            return -1;
-        size_t found;
-        const unsigned char *token = tokenizer_token_bytes(tokenizer, id, &found);
-        if (found == length && !memcmp(token, bytes, length))
-            return id;
-    }
 }
 
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length) {

@@ -1,0 +1,18 @@
+/* How long changes of adapters stand aside for calls. */
+#include "driver-internal.h"
+
+#include "base/base.h"
+
+static const double patience_seconds = 0.5; /* how long completions may overtake an adapter that waits for memory */
+
+bool driver_is_starving(const struct driver *driver) {
+    double now = 0;
+    for (const struct driver_change *change = driver->changes; change; change = change->next) {
+        if (!change->is_aside)
+            continue;
+        now = now > 0 ? now : clock_seconds();
+        if (now - change->since > patience_seconds)
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,32 @@
+/* A stage of the pipeline: its layers, and what passes between stages. */
+#include "model-internal.h"
+
+int64_t model_lowest_layer(const struct model_options *options) {
+    int64_t layers = options->config.num_layers;
+    if (!options->is_frozen || hook_table_list(options->hooks, 0, ATTACH_EMBEDDING)->count)
+        return -1;
+    for (int64_t layer = 0; layer < layers; layer++)
+        for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
+            if (hook_table_list(options->hooks, layer, (enum attach_place)place)->count)
+                return layer;
+    return layers;
+}
+
+bool model_has_backward(const struct model_options *options, int64_t end) {
+    return end > model_lowest_layer(options) || end == options->config.num_layers;
+}
+
+struct model_stash *model_stash(struct model *model, int number) {
+    return number < 0 ? model->kept.passing_stash : &model->kept.stashes[number];
+}
+
+bool model_has_layer(const struct model_options *options, int64_t layer) {
+    for (int c = 0; c < options->chunk_count; c++)
+        if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
+            return true;
+    return !options->chunk_count;
+}
+
+int64_t model_stream_elements(const struct model *model) {
+    return rank_stream_rows(model->rank, model->options.max_rows) * model->options.config.hidden_size;
+}
