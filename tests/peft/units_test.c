@@ -34,8 +34,8 @@ struct scene {
     bool is_sequence_parallel;
 };
 
-/* The base is read outside a pass by DoRA, when it begins and before each global batch, for a pair at each of four
- * places; and by prompts when they begin. */
+/* DoRA reads the base outside a pass when it begins, and before each global batch, for a pair at each of four places.
+ * Prompts read it when they begin. */
 static int expect_reads(const struct scene *scene) {
     const struct peft_config *first = stacks[scene->stack];
     int status = counting_expect(PARAM_UNIT_FIRST, PARAM_READ, first->type == PEFT_PROMPT, true);
