@@ -6,7 +6,7 @@
 #include "bench.h"
 
 #include "infer/adapters.h"
-#include "infer/infer.h"
+#include "infer/engine.h"
 
 /* ENGINE_ROWS: of a step. The tokens of a text are shares of the model's positions, given here per 1,024. */
 enum {

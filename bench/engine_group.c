@@ -1,5 +1,7 @@
 /* Texts in bare steps of the engine: the reference for the scheduler's steps and for steps with adapters. */
 #include "engine.h"
+#include "infer/sequences.h"
+#include "infer/slots.h"
 
 #include <stdlib.h>
 

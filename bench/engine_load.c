@@ -1,5 +1,6 @@
 /* Texts through a scheduler, and when their tokens came. */
 #include "engine.h"
+#include "infer/slots.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /* The peak memory of a process with an engine, compared with the engine's plan. */
 #include "engine.h"
+#include "infer/slots.h"
 
 #include <sys/mman.h>
 

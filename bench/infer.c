@@ -1,7 +1,8 @@
 /* Prefill (compute bound) and decode (bandwidth bound, at larger batches compute bound), through the engine's step. */
 #include "transformers.h"
 
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/sequences.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * in the page cache. */
 #include "bench.h"
 
-#include "infer/infer.h"
+#include "infer/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

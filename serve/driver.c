@@ -2,6 +2,8 @@
 #include "driver-internal.h"
 
 #include "base/base.h"
+#include "infer/images.h"
+#include "infer/sequences.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "driver-internal.h"
 
 #include "base/base.h"
+#include "infer/slots.h"
 
 #include <math.h>
 #include <stdlib.h>

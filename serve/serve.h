@@ -16,7 +16,7 @@
 #include "http/listen.h"
 
 #include "infer/adapters.h"
-#include "infer/infer.h"
+#include "infer/engine.h"
 #include "text/chat.h"
 
 struct serve_name {

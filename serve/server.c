@@ -14,6 +14,8 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "infer/score.h"
+#include "infer/sequences.h"
 
 #include <malloc.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 #define CAMBIUM_COMMANDS_BATCH_ARGUMENTS_H
 
 #include "config/config.h"
-#include "infer/infer.h"
+#include "infer/engine.h"
 
 struct batch_arguments {
     int64_t max_size, max_tokens; /* texts at once; rows of a step */

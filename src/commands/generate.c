@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "config/run.h"
+#include "infer/generate.h"
 #include "jobs/requests.h"
 #include "text/chat.h"
 #include "text/prompt.h"

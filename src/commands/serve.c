@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/utf8.h"
+#include "infer/sequences.h"
 
 #include <limits.h>
 #include <signal.h>

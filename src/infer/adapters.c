@@ -1,6 +1,8 @@
 /* Adapters by name. A name has a present version; versions that were replaced or unloaded live on until their last text
  * has ended. A version that is in memory has an image, and images are what slots are made of. */
 #include "infer/adapters.h"
+#include "images.h"
+#include "slots.h"
 
 #include <stdlib.h>
 #include <string.h>

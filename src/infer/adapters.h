@@ -6,7 +6,7 @@
 #ifndef CAMBIUM_INFER_ADAPTERS_H
 #define CAMBIUM_INFER_ADAPTERS_H
 
-#include "infer/infer.h"
+#include "infer/engine.h"
 
 struct adapters;
 

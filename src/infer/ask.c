@@ -3,6 +3,7 @@
 
 #include "base/digest.h"
 #include "config/config.h"
+#include "slots.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #ifndef CAMBIUM_INFER_ASK_H
 #define CAMBIUM_INFER_ASK_H
 
-#include "infer/infer.h"
+#include "infer/engine.h"
 #include "infer/writer.h"
 #include "text/prompt.h"
 

@@ -1,5 +1,6 @@
 /* The engine as a scheduler asks for it. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/sequences.h"
 
 #include <time.h>
 

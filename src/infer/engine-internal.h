@@ -2,8 +2,11 @@
 #ifndef CAMBIUM_INFER_ENGINE_INTERNAL_H
 #define CAMBIUM_INFER_ENGINE_INTERNAL_H
 
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/images.h"
 #include "infer/plan.h"
+#include "infer/sequences.h"
+#include "infer/slots.h"
 #include "pretrained/pretrained.h"
 
 #include <limits.h>

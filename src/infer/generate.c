@@ -1,5 +1,7 @@
 /* Generation: one request of the scheduler, its texts written as they come. */
-#include "infer/infer.h"
+#include "infer/generate.h"
+#include "infer/engine.h"
+#include "infer/slots.h"
 #include "infer/writer.h"
 
 #include <math.h>

@@ -1,5 +1,7 @@
 /* Log-probabilities of given tokens: requests of the scheduler that write nothing. */
-#include "infer/infer.h"
+#include "infer/score.h"
+#include "infer/engine.h"
+#include "infer/slots.h"
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
     const struct score_text *text = context;

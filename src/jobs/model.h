@@ -5,7 +5,7 @@
 #define CAMBIUM_JOBS_MODEL_H
 
 #include "config/config.h"
-#include "infer/infer.h"
+#include "infer/engine.h"
 
 struct job_model {
     const char *model, *tokenizer; /* directories; tokenizer NULL: the model's own */

@@ -7,6 +7,8 @@
 #include "base/base.h"
 #include "data/json_line.h"
 #include "data/lines.h"
+#include "infer/score.h"
+#include "infer/slots.h"
 #include "pretrained/pretrained.h"
 
 #include <math.h>

@@ -1,4 +1,8 @@
 /* The engine with adapters that stand before the texts: against the forward that trains them, shared pages, limits. */
+#include "infer/generate.h"
+#include "infer/score.h"
+#include "infer/sequences.h"
+#include "infer/slots.h"
 #include "stacks.h"
 #include "support/allocations.h"
 

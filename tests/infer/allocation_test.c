@@ -1,6 +1,8 @@
 /* Whichever allocation of an engine or of its adapters fails, the failure is reported and nothing remains. */
 #include "stacks.h"
 
+#include "infer/generate.h"
+#include "infer/score.h"
 #include "infer/writer.h"
 #include "support/failing.h"
 

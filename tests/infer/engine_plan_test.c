@@ -1,6 +1,7 @@
 /* The plan of an unopened engine against the bytes that opening it takes, counted where they are allocated: over
  * families, layouts, precisions and adapters. The linker puts the counting functions below in the place of the real
  * ones (tests/CMakeLists.txt). */
+#include "infer/sequences.h"
 #include "stacks.h"
 
 #include <pthread.h>

@@ -1,6 +1,9 @@
 /* The engine: the cached path against the uncached one, rows that do not know their neighbours, shared pages, limits,
  * generation. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/generate.h"
+#include "infer/score.h"
+#include "infer/sequences.h"
 #include "pretrained/pretrained.h"
 #include "support/allocations.h"
 #include "support/test.h"

@@ -1,5 +1,6 @@
 /* The engine gives what peft gives in fp64 with each adapter of tests/peft/families. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/score.h"
 #include "peft/golden.h"
 #include "support/test.h"
 

@@ -1,6 +1,7 @@
 /* The engine with models of Llama's kin: the greedy tokens of `transformers`, which each beat the second best by more
  * than 1e-3. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/sequences.h"
 #include "model/golden.h"
 
 enum { PROMPT = 11, TOKENS = 64 };

@@ -1,6 +1,7 @@
 /* Methods that begin as the identity, before their first step. Every bit is the base's, in the training forward and in
  * the engine with their files, in fp32 and in bf16. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/score.h"
 #include "peft/support.h"
 #include "pretrained/pretrained.h"
 

@@ -4,6 +4,7 @@
 #define CAMBIUM_TESTS_MIXED_H
 
 #include "infer/adapters.h"
+#include "infer/slots.h"
 #include "stacks.h"
 
 enum { MIXED_PROMPT = 20, MIXED_TOKENS = 10, MIXED_CHOICES = 2, MIXED_TOP = 3, MIXED_NAMES = 14 };

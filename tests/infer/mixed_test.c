@@ -1,5 +1,6 @@
 /* Many mixed requests in one run give each the bits that it gets alone, whatever the layout, the budget of rows, the
  * pages, and what is found in the cache. */
+#include "infer/sequences.h"
 #include "mixed.h"
 #include "support/allocations.h"
 

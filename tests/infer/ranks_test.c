@@ -1,5 +1,7 @@
 /* An engine of several ranks gives the answers of one. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/score.h"
+#include "infer/sequences.h"
 #include "support/test.h"
 
 #include <math.h>

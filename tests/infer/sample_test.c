@@ -1,6 +1,7 @@
 /* Texts drawn at random against golden/samples.json, which tools/golden/sample_vectors.py makes by the definition: the
  * token that a seed, a sample's number and a position give stays what it is. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/generate.h"
 #include "support/test.h"
 
 #include <jansson.h>

@@ -2,7 +2,8 @@
 #ifndef CAMBIUM_TESTS_INFER_STACKS_H
 #define CAMBIUM_TESTS_INFER_STACKS_H
 
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/score.h"
 #include "pretrained/pretrained.h"
 #include "support/test.h"
 

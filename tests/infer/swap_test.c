@@ -1,5 +1,7 @@
 /* Adapters are loaded, replaced and unloaded while completions use them. Each completion has the bits of the generation
  * that it began with, and nothing remains. */
+#include "infer/images.h"
+#include "infer/sequences.h"
 #include "mixed.h"
 
 #include <malloc.h>

@@ -1,5 +1,6 @@
 /* The engine on models whose layers see a window: what lies before it leaves the cache, and no bit changes. */
-#include "infer/infer.h"
+#include "infer/engine.h"
+#include "infer/sequences.h"
 #include "model/family.h"
 #include "support/test.h"
 

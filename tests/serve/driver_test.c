@@ -6,6 +6,8 @@
 #include "support/test.h"
 
 #include "base/base.h"
+#include "infer/images.h"
+#include "infer/sequences.h"
 
 #include <stdlib.h>
 

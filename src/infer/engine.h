@@ -1,4 +1,4 @@
-/* Inference: an engine on the ranks that hold a model together, and what is written and scored with it.
+/* Inference: an engine on the ranks that hold a model together.
  *
  * An engine owns a model opened from a directory, its packed weights, a cache of keys and values in pages, and adapters
  * in a bank. Of the ranks that hold one model together one leads: it alone has texts. It makes sequences, and drives
@@ -6,9 +6,10 @@
  * follow it (engine_follow), and are told by messages what to run. Nothing is allocated in a step, and the bits of a
  * row depend neither on the other rows of its step nor on how its text was cut into steps. One thread at a time.
  *
- * Above the engine stands a scheduler (scheduler.h) that keeps it busy with many texts. */
-#ifndef CAMBIUM_INFER_INFER_H
-#define CAMBIUM_INFER_INFER_H
+ * images.h, slots.h and sequences.h have the engine's adapters and sequences. generate.h and score.h write and score
+ * texts. A scheduler (scheduler.h) stands above the engine and keeps it busy with many texts. */
+#ifndef CAMBIUM_INFER_ENGINE_H
+#define CAMBIUM_INFER_ENGINE_H
 
 #include "ckpt/ckpt.h"
 #include "infer/kv_pool.h"
@@ -101,60 +102,6 @@ struct comm_signs engine_signs_of(const struct engine *engine, int rank);
 /* ---- what follows is the leader's ---- */
 bool engine_leads(const struct engine *engine);
 
-/* Makes an adapter's files an image on all ranks; its number, or why a rank cannot: then none has it. */
-int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
-/* The same beside steps, one adapter at a time: begun (STATUS_MEMORY where this rank has no room; nothing has begun
- * then), gone on with between steps, for about so long, until it is ready, and ended: its number, or why not. The bytes
- * stay until then. The others go on after each of their steps, for an eighth of its time. */
-int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes);
-int engine_image_continue(struct engine *engine, double seconds, bool *is_ready);
-int engine_image_end(struct engine *engine);
-/* Seconds of the last step that was submitted and collected. */
-double engine_step_seconds(const struct engine *engine);
-/* An image that no open slot has goes, and its pages with it. */
-int engine_image_drop(struct engine *engine, int image);
-/* The bank of images; NULL: the engine was opened without memory for adapters. */
-const struct peft_bank *engine_bank(const struct engine *engine);
-/* Bytes that images take on this rank. */
-size_t engine_adapter_bytes(const struct engine *engine);
-/* Bytes on this rank, and the tokens that stand before each text. */
-size_t engine_image_bytes(const struct engine *engine, int image);
-int64_t engine_image_stem(const struct engine *engine, int image);
-
-/* *slot: of these images in this order, at most PEFT_SLOT_IMAGES; of none -1, the bare base. STATUS_USAGE where they
- * cannot be together. Whoever opened it closes it, behind its last sequence. */
-int engine_slot_open(struct engine *engine, const int *images, int count, int *slot);
-void engine_slot_close(struct engine *engine, int slot);
-/* The images of a slot; how many. */
-int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]);
-/* The slot of the adapters that the engine was opened with; -1: there were none. */
-int engine_opened_slot(const struct engine *engine);
-/* Tokens that stand before every text of the slot, prefix and virtual ones; their rows are run like a text's. */
-int64_t engine_slot_stem(const struct engine *engine, int slot);
-/* Whether they predict the first token of a text: their last virtual token has logits, a prefix has none. */
-bool engine_slot_predicts_first(const struct engine *engine, int slot);
-
-/* A text that is to come. */
-struct engine_text {
-    int slot;              /* -1: the bare base */
-    const int32_t *tokens; /* [count] to be found in the cache */
-    int64_t count;
-    uint64_t salt; /* texts of different salts share no pages */
-    bool reads_cache;
-};
-/* A sequence (its number) with the longest beginning of stem and tokens that pages have, but for the last token: in
- * *cached, which may be NULL, how many tokens that is. STATUS_MEMORY when all sequences are in use. */
-int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached);
-/* An empty one of the opened slot. */
-int engine_sequence_new(struct engine *engine);
-void engine_sequence_close(struct engine *engine, int sequence);
-/* Tokens in the cache, the stem's with them. */
-int64_t engine_sequence_length(const struct engine *engine, int sequence);
-/* Pages that nobody holds; how many of them so many rows more of a sequence take; and all there are. */
-int64_t engine_pages_available(const struct engine *engine);
-int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows);
-int64_t engine_pages(const struct engine *engine);
-
 /* A text of the slot that the engine can run: with its stem at most as many tokens as positions, all of the vocabulary.
  */
 int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count);
@@ -162,6 +109,8 @@ int engine_check_tokens(const struct engine *engine, int slot, const char *what,
 /* Starts a step; at most engine_depth are under way. When the rows do not fit (rows, logits, positions or pages)
  * nothing has happened and STATUS_INVALID says which limit. */
 int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count);
+/* Seconds of the last step that was submitted and collected. */
+double engine_step_seconds(const struct engine *engine);
 /* Waits for the oldest step under way; results[i] belongs to its row i, where that wants logits. */
 int engine_collect(struct engine *engine, struct engine_result *results);
 /* Both. */
@@ -169,58 +118,5 @@ int engine_step(struct engine *engine, const struct engine_row *rows, int64_t co
 
 /* A scheduler over the engine: `options` without what the engine knows of itself, which may have a smaller depth. */
 int engine_open_scheduler(struct engine *engine, const struct scheduler_options *options, struct scheduler **scheduler);
-
-/* ---- generation: generate.c ---- */
-
-enum finish_reason { FINISH_STOP, FINISH_LENGTH };
-
-struct generate_options {
-    const int32_t *prompt; /* ids, at least one */
-    int64_t prompt_length;
-    int64_t max_new_tokens;
-    int64_t samples; /* texts to write, choices 0 .. samples-1 */
-    struct sampling sampling;
-    const char *const *stop; /* strings; the text ends before the first of them (writer.h) */
-    size_t stop_count;
-    const int32_t *end_ids; /* tokens, each of which ends a text */
-    size_t end_count;
-    /* New text of a sample, as soon as no stop string and no half character can be in it; `context` is the caller's.
-     * A status other than 0 ends the generation. May be NULL. */
-    int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);
-    void *context;
-};
-
-struct generated {
-    struct token_buffer tokens; /* the new ids; one that ends the text is not among them */
-    struct strbuf text;
-    enum finish_reason reason;
-};
-
-/* Whether a text can have these stop strings. */
-int generate_check_stops(const char *const *stop, size_t count);
-/* Whether the engine can begin with the prompt, in the opened slot as all that follows. */
-int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
-/* Writes `samples` texts into `out` [samples] (the caller frees each with generated_free). All samples share the pages
- * of the prompt and are written together as far as the engine has sequences. STATUS_INVALID where a token has no
- * probability. */
-int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
-             struct generated *out);
-void generated_free(struct generated *generated);
-
-/* ---- scoring: score.c ---- */
-
-/* A text of a slot, and where its log-probabilities go. */
-struct score_text {
-    int slot;
-    const int32_t *tokens; /* [count] */
-    int64_t count;
-    float *logprobs; /* [count] */
-};
-/* logprobs[i] = log p(tokens[i] | tokens[0 .. i-1]) for i >= 1, and for 0 where engine_slot_predicts_first; else
- * logprobs[0] is not touched. As many texts at once as the engine has room for. STATUS_INVALID as engine_check_tokens.
- */
-int score_texts(struct engine *engine, struct score_text *texts, int64_t count);
-/* One text of the opened slot. */
-int score_tokens(struct engine *engine, const int32_t *tokens, int64_t count, float *logprobs);
 
 #endif
