@@ -7,6 +7,7 @@
  * Over tensor ranks a vector is cut like the activations that it scales, and needs no collective. A row projection's
  * vector scales each rank's part of the sum, so every rank has a part of its gradient. The same holds for a column
  * projection's input. */
+#include "bank-internal.h"
 #include "ia3-internal.h"
 #include "merge-internal.h"
 
@@ -52,7 +53,8 @@ static void need_scratch(const struct scale *scale) {
     peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
 }
 
-int ia3_fail_input(const struct model_projection *p, const char *module) {
+/* Other adapters would see the module's input as it was before. */
+static int fail_input(const struct model_projection *p, const char *module) {
     while (!ia3_has_input_place(p))
         p++;
     return status_fail(STATUS_USAGE,
@@ -63,7 +65,11 @@ int ia3_fail_input(const struct model_projection *p, const char *module) {
 /* In a stack the other adapters would see the unscaled input. */
 static int check_input(const struct scale *scale) {
     const struct peft *peft = scale->adapter->peft;
-    return peft->count == 1 ? STATUS_OK : ia3_fail_input(peft->projections, scale->projection.module);
+    return peft->count == 1 ? STATUS_OK : fail_input(peft->projections, scale->projection.module);
+}
+
+static int check_together(const struct peft_bank *bank, const struct peft_image *image) {
+    return image->scaled_input ? fail_input(bank->projections, image->scaled_input) : STATUS_OK;
 }
 
 static int describe(struct peft_adapter *adapter) {
@@ -303,7 +309,7 @@ static int merge_scales(const struct peft_adapter *adapter, struct merge *merge)
 static const char *const other_names[][2] = {{"ia3_l", "ia3_l.default"}, {0}};
 
 static const char *const *targets(const struct model_family *family) {
-    return family->ia3_targets;
+    return family->targets.scales;
 }
 
 const struct peft_method peft_ia3 = {.title = "IA3",
@@ -315,5 +321,6 @@ const struct peft_method peft_ia3 = {.title = "IA3",
                                      .attach = attach,
                                      .close = close_ia3,
                                      .make_image = ia3_make_image,
+                                     .check_together = check_together,
                                      .batched = ia3_batched,
                                      .plan_batched = ia3_plan_batched};

@@ -65,8 +65,8 @@ static int write_keys(const struct peft_config *config, const struct model_confi
     /* PEFT accepts a list only if each entry equals one of the targets. */
     writer_set(object, "feedforward_modules",
                is_none                        ? json_array()
-               : modules->count || is_default ? writer_names(modules, family->ia3_feedforward)
-                                              : expression_of(family->ia3_feedforward));
+               : modules->count || is_default ? writer_names(modules, family->targets.scaled_inputs)
+                                              : expression_of(family->targets.scaled_inputs));
     writer_set(object, "fan_in_fan_out", json_boolean(family->is_transposed));
     writer_set(object, "init_ia3_weights", json_true());
     writer_set(object, "modules_to_save", json_null());

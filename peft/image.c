@@ -405,8 +405,10 @@ int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int co
         if (image->prefix_tokens && prefix >= 0)
             return peft_fail_prefixes(prefix, i);
         prefix = image->prefix_tokens ? i : prefix;
-        if (count > 1 && image->scaled_input)
-            return ia3_fail_input(bank->projections, image->scaled_input);
+        int status =
+            count > 1 && image->method->check_together ? image->method->check_together(bank, image) : STATUS_OK;
+        if (status)
+            return status;
     }
     return peft_check_stack(configs, count);
 }

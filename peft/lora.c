@@ -445,7 +445,7 @@ static const char *const other_names[][2] = {
 };
 
 static const char *const *targets(const struct model_family *family) {
-    return family->lora_targets;
+    return family->targets.weights;
 }
 
 const struct peft_method peft_lora = {.title = "LoRA",

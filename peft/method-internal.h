@@ -9,6 +9,7 @@ struct peft_choice;
 struct peft_format;
 struct merge;
 struct peft_bank;
+struct peft_image;
 struct bank_call;
 struct image_maker;
 
@@ -71,6 +72,8 @@ struct peft_method {
     int (*begin_image)(struct peft_adapter *adapter);
     /* Describes the adapter's image, both while it is planned and while it is made. */
     int (*make_image)(struct image_maker *maker);
+    /* Refuses an image beside which a slot cannot have others. NULL: it can have any. */
+    int (*check_together)(const struct peft_bank *bank, const struct peft_image *image);
     /* Changes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
     int (*batched)(const struct bank_call *call);
     /* Reports the scratch that it needs from the rank at a place. NULL: none. */
@@ -173,8 +176,6 @@ const char *peft_measures(const struct peft_config *config);
 int peft_check_stack(const struct peft_config *const *configs, int count);
 int peft_fail_prefixes(int first, int second);
 int peft_fail_positions(const struct peft_config *config, int64_t positions);
-/* Fails for a module whose input is scaled, in a stack. */
-int ia3_fail_input(const struct model_projection *projections, const char *module);
 /* Fails with STATUS_USAGE when num_virtual_tokens, with those of the adapters before, leaves the base no position for a
  * token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);

@@ -188,7 +188,7 @@ static bool is_end(const char *path, const char *end) {
 
 static int match_forwards(const struct chooser *c, const char *path, bool *is_match) {
     const struct config_list *modules = &c->config->feedforward_modules;
-    *is_match = modules->count == 0 && is_default(c->family->ia3_feedforward, path);
+    *is_match = modules->count == 0 && is_default(c->family->targets.scaled_inputs, path);
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
     for (size_t i = 0; i < modules->count && !*is_match; i++)
@@ -310,7 +310,7 @@ int peft_check_forwards(const struct peft_adapter *adapter) {
     const struct config_list *modules = &adapter->config.feedforward_modules;
     if (modules->count == 1 && !strcmp(modules->items[0], "none"))
         return STATUS_OK;
-    if (!modules->count && !*adapter->peft->family->ia3_feedforward)
+    if (!modules->count && !*adapter->peft->family->targets.scaled_inputs)
         return wrap(adapter, fail_no_default(adapter->peft, "feedforward_modules", "none, or some"));
     for (size_t entry = 0; entry < modules->count; entry++) {
         bool is_found = false;

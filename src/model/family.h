@@ -38,8 +38,11 @@ struct model_family {
     int32_t eos_id;       /* where config.json has no such key; -1: none */
     int projection_count; /* of a block, in the order of the forward */
     void (*projections)(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]);
-    /* The default targets of Hugging Face's PEFT, from its constants; modules by suffix, NULL-terminated. */
-    const char *const *lora_targets, *const *ia3_targets, *const *ia3_feedforward;
+    /* The default targets of Hugging Face's PEFT, from its constants: modules whose weights change, modules that are
+     * scaled, and which of these are scaled at their input. By suffix, NULL-terminated. */
+    struct {
+        const char *const *weights, *const *scales, *const *scaled_inputs;
+    } targets;
     /* The keys of config.json that are the family's, with the defaults of `transformers`. What changes the mathematics
      * and is not built is refused by its key. */
     void (*read)(const struct model_family *family, struct json_keys *keys, struct model_config *config);

@@ -8,9 +8,9 @@
 /* ---- names ---- */
 
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL}; /* causal masks, in old files */
-static const char *const lora_targets[] = {"c_attn", NULL};
-static const char *const ia3_targets[] = {"c_attn", "mlp.c_proj", NULL};
-static const char *const ia3_feedforward[] = {"mlp.c_proj", NULL};
+static const char *const weights[] = {"c_attn", NULL};
+static const char *const scales[] = {"c_attn", "mlp.c_proj", NULL};
+static const char *const scaled_inputs[] = {"mlp.c_proj", NULL};
 
 static void list_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]) {
     struct model_widths widths = model_widths(config, 1);
@@ -134,9 +134,9 @@ const struct model_family model_family_gpt2 = {
     .eos_id = -1,
     .projection_count = 4,
     .projections = list_projections,
-    .lora_targets = lora_targets,
-    .ia3_targets = ia3_targets,
-    .ia3_feedforward = ia3_feedforward,
+    .targets.weights = weights,
+    .targets.scales = scales,
+    .targets.scaled_inputs = scaled_inputs,
     .read = read_config,
     .write = write_config,
     .unfit = unfit,

@@ -16,6 +16,6 @@ const struct model_family model_family_llama = {
     .class_name = "LlamaForCausalLM",
     LLAMA_LIKE_SEVEN,
     .eos_id = 2,
-    .ia3_targets = llama_like_ia3_of_keys,
+    .targets.scales = llama_like_scales_of_keys,
     .kin = &kin,
 };

@@ -8,10 +8,10 @@
 /* ---- names ---- */
 
 const char *const llama_like_buffers[] = {".rotary_emb.inv_freq", NULL}; /* in old files */
-const char *const llama_like_lora_targets[] = {"q_proj", "v_proj", NULL};
-const char *const llama_like_ia3_of_keys[] = {"k_proj", "v_proj", "down_proj", NULL};
-const char *const llama_like_ia3_of_queries[] = {"q_proj", "v_proj", "down_proj", NULL};
-const char *const llama_like_ia3_feedforward[] = {"down_proj", NULL};
+const char *const llama_like_weights[] = {"q_proj", "v_proj", NULL};
+const char *const llama_like_scales_of_keys[] = {"k_proj", "v_proj", "down_proj", NULL};
+const char *const llama_like_scales_of_queries[] = {"q_proj", "v_proj", "down_proj", NULL};
+const char *const llama_like_scaled_inputs[] = {"down_proj", NULL};
 
 void llama_like_projections(const struct model_config *config, struct model_projection out[MODEL_MAX_PROJECTIONS]) {
     struct model_widths w = model_widths(config, 1);

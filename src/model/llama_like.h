@@ -61,13 +61,13 @@ extern const char *const llama_like_buffers[];
                 .q_norm = "self_attn.q_norm",                                                                          \
                 .k_norm = "self_attn.k_norm"},                                                                         \
     .read = llama_like_read, .write = llama_like_write, .unfit = llama_like_unfit
-/* And what those do whose files have seven projections. PEFT's targets of IA3 differ in one. */
-extern const char *const llama_like_lora_targets[], *const llama_like_ia3_feedforward[];
-extern const char *const llama_like_ia3_of_keys[], *const llama_like_ia3_of_queries[];
+/* And what those do whose files have seven projections. What PEFT scales differs in one. */
+extern const char *const llama_like_weights[], *const llama_like_scaled_inputs[];
+extern const char *const llama_like_scales_of_keys[], *const llama_like_scales_of_queries[];
 #define LLAMA_LIKE_SEVEN                                                                                               \
     LLAMA_LIKE,                                                                                                        \
     .projection_count = LLAMA_PROJECTIONS, .projections = llama_like_projections,                                      \
-    .lora_targets = llama_like_lora_targets, .ia3_feedforward = llama_like_ia3_feedforward
+    .targets.weights = llama_like_weights, .targets.scaled_inputs = llama_like_scaled_inputs
 /* clang-format on */
 
 /* ---- rope.c ---- */

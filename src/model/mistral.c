@@ -17,6 +17,6 @@ const struct model_family model_family_mistral = {
     .class_name = "MistralForCausalLM",
     LLAMA_LIKE_SEVEN,
     .eos_id = 2,
-    .ia3_targets = llama_like_ia3_of_keys,
+    .targets.scales = llama_like_scales_of_keys,
     .kin = &kin,
 };

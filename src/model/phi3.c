@@ -33,8 +33,8 @@ const struct model_family model_family_phi3 = {
     .eos_id = 32000,
     .projection_count = 4,
     .projections = list_projections,
-    .lora_targets = no_targets,
-    .ia3_targets = no_targets,
-    .ia3_feedforward = no_targets,
+    .targets.weights = no_targets,
+    .targets.scales = no_targets,
+    .targets.scaled_inputs = no_targets,
     .kin = &kin,
 };

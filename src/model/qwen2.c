@@ -18,6 +18,6 @@ const struct model_family model_family_qwen2 = {
     .class_name = "Qwen2ForCausalLM",
     LLAMA_LIKE_SEVEN,
     .eos_id = -1,
-    .ia3_targets = llama_like_ia3_of_queries,
+    .targets.scales = llama_like_scales_of_queries,
     .kin = &kin,
 };

@@ -20,6 +20,6 @@ const struct model_family model_family_qwen3 = {
     .class_name = "Qwen3ForCausalLM",
     LLAMA_LIKE_SEVEN,
     .eos_id = -1,
-    .ia3_targets = llama_like_ia3_of_queries,
+    .targets.scales = llama_like_scales_of_queries,
     .kin = &kin,
 };

@@ -198,11 +198,22 @@ OTHER_WORDS = {"adapter", "prompt", "prefix"}
 class Methods(unittest.TestCase):
     """A method of peft/ is a row of peft/methods.h and what stands in its own files; nobody else asks which one it is."""
 
-    def test_a_method_is_named_in_its_own_files_alone(self):
-        table = os.path.join(ROOT, "peft", "methods.h")
-        rows = re.findall(r'^ +ROW\((\w+), "(\w+)", (\w+)\)', read(table), re.M)
-        self.assertEqual(len(rows), len(re.findall(r"^ +ROW\(", read(table), re.M)))
+    TABLE = os.path.join(ROOT, "peft", "methods.h")
+
+    def rows(self):
+        rows = re.findall(r'^ +ROW\((\w+), "(\w+)", (\w+)\)', read(self.TABLE), re.M)
+        self.assertEqual(len(rows), len(re.findall(r"^ +ROW\(", read(self.TABLE), re.M)))
         self.assertGreater(len(rows), 0)
+        return rows
+
+    def test_the_model_names_no_method(self):
+        names = re.compile("|".join({name for _, name, _ in self.rows()} - OTHER_WORDS), re.I)
+        found = [f"{name_of(path)}: {match.group(0)}" for room, path in sources() if room == "model"
+                 for match in names.finditer(read(path))]
+        self.assertFalse(found, "\n".join(found))
+
+    def test_a_method_is_named_in_its_own_files_alone(self):
+        table, rows = self.TABLE, self.rows()
         code = {path: re.sub(r"/\*.*?\*/|//[^\n]*", "", read(path), flags=re.S) for _, path in sources()}
         found = []
         for number, name, method in rows:
@@ -210,7 +221,8 @@ class Methods(unittest.TestCase):
             self.assertEqual(len(own), 1, f"{method} has no file, or several")
             stem = os.path.splitext(own[0])[0]
             literal = "" if name in OTHER_WORDS else rf'|"{name}"'
-            words = re.compile(rf"\b{number}\b|\b{method}\b{literal}")
+            calls = "" if name in OTHER_WORDS else rf"|\b{name}_\w+\("
+            words = re.compile(rf"\b{number}\b|\b{method}\b{literal}{calls}")
             for path in code:
                 if path != table and not re.fullmatch(re.escape(stem) + r"(_\w+|-internal)?\.[ch]", path):
                     found += [f"{name_of(path)}: {match.group(0)}" for match in words.finditer(code[path])]
