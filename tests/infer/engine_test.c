@@ -7,6 +7,7 @@
 #include "pretrained/pretrained.h"
 #include "support/allocations.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -456,14 +457,8 @@ static double resident(void) {
 
 /* Returns how much the memory of an open engine grows; *cache: of which the cache. */
 static double grown(bool touches_cache, double *cache) {
-    struct model_config shape = {.num_layers = 1,
-                                 .hidden_size = 64,
-                                 .num_attention_heads = 1,
-                                 .num_query_groups = 1,
-                                 .ffn_hidden_size = 64,
-                                 .max_position_embeddings = 1024,
-                                 .vocab_size = V,
-                                 .add_bias_linear = true};
+    struct model_config shape = tiny_model(
+        &(const struct tiny_model){.layers = 1, .hidden = 64, .heads = 1, .ffn = 64, .positions = 1024, .vocab = V});
     struct engine_options options = {.device = test_device(),
                                      .random = &shape,
                                      .precision = PRECISION_FP32,

@@ -3,26 +3,21 @@
 #include "infer/score.h"
 #include "infer/sequences.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include <math.h>
 
 /* Numbers that nothing divides but what must: heads and the feed-forward width by 4. */
 enum { V = 61, T = 40, TEXTS = 3, STEPS = 30 };
 
+/* Initial values so large that likely and unlikely tokens are far apart. */
 static struct model_config config_of(bool untied) {
-    return (struct model_config){.num_layers = 4,
-                                 .hidden_size = 24,
-                                 .num_attention_heads = 4,
-                                 .num_query_groups = 4,
-                                 .ffn_hidden_size = 52,
-                                 .max_position_embeddings = T,
-                                 .vocab_size = V,
-                                 .embedding_dropout = -1,
-                                 .init_method_std = 0.4, /* so that likely and unlikely tokens are far apart */
-                                 .layernorm_epsilon = 1e-5,
-                                 .activation = ACTIVATION_GELU_TANH,
-                                 .untie_embeddings_and_output_weights = untied,
-                                 .add_bias_linear = true};
+    struct model_config config = tiny_model(&(const struct tiny_model){
+        .layers = 4, .hidden = 24, .heads = 4, .ffn = 52, .positions = T, .vocab = V, .init_std = 0.4});
+    config.embedding_dropout = -1;
+    config.activation = ACTIVATION_GELU_TANH;
+    config.untie_embeddings_and_output_weights = untied;
+    return config;
 }
 
 struct answers {

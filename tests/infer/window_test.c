@@ -3,27 +3,18 @@
 #include "infer/sequences.h"
 #include "model/family.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 enum { TOKENS = 200, WINDOW = 37, V = 61 };
 
 static struct engine *open_engine(bool has_full_layer, int64_t cache_tokens) {
-    struct model_config shape = {.num_layers = 2,
-                                 .hidden_size = 48,
-                                 .num_attention_heads = 4,
-                                 .num_query_groups = 2,
-                                 .kv_channels = 12,
-                                 .ffn_hidden_size = 64,
-                                 .max_position_embeddings = TOKENS,
-                                 .vocab_size = V,
-                                 .window = WINDOW,
-                                 .init_method_std = 0.3,
-                                 .layernorm_epsilon = 1e-6,
-                                 .rotary = {.base = 10000, .percent = 1},
-                                 .normalization = NORMALIZATION_RMS,
-                                 .position_embedding = POSITION_ROPE,
-                                 .swiglu = true,
-                                 .add_qkv_bias = has_full_layer,
-                                 .untie_embeddings_and_output_weights = true};
+    struct model_config shape = tiny_model(&(const struct tiny_model){
+        .layers = 2, .hidden = 48, .heads = 4, .ffn = 64, .positions = TOKENS, .vocab = V, .init_std = 0.3});
+    tiny_model_become(&shape, "mistral", 2, 12);
+    shape.window = WINDOW;
+    shape.layernorm_epsilon = 1e-6;
+    shape.add_qkv_bias = has_full_layer;
+    shape.untie_embeddings_and_output_weights = true;
     shape.full_layers[0] = has_full_layer;
     test_ok(model_family_choose(&shape));
     struct engine_options options = {.device = test_device(),

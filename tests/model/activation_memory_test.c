@@ -77,21 +77,11 @@ struct task {
 };
 
 static struct model_options options_of(const struct task *task) {
-    return (struct model_options){.config = {.num_layers = task->layers,
-                                             .hidden_size = H,
-                                             .num_attention_heads = HEADS,
-                                             .num_query_groups = HEADS,
-                                             .ffn_hidden_size = 4 * H,
-                                             .max_position_embeddings = S,
-                                             .vocab_size = VOCAB,
-                                             .hidden_dropout = 0.1,
-                                             .attention_dropout = 0.1,
-                                             .layernorm_epsilon = 1e-5,
-                                             .add_bias_linear = true},
-                                  .dtype = DTYPE_BF16,
-                                  .use = MODEL_TRAIN,
-                                  .recompute = task->recompute,
-                                  .max_rows = S * B};
+    struct model_config config = tiny_model(&(const struct tiny_model){
+        .layers = task->layers, .hidden = H, .heads = HEADS, .ffn = 4 * H, .positions = S, .vocab = VOCAB});
+    config.hidden_dropout = config.attention_dropout = 0.1;
+    return (struct model_options){
+        .config = config, .dtype = DTYPE_BF16, .use = MODEL_TRAIN, .recompute = task->recompute, .max_rows = S * B};
 }
 
 static int forward(struct model *model) {

@@ -46,7 +46,7 @@ static int choose_none(void *context) {
 
 static void a_config_is_written_and_read(void **state) {
     static const char *const texts[] = {
-        "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9}",
+        "{" TINY_GPT2_KEYS(2, 9) "}",
         "{\"model_type\":\"llama\",\"vocab_size\":9,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
         "{\"model_type\":\"qwen3\",\"vocab_size\":9,\"num_hidden_layers\":2,\"use_sliding_window\":true,"
         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",

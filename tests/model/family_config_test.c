@@ -2,6 +2,7 @@
  * written, and what is refused. */
 #include "model/model.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include "base/base.h"
 
@@ -317,8 +318,7 @@ static void a_family_follows_from_the_keys(void **state) {
     static const struct {
         const char *text, *family;
     } cases[] = {
-        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9}",
-         "gpt2"},
+        {"{" TINY_GPT2_KEYS(2, 9) "}", "gpt2"},
         {LLAMA "}", "llama"},
         {LLAMA ",\"attention_bias\":true}", "llama"},
         {LLAMA ",\"mlp_bias\":true}", "llama"},

@@ -1,8 +1,9 @@
 /* Families: how one is found, what is refused, and that each row's projections make up the model's linears. */
 #include "model/model.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
-#define SHAPE "\"n_layer\":2,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9"
+#define SHAPE TINY_GPT2_SIZES(2, 9)
 
 static int read_text(const char *text, struct model_config *config) {
     enum dtype dtype;

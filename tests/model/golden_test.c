@@ -114,16 +114,8 @@ static void bf16_is_within_its_roundings(void **state) {
 
 static void a_plan_is_what_opening_allocates(void **state) {
     (void)state;
-    struct model_config config = {.num_layers = 2,
-                                  .hidden_size = 48,
-                                  .num_attention_heads = 3,
-                                  .num_query_groups = 3,
-                                  .ffn_hidden_size = 100,
-                                  .max_position_embeddings = 32,
-                                  .vocab_size = 77,
-                                  .init_method_std = 0.02,
-                                  .layernorm_epsilon = 1e-5,
-                                  .add_bias_linear = true};
+    struct model_config config = tiny_model(&(const struct tiny_model){
+        .layers = 2, .hidden = 48, .heads = 3, .ffn = 100, .positions = 32, .vocab = 77, .init_std = 0.02});
     struct model_options options = {.config = config, .dtype = DTYPE_BF16, .use = MODEL_TRAIN, .max_rows = 64};
     struct device *device;
     struct rank rank;
@@ -168,8 +160,7 @@ static void config_json_round_trips(void **state) {
 
 static void what_is_not_built_is_refused_by_name(void **state) {
     (void)state;
-    static const char base[] =
-        "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":9%s}";
+    static const char base[] = "{" TINY_GPT2_KEYS(1, 9) "%s}";
     static const struct {
         const char *more, *error;
         int status;

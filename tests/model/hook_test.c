@@ -99,17 +99,10 @@ static float draw(uint32_t i) {
 }
 
 static struct model_config small_config(void) {
-    return (struct model_config){.num_layers = LAYERS,
-                                 .hidden_size = C,
-                                 .num_attention_heads = 3,
-                                 .num_query_groups = 3,
-                                 .ffn_hidden_size = F,
-                                 .max_position_embeddings = ROWS,
-                                 .vocab_size = V,
-                                 .init_method_std = 0.4,
-                                 .layernorm_epsilon = 1e-5,
-                                 .add_bias_linear = true,
-                                 .untie_embeddings_and_output_weights = true};
+    struct model_config config = tiny_model(&(const struct tiny_model){
+        .layers = LAYERS, .hidden = C, .heads = 3, .ffn = F, .positions = ROWS, .vocab = V, .init_std = 0.4});
+    config.untie_embeddings_and_output_weights = true;
+    return config;
 }
 
 static void run(struct test_model *t, double *loss) {

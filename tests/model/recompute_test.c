@@ -7,23 +7,12 @@
 enum { T = 12, SAMPLES = 2, ROWS = T * SAMPLES, LAYERS = 5, V = 37 };
 
 static struct model_options make_options(struct model_recompute recompute) {
-    return (struct model_options){.config = {.num_layers = LAYERS,
-                                             .hidden_size = 16,
-                                             .num_attention_heads = 2,
-                                             .num_query_groups = 2,
-                                             .ffn_hidden_size = 48,
-                                             .max_position_embeddings = T,
-                                             .vocab_size = V,
-                                             .hidden_dropout = 0.1,
-                                             .attention_dropout = 0.2,
-                                             .embedding_dropout = 0.1,
-                                             .init_method_std = 0.2,
-                                             .layernorm_epsilon = 1e-5,
-                                             .add_bias_linear = true},
-                                  .dtype = DTYPE_F32,
-                                  .use = MODEL_TRAIN,
-                                  .recompute = recompute,
-                                  .max_rows = ROWS};
+    struct model_config config = tiny_model(&(const struct tiny_model){
+        .layers = LAYERS, .hidden = 16, .heads = 2, .ffn = 48, .positions = T, .vocab = V, .init_std = 0.2});
+    config.hidden_dropout = config.embedding_dropout = 0.1;
+    config.attention_dropout = 0.2;
+    return (struct model_options){
+        .config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .recompute = recompute, .max_rows = ROWS};
 }
 
 struct outcome {

@@ -7,6 +7,7 @@
 #include "model/model.h"
 #include "support/store.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include <math.h>
 
@@ -17,16 +18,13 @@ enum { TEST_HIDDEN = 24, TEST_HEADS = 4, TEST_FFN = 40, TEST_VOCAB = 31 };
 
 /* Tied, without dropout. */
 static inline struct model_config test_config(int64_t layers, int64_t positions) {
-    return (struct model_config){.num_layers = layers,
-                                 .hidden_size = TEST_HIDDEN,
-                                 .num_attention_heads = TEST_HEADS,
-                                 .num_query_groups = TEST_HEADS,
-                                 .ffn_hidden_size = TEST_FFN,
-                                 .max_position_embeddings = positions,
-                                 .vocab_size = TEST_VOCAB,
-                                 .init_method_std = 0.2,
-                                 .layernorm_epsilon = 1e-5,
-                                 .add_bias_linear = true};
+    return tiny_model(&(const struct tiny_model){.layers = layers,
+                                                 .hidden = TEST_HIDDEN,
+                                                 .heads = TEST_HEADS,
+                                                 .ffn = TEST_FFN,
+                                                 .positions = positions,
+                                                 .vocab = TEST_VOCAB,
+                                                 .init_std = 0.2});
 }
 
 struct test_model {

@@ -1,12 +1,13 @@
 /* The ends of a completion, as a model's files define them. */
 #include "model/family.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include "base/base.h"
 
 #include <jansson.h>
 
-#define GPT2  "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":4,\"vocab_size\":50"
+#define GPT2  "{" TINY_GPT2_KEYS(1, 50)
 #define LLAMA "{\"model_type\":\"llama\",\"vocab_size\":50"
 
 static struct model_text_ends read_ends(const char *text, struct model_config *config) {

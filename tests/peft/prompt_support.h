@@ -9,6 +9,7 @@
 #include "parallel/sync.h"
 #include "peft/support.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 #include <limits.h>
 #include <math.h>
@@ -17,34 +18,19 @@ enum { SAMPLES = 2, OWN_TOKENS = 6, SAMPLE_MOST = 16, ROWS_MOST = SAMPLES * SAMP
 enum { PROMPT_STACK_MOST = 3 };
 
 static inline struct model_config prompt_base(void) {
-    return (struct model_config){.num_layers = LAYERS,
-                                 .hidden_size = 16,
-                                 .num_attention_heads = 4,
-                                 .num_query_groups = 4,
-                                 .ffn_hidden_size = 24,
-                                 .max_position_embeddings = SAMPLE_MOST,
-                                 .vocab_size = VOCAB,
-                                 .init_method_std = 0.3,
-                                 .layernorm_epsilon = 1e-5,
-                                 .add_bias_linear = true};
+    return tiny_model(&(const struct tiny_model){.layers = LAYERS,
+                                                 .hidden = 16,
+                                                 .heads = 4,
+                                                 .ffn = 24,
+                                                 .positions = SAMPLE_MOST,
+                                                 .vocab = VOCAB,
+                                                 .init_std = 0.3});
 }
 
 /* A base of another family: four heads, wider together than C, of two keys and values. */
 static inline struct model_config prompt_family_base(const char *family) {
     struct model_config config = prompt_base();
-    config.family = model_family_find(family);
-    assert_true(config.family >= 0);
-    config.num_query_groups = 2;
-    config.kv_channels = 6;
-    config.normalization = NORMALIZATION_RMS;
-    config.position_embedding = POSITION_ROPE;
-    config.rotary.base = 10000;
-    config.rotary.percent = 1;
-    config.swiglu = true;
-    config.qk_layernorm = !strcmp(family, "qwen3");
-    config.window = !strcmp(family, "mistral") ? 5 : 0;
-    config.add_bias_linear = false;
-    config.add_qkv_bias = config.add_projection_bias = config.add_mlp_bias = !strcmp(family, "llama");
+    tiny_model_become(&config, family, 2, 6);
     return config;
 }
 

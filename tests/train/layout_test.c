@@ -54,22 +54,9 @@ static const char *modules[] = {"layernorm", "mlp_act"};
 
 /* Eight heads in two groups: with four tensor ranks two of them hold the same keys and values. */
 static void set_family(struct model_config *model, const char *family) {
-    bool is_llama = !strcmp(family, "llama");
-    model->family = model_family_find(family);
+    tiny_model_become(model, family, 2, 6);
     model->num_attention_heads = 8;
-    model->num_query_groups = 2;
-    model->kv_channels = 6;
-    model->normalization = NORMALIZATION_RMS;
-    model->position_embedding = POSITION_ROPE;
-    model->rotary.base = 10000;
-    model->rotary.percent = 1;
     model->hidden_dropout = model->embedding_dropout = 0;
-    model->swiglu = true;
-    model->qk_layernorm = !strcmp(family, "qwen3");
-    model->window = !strcmp(family, "mistral") ? 5 : 0;
-    model->add_bias_linear = false;
-    model->add_qkv_bias = model->add_projection_bias = is_llama;
-    model->add_mlp_bias = is_llama;
 }
 
 static struct train_run make_layout_run(const char **prefix, const struct layout *layout, const struct outcome *out) {

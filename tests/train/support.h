@@ -7,6 +7,7 @@
 
 #include "data/data.h"
 #include "support/test.h"
+#include "support/tiny_model.h"
 
 enum { VOCAB = 50, S = 24 };
 static const int32_t EOD = 0;
@@ -33,16 +34,8 @@ static inline struct train_run make_run(const char **prefix, int precision, int6
     struct train_run run = {.ends = {.count = 1, .eos = {EOD}}};
     run.config = (struct run_config){
         .device = test_device(),
-        .model = {.num_layers = 2,
-                  .hidden_size = 32,
-                  .num_attention_heads = 2,
-                  .vocab_size = VOCAB,
-                  .hidden_dropout = 0.1,
-                  .attention_dropout = 0.1,
-                  .embedding_dropout = -1,
-                  .init_method_std = 0.02,
-                  .layernorm_epsilon = 1e-5,
-                  .add_bias_linear = true},
+        .model = tiny_model(
+            &(const struct tiny_model){.layers = 2, .hidden = 32, .heads = 2, .vocab = VOCAB, .init_std = 0.02}),
         .data = {.data_path = {.items = prefix, .count = 1}, .seq_length = S, .seed = 1234, .split = "80,20,0"},
         .train = {.train_iters = 20,
                   .micro_batch_size = micro_batch_size,
@@ -60,6 +53,8 @@ static inline struct train_run make_run(const char **prefix, int precision, int6
                      .expert_model_parallel_size = 1},
         .log = {.log_interval = 1},
     };
+    run.config.model.hidden_dropout = run.config.model.attention_dropout = 0.1;
+    run.config.model.embedding_dropout = -1;
     test_ok(run_config_resolve(&run.config));
     return run;
 }
