@@ -76,8 +76,7 @@ static int forward(void *self, const struct hook_call *hook) {
 }
 
 static int give_prefix(void *self, int number, int layer, struct hook_prefix *prefix) {
-    const struct bank_site *site = self;
-    const struct peft_bank *bank = site->bank;
+    const struct peft_bank *bank = self;
     const struct peft_image *image = bank->images[number];
     const void *const *here = &image->prefix[2 * (layer - bank->first_layer)];
     *prefix = (struct hook_prefix){.tokens = image->prefix_tokens, .k = here[0], .v = here[1]};
@@ -90,9 +89,8 @@ static size_t row_bytes(const struct peft_bank *bank) {
 
 /* All image memory forms one table; each image has its virtual tokens at rows of it. */
 static void borrow_rows(void *self, struct hook_virtual *rows) {
-    const struct bank_site *site = self;
-    *rows = (struct hook_virtual){.tokens = (int64_t)(site->bank->memory_bytes / row_bytes(site->bank)),
-                                  .table = site->bank->memory};
+    const struct peft_bank *bank = self;
+    *rows = (struct hook_virtual){.tokens = (int64_t)(bank->memory_bytes / row_bytes(bank)), .table = bank->memory};
 }
 
 static void return_rows(void *self) {
@@ -106,18 +104,15 @@ static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place pla
     struct hook hook = {.self = site, .side = side, .forward = forward, .is_active = is_active};
     if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->wide_bytes)
         hook.wide = &bank->wide;
-    if (place == ATTACH_KV)
-        hook = (struct hook){.self = site, .prefix = give_prefix};
-    if (place == ATTACH_EMBEDDING)
-        hook = (struct hook){.self = site, .borrow_rows = borrow_rows, .return_rows = return_rows};
     return hook_table_add(&bank->hooks, bank->first_layer + layer, place, &hook);
 }
 
 static int attach(struct peft_bank *bank) {
-    int status = STATUS_OK;
-    if (bank->first_layer == 0)
-        status = add_hook(bank, 0, ATTACH_EMBEDDING, HOOK_BEFORE_ACTIVATION);
+    const struct prefix_hook prefix = {.self = bank, .prefix = give_prefix};
+    const struct token_hook tokens = {.self = bank, .borrow_rows = borrow_rows, .return_rows = return_rows};
+    int status = bank->first_layer == 0 ? hook_table_add_tokens(&bank->hooks, &tokens) : STATUS_OK;
     for (int64_t layer = 0; layer < bank->layers && !status; layer++) {
+        status = hook_table_add_prefix(&bank->hooks, bank->first_layer + layer, &prefix);
         for (enum attach_place place = ATTACH_QKV; place < ATTACH_PLACE_COUNT && !status; place++)
             status = add_hook(bank, layer, place, HOOK_BEFORE_ACTIVATION);
         if (!status)

@@ -379,13 +379,13 @@ static int allocate(struct peft_adapter *adapter) {
 static int attach(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
     const struct prefix *prefix = adapter->own;
-    struct hook hook = {.self = adapter, .prefix = give_prefix};
+    const struct prefix_hook hook = {.self = adapter, .prefix = give_prefix};
     struct arena arena = ARENA_PLAN;
     int status = STATUS_OK;
     place(adapter, &arena);
     peft->own_bytes += arena.used + fp32_bytes(&prefix->fp32);
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
-        status = hook_table_add(&peft->hooks, layer, ATTACH_KV, &hook);
+        status = hook_table_add_prefix(&peft->hooks, layer, &hook);
     if (!status && peft->rank->is_planning) /* reports the scratch */
         status = begin(adapter);
     return status || !peft->rank->is_planning ? status : end(adapter);

@@ -90,8 +90,8 @@ static void return_rows(void *self) {
 }
 
 static int attach(struct peft_adapter *adapter) {
-    struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
-    return hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
+    const struct token_hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
+    return hook_table_add_tokens(&adapter->peft->hooks, &hook);
 }
 
 int prompt_put_image(struct image_maker *maker, const struct prompt *prompt) {

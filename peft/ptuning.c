@@ -183,13 +183,13 @@ static int make_image(struct image_maker *maker) {
 
 static int attach(struct peft_adapter *adapter) {
     const struct ptuning *own = adapter->own;
-    struct hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
+    const struct token_hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
     struct arena arena = ARENA_PLAN;
     if (own->is_encoded && own->prompt.is_here) {
         place(adapter, &arena);
         adapter->peft->own_bytes += arena.used + fp32_bytes(&own->fp32);
     }
-    int status = hook_table_add(&adapter->peft->hooks, 0, ATTACH_EMBEDDING, &hook);
+    int status = hook_table_add_tokens(&adapter->peft->hooks, &hook);
     if (!status && adapter->peft->rank->is_planning) /* reports the scratch */
         status = begin(adapter);
     return status || !adapter->peft->rank->is_planning ? status : end(adapter);

@@ -103,10 +103,11 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
 
 /* Whether nothing before the place trains, so that nobody wants a gradient of what comes into it. */
 static bool ends_at(const struct block_pass *block, enum attach_place place) {
-    static const enum attach_place order[] = {ATTACH_QKV, ATTACH_KV,  ATTACH_PROJECTION, ATTACH_AFTER_ATTENTION,
-                                              ATTACH_FC1, ATTACH_FC2, ATTACH_AFTER_MLP};
+    static const enum attach_place order[] = {ATTACH_QKV, ATTACH_PROJECTION, ATTACH_AFTER_ATTENTION,
+                                              ATTACH_FC1, ATTACH_FC2,        ATTACH_AFTER_MLP};
+    bool has_prefix = hook_table_prefixes(block->pass->model->options.hooks, block->layer)->count;
     for (int i = 0; block->is_lowest && order[i] != place; i++)
-        if (hooks_at(block, order[i])->count)
+        if (hooks_at(block, order[i])->count || has_prefix)
             return false;
     return block->is_lowest;
 }
@@ -114,7 +115,7 @@ static bool ends_at(const struct block_pass *block, enum attach_place place) {
 /* ---- attention ---- */
 
 int block_prefix(const struct model *model, int64_t layer, int image, struct hook_prefix *prefix) {
-    const struct hook_list *hooks = hook_table_list(model->options.hooks, layer, ATTACH_KV);
+    const struct prefix_list *hooks = hook_table_prefixes(model->options.hooks, layer);
     int status = STATUS_OK;
     *prefix = (struct hook_prefix){0};
     for (int i = 0; i < hooks->count && !status; i++)

@@ -28,21 +28,6 @@ static int gather_stream(const struct pass *pass, const void *own, const void **
                        rank_stream_rows(rank, pass->rows) * model->options.config.hidden_size, model->options.dtype);
 }
 
-static struct hook_call embedding_hook_call(const struct pass *pass, void *x) {
-    return (struct hook_call){
-        .rank = pass->model->rank,
-        .place = ATTACH_EMBEDDING,
-        .dtype = pass->model->options.dtype,
-        .rows = pass->rows,
-        .out = pass->model->options.config.hidden_size,
-        .y_stride = pass->model->options.config.hidden_size,
-        .y_dtype = pass->model->options.dtype,
-        .saved = pass->stash->saved[0].hooks[ATTACH_EMBEDDING],
-        .y = x,
-        .dy = x,
-    };
-}
-
 static double embedding_dropout(const struct pass *pass) {
     const struct model_config *c = &pass->model->options.config;
     return !pass->asked.has_dropout ? 0 : c->embedding_dropout < 0 ? c->hidden_dropout : c->embedding_dropout;
@@ -56,11 +41,9 @@ struct virtuals {
 };
 
 static struct virtuals borrow_virtuals(const struct model *model) {
-    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    const struct token_list *hooks = hook_table_tokens(model->options.hooks);
     struct virtuals virtuals = {0};
     for (int i = 0; i < hooks->count; i++) {
-        if (!hooks->hook[i].borrow_rows)
-            continue;
         struct hook_virtual *rows = &virtuals.rows[virtuals.count++];
         hooks->hook[i].borrow_rows(hooks->hook[i].self, rows);
         virtuals.tokens += rows->tokens;
@@ -69,10 +52,9 @@ static struct virtuals borrow_virtuals(const struct model *model) {
 }
 
 static void return_virtuals(const struct model *model) {
-    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
+    const struct token_list *hooks = hook_table_tokens(model->options.hooks);
     for (int i = 0; i < hooks->count; i++)
-        if (hooks->hook[i].borrow_rows)
-            hooks->hook[i].return_rows(hooks->hook[i].self);
+        hooks->hook[i].return_rows(hooks->hook[i].self);
 }
 
 static size_t virtual_bytes(const struct model *model, int64_t tokens) {
@@ -138,11 +120,6 @@ int embedding_pass_forward(const struct pass *pass, void *x) {
         param_return(&model->store, model->position_table);
     if (!status)
         status = sum_stream(pass, call.x, x);
-    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
-    if (!status && hooks->count) {
-        struct hook_call hook = embedding_hook_call(pass, x);
-        status = hook_list_forward(hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    }
     double p = embedding_dropout(pass);
     if (!status && p > 0)
         status = dropout_forward(pass, p, 0, NULL, x, x);
@@ -153,11 +130,6 @@ int embedding_pass_backward(const struct pass *pass) {
     const struct model *model = pass->model;
     double p = embedding_dropout(pass);
     int status = p > 0 ? dropout_backward(pass, p, 0, pass->d, pass->d) : STATUS_OK;
-    const struct hook_list *hooks = hook_table_list(model->options.hooks, 0, ATTACH_EMBEDDING);
-    if (!status && hooks->count) {
-        struct hook_call hook = embedding_hook_call(pass, pass->d);
-        status = hook_list_backward_output(hooks, HOOK_BEFORE_ACTIVATION, &hook);
-    }
     const void *whole = pass->d;
     bool has_positions = model->position_table != PARAM_NONE;
     if (!status)
@@ -174,7 +146,8 @@ int embedding_pass_backward(const struct pass *pass) {
         .dtoken_table = param_gradient(&model->store, model->token_table),
         .dposition_table = has_positions ? param_gradient(&model->store, model->position_table) : NULL,
     };
-    bool is_frozen = !hooks->count && !param_trains(&model->store, model->token_table) &&
+    bool is_frozen = !hook_table_tokens(model->options.hooks)->count &&
+                     !param_trains(&model->store, model->token_table) &&
                      !(has_positions && param_trains(&model->store, model->position_table));
     if (status || is_frozen)
         return status;

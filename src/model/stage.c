@@ -3,12 +3,11 @@
 
 int64_t model_lowest_layer(const struct model_options *options) {
     int64_t layers = options->config.num_layers;
-    if (!options->is_frozen || hook_table_list(options->hooks, 0, ATTACH_EMBEDDING)->count)
+    if (!options->is_frozen || hook_table_tokens(options->hooks)->count)
         return -1;
     for (int64_t layer = 0; layer < layers; layer++)
-        for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
-            if (hook_table_list(options->hooks, layer, (enum attach_place)place)->count)
-                return layer;
+        if (hook_table_changes(options->hooks, layer))
+            return layer;
     return layers;
 }
 

@@ -6,29 +6,73 @@
 _Static_assert((int)HOOKS_PER_PLACE <= (int)GEMM_DELTAS_MOST, "a product takes what every hook of a place adds to it");
 
 static const struct hook_list empty_list;
+static const struct prefix_list no_prefixes;
+static const struct token_list no_tokens;
 
 int hook_table_init(struct hook_table *table, int64_t layers) {
-    table->layers = layers;
+    *table = (struct hook_table){.layers = layers};
     table->lists = calloc((size_t)layers * ATTACH_PLACE_COUNT, sizeof *table->lists);
-    return table->lists ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    table->prefixes = calloc((size_t)layers, sizeof *table->prefixes);
+    if (table->lists && table->prefixes)
+        return STATUS_OK;
+    hook_table_free(table);
+    return status_fail(STATUS_MEMORY, "out of memory");
 }
 
 void hook_table_free(struct hook_table *table) {
     free(table->lists);
+    free(table->prefixes);
     *table = (struct hook_table){0};
+}
+
+static int check_room(int count, int64_t layer) {
+    return count < HOOKS_PER_PLACE
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "more than %d changes of what layer %lld computes at one place",
+                             HOOKS_PER_PLACE, (long long)layer);
 }
 
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook) {
     struct hook_list *list = &table->lists[layer * ATTACH_PLACE_COUNT + place];
-    if (list->count == HOOKS_PER_PLACE)
-        return status_fail(STATUS_INVALID, "more than %d changes of what layer %lld computes at one place",
-                           HOOKS_PER_PLACE, (long long)layer);
-    list->hook[list->count++] = *hook;
-    return STATUS_OK;
+    int status = check_room(list->count, layer);
+    if (!status)
+        list->hook[list->count++] = *hook;
+    return status;
+}
+
+int hook_table_add_prefix(struct hook_table *table, int64_t layer, const struct prefix_hook *hook) {
+    struct prefix_list *list = &table->prefixes[layer];
+    int status = check_room(list->count, layer);
+    if (!status)
+        list->hook[list->count++] = *hook;
+    return status;
+}
+
+int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hook) {
+    struct token_list *list = &table->tokens;
+    int status = check_room(list->count, 0);
+    if (!status)
+        list->hook[list->count++] = *hook;
+    return status;
 }
 
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place) {
     return table && table->lists ? &table->lists[layer * ATTACH_PLACE_COUNT + place] : &empty_list;
+}
+
+const struct prefix_list *hook_table_prefixes(const struct hook_table *table, int64_t layer) {
+    return table && table->prefixes ? &table->prefixes[layer] : &no_prefixes;
+}
+
+const struct token_list *hook_table_tokens(const struct hook_table *table) {
+    return table ? &table->tokens : &no_tokens;
+}
+
+bool hook_table_changes(const struct hook_table *table, int64_t layer) {
+    for (int place = 0; place < ATTACH_PLACE_COUNT; place++)
+        if (hook_table_list(table, layer, (enum attach_place)place)->count)
+            return true;
+    return hook_table_prefixes(table, layer)->count > 0;
 }
 
 bool hook_list_has(const struct hook_list *list, enum hook_side side) {

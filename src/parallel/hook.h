@@ -1,22 +1,23 @@
 /* Attach points: the places of the model that methods may change, and the table of what changes them.
  *
- * A method fills the table once; the model asks the list of a place and never names a method. Lists run in order
- * forward, in reverse order backward. */
+ * There are three kinds of places. A struct hook changes rows that a layer computes. A struct prefix_hook gives keys
+ * and values before a layer's segments. A struct token_hook gives tokens beyond the vocabulary. A method fills the
+ * table once; the model asks the list of a place and never names a method. Lists run in order forward, in reverse order
+ * backward. */
 #ifndef CAMBIUM_PARALLEL_HOOK_H
 #define CAMBIUM_PARALLEL_HOOK_H
 
 #include "parallel/rank.h"
 
-/* The places of the model that a method may change. */
+/* The places of a layer whose rows a method may change. */
 enum attach_place {
-    ATTACH_EMBEDDING,  /* y: the embedded rows, before dropout */
+    ATTACH_NONE,       /* of a parameter that is no linear's */
     ATTACH_QKV,        /* a projection: x its input, y its output, q | k | v */
     ATTACH_PROJECTION, /* the attention's output projection */
     ATTACH_FC1,        /* before or after the activation, as the hook says */
     ATTACH_FC2,
     ATTACH_AFTER_ATTENTION, /* y: the attention's result before its residual; x: the block's normalised input */
     ATTACH_AFTER_MLP,       /* the same for the MLP */
-    ATTACH_KV,              /* prefix keys and values */
     ATTACH_PLACE_COUNT
 };
 
@@ -86,10 +87,18 @@ struct hook {
     /* At a projection in bf16: memory for [N, out] in fp32. The base's product goes there, `forward` changes it there,
      * and it is rounded once, after the last hook. NULL: `forward` changes y. */
     float *const *wide;
-    /* ATTACH_KV only. `image`: whose prefix, of a hook that has several. */
+};
+
+/* Gives a layer's prefix. `image`: whose prefix, where it has several. */
+struct prefix_hook {
+    void *self;
     int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
-    /* ATTACH_EMBEDDING only, before and after a use of the rows. A stage without an embedding asks for the number
-     * alone. */
+};
+
+/* Gives virtual tokens: called before and after a use of the rows. A stage without an embedding asks for the
+ * number alone. */
+struct token_hook {
+    void *self;
     void (*borrow_rows)(void *self, struct hook_virtual *rows);
     void (*return_rows)(void *self);
 };
@@ -100,10 +109,20 @@ struct hook_list {
     struct hook hook[HOOKS_PER_PLACE]; /* applied in order forward, in reverse order backward */
 };
 
-/* Every place of every layer: list(layer, place). Places without a layer (the embedding) stand at layer 0. */
+struct prefix_list {
+    int count;
+    struct prefix_hook hook[HOOKS_PER_PLACE];
+};
+struct token_list {
+    int count;
+    struct token_hook hook[HOOKS_PER_PLACE];
+};
+
 struct hook_table {
     int64_t layers;
-    struct hook_list *lists; /* [layers * ATTACH_PLACE_COUNT] */
+    struct hook_list *lists;      /* [layers * ATTACH_PLACE_COUNT] */
+    struct prefix_list *prefixes; /* [layers] */
+    struct token_list tokens;
 };
 
 /* Starts an empty table for `layers` layers. STATUS_MEMORY. hook_table_free ends it. */
@@ -111,8 +130,14 @@ int hook_table_init(struct hook_table *table, int64_t layers);
 void hook_table_free(struct hook_table *table);
 /* Adds a hook at a place of a layer. STATUS_MEMORY. */
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
-/* Never NULL: a table without hooks, or no table at all, gives an empty list. */
+int hook_table_add_prefix(struct hook_table *table, int64_t layer, const struct prefix_hook *hook);
+int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hook);
+/* Never NULL: a table without hooks, or no table at all, gives empty lists. */
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);
+const struct prefix_list *hook_table_prefixes(const struct hook_table *table, int64_t layer);
+const struct token_list *hook_table_tokens(const struct hook_table *table);
+/* True when anything stands at a place of the layer. */
+bool hook_table_changes(const struct hook_table *table, int64_t layer);
 bool hook_list_has(const struct hook_list *list, enum hook_side side);
 /* The same of the hooks that change something in this pass. */
 bool hook_list_is_active(const struct hook_list *list, enum hook_side side);

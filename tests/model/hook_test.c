@@ -293,7 +293,7 @@ static void prefix_gradients_equal_differences(void **state) {
         values[i] = 2 * draw(i < PREFIX ? i : 500 + i - PREFIX);
     struct hook_table table;
     test_ok(hook_table_init(&table, LAYERS));
-    test_ok(hook_table_add(&table, LAYER, ATTACH_KV, &(struct hook){.self = &device, .prefix = give_prefix}));
+    test_ok(hook_table_add_prefix(&table, LAYER, &(struct prefix_hook){.self = &device, .prefix = give_prefix}));
     struct test_model t;
     test_model_open(
         &t, (struct model_options){
@@ -327,6 +327,12 @@ static void methods_beyond_the_limit_are_refused(void **state) {
     for (int i = 0; i < HOOKS_PER_PLACE; i++)
         test_ok(hook_table_add(&table, 0, ATTACH_QKV, &(struct hook){0}));
     test_fails(hook_table_add(&table, 0, ATTACH_QKV, &(struct hook){0}), STATUS_INVALID, "layer 0");
+    for (int i = 0; i < HOOKS_PER_PLACE; i++) {
+        test_ok(hook_table_add_prefix(&table, 0, &(struct prefix_hook){0}));
+        test_ok(hook_table_add_tokens(&table, &(struct token_hook){0}));
+    }
+    test_fails(hook_table_add_prefix(&table, 0, &(struct prefix_hook){0}), STATUS_INVALID, "layer 0");
+    test_fails(hook_table_add_tokens(&table, &(struct token_hook){0}), STATUS_INVALID, "layer 0");
     hook_table_free(&table);
 }
 

@@ -61,7 +61,10 @@ static void chunked_open(struct chunked *c, const struct prompt_stack *stack, in
     test_ok(rank_open_single(&run->rank, run->device, 1));
     test_ok(peft_open(&adapters, &run->rank, &run->peft));
     test_ok(hook_table_init(&c->hooks, LAYERS));
-    memcpy(c->hooks.lists, peft_hooks(run->peft)->lists, LAYERS * ATTACH_PLACE_COUNT * sizeof *c->hooks.lists);
+    const struct hook_table *hooks = peft_hooks(run->peft);
+    memcpy(c->hooks.lists, hooks->lists, LAYERS * ATTACH_PLACE_COUNT * sizeof *hooks->lists);
+    memcpy(c->hooks.prefixes, hooks->prefixes, LAYERS * sizeof *hooks->prefixes);
+    c->hooks.tokens = hooks->tokens;
     if (keeps_all)
         test_ok(hook_table_add(&c->hooks, 0, ATTACH_PROJECTION, &nothing));
     c->options.hooks = &c->hooks;

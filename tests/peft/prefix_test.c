@@ -54,7 +54,7 @@ static void keys_and_values_are_the_files_columns(void **state) {
     struct test_values values = test_values(store, run.rank.exec.stream);
     for (int l = 0; l < LAYERS; l++) {
         struct hook_prefix prefix;
-        const struct hook *hook = &hook_table_list(peft_hooks(run.peft), l, ATTACH_KV)->hook[0];
+        const struct prefix_hook *hook = &hook_table_prefixes(peft_hooks(run.peft), l)->hook[0];
         test_ok(hook->prefix(hook->self, 0, l, &prefix));
         assert_int_equal(prefix.tokens, 3);
         for (int which = 0; which < 2; which++) {

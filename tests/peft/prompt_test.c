@@ -202,7 +202,7 @@ enum { ENCODED = 5, ENCODED_BYTES = ENCODED * 16 * sizeof(float) };
 
 /* The virtual rows, as the model gets them. */
 static void read_virtual_table(struct prompt_run *run, float rows_read[]) {
-    const struct hook *hook = &hook_table_list(peft_hooks(run->peft), 0, ATTACH_EMBEDDING)->hook[0];
+    const struct token_hook *hook = &hook_table_tokens(peft_hooks(run->peft))->hook[0];
     struct hook_virtual rows;
     hook->borrow_rows(hook->self, &rows);
     test_ok(test_read(run->rank.exec.stream, rows_read, rows.table, ENCODED_BYTES));
