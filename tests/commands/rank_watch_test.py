@@ -24,16 +24,16 @@ SECONDS = 10  # in which all must have ended
 POSITIONS = 100_000  # of a text that takes longer than any of this
 
 
-def write_long_model(directory):
-    """The tiny model, whose positions begin again and again."""
-    shutil.copytree(TINY, directory)
-    tensors = read_safetensors(TINY / "model.safetensors")
+def write_long_model(directory, short=TINY):
+    """A small GPT-2, whose positions begin again and again."""
+    shutil.copytree(short, directory)
+    tensors = read_safetensors(short / "model.safetensors")
     (name,) = (name for name in tensors if name.endswith("wpe.weight"))
     kind, (positions, width), data = tensors[name]
     times = POSITIONS // positions
     tensors[name] = (kind, [positions * times, width], data * times)
     write_safetensors(directory / "model.safetensors", tensors)
-    config = json.loads((TINY / "config.json").read_text()) | {"n_positions": positions * times}
+    config = json.loads((short / "config.json").read_text()) | {"n_positions": positions * times}
     (directory / "config.json").write_text(json.dumps(config))
 
 

@@ -17,8 +17,8 @@ class AdapterRoot(unittest.TestCase):
         self.root.mkdir()
         write_contents(self.root)
 
-    def serve(self, *words, root=None):
-        return Server("--adapter-root", root or self.root, *words, model=BASE)
+    def serve(self, *words, root=None, model=BASE):
+        return Server("--adapter-root", root or self.root, *words, model=model)
 
     def change(self, server, method, name, body=None, status=200):
         path = "/v1/adapters" if method == "POST" else f"/v1/adapters/{name}"
