@@ -96,7 +96,7 @@ static int write_adapter(const struct engine_bench *bench, int kind, struct devi
 static int write_all(const void *context) {
     const struct engine_bench *bench = context;
     struct device *device;
-    int status = device_open(bench->options->device, 0, (int)bench->options->threads, &device);
+    int status = device_open(bench->options->device, DEVICE_FIRST, (int)bench->options->threads, &device);
     for (int kind = 0; kind < ADAPTER_KINDS && !status; kind++)
         status = write_adapter(bench, kind, device);
     device_close(device);

@@ -121,7 +121,7 @@ int bench_load(const struct bench_options *options) {
     if (!status)
         status = bench_peak_of(load_once, options, &peak);
     if (!status)
-        status = device_open(options->device, 0, 1, &device);
+        status = device_open(options->device, DEVICE_FIRST, 1, &device);
     for (int64_t i = 0; i < options->steps && !status; i++)
         status = take_turns(options, device, i, &bytes, &seconds[i], &seconds[options->steps + i]);
     if (!status)

@@ -76,7 +76,7 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
     if (!count_chosen(options, only_gemm))
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;
-    int status = device_open(options->device, 0, (int)options->threads, &device);
+    int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
     struct bench_ceiling fp32, bf16, again;
     if (!status)
         status = bench_measure_ceiling(device, DTYPE_F32, &fp32);

@@ -33,7 +33,7 @@ static int write_model(const void *context) {
     struct device *device;
     struct rank rank;
     struct model *model = NULL;
-    int status = device_open(o->device, 0, (int)o->threads, &device);
+    int status = device_open(o->device, DEVICE_FIRST, (int)o->threads, &device);
     if (status)
         return status;
     status = rank_open_single(&rank, device, 1);

@@ -180,7 +180,7 @@ int bench_tokenizer(const struct bench_options *options) {
     if (!status)
         status = file_read(options->input, (size_t)1 << 30, &m.text);
     if (!status)
-        status = device_open(m.options->device, 0, 1, &m.device);
+        status = device_open(m.options->device, DEVICE_FIRST, 1, &m.device);
     if (!status)
         status = measure(&m);
     bench_peer_close(m.process);

@@ -2,6 +2,7 @@
 #include "backend.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct backend *const backends[] = {&backend_cpu, &backend_late};
@@ -18,35 +19,84 @@ static int fail_unknown(const char *name) {
     return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
 }
 
-static int choose_level(struct device *device, const char *name, const char *level) {
-    const struct ops *ops = ops_for_level(device, level);
+static const struct backend *find_backend(const char *name) {
+    size_t length = name ? strcspn(name, ":") : 0;
+    for (int i = 0; i < BACKENDS; i++)
+        if (!name || (strlen(backends[i]->name) == length && !strncmp(backends[i]->name, name, length)))
+            return backends[i];
+    return NULL;
+}
+
+static int choose_level(struct device *device, const char *name) {
+    const char *colon = strchr(name, ':');
+    const struct ops *ops = colon ? ops_for_level(device, colon + 1) : device->ops;
     if (!ops)
-        return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, level);
+        return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, colon + 1);
     device->ops = ops;
+    snprintf(device->kind, sizeof device->kind, "%s", name);
     return STATUS_OK;
 }
 
-int device_open(const char *name, int index, int threads, struct device **device) {
-    size_t length = name ? strcspn(name, ":") : 0;
-    *device = NULL;
-    for (int i = 0; i < BACKENDS; i++) {
-        if (name && (strlen(backends[i]->name) != length || strncmp(backends[i]->name, name, length)))
-            continue;
-        int status = backends[i]->open(index, threads, device);
-        if (!status && name && name[length])
-            status = choose_level(*device, name, name + length + 1);
-        if (status) {
-            device_close(*device);
-            *device = NULL;
-        }
-        return status;
+static int fill_ops(struct device *device) {
+    if (!ops_missing(device->ops, 0))
+        return STATUS_OK;
+    device->filled = malloc(sizeof *device->filled);
+    if (!device->filled)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *device->filled = *device->ops;
+    ops_fill(device->filled);
+    device->ops = device->filled;
+    return STATUS_OK;
+}
+
+/* Ends what a backend began with `status`. */
+static int finish(const char *name, int status, struct device **device) {
+    if (!status)
+        status = choose_level(*device, name ? name : (*device)->backend->name);
+    if (!status)
+        status = fill_ops(*device);
+    if (status) {
+        device_close(*device);
+        *device = NULL;
     }
-    return fail_unknown(name);
+    return status;
+}
+
+int device_open(const char *name, int number, int threads, struct device **device) {
+    const struct backend *backend = find_backend(name);
+    *device = NULL;
+    if (!backend)
+        return fail_unknown(name);
+    int status = finish(name, backend->open(number, threads, device), device);
+    if (!status)
+        (*device)->number = number;
+    return status;
+}
+
+int device_sketch(const struct device_facts *facts, struct device **device) {
+    const struct backend *backend = find_backend(facts->kind);
+    *device = NULL;
+    if (!backend)
+        return fail_unknown(facts->kind);
+    int status = finish(facts->kind, backend->sketch(facts, device), device);
+    if (!status)
+        device_set_failure(*device, status_fail(STATUS_UNSUPPORTED, "a sketched device runs nothing"));
+    return status;
 }
 
 void device_close(struct device *device) {
-    if (device)
-        device->backend->close(device);
+    if (!device)
+        return;
+    free(device->filled);
+    device->backend->close(device);
+}
+
+struct device_facts device_facts(const struct device *device) {
+    return (struct device_facts){.kind = device->kind, .threads = device->threads};
+}
+
+int device_number(const struct device *device) {
+    return device->number;
 }
 
 const char *device_description(const struct device *device) {
@@ -73,12 +123,26 @@ size_t device_memory(const struct device *device) {
     return device->backend->memory ? device->backend->memory(device) : 0;
 }
 
+int device_status(const struct device *device) {
+    int failure = atomic_load(&device->failure);
+    return failure ? status_fail(failure, "%s", device->failure_text) : STATUS_OK;
+}
+
+void device_set_failure(struct device *device, int status) {
+    if (atomic_load(&device->failure))
+        return;
+    snprintf(device->failure_text, sizeof device->failure_text, "%s", status_text());
+    atomic_store(&device->failure, status);
+}
+
 int device_alloc(struct device *device, size_t bytes, void **memory) {
-    return device->backend->alloc(device, bytes, false, memory);
+    int status = device_status(device);
+    return status ? status : device->backend->alloc(device, bytes, false, memory);
 }
 
 int device_alloc_zeroed(struct device *device, size_t bytes, void **memory) {
-    return device->backend->alloc(device, bytes, true, memory);
+    int status = device_status(device);
+    return status ? status : device->backend->alloc(device, bytes, true, memory);
 }
 
 void device_free(struct device *device, void *memory) {
@@ -87,7 +151,8 @@ void device_free(struct device *device, void *memory) {
 }
 
 int device_host_alloc(struct device *device, size_t bytes, void **memory) {
-    return device->backend->host_alloc(device, bytes, memory);
+    int status = device_status(device);
+    return status ? status : device->backend->host_alloc(device, bytes, memory);
 }
 
 void device_host_free(struct device *device, void *memory) {
@@ -96,15 +161,18 @@ void device_host_free(struct device *device, void *memory) {
 }
 
 int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
-    return device->backend->measure_gemm(device, dtype, max_seconds, flops);
+    int status = device_status(device);
+    return status ? status : device->backend->measure_gemm(device, dtype, max_seconds, flops);
 }
 
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
-    return device->backend->measure_read(device, max_seconds, bytes_per_s);
+    int status = device_status(device);
+    return status ? status : device->backend->measure_read(device, max_seconds, bytes_per_s);
 }
 
 int stream_open(struct device *device, struct stream **stream) {
-    return device->backend->stream_open(device, stream);
+    int status = device_status(device);
+    return status ? status : device->backend->stream_open(device, stream);
 }
 
 void stream_close(struct stream *stream) {
@@ -113,7 +181,8 @@ void stream_close(struct stream *stream) {
 }
 
 int stream_wait(struct stream *stream) {
-    return stream->device->backend->stream_wait(stream);
+    int status = device_status(stream->device);
+    return status ? status : stream->device->backend->stream_wait(stream);
 }
 
 struct device *stream_device(const struct stream *stream) {
@@ -121,7 +190,8 @@ struct device *stream_device(const struct stream *stream) {
 }
 
 int stream_copy_rows(struct stream *stream, const struct copy_call *copy) {
-    return copy->rows && copy->bytes ? stream->device->backend->copy(stream, copy) : STATUS_OK;
+    int status = device_status(stream->device);
+    return status || !copy->rows || !copy->bytes ? status : stream->device->backend->copy(stream, copy);
 }
 
 static int copy_run(struct stream *stream, enum copy_kind kind, void *to, const void *from, size_t bytes) {
@@ -142,11 +212,13 @@ int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes)
 }
 
 int stream_zero(struct stream *stream, void *memory, size_t bytes) {
-    return bytes ? stream->device->backend->zero(stream, memory, bytes) : STATUS_OK;
+    int status = device_status(stream->device);
+    return status || !bytes ? status : stream->device->backend->zero(stream, memory, bytes);
 }
 
 int event_open(struct device *device, struct event **event) {
-    return device->backend->event_open(device, event);
+    int status = device_status(device);
+    return status ? status : device->backend->event_open(device, event);
 }
 
 void event_close(struct event *event) {
@@ -155,13 +227,48 @@ void event_close(struct event *event) {
 }
 
 int event_record(struct event *event, struct stream *stream) {
-    return event->device->backend->event_record(event, stream);
+    int status = device_status(event->device);
+    return status ? status : event->device->backend->event_record(event, stream);
 }
 
 int event_wait(struct event *event) {
-    return event->device->backend->event_wait(event);
+    int status = device_status(event->device);
+    return status ? status : event->device->backend->event_wait(event);
 }
 
 int event_seconds(const struct event *from, const struct event *to, double *seconds) {
     return from->device->backend->event_seconds(from, to, seconds);
+}
+
+int stream_wait_event(struct stream *stream, struct event *event) {
+    int status = device_status(stream->device);
+    return status ? status : stream->device->backend->stream_wait_event(stream, event);
+}
+
+static int check_records(const struct device *device) {
+    int status = device_status(device);
+    return status || device->backend->record_begin
+               ? status
+               : status_fail(STATUS_UNSUPPORTED, "device '%s' records no work", device->backend->name);
+}
+
+int stream_record_begin(struct stream *stream) {
+    int status = check_records(stream->device);
+    return status ? status : stream->device->backend->record_begin(stream);
+}
+
+int stream_record_end(struct stream *stream, struct recording **recording) {
+    int status = check_records(stream->device);
+    *recording = NULL;
+    return status ? status : stream->device->backend->record_end(stream, recording);
+}
+
+int stream_replay(struct stream *stream, const struct recording *recording) {
+    int status = device_status(stream->device);
+    return status ? status : stream->device->backend->replay(stream, recording);
+}
+
+void recording_close(struct recording *recording) {
+    if (recording)
+        recording->device->backend->recording_close(recording);
 }

@@ -628,5 +628,10 @@ struct ops {
 const struct ops *ops_for(const struct device *device);
 /* Narrower tables that this machine can run as well ("v2", "v3", ...), for tests; NULL when it cannot. */
 const struct ops *ops_for_level(const struct device *device, const char *level);
+/* The names of the operations that a table lacks, by number; NULL after the last. Tables of devices have functions in
+ * all places: those of ops_absent stand for what is missing, and return STATUS_UNSUPPORTED with the operation's name.
+ */
+const char *ops_missing(const struct ops *ops, int number);
+extern const struct ops ops_absent;
 
 #endif

@@ -78,9 +78,6 @@ struct peft_bank {
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
     void *host; /* [list_bytes] the lists' arrays */
     size_t list_bytes;
-    struct upload upload;
-    void *uploaded;
-    size_t uploaded_bytes;
     float *wide; /* [max_rows, widest output] a base's product in bf16 models; NULL in fp32 ones */
     size_t wide_bytes;
     char *scratch; /* one hook's at a time */

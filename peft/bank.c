@@ -125,6 +125,27 @@ const struct hook_table *peft_bank_hooks(const struct peft_bank *bank) {
     return &bank->hooks;
 }
 
+static void upload_list(struct bank_list *list, struct upload *upload) {
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct bank_rows *rows = &list->rows[i];
+        list->host[i] = (struct group_segment){rows->first_row, rows->rows, rows->image->device_entries};
+        list->host[list->count + i] = (struct group_segment){rows->first_own, rows->rows, rows->image->device_entries};
+        for (int64_t k = 0; k < rows->rows; k++)
+            list->host_index[rows->first_own + k] = (int32_t)(rows->first_row + k);
+    }
+    list->segments = upload_add(upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
+    list->own_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
+}
+
+/* With the arrays of the model's step. */
+static void add_upload(void *self, struct upload *upload) {
+    struct peft_bank *bank = self;
+    for (int round = 0; round < PEFT_SLOT_IMAGES && bank->is_active; round++)
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
+            if (bank->lists[round][type].count)
+                upload_list(&bank->lists[round][type], upload);
+}
+
 /* ---- opening ---- */
 
 static size_t wide_bytes(const struct peft_bank *bank) {
@@ -138,9 +159,9 @@ static size_t wide_bytes(const struct peft_bank *bank) {
 
 /* For each round: the runs, once in the batch and once by themselves, the numbers of their rows, and the lists. */
 static size_t step_bytes(const struct peft_bank *bank) {
-    size_t rows = (size_t)bank->model.max_rows;
-    return PEFT_SLOT_IMAGES *
-           (rows * (2 * sizeof(struct group_segment) + sizeof(int32_t)) + 2 * PEFT_TYPE_COUNT * ARENA_ALIGNMENT);
+    size_t rows = (size_t)bank->model.max_rows * (2 * sizeof(struct group_segment) + sizeof(int32_t));
+    size_t whole = (rows + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    return PEFT_SLOT_IMAGES * (whole + 2 * PEFT_TYPE_COUNT * ARENA_ALIGNMENT);
 }
 
 static void place_lists(struct peft_bank *bank, struct arena *arena) {
@@ -180,11 +201,11 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
     bank->wide_bytes = wide_bytes(bank);
     bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
-    bank->uploaded_bytes = step_bytes(bank);
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
     int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
         status = hook_table_init(&bank->hooks, model->config.num_layers);
+    bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
     if (!status)
         status = attach(bank);
     if (status)
@@ -202,11 +223,9 @@ void peft_bank_close(struct peft_bank *bank) {
             peft_bank_drop(bank, i);
     peft_bank_abandon(bank);
     free(bank->images);
-    upload_close(&bank->upload);
     device_free(bank->rank->device, bank->memory);
     device_free(bank->rank->device, bank->wide);
     device_free(bank->rank->device, bank->scratch);
-    device_free(bank->rank->device, bank->uploaded);
     hook_table_free(&bank->hooks);
     free(bank->host);
     free(bank->sites);
@@ -214,11 +233,7 @@ void peft_bank_close(struct peft_bank *bank) {
 }
 
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank) {
-    return bank->wide_bytes + bank->scratch_bytes + bank->uploaded_bytes;
-}
-
-size_t peft_bank_transfer_bytes(const struct peft_bank *bank) {
-    return UPLOAD_TURNS * bank->uploaded_bytes;
+    return bank->wide_bytes + bank->scratch_bytes + bank->hooks.upload.bytes;
 }
 
 size_t peft_bank_list_bytes(const struct peft_bank *bank) {
@@ -240,15 +255,13 @@ void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weight
 int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
     struct device *device = bank->rank->device;
     void *wide = NULL, *scratch = NULL, *images = NULL;
-    int status = upload_open(&bank->upload, device, bank->uploaded_bytes);
-    if (!status && bank->wide_bytes)
+    int status = STATUS_OK;
+    if (bank->wide_bytes)
         status = device_alloc(device, bank->wide_bytes, &wide);
     bank->wide = wide;
     if (!status)
         status = device_alloc(device, bank->scratch_bytes, &scratch);
     bank->scratch = scratch;
-    if (!status)
-        status = device_alloc(device, bank->uploaded_bytes, &bank->uploaded);
     if (!status && memory)
         status = device_alloc(device, memory, &images);
     bank->memory = images;
@@ -320,18 +333,6 @@ static void fill_round(struct peft_bank *bank, int round, const struct peft_segm
         }
 }
 
-static void upload_list(struct peft_bank *bank, struct bank_list *list) {
-    for (int64_t i = 0; i < list->count; i++) {
-        const struct bank_rows *rows = &list->rows[i];
-        list->host[i] = (struct group_segment){rows->first_row, rows->rows, rows->image->device_entries};
-        list->host[list->count + i] = (struct group_segment){rows->first_own, rows->rows, rows->image->device_entries};
-        for (int64_t k = 0; k < rows->rows; k++)
-            list->host_index[rows->first_own + k] = (int32_t)(rows->first_row + k);
-    }
-    list->segments = upload_add(&bank->upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
-    list->own_index = upload_add(&bank->upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
-}
-
 int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
     int status = check_segments(bank, segments, count);
     bank->is_active = false;
@@ -342,12 +343,5 @@ int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, 
         for (int type = 0; type < PEFT_TYPE_COUNT; type++)
             bank->is_active |= bank->lists[round][type].count > 0;
     }
-    if (!bank->is_active)
-        return STATUS_OK;
-    status = upload_begin(&bank->upload, bank->uploaded);
-    for (int round = 0; round < PEFT_SLOT_IMAGES && !status; round++)
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
-            if (bank->lists[round][type].count)
-                upload_list(bank, &bank->lists[round][type]);
-    return status ? status : upload_end(&bank->upload, bank->rank->exec.stream);
+    return STATUS_OK;
 }

@@ -22,10 +22,10 @@ enum { PEFT_SLOT_IMAGES = 4 };
 int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **bank);
 void peft_bank_close(struct peft_bank *bank);
 const struct hook_table *peft_bank_hooks(const struct peft_bank *bank);
-/* Returns the bytes on the device other than the memory of images. */
+/* Returns the bytes on the device other than the memory of images. They include what a step uploads for the hooks,
+ * which the model has with its own: struct hook_upload. */
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank);
-/* Returns the bytes of the host that copies to the device go through, and those of the lists of a step. */
-size_t peft_bank_transfer_bytes(const struct peft_bank *bank);
+/* Returns the bytes of the host for the lists of a step. */
 size_t peft_bank_list_bytes(const struct peft_bank *bank);
 /* Sets the weights of the base, which may be packed. Images can be planned from here on. */
 void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights);

@@ -49,8 +49,10 @@ struct encoder {
     const struct fp32_weights *fp32;
     int64_t rows, width; /* of the embedding */
     int embedding;
-    double dropout;           /* of ENCODER_DROPOUT, in global batches that are trained on */
-    uint32_t *sample, *token; /* [rows] keys of dropout: the number of the batch's first sample, and the row */
+    double dropout;       /* of ENCODER_DROPOUT, in global batches that are trained on */
+    struct row_keys keys; /* of dropout: [rows] the number of the batch's first sample, and the row */
+    struct upload upload; /* of the keys */
+    void *uploaded;
     int count;
     struct encoder_step steps[ENCODER_STEPS];
 };
@@ -65,6 +67,9 @@ int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number);
 /* Adds inverted dropout, as torch's LSTM has between its layers. Dropout steps are numbered separately. */
 int encoder_add_dropout(struct encoder *encoder, double p, int64_t number);
 void encoder_place(struct encoder *encoder, struct arena *arena);
+/* Takes host memory for the keys of dropout. STATUS_MEMORY. */
+int encoder_allocate(struct encoder *encoder);
+void encoder_close(struct encoder *encoder);
 /* Computes the last step's y from the embedding. */
 int encoder_forward(struct encoder *encoder);
 /* Computes the gradients of all parameters from the last step's dy. */

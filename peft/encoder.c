@@ -156,6 +156,11 @@ int encoder_add_lstm(struct encoder *encoder, int64_t hidden, int64_t number) {
     return STATUS_OK;
 }
 
+static size_t key_bytes(const struct encoder *encoder) {
+    size_t one = (size_t)encoder->rows * sizeof(uint32_t);
+    return 2 * ((one + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT);
+}
+
 void encoder_place(struct encoder *encoder, struct arena *arena) {
     size_t row = (size_t)encoder->rows * sizeof(float);
     for (int i = 0; i < encoder->count; i++) {
@@ -167,17 +172,24 @@ void encoder_place(struct encoder *encoder, struct arena *arena) {
             step->direction[d].cells = arena_take(arena, row * (size_t)step->out / 2);
         }
     }
-    if (encoder->dropout > 0) {
-        encoder->sample = arena_take(arena, (size_t)encoder->rows * sizeof *encoder->sample);
-        encoder->token = arena_take(arena, (size_t)encoder->rows * sizeof *encoder->token);
-    }
+    if (encoder->dropout > 0)
+        encoder->uploaded = arena_take(arena, key_bytes(encoder));
 }
-
-/* ---- products ---- */
 
 static struct rank *rank_of(const struct encoder *encoder) {
     return encoder->adapter->peft->rank;
 }
+
+int encoder_allocate(struct encoder *encoder) {
+    return encoder->dropout > 0 ? upload_open(&encoder->upload, rank_of(encoder)->device, key_bytes(encoder))
+                                : STATUS_OK;
+}
+
+void encoder_close(struct encoder *encoder) {
+    upload_close(&encoder->upload);
+}
+
+/* ---- products ---- */
 
 static int multiply(const struct encoder *encoder, const struct gemm *gemm) {
     return rank_run_scratch(rank_of(encoder), PHASE_REST, gemm, gemm);
@@ -327,29 +339,24 @@ static struct residual_dropout dropout_call(const struct encoder *encoder, const
                                      .dropout = {.p = is_on ? (float)encoder->dropout : 0,
                                                  .seed = rank_of(encoder)->seed,
                                                  .site = step->site,
-                                                 .keys = {.sample = encoder->sample, .token = encoder->token}}};
+                                                 .keys = encoder->keys}};
 }
 
 static int set_keys(struct encoder *encoder) {
-    enum { CHUNK = 128 };
-    uint32_t sample[CHUNK], token[CHUNK];
-    struct stream *stream = rank_of(encoder)->exec.stream;
-    int status = STATUS_OK;
+    size_t bytes = (size_t)encoder->rows * sizeof(uint32_t);
     if (rank_of(encoder)->is_planning || encoder->dropout <= 0)
         return STATUS_OK;
-    for (int64_t i = 0; i < encoder->rows && !status; i += CHUNK) {
-        int64_t count = encoder->rows - i < CHUNK ? encoder->rows - i : CHUNK;
-        for (int64_t k = 0; k < count; k++) {
-            sample[k] = (uint32_t)encoder->adapter->peft->sample;
-            token[k] = (uint32_t)(i + k);
-        }
-        status = stream_copy_to_device(stream, encoder->sample + i, sample, (size_t)count * sizeof *sample);
-        if (!status)
-            status = stream_copy_to_device(stream, encoder->token + i, token, (size_t)count * sizeof *token);
-        if (!status)
-            status = stream_wait(stream);
+    int status = upload_begin(&encoder->upload, encoder->uploaded);
+    if (status)
+        return status;
+    uint32_t *sample = upload_take(&encoder->upload, bytes), *token = upload_take(&encoder->upload, bytes);
+    for (int64_t i = 0; i < encoder->rows; i++) {
+        sample[i] = (uint32_t)encoder->adapter->peft->sample;
+        token[i] = (uint32_t)i;
     }
-    return status;
+    encoder->keys = (struct row_keys){.sample = upload_place(&encoder->upload, sample),
+                                      .token = upload_place(&encoder->upload, token)};
+    return upload_end(&encoder->upload, rank_of(encoder)->exec.stream);
 }
 
 int encoder_forward(struct encoder *encoder) {

@@ -49,7 +49,7 @@ static int read_adapters(struct merge *m) {
     struct peft_options options = {.adapters = peft_files_configs(m->request->files),
                                    .count = peft_files_count(m->request->files),
                                    .model = &model};
-    int status = device_open(m->request->device, 0, 1, &m->device);
+    int status = device_open(m->request->device, DEVICE_FIRST, 1, &m->device);
     if (!status)
         status = rank_open_single(&m->rank, m->device, 0);
     m->has_rank = !status;

@@ -75,6 +75,7 @@ static int describe(struct peft_adapter *adapter) {
 static void close_ptuning(struct peft_adapter *adapter) {
     struct ptuning *own = adapter->own;
     if (own) {
+        encoder_close(&own->encoder);
         fp32_free(&own->fp32);
         device_free(adapter->peft->rank->device, own->memory);
     }
@@ -173,7 +174,8 @@ static int allocate(struct peft_adapter *adapter) {
         return status_wrap(status, "prompt encoder");
     arena = arena_over(own->memory, arena.used);
     place(adapter, &arena);
-    return fp32_allocate(&own->fp32);
+    status = encoder_allocate(&own->encoder);
+    return status ? status : fp32_allocate(&own->fp32);
 }
 
 static int make_image(struct image_maker *maker) {

@@ -61,15 +61,16 @@ static int find_threads(int asked) {
     return given;
 }
 
-static int cpu_open(int index, int threads, struct device **out) {
-    if (index != 0)
-        return status_fail(STATUS_INVALID, "there is one cpu device, not a number %d", index);
+/* OpenMP is asked for no team: its limits are read. */
+static int cpu_sketch(const struct device_facts *facts, struct device **out) {
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
+    int most = omp_get_max_active_levels() > 0 ? omp_get_thread_limit() : 1;
     if (!cpu)
         return status_fail(STATUS_MEMORY, "out of memory");
     struct device *device = &cpu->device;
     device->backend = &backend_cpu;
-    device->threads = find_threads(threads);
+    int wanted = facts->threads > 0 ? facts->threads : usable_cores();
+    device->threads = wanted < most ? wanted : most;
     for (size_t i = 0; !device->ops; i++)
         if (level_runs_here(levels[i].level)) {
             device->ops = levels[i].ops;
@@ -81,13 +82,23 @@ static int cpu_open(int index, int threads, struct device **out) {
         free(cpu);
         return status;
     }
-    waits_begin(device->threads);
     *out = device;
     return STATUS_OK;
 }
 
+static int cpu_open(int number, int threads, struct device **out) {
+    (void)number;
+    int status = cpu_sketch(&(const struct device_facts){.threads = find_threads(threads)}, out);
+    if (status)
+        return status;
+    ((struct cpu_device *)*out)->has_team = true;
+    waits_begin((*out)->threads);
+    return STATUS_OK;
+}
+
 static void cpu_close(struct device *device) {
-    waits_end(device->threads);
+    if (((struct cpu_device *)device)->has_team)
+        waits_end(device->threads);
     gemm_cache_close(cpu_gemms(device));
     free(device);
 }
@@ -210,10 +221,18 @@ static int cpu_event_seconds(const struct event *from, const struct event *to, d
     return STATUS_OK;
 }
 
+/* All work has run when its call returns. */
+static int cpu_stream_wait_event(struct stream *stream, struct event *event) {
+    (void)stream;
+    (void)event;
+    return STATUS_OK;
+}
+
 const struct backend backend_cpu = {
     .name = "cpu",
     .host_reads_memory = true,
     .open = cpu_open,
+    .sketch = cpu_sketch,
     .close = cpu_close,
     .ops_for_level = cpu_ops_for_level,
     .alloc = cpu_alloc,
@@ -232,4 +251,5 @@ const struct backend backend_cpu = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .event_seconds = cpu_event_seconds,
+    .stream_wait_event = cpu_stream_wait_event,
 };

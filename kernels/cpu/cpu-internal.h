@@ -9,6 +9,7 @@ struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c)
 struct cpu_device {
     struct device device;
     struct gemm_cache *gemms;
+    bool has_team; /* of OpenMP's threads, whose waits it takes part in: not a sketch */
 };
 
 static inline struct gemm_cache *cpu_gemms(const struct device *device) {

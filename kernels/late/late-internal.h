@@ -1,26 +1,152 @@
-/* The backend `late` inside: the CPU's device, whose work is queued and runs on a thread of its own when the host waits
- * for it. */
+/* The backend `late` inside. A late device has the CPU's device below it, and one thread that runs the work of its
+ * streams. backend.c has devices and copies; memory.c their memory; stream.c the queues, and the order in which they
+ * run; event.c the marks in them; record.c the recordings; ops.c the operations. */
 #ifndef CAMBIUM_KERNELS_LATE_INTERNAL_H
 #define CAMBIUM_KERNELS_LATE_INTERNAL_H
 
 #include "backend.h"
+#include "late/late.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { LATE_ARGUMENT_BYTES = 768, LATE_POISON = 0xff /* not a number, in every floating type */ };
+
+enum late_kind { LATE_OPERATION, LATE_COPY, LATE_MARK, LATE_AWAIT };
+
+/* Work in a queue, with its own copy of the arguments. */
+struct late_entry {
+    const char *name;
+    enum late_kind kind;
+    int (*run)(const struct exec *exec, const void *arguments);
+    struct exec exec; /* on the CPU's stream */
+    _Alignas(16) unsigned char arguments[LATE_ARGUMENT_BYTES];
+};
+struct late_list {
+    struct late_entry *entries;
+    size_t count, capacity;
+};
+
+struct late_stream {
+    struct stream stream;
+    struct stream *cpu;
+    struct late_stream *next; /* of the device */
+    struct late_list list;
+    size_t run;      /* entries of the list that have run */
+    uint64_t before; /* entries that have left the list: an entry's number counts all that were ever queued */
+    uint64_t wanted; /* entries with lower numbers must run: somebody waits for them */
+    bool is_running; /* the entry before list.entries[run] runs now, outside the lock */
+    char *workspace; /* of the last entry that had one */
+    size_t workspace_bytes;
+    struct late_recording *recording; /* takes the work instead of the queue; NULL: there is none */
+};
+
+/* The time when a stream last ran past an event: the arguments of a LATE_MARK point to it. The event holds it, and so
+ * does each entry that will run: either may go first. */
+struct late_mark {
+    atomic_int holders;
+    double seconds; /* by the clock */
+};
+
+/* The arguments of a LATE_AWAIT: entries of another stream below the number must have run. */
+struct late_await {
+    struct late_stream *stream; /* NULL: it has run so far, and is closed */
+    uint64_t number;
+};
+
+struct late_recording {
+    struct recording recording;
+    struct late_list list;
+};
+
+struct late_block {
+    char *start;
+    size_t bytes; /* whole pages */
+    struct late_block *next;
+};
+
+/* The lock guards everything below it, and the streams. */
+struct late_device {
+    struct device device;
+    struct device *cpu;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool has_thread, ends;
+    bool is_working; /* memory is open */
+    struct late_block *blocks;
+    struct late_stream *streams;
+    uint32_t choices; /* of an order so far: the key of the next */
+    struct late_counts counts;
+};
+
+static inline struct late_device *late(const struct device *device) {
+    return (struct late_device *)(uintptr_t)device;
+}
+static inline struct late_stream *late_stream(const struct stream *stream) {
+    return (struct late_stream *)(uintptr_t)stream;
+}
 /* The CPU's device below a late one. */
-struct device *late_cpu(const struct device *device);
+static inline struct device *late_cpu(const struct device *device) {
+    return late(device)->cpu;
+}
 
-/* A piece of work and the arguments that it gets; `exec` is the CPU's by then. */
+/* A piece of work and its arguments. */
 struct late_work {
     const char *name;
-    int (*run)(const struct exec *exec, const void *arguments);
-    const void *arguments; /* copied */
+    int (*run)(const struct exec *exec, const void *arguments); /* `exec` is the CPU's */
+    const void *arguments;                                      /* copied */
     size_t bytes;
     const size_t *pointers; /* offsets of the arguments that point to device memory, or are NULL */
     int pointer_count;
+    enum late_kind kind;
 };
 
-/* Queues the work. STATUS_INVALID where a pointer leads to other memory: the host may change or free that before the
- * work runs. */
+/* ---- stream.c ---- */
+
+/* Queues or records the work. STATUS_INVALID where a pointer leads to other memory, which the host may change or free
+ * before the work runs, or where another stream uses the workspace; STATUS_MEMORY; the device's failure. */
 int late_queue(const struct exec *exec, const struct late_work *work);
+/* Adds a copy of the entry. STATUS_MEMORY. */
+int late_list_add(struct late_list *list, const struct late_entry *entry);
+/* Queues what was recorded on another or the same stream. As late_queue. */
+int late_queue_entry(struct late_stream *stream, const struct late_entry *entry);
+/* The number that the next entry will have. */
+uint64_t late_queued(struct late_stream *stream);
+/* Returns when all entries with lower numbers have run, or with the device's failure. */
+int late_wait_for(struct late_stream *stream, uint64_t number);
+/* Starts the thread of the device. STATUS_MEMORY. */
+int late_start_thread(struct late_device *device);
+void late_end_thread(struct late_device *device);
+int late_stream_open(struct device *device, struct stream **stream);
+void late_stream_close(struct stream *stream);
+int late_stream_wait(struct stream *stream);
+
+void late_release_mark(struct late_mark *mark);
+void late_recording_close(struct recording *recording);
+
+/* ---- memory.c ---- */
+
+int late_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory);
+void late_free(struct device *device, void *memory);
+/* Opens or closes all memory to the process; the lock is held. */
+void late_protect(struct late_device *device, int protection);
+bool late_owns(struct late_device *device, const void *pointer);
+
+/* ---- event.c ---- */
+
+int late_event_open(struct device *device, struct event **event);
+void late_event_close(struct event *event);
+int late_event_record(struct event *event, struct stream *stream);
+int late_event_wait(struct event *event);
+int late_event_seconds(const struct event *from, const struct event *to, double *seconds);
+int late_stream_wait_event(struct stream *stream, struct event *event);
+
+/* ---- record.c ---- */
+
+int late_record_begin(struct stream *stream);
+int late_record_end(struct stream *stream, struct recording **recording);
+int late_replay(struct stream *stream, const struct recording *recording);
 
 extern const struct ops late_ops;
 

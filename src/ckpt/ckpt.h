@@ -69,7 +69,7 @@ struct ckpt_array {
  * some ranges of it. */
 struct ckpt_flat {
     const struct param_map *map;
-    struct stream *stream;
+    struct stream *stream;            /* NULL while planning */
     const struct param_range *ranges; /* [count] of `dtype`, ascending; a parameter lies in at most one of them */
     int count;
     enum dtype dtype;

@@ -114,12 +114,13 @@ static void *flat_find_place(void *context, const struct ckpt_block *block) {
 }
 
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable) {
+    bool is_one = flat->threads <= 1 || !device_host_reads(stream_device(flat->stream));
     return (struct ckpt_array){.prefix = prefix,
                                .dtype = flat->dtype,
                                .only_trainable = only_trainable,
                                .is_copy = flat->is_copy,
                                .copy_of = flat->copy_of,
-                               .threads = device_host_reads(stream_device(flat->stream)) ? flat->threads : 1,
+                               .threads = is_one ? 1 : flat->threads,
                                .rects = flat_rects,
                                .get = flat_get,
                                .put = flat_put,

@@ -35,10 +35,11 @@ struct sequence {
 /* A step that was submitted and not yet collected. */
 struct flight {
     int64_t rows, wanted;
+    bool is_here; /* its results are this rank's own, and not read yet */
     bool has_top;
     double start;        /* by clock_seconds */
     int32_t *result_row; /* [max_logit_rows] the row of each result */
-    void *results;       /* the results, as a block: struct results_view */
+    void *results;       /* the results, as a block: struct results_block */
     struct comm_request arriving;
 };
 
@@ -88,7 +89,7 @@ struct engine {
         float *logprob, *label_logprob;
         int32_t *top_token;
         float *top_logprob;
-    } made; /* results of this rank */
+    } made; /* a follower's results */
     /* ---- of the leader ---- */
     struct kv_pool pool;
     struct sequence *sequences; /* [max_sequences] */
@@ -169,8 +170,10 @@ int engine_forget_image(struct engine *engine, int image);
 /* run.c */
 /* The results of a step as a block: sets the arrays' places in it. */
 struct results_block results_at(void *block, int64_t wanted);
-/* Runs a plan of a step on this rank. */
+/* Queues a plan of a step on this rank; rows of prefixes alone have run when it returns. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
+/* Waits for the oldest plan of this rank with results to read, where model_gives_results. */
+int engine_read_results(struct engine *engine, const struct results_block *made);
 
 /* link.c */
 int engine_open_link(struct engine *engine);
@@ -182,7 +185,5 @@ int engine_send_plan(struct engine *engine, const struct plan *plan);
 /* The leader is ready for a step's results before it sends the plan, else ranks that send rows and results would wait
  * for each other. */
 int engine_expect_results(struct engine *engine, struct flight *flight);
-/* Whether the results of a step are made on this rank. */
-bool engine_makes_results(const struct engine *engine);
 
 #endif

@@ -198,7 +198,8 @@ static int allocate_cache(struct engine *engine) {
 
 static int open_rank(struct engine *engine) {
     struct comm *world = engine->options.world;
-    int status = device_open(engine->options.device, 0, engine->options.threads, &engine->device);
+    int status =
+        device_open(engine->options.device, engine->options.device_number, engine->options.threads, &engine->device);
     if (!status)
         rank_site_warn(engine->device, engine->options.threads);
     if (!status && world)

@@ -35,6 +35,7 @@ struct engine_options {
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the others */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     const char *device;                /* backend; NULL: the first that the machine has */
+    int device_number;                 /* a rank's place on its host */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
@@ -106,7 +107,8 @@ bool engine_leads(const struct engine *engine);
  */
 int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count);
 
-/* Starts a step; at most engine_depth are under way. When the rows do not fit (rows, logits, positions or pages)
+/* Starts a step, and returns before its results are there. At most engine_depth are under way, and one more where the
+ * leader is the only stage. When the rows do not fit (rows, logits, positions or pages)
  * nothing has happened and STATUS_INVALID says which limit. */
 int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count);
 /* Seconds of the last step that was submitted and collected. */

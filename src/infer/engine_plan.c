@@ -21,8 +21,10 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
         .weights = engine->plan.weights,
         .cache = engine->plan.kv_page_bytes * (size_t)pages,
         .adapters = bank ? images + peft_bank_fixed_bytes(bank) : 0,
-        .workspace = engine->plan.activations + engine->plan.workspace,
-        .transfers = engine->plan.transfers + (bank ? peft_bank_transfer_bytes(bank) : 0),
+        /* The model uploads the bank's arrays in a block of its activations. */
+        .workspace =
+            engine->plan.activations + engine->plan.workspace - (bank ? peft_bank_hooks(bank)->upload.bytes : 0),
+        .transfers = engine->plan.transfers,
         .steps = arena.used + engine_link_bytes(engine) + (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) +
                  (bank ? peft_bank_list_bytes(bank) : 0),
         .pages = pages,
@@ -34,9 +36,8 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
 
 static int sketch(struct engine *engine, const struct pretrained *base, int number) {
     struct model_options options;
-    int status = rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
-    if (!status)
-        status = engine_choose_model(engine, &base->config, &options);
+    rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
+    int status = engine_choose_model(engine, &base->config, &options);
     return status ? status : model_sketch(&options, &engine->rank, &engine->plan, &engine->model);
 }
 
@@ -69,7 +70,8 @@ static int plan_on(struct engine *engine, const struct pretrained *base, int num
     int64_t pages = 0;
     size_t images = 0;
     engine_find_sizes(engine, base);
-    int status = device_open(engine->options.device, 0, engine->options.threads, &engine->device);
+    struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
+    int status = device_sketch(&facts, &engine->device);
     if (!status)
         status = plan_pages(engine, base, number, &pages);
     if (!status)

@@ -104,7 +104,7 @@ struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
 static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;
     struct comm_data data = data_of(engine->made.token, NULL, model_results_bytes(wanted, plan->header.has_top));
-    return wanted && engine_makes_results(engine) ? comm_send(engine->holders, &data, 0) : STATUS_OK;
+    return wanted ? comm_send(engine->holders, &data, 0) : STATUS_OK;
 }
 
 static int receive_plan(struct engine *engine, struct plan *plan) {
@@ -125,8 +125,10 @@ static int follow(struct engine *engine, const struct plan *plan) {
         engine->made = results_at(engine->made.token, plan->header.counts.logit_rows);
         double start = clock_seconds();
         int status = engine_run_plan(engine, plan);
-        if (!status)
-            status = send_results(engine, plan);
+        if (!status && plan->header.counts.rows && model_gives_results(engine->model)) {
+            status = engine_read_results(engine, &engine->made);
+            status = status ? status : send_results(engine, plan);
+        }
         engine_load_beside(engine, clock_seconds() - start);
         return status;
     case PLAN_BYTES:

@@ -60,10 +60,6 @@ static struct model_step step_of(const struct engine *engine, const struct plan 
     };
 }
 
-bool engine_makes_results(const struct engine *engine) {
-    return engine->rank.place.pipeline == engine->rank.grid.pipeline - 1 && engine->rank.place.tensor == 0;
-}
-
 int engine_run_plan(struct engine *engine, const struct plan *plan) {
     update_page_table(engine, plan);
     struct model_step step = step_of(engine, plan);
@@ -75,10 +71,11 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step);
     forget_changes(engine);
-    if (status || !engine_makes_results(engine))
-        return status;
-    const struct results_block *made = &engine->made;
+    return status;
+}
+
+int engine_read_results(struct engine *engine, const struct results_block *made) {
     struct model_step_result result = {made->token, made->logprob, made->label_logprob, made->top_token,
                                        made->top_logprob};
-    return model_infer_results(engine->model, &step, &result);
+    return model_infer_results(engine->model, &result);
 }

@@ -237,18 +237,25 @@ static struct flight *flight_at(struct engine *engine, int64_t number) {
 }
 
 static int run(struct engine *engine, struct flight *flight) {
-    bool is_remote = !engine_makes_results(engine) && flight->wanted;
-    int status = is_remote ? engine_expect_results(engine, flight) : STATUS_OK;
+    bool is_here = model_gives_results(engine->model);
+    int status = !is_here && flight->wanted ? engine_expect_results(engine, flight) : STATUS_OK;
     if (!status)
         status = engine_send_plan(engine, &engine->built);
-    engine->made = results_at(flight->results, flight->wanted);
-    return status ? status : engine_run_plan(engine, &engine->built);
+    if (!status)
+        status = engine_run_plan(engine, &engine->built);
+    flight->is_here = is_here && !status && engine->built.header.counts.rows;
+    return status;
+}
+
+/* A step more than there are stages, where the results are this rank's: they are read when the step is collected. */
+static int most_under_way(const struct engine *engine) {
+    return model_gives_results(engine->model) ? engine_depth(engine) + 1 : engine_depth(engine);
 }
 
 int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {
     int status = check_rows(engine, rows, count);
-    if (!status && engine->submitted - engine->collected >= engine_depth(engine))
-        status = status_fail(STATUS_INVALID, "%d steps are under way already", engine_depth(engine));
+    if (!status && engine->submitted - engine->collected >= most_under_way(engine))
+        status = status_fail(STATUS_INVALID, "%d steps are under way already", most_under_way(engine));
     if (status)
         return status;
     struct flight *flight = flight_at(engine, engine->submitted);
@@ -275,9 +282,10 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
     if (engine->collected == engine->submitted)
         return status_fail(STATUS_INVALID, "no step is under way");
     struct flight *flight = flight_at(engine, engine->collected++);
-    int status = comm_wait(&flight->arriving);
-    engine->step_seconds = clock_seconds() - flight->start;
     struct results_block block = results_at(flight->results, flight->wanted);
+    int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
+    flight->is_here = false;
+    engine->step_seconds = clock_seconds() - flight->start;
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
             .token = block.token[i],

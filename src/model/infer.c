@@ -295,7 +295,8 @@ static int check_step(const struct model *model, const struct model_step *step) 
     return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
                    step->changed_rows > o->max_sequences || step->change_count > o->max_changes
                ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
-               : STATUS_OK;
+           : model_gives_results(model) ? step_check_fetches(model)
+                                        : STATUS_OK;
 }
 
 /* Rows of the page table that are new, to their places in the device's. */
@@ -340,6 +341,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
     struct device_batch *batch = &model_stash(model, 0)->batch;
     struct upload *upload = &model->upload;
     size_t rows = (size_t)step->rows * sizeof(int32_t);
+    const struct hook_table *hooks = model->options.hooks;
     int status = check_step(model, step);
     if (!status)
         status = upload_begin(upload, device->block);
@@ -353,12 +355,10 @@ static int upload_step(struct model *model, const struct model_step *step) {
     const int32_t *changed = add_changed_rows(upload, model, step);
     if (model->share.has_head && step->logit_rows)
         add_wanted(upload, model, step);
+    if (hooks && hooks->upload.bytes)
+        hooks->upload.add(hooks->upload.self, upload);
     status = upload_end(upload, model->rank->exec.stream);
     return status ? status : update_page_table(model, step, changed);
-}
-
-static bool has_results(const struct model *model, const struct model_step *step) {
-    return model->share.has_head && step->logit_rows && (step->labels || step->sample);
 }
 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
@@ -370,31 +370,5 @@ int model_infer(struct model *model, const struct model_kv *kv, const struct mod
     if (!status && model->share.has_head)
         status = run_head(&pass, step);
     param_check_returned(&model->store, "a step of inference");
-    return status;
-}
-
-int model_infer_results(struct model *model, const struct model_step *step, const struct model_step_result *result) {
-    struct stream *stream = model->rank->exec.stream;
-    size_t rows = (size_t)step->logit_rows;
-    bool has_top = step->sample && step->has_top;
-    if (!has_results(model, step))
-        return stream_wait(stream);
-    int status = stream_copy_to_host(stream, model->step.fetched, model->step.results,
-                                     model_results_bytes((int64_t)rows, has_top));
-    if (!status)
-        status = stream_wait(stream);
-    if (status)
-        return status;
-    const int32_t *token = model->step.fetched;
-    const float *logprob = (const float *)token + rows, *label_loss = logprob + rows;
-    for (size_t i = 0; i < rows; i++) {
-        result->token[i] = step->sample ? token[i] : -1;
-        result->logprob[i] = step->sample ? logprob[i] : 0;
-        result->label_logprob[i] = step->labels ? -label_loss[i] : 0;
-    }
-    if (has_top) {
-        memcpy(result->top_token, label_loss + rows, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
-        memcpy(result->top_logprob, label_loss + rows + rows * SAMPLE_MAX_TOP, rows * SAMPLE_MAX_TOP * sizeof(float));
-    }
-    return STATUS_OK;
+    return status || !model_gives_results(model) ? status : step_fetch(model, step);
 }

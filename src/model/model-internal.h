@@ -77,7 +77,14 @@ struct device_step {
     void *rows;     /* [step_rows, C] gathered */
     float *whole;   /* [step_rows, whole_vocab_stride] of all tensor ranks, on the first of them */
     float *arrived; /* [step_rows, the widest other rank's vocab_stride] there, too */
-    void *fetched;  /* host: the results */
+    /* The results on their way to the host, by turns: at the first tensor rank of the last stage. */
+    struct step_fetch {
+        void *host; /* pinned: as `results` */
+        struct event *has_arrived;
+        int64_t rows;
+        bool draws, has_top, has_labels;
+    } fetches[MODEL_STEPS];
+    int64_t fetched, given; /* steps */
     /* A stage before the last: what goes to the next one, by turns. */
     void *out[2]; /* [N, C] */
     struct comm_request sent[2];
@@ -178,6 +185,7 @@ struct model {
     struct model_gradients gradients;
     struct model_angles angles;
     struct device_step step;
+    void *fetched_loss; /* host: a double */
 };
 
 static inline const struct ops_sizes *model_sizes(const struct model *model) {
@@ -350,5 +358,14 @@ static inline int64_t model_layers(const struct model *model) {
 int64_t model_kv_page_elements(const struct model *model);
 /* An inference step while planning. */
 int model_plan_step(struct model *model, const struct model_step_shape *shape);
+
+/* results.c: on ranks where model_gives_results. */
+size_t step_fetches_bytes(const struct model *model); /* of the host, that opening takes */
+int step_open_fetches(struct model *model);
+void step_close_fetches(struct model *model);
+/* STATUS_INVALID where the results of MODEL_STEPS steps are not read yet. */
+int step_check_fetches(const struct model *model);
+/* Queues the step's results to the host, after the step. */
+int step_fetch(struct model *model, const struct model_step *step);
 
 #endif

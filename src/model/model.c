@@ -295,8 +295,8 @@ static int build(struct model *model, struct model_plan *plan) {
     plan->all_parameters = param_table_elements(&model->table, false);
     plan->flat_elements = model->store.map.flat_elements;
     plan->table_rows = model->table.count;
-    plan->transfers = UPLOAD_TURNS * model_upload_bytes(model) +
-                      (o->use == MODEL_INFER ? model_results_bytes(o->max_logit_rows, true) : 0);
+    plan->transfers =
+        UPLOAD_TURNS * model_upload_bytes(model) + (o->use == MODEL_INFER ? step_fetches_bytes(model) : sizeof(double));
     plan->kv_page_bytes = o->use == MODEL_INFER ? model_kv_bytes(model, 1) : 0;
     plan->stream_bytes = (size_t)model_stream_elements(model) * dtype_bytes(o->dtype);
     return status;
@@ -317,8 +317,9 @@ static int allocate(struct model *model, const struct model_plan *plan) {
     model_place_activations(model, &arena);
     status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
     if (!status && model->options.use == MODEL_INFER)
-        status = device_host_alloc(model->rank->device, model_results_bytes(model->options.max_logit_rows, true),
-                                   &model->step.fetched);
+        status = step_open_fetches(model);
+    if (!status && model->options.use != MODEL_INFER)
+        status = device_host_alloc(model->rank->device, sizeof(double), &model->fetched_loss);
     if (!status)
         status = model_upload_cleared(model);
     if (!status)
@@ -363,7 +364,8 @@ void model_close(struct model *model) {
     if (!model)
         return;
     device_free(model->rank->device, model->activations);
-    device_host_free(model->rank->device, model->step.fetched);
+    step_close_fetches(model);
+    device_host_free(model->rank->device, model->fetched_loss);
     upload_close(&model->upload);
     head_staging_close(model);
     param_store_close(&model->store);

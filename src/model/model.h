@@ -170,7 +170,11 @@ int model_sum_tied_gradients(struct model *model);
 int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);
 /* The same without a backward. */
 int model_evaluate(struct model *model, const struct model_batch *batch);
-/* Reads the loss sum and clears it; waits for the stream. */
+/* Sends the loss sum to the host and clears it, in the order of the stream. */
+int model_loss_fetch(struct model *model);
+/* The loss sum that was fetched last, once the stream has run: 0 on a stage without the head. */
+double model_fetched_loss(const struct model *model);
+/* Both, with the wait between them. */
 int model_loss(struct model *model, double *loss);
 /* -log p(label) of each row of `batch` whose loss counts, to host memory [N]; that batch must be the last that went
  * through model_evaluate or model_train_step. */
@@ -245,9 +249,12 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const st
 /* One step, which all ranks of the model make together; the step's arrays are the caller's again when it returns. A
  * stage goes on to the next step as soon as its own work is done. Nothing is allocated. */
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step);
-/* Waits for the step, the last one, and gives its results, at the first tensor rank of the last stage; others get
- * nothing. */
-int model_infer_results(struct model *model, const struct model_step *step, const struct model_step_result *result);
+/* True on the rank that gives results: the first tensor rank of the last stage. */
+bool model_gives_results(const struct model *model);
+/* Waits for the oldest step whose results were not read yet, and gives them; the device may run the next step
+ * meanwhile. At most MODEL_STEPS steps have results that are not read yet. */
+enum { MODEL_STEPS = 2 };
+int model_infer_results(struct model *model, const struct model_step_result *result);
 /* Called after the last step: waits until everything sent to the next stage has arrived. */
 int model_infer_end(struct model *model);
 

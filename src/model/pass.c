@@ -254,15 +254,24 @@ int model_evaluate(struct model *model, const struct model_batch *batch) {
     return model_evaluate_chunk(model, batch, 0, NULL, NULL);
 }
 
-int model_loss(struct model *model, double *loss) {
-    *loss = 0;
+int model_loss_fetch(struct model *model) {
+    struct stream *stream = model->rank->exec.stream;
     if (!model->share.has_head)
         return STATUS_OK;
-    struct stream *stream = model->rank->exec.stream;
-    int status = stream_copy_to_host(stream, loss, model->scratch.loss_sum, sizeof *loss);
-    if (!status)
-        status = stream_wait(stream);
-    return status ? status : stream_zero(stream, model->scratch.loss_sum, sizeof *loss);
+    int status = stream_copy_to_host(stream, model->fetched_loss, model->scratch.loss_sum, sizeof(double));
+    return status ? status : stream_zero(stream, model->scratch.loss_sum, sizeof(double));
+}
+
+double model_fetched_loss(const struct model *model) {
+    return model->share.has_head ? *(const double *)model->fetched_loss : 0;
+}
+
+int model_loss(struct model *model, double *loss) {
+    int status = model_loss_fetch(model);
+    if (!status && model->share.has_head)
+        status = stream_wait(model->rank->exec.stream);
+    *loss = status ? 0 : model_fetched_loss(model);
+    return status;
 }
 
 int model_row_losses(struct model *model, const struct model_batch *batch, float *losses) {

@@ -62,9 +62,12 @@ float *optimizer_master(const struct optimizer *optimizer, const struct sync_pie
 int optimizer_reset(struct optimizer *optimizer);
 /* After the master weights of this rank's pieces were loaded: weights = rounded master, those of all ranks. */
 int optimizer_round_weights(struct optimizer *optimizer);
-/* Waits for the gradients' sums, clips, updates with the rate `lr`, and waits for the stream. `norm` receives the
- * gradient's norm before clipping. Where it is not finite the device has updated nothing, and STATUS_INVALID is
- * returned. */
+/* Waits for the gradients' sums over ranks, then clips and updates with the rate `lr`, in the order of the stream. */
+int optimizer_start(struct optimizer *optimizer, double lr);
+/* Once the stream has run: `norm` receives the gradient's norm before clipping. Where it is not finite the device has
+ * updated nothing, and STATUS_INVALID is returned. */
+int optimizer_finish(struct optimizer *optimizer, double *norm);
+/* Both, with the wait for the stream between them. */
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
 
 #endif

@@ -288,18 +288,25 @@ static int update_pieces(struct optimizer *optimizer, double lr) {
     return status;
 }
 
-int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
+int optimizer_start(struct optimizer *optimizer, double lr) {
     int status = gradient_sync_finish(optimizer->sync);
     if (!status)
         status = measure_norm(optimizer);
-    if (!status)
-        status = update_pieces(optimizer, lr);
+    return status ? status : update_pieces(optimizer, lr);
+}
+
+int optimizer_finish(struct optimizer *optimizer, double *norm) {
+    *norm = (double)*(float *)optimizer->norm;
+    if (!isfinite(*norm)) /* the device has updated nothing */
+        return status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
+    optimizer->step++;
+    return STATUS_OK;
+}
+
+int optimizer_step(struct optimizer *optimizer, double lr, double *norm) {
+    *norm = 0;
+    int status = optimizer_start(optimizer, lr);
     if (!status)
         status = stream_wait(optimizer->rank->exec.stream);
-    *norm = status ? 0 : (double)*(float *)optimizer->norm;
-    if (!status && !isfinite(*norm)) /* the device has updated nothing */
-        status = status_fail(STATUS_INVALID, "the gradient norm is %g", *norm);
-    if (!status)
-        optimizer->step++;
-    return status;
+    return status ? status : optimizer_finish(optimizer, norm);
 }

@@ -8,6 +8,7 @@
 #define CAMBIUM_PARALLEL_HOOK_H
 
 #include "parallel/rank.h"
+#include "parallel/upload.h"
 
 /* The places of a layer whose rows a method may change. */
 enum attach_place {
@@ -118,11 +119,20 @@ struct token_list {
     struct token_hook hook[HOOKS_PER_PLACE];
 };
 
+/* Arrays of the host that the hooks of an inference step need. They go to the device in one copy with the step's own.
+ */
+struct hook_upload {
+    size_t bytes; /* the most, a multiple of ARENA_ALIGNMENT; 0: none */
+    void (*add)(void *self, struct upload *upload);
+    void *self;
+};
+
 struct hook_table {
     int64_t layers;
     struct hook_list *lists;      /* [layers * ATTACH_PLACE_COUNT] */
     struct prefix_list *prefixes; /* [layers] */
     struct token_list tokens;
+    struct hook_upload upload;
 };
 
 /* Starts an empty table for `layers` layers. STATUS_MEMORY. hook_table_free ends it. */

@@ -25,21 +25,21 @@ static int open_pipeline_groups(struct rank *rank) {
     return status;
 }
 
-int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device) {
+void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device) {
     *rank = (struct rank){.grid = *grid,
                           .place = rank_grid_place(grid, number),
                           .device = device,
                           .ops = ops_for(device),
                           .is_planning = true};
     rank_plan_part(rank, WORK_UPDATE, 0);
-    return stream_open(device, &rank->exec.stream);
 }
 
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed) {
-    int status = rank_sketch(rank, grid, world ? world->rank : 0, device);
+    rank_sketch(rank, grid, world ? world->rank : 0, device);
     rank->world = world;
     rank->seed = seed;
+    int status = stream_open(device, &rank->exec.stream);
     if (!status)
         status = open_group(rank, GRID_TENSOR, &rank->tensor);
     if (!status)
@@ -131,6 +131,10 @@ int rank_note_messages(struct rank *rank, enum rank_group group, const char *nam
                                       .ranks = ranks,
                                       .work = {.shape = {count}, .bytes = (double)count * (double)dtype_bytes(dtype)},
                                       .count = calls});
+}
+
+int rank_fail_absent_(const struct rank *rank, const char *op) {
+    return status_fail(STATUS_UNSUPPORTED, "%s: there is no operation %s", device_description(rank->device), op);
 }
 
 /* ---- collectives of operations ---- */

@@ -53,8 +53,9 @@ struct rank {
  * call this together. */
 int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *world, struct device *device,
               uint64_t seed);
-/* The rank `number` of a grid for planning alone, without its peers: no groups, and nothing may run. */
-int rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
+/* The rank `number` of a grid for planning alone, without its peers: no groups, and nothing may run. The device may be
+ * a sketch. */
+void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* A rank alone on its grid. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
 /* Sets how many neighbours of the tensor group hold the same one of `groups` key and value heads: before planning. */
@@ -93,6 +94,9 @@ static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
 
 /* ---- operations and collectives ---- */
 
+/* While planning: STATUS_UNSUPPORTED where the device lacks the operation. */
+#define rank_lacks_(rank, op) ((rank)->ops->op == ops_absent.op)
+int rank_fail_absent_(const struct rank *rank, const char *op);
 /* Runs ops->OP(exec, ARGS) and books its time; while planning notes it. */
 #define rank_run(rank, phase, op, ...) rank_run_within(rank, phase, op, 0, __VA_ARGS__)
 /* The same for an operation with a workspace function of the same arguments. */
@@ -100,7 +104,8 @@ static inline void rank_unsure(struct rank *rank, bool is_unsure, int change) {
     rank_run_within(rank, phase, op, (rank)->ops->op##_workspace((rank)->device, __VA_ARGS__), __VA_ARGS__)
 /* The same with the workspace said, which only planning asks for. */
 #define rank_run_within(rank, phase, op, scratch, ...)                                                                 \
-    ((rank)->is_planning ? rank_note(rank, phase, #op, op##_work(__VA_ARGS__), scratch)                                \
+    ((rank)->is_planning ? rank_lacks_(rank, op) ? rank_fail_absent_(rank, #op)                                        \
+                                                 : rank_note(rank, phase, #op, op##_work(__VA_ARGS__), scratch)        \
                          : rank_run_noted(rank, phase, op, __VA_ARGS__))
 /* The same for an operation that planning notes elsewhere. */
 #define rank_run_noted(rank, phase, op, ...)                                                                           \

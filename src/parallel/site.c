@@ -131,6 +131,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
         if (!same_host(&all[r], &all[world->rank]))
             continue;
         first_on_host = r;
+        site->place_on_host += r < world->rank;
         if (all[r].process != all[world->rank].process)
             continue;
         first_in_process = r;

@@ -13,6 +13,7 @@ enum { SITE_CORES_BYTES = 168 };
 struct rank_site {
     int threads;          /* to compute with */
     int in_process;       /* ranks of this process */
+    int place_on_host;    /* ranks of this one's host that come before it: the number of its device */
     int first_on_host;    /* the first rank of this one's host: it stands for the host */
     int first_in_process; /* the same for its process */
     bool is_first_on_host, is_first_in_process;

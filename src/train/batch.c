@@ -94,14 +94,12 @@ static int train_micro_batch(void *context, const struct pipeline_step *step, co
 }
 
 int train_sum_loss(struct trainer *trainer, double *loss) {
-    int status = model_loss(trainer->model, loss);
-    if (!status)
-        status = train_sum_over_data(trainer, loss, 1, DTYPE_F64);
+    int status = train_sum_over_data(trainer, loss, 1, DTYPE_F64);
     struct comm_data data = {.send = loss, .receive = loss, .count = 1, .dtype = DTYPE_F64};
     return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], &data, COMM_SUM);
 }
 
-int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, int64_t *labels) {
+int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels) {
     int64_t counts[ROWS_COUNTS];
     int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
     if (!status)
@@ -119,7 +117,7 @@ int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, i
         status = finish_gradients(trainer);
     if (!status)
         status = gradient_sync_layer(&trainer->sync, -1);
-    return status ? status : train_sum_loss(trainer, loss);
+    return status ? status : model_loss_fetch(trainer->model);
 }
 
 static int evaluate_micro_batch(void *context, const struct pipeline_step *step, const void *in, void *out) {

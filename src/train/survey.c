@@ -46,9 +46,10 @@ static int plan_place(struct survey *survey, int first) {
     struct trainee_part trainee = {0};
     struct train_plan own;
     const struct rank_grid *grid = &survey->grid;
-    int status = device_open(survey->run->config.device, 0, survey->seats[first].threads, &device);
+    struct device_facts facts = {.kind = survey->run->config.device, .threads = survey->seats[first].threads};
+    int status = device_sketch(&facts, &device);
     if (!status)
-        status = rank_sketch(&rank, grid, first, device);
+        rank_sketch(&rank, grid, first, device);
     if (!status)
         status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &own);
     const struct rank_grid place = rank.place;

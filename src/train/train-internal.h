@@ -64,13 +64,13 @@ int64_t train_own_until(const struct train_run *run);
 bool train_goes_on(const struct train_run *run);
 
 /* batch.c */
-/* Forward and backward of the next global batch, its mean loss, its rows without padding and those whose loss counts;
- * leaves the gradients' sums over the data ranks started. */
-int train_global_batch(struct trainer *trainer, double *loss, int64_t *tokens, int64_t *labels);
-/* The forward of the global batch of samples from `first` on: adds to what train_sum_loss gives. *labels: rows of this
+/* Forward and backward of the next global batch, its rows without padding and those whose loss counts. Leaves the
+ * gradients' sums over the data ranks started, and this rank's part of the mean loss fetched (model_fetched_loss). */
+int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels);
+/* The forward of the global batch of samples from `first` on: adds to the model's loss. *labels: rows of this
  * rank's part that count. */
 int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels);
-/* The losses so far, of all ranks. */
+/* Makes the loss of this rank that of all ranks. */
 int train_sum_loss(struct trainer *trainer, double *loss);
 
 /* shapes.c */

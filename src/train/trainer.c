@@ -172,7 +172,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     if (!status)
         status = open_data(trainer);
     if (!status)
-        status = device_open(run->config.device, 0, trainer->site.threads, &trainer->device);
+        status = device_open(run->config.device, trainer->site.place_on_host, trainer->site.threads, &trainer->device);
     if (trainer->world && status != STATUS_INTERRUPTED) /* which all have agreed on */
         status = comm_agree(trainer->world, status);    /* no rank may wait for one that could not open its files */
     if (!status)
@@ -283,12 +283,19 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     double start = clock_seconds(), loss, norm = 0;
     int64_t tokens, labels;
     double lr = schedule_lr(&trainer->schedule, trainer->iteration + 1);
-    int status = train_global_batch(trainer, &loss, &tokens, &labels);
+    int status = train_global_batch(trainer, &tokens, &labels);
+    if (!status)
+        status = optimizer_start(&trainer->optimizer, lr);
+    if (!status)
+        status = stream_wait(trainer->rank.exec.stream);
+    loss = model_fetched_loss(trainer->model);
+    if (!status)
+        status = train_sum_loss(trainer, &loss);
     if (status)
         return status;
     if (!isfinite(loss))
         return fail_not_finite(trainer, "loss", loss);
-    status = optimizer_step(&trainer->optimizer, lr, &norm);
+    status = optimizer_finish(&trainer->optimizer, &norm);
     if (status && !isfinite(norm))
         return fail_not_finite(trainer, "gradient norm", norm);
     if (status)
@@ -340,6 +347,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
         if (!status)
             status = train_agree(trainer);
     }
+    if (!status)
+        status = model_loss(trainer->model, &loss);
     if (!status)
         status = train_sum_loss(trainer, &loss);
     if (!status)

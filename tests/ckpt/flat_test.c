@@ -19,7 +19,7 @@ static void a_flat_array_travels_through_its_stream(void **state) {
     float *host = malloc(elements * sizeof *host), *back = malloc(elements * sizeof *back);
     for (size_t i = 0; i < elements; i++)
         host[i] = (float)i;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(stream_open(device, &stream));
     for (int i = 0; i < 2; i++)
         test_ok(device_alloc(device, elements * sizeof *host, &memory[i]));

@@ -129,7 +129,7 @@ static int part_open(struct part *part, struct run *run, struct comm *world) {
     hold(part);
     struct param_part of = {.tensor = part->place.tensor, .tensors = grid->tensor, .is_held = part->is_held};
     struct param_store_options options = {.table = &part->table, .part = &of, .dtype = run->dtype};
-    int status = device_open(test_device(), 0, 1, &part->device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &part->device);
     options.device = part->device;
     if (!status)
         status = stream_open(part->device, &part->stream);

@@ -34,7 +34,7 @@ static void every_collective_of_8_ranks(void **state) {
 
 static void run_on_device(bool is_unordered) {
     struct device_cases cases = {.is_unordered = is_unordered};
-    test_ok(device_open(test_device(), 0, 1, &cases.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &cases.device));
     for (int ranks = 1; ranks <= 4; ranks++)
         test_ok(comm_local_run(ranks, cases_on_device, &cases));
     device_close(cases.device);

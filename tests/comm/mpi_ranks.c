@@ -105,7 +105,7 @@ static int told_to_fail(struct comm *world) {
 
 static int on_device(struct comm *world, bool is_unordered) {
     struct device_cases cases = {.is_unordered = is_unordered};
-    int status = device_open(test_device(), 0, 1, &cases.device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &cases.device);
     if (!status)
         status = cases_on_device(world, &cases);
     if (status)

@@ -46,6 +46,7 @@ ENDING_AND_ENVIRONMENT = {
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
+CGROUP_FILES = {"src/base/cgroup.h", "src/base/cores.c"}  # a controller's name is "cpu" too
 # Names of a family of models stand in its file alone, or in those of its kin; who else may say some of them, and why.
 FAMILY_FILES = {"src/model/" + name for name in ("gpt2.c", "llama.c", "llama_like.c", "llama_like.h", "mistral.c", "qwen2.c", "qwen3.c",
                                                  "phi3.c", "rope.c")}
@@ -167,6 +168,12 @@ class Files(unittest.TestCase):
                 if (name_of(path), match.group(1)) in ENDING_AND_ENVIRONMENT:
                     continue
                 found.append(f"{name_of(path)}: {match.group(1)}")
+        self.assertFalse(found, "\n".join(found))
+
+    def test_no_backend_and_no_number_of_a_device_is_named_above_the_kernels(self):
+        marks = re.compile(r'"(?:cpu|late)(?::\w+)?"|\bdevice_open\([^,;]*,\s*\d+\s*,')
+        found = [f"{name_of(path)}: {match.group(0)}" for room, path in sources()
+                 if room != "kernels" and name_of(path) not in CGROUP_FILES for match in marks.finditer(read(path))]
         self.assertFalse(found, "\n".join(found))
 
     def test_a_familys_names_stand_in_its_file_alone(self):

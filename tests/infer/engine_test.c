@@ -45,7 +45,7 @@ static void uncached(int text, int64_t count, float *logprobs) {
     struct device *device;
     struct rank rank;
     struct model *model;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     struct model_options options = {.config = base.config, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = T};
     test_ok(model_open(&options, &rank, false, NULL, &model));

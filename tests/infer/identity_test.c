@@ -89,7 +89,7 @@ static void trained_open(struct trained *t, const struct peft_config *config, en
     struct peft_options adapters = {.adapters = config, .count = 1, .model = &options, .trains = true};
     *t = (struct trained){0};
     read_base(&options.config);
-    test_ok(device_open(test_device(), 0, 1, &t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     test_ok(rank_open(&t->rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, t->device, 1));
     if (config) {
         test_ok(peft_open(&adapters, &t->rank, &t->peft));

@@ -65,7 +65,7 @@ static inline int make_adapter(struct comm *world, void *context) {
     read_base(&options.config);
     options.chunks[0].count = options.config.num_layers;
     options.chunk_count = 1;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, world, device, 1));
     test_ok(peft_open(&adapters, &rank, &peft));
     test_ok(rank_allocate_workspace(&rank));
@@ -132,7 +132,7 @@ static inline void trained_open(struct trained *t, const struct stack *stack) {
     *t = (struct trained){0};
     find_stack(stack, &directories);
     read_base(&options.config);
-    test_ok(device_open(test_device(), 0, 1, &t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(peft_files_open((const char *const *)directories.name, stack->count, true, &t->files));
     struct peft_options adapters = {.adapters = peft_files_configs(t->files), .count = peft_files_count(t->files)};

@@ -93,7 +93,7 @@ static void norms_of_a_packed_weight_have_its_bits(void **state) {
     (void)state;
     static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
     struct scene scene = {0};
-    test_ok(device_open(test_device(), 0, 2, &scene.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.exec.stream));
     for (int i = 0; i < 5; i++) {
         scene.ops = i < 4 ? ops_for_level(scene.device, levels[i]) : ops_for(scene.device);

@@ -53,7 +53,7 @@ static int open_and_use(void *context) {
     struct device *device = NULL;
     struct opened opened = {0};
     double rate;
-    int status = device_open(context, 0, 1, &device);
+    int status = device_open(context, DEVICE_FIRST, 1, &device);
     if (status)
         return status;
     status = open_all(device, &opened);

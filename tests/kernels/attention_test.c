@@ -173,7 +173,7 @@ static void each_sequence(void (*check)(struct sequence *s)) {
     static const int sizes[] = {1, 2, 5, 16, 33, 64, 80, 128, 130};
     struct device *device;
     struct stream *stream;
-    test_ok(device_open("cpu", 0, 2, &device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 2, &device));
     test_ok(stream_open(device, &stream));
     for (int level = 0; level < 4; level++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -329,7 +329,7 @@ static void impossible_arguments_are_refused(void **state) {
     (void)state;
     struct device *device;
     struct stream *stream;
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
     test_ok(stream_open(device, &stream));
     const struct ops *ops = ops_for(device);
     const int64_t segment[] = {0, 1};

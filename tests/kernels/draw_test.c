@@ -145,7 +145,7 @@ static void draws_are_the_recorded_ones(void **state) {
     struct scene scene;
     json_t *vectors = json_load_file(TEST_DATA "/kernels/golden/draws.json", 0, NULL);
     assert_true(json_array_size(vectors) > 100);
-    test_ok(device_open(test_device(), 0, 2, &scene.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
     for (int level = 0; level < 5; level++) {
         scene.ops = level < 4 ? ops_for_level(scene.device, levels[level]) : ops_for(scene.device);

@@ -20,7 +20,7 @@ struct scene {
 static void on_every_device(void (*check)(struct scene *scene)) {
     for (int i = 0; device_name_at(i); i++) {
         struct scene s = {0};
-        test_ok(device_open(device_name_at(i), 0, 1, &s.device));
+        test_ok(device_open(device_name_at(i), DEVICE_FIRST, 1, &s.device));
         test_ok(stream_open(s.device, &s.stream));
         test_ok(device_alloc(s.device, bytes, &s.memory));
         for (int e = 0; e < 3; e++)

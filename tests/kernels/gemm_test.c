@@ -14,7 +14,7 @@ static void products_equal_fp64(void **state) {
  * threads. */
 static bool has_ordered_products(void) {
     struct device *device;
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
     bool has = ops_for_level(device, "v4") && !getenv("ONEDNN_MAX_CPU_ISA");
     device_close(device);
     return has;
@@ -35,7 +35,7 @@ struct scene {
 
 static struct scene scene_open(int threads) {
     struct scene scene = {0};
-    test_ok(device_open("cpu", 0, threads, &scene.device));
+    test_ok(device_open("cpu", DEVICE_FIRST, threads, &scene.device));
     test_ok(stream_open(scene.device, &scene.exec.stream));
     return scene;
 }

@@ -122,7 +122,7 @@ static void check_cuts(struct scene *s) {
 static void with_each_level(void (*check)(struct scene *s)) {
     struct scene s = {.scale = 1.75f, .spoiled = -1};
     void *memory;
-    test_ok(device_open(test_device(), 0, 2, &s.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &s.device));
     test_ok(stream_open(s.device, &s.stream));
     test_ok(device_alloc(s.device, BYTES, &memory));
     s.memory = memory;

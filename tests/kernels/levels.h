@@ -14,7 +14,7 @@ static inline void every_level(void (*check)(const struct scene *scene)) {
     struct device *device;
     struct scene scene = {0};
     static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
-    test_ok(device_open("cpu", 0, 2, &device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 2, &device));
     test_ok(stream_open(device, &scene.exec.stream));
     scene.exec.workspace_bytes = 1 << 20;
     test_ok(device_alloc(device, scene.exec.workspace_bytes, &scene.exec.workspace));

@@ -204,7 +204,7 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
         return STATUS_OK;
     for (int threads = 1; threads <= 3 && !status; threads++) {
         struct op_scene other = {.ops = scene->ops};
-        status = device_open(scene->backend, 0, threads, &other.device);
+        status = device_open(scene->backend, DEVICE_FIRST, threads, &other.device);
         if (!status)
             status = stream_open(other.device, &other.stream);
         struct op_run own = {0};
@@ -259,7 +259,7 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
 static int check_family(const struct op_family *family, const char *backend, bool is_long,
                         int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
     struct op_scene scene = {.backend = backend};
-    int status = device_open(backend, 0, 2, &scene.device);
+    int status = device_open(backend, DEVICE_FIRST, 2, &scene.device);
     if (!status)
         status = stream_open(scene.device, &scene.stream);
     scene.exec.stream = scene.stream;

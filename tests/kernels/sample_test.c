@@ -16,7 +16,7 @@ struct scene {
 /* Calls `check` for each level with a device of two threads. */
 static void every_level(void (*check)(const struct scene *scene)) {
     struct scene scene;
-    test_ok(device_open("cpu", 0, 2, &scene.device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
     for (int i = 0; i < 4; i++)
         if ((scene.ops = ops_for_level(scene.device, levels[i])))
@@ -374,7 +374,7 @@ static void check_rows_alone(const struct scene *scene) {
                                      .choice = (uint32_t)i};
     for (int threads = 1; threads <= 4; threads++) {
         struct scene other = {.ops = scene->ops};
-        test_ok(device_open("cpu", 0, threads, &other.device));
+        test_ok(device_open("cpu", DEVICE_FIRST, threads, &other.device));
         test_ok(stream_open(other.device, &other.stream));
         struct sample a = {.rows = MANY,
                            .vocab = WORDS,

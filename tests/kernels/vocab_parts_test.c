@@ -15,7 +15,7 @@ struct scene {
 
 static struct scene open_scene(void) {
     struct scene scene = {0};
-    test_ok(device_open("cpu", 0, 2, &scene.device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.exec.stream));
     scene.ops = ops_for(scene.device);
     return scene;

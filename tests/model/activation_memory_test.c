@@ -116,7 +116,7 @@ static int run_rank(struct comm *world, void *context) {
     struct device *device;
     struct rank rank;
     struct model *model = NULL;
-    test_ok(device_open("cpu", 0, 1, &device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
     test_ok(rank_open(&rank, &grid, world, device, 1));
     rank.is_sequence_parallel = task->is_sequence_parallel && task->tensors > 1;
     test_ok(model_open(&options, &rank, false, &plan, &model));
@@ -170,8 +170,8 @@ static double planned(struct model_options options) {
     struct rank rank;
     struct model_plan plan;
     struct model *none;
-    test_ok(device_open("cpu", 0, 1, &device));
-    test_ok(rank_sketch(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, 0, device));
+    test_ok(device_open("cpu", DEVICE_FIRST, 1, &device));
+    rank_sketch(&rank, &(const struct rank_grid){1, 1, 1, 1, 1}, 0, device);
     test_ok(model_open(&options, &rank, true, &plan, &none));
     rank_close(&rank);
     device_close(device);

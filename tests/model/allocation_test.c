@@ -100,9 +100,8 @@ static int plan(const struct model_options *options, struct device *device) {
     struct rank rank = {0};
     struct model_plan found;
     struct model *none;
-    int status = rank_sketch(&rank, &(const struct rank_grid){2, 1, 1, 1, 2}, 1, device);
-    if (!status)
-        status = model_open(options, &rank, true, &found, &none);
+    rank_sketch(&rank, &(const struct rank_grid){2, 1, 1, 1, 2}, 1, device);
+    int status = model_open(options, &rank, true, &found, &none);
     rank_close(&rank);
     return status;
 }
@@ -154,7 +153,7 @@ static int infer_row(struct test_model *t, const struct model_kv *kv) {
     int32_t token;
     const struct model_step_result result = {.token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1]};
     int status = model_infer(t->model, kv, &step);
-    return status ? status : model_infer_results(t->model, &step, &result);
+    return status ? status : model_infer_results(t->model, &result);
 }
 
 static int infer(void *context) {

@@ -121,7 +121,7 @@ static void a_plan_is_what_opening_allocates(void **state) {
     struct rank rank;
     struct model *model;
     struct model_plan plan, again;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(model_open(&options, &rank, true, &plan, &model));
     assert_null(model);

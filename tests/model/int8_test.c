@@ -223,7 +223,7 @@ static void infer(struct test_model *test, const struct golden *g, float logprob
     const struct model_step_result result = {.token = token, .logprob = drawn, .label_logprob = logprob};
     test_ok(device_alloc(test->device, model_kv_bytes(test->model, kv.page_count), &kv.pages));
     test_ok(model_infer(test->model, &kv, &step));
-    test_ok(model_infer_results(test->model, &step, &result));
+    test_ok(model_infer_results(test->model, &result));
     device_free(test->device, kv.pages);
 }
 

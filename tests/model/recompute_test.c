@@ -27,7 +27,7 @@ static struct outcome train(struct model_recompute recompute) {
     struct outcome outcome = {0};
     struct model_plan plan;
     struct model_options options = make_options(recompute);
-    test_ok(device_open(test_device(), 0, 2, &t.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t.device));
     test_ok(rank_open_single(&t.rank, t.device, 1));
     test_ok(model_open(&options, &t.rank, false, &plan, &t.model));
     test_ok(model_initialise(t.model, 3));

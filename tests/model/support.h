@@ -34,7 +34,7 @@ struct test_model {
 };
 
 static inline void test_model_open(struct test_model *t, struct model_options options) {
-    test_ok(device_open(test_device(), 0, 2, &t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(model_open(&options, &t->rank, false, NULL, &t->model));
 }
@@ -43,7 +43,7 @@ static inline void test_model_open(struct test_model *t, struct model_options op
 static inline int test_model_open_rank(struct test_model *t, const struct model_options *options,
                                        const struct rank_grid *grid, struct comm *world, bool is_sequence_parallel) {
     *t = (struct test_model){0};
-    int status = device_open(test_device(), 0, 1, &t->device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &t->device);
     if (!status)
         status = rank_open(&t->rank, grid, world, t->device, 1);
     t->rank.is_sequence_parallel = is_sequence_parallel;

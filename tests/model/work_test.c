@@ -19,8 +19,8 @@ static void plan(struct test_model *t, const struct model_options *options, stru
                  bool is_sequence_parallel) {
     struct model_plan unused;
     *t = (struct test_model){0};
-    test_ok(device_open(test_device(), 0, 1, &t->device));
-    test_ok(rank_sketch(&t->rank, &grid, number, t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
+    rank_sketch(&t->rank, &grid, number, t->device);
     t->rank.is_sequence_parallel = is_sequence_parallel;
     test_ok(model_open(options, &t->rank, true, &unused, &t->model));
 }

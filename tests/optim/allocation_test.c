@@ -20,7 +20,7 @@ struct scene {
 static int open_store(struct scene *s, struct comm *world, enum dtype dtype) {
     const struct param row = {
         .dims = 2, .shape = {ROWS, ROWS}, .is_trainable = true, .slice_count = 1, .slices = {{.rows = ROWS}}};
-    int status = device_open(test_device(), 0, 1, &s->device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &s->device);
     if (!status)
         status = rank_open(&s->rank, &(const struct rank_grid){1, 1, 1, RANKS, 1}, world, s->device, 1);
     int added = status ? status : param_table_add(&s->table, &row);

@@ -57,7 +57,7 @@ static int open_all(struct scene *s, struct comm *world) {
     struct rank_site site;
     int stashes, status = rank_site_find(world, 1, &site);
     if (!status)
-        status = device_open(test_device(), 0, 1, &s->device);
+        status = device_open(test_device(), DEVICE_FIRST, 1, &s->device);
     if (!status)
         status = rank_open(&s->rank, &grid, world, s->device, 1);
     if (!status)

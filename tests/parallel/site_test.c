@@ -86,6 +86,7 @@ static void the_first_of_host_and_process_is_found(void **state) {
         assert_int_equal(task.site[r].in_process, 4);
         assert_int_equal(task.site[r].is_first_in_process, r == 0);
         assert_int_equal(task.site[r].is_first_on_host, r == 0);
+        assert_int_equal(task.site[r].place_on_host, r);
     }
 }
 

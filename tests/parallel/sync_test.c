@@ -203,7 +203,7 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct param_store store = {0};
     struct gradient_sync sync = {0};
-    int status = device_open(test_device(), 0, 1, &device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (!status && task->is_unordered)
         status = unordered_open(world, device);
     if (!status)
@@ -282,7 +282,7 @@ static int count_buckets(struct comm *world, void *context) {
     struct gradient_sync sync = {0};
     struct ops ops;
     describe(&table);
-    int status = device_open(test_device(), 0, 1, &device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (!status)
         status = rank_open(&rank, &(const struct rank_grid){1, 1, 1, 2, 1}, world, device, 0);
     if (!status)

@@ -59,7 +59,7 @@ static struct answer answer_of(const struct peft_config *adapter, enum dtype dty
     struct rank rank;
     struct tuned t;
     struct answer answer;
-    test_ok(device_open(test_device(), 0, 2, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));
     test_ok(rank_open_single(&rank, device, 1));
     struct ops table = *rank.ops;
     backend.real = rank.ops;
@@ -147,7 +147,7 @@ static void a_bank_has_the_scratch_that_suits_the_backend(void **state) {
     (void)state;
     struct device *device;
     struct rank rank;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     struct ops table = *rank.ops;
     backend.real = rank.ops;

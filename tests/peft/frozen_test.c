@@ -512,7 +512,7 @@ static int note_tuned(const struct forward *forward, struct comm *world, struct 
 static int compare_forwards(struct comm *world, void *context) {
     struct noted_group base, tuned;
     struct device *device;
-    int status = device_open(test_device(), 0, 1, &device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (status)
         return status;
     status = note_base(context, world, device, &base);

@@ -80,7 +80,7 @@ static void tuned_open(struct tuned *t, const char *name) {
                                       .beta2 = g->optimizer.beta2,
                                       .epsilon = g->optimizer.epsilon,
                                       .weight_decay = g->optimizer.weight_decay};
-    test_ok(device_open(test_device(), 0, 2, &t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t->device));
     test_ok(rank_open_single(&t->rank, t->device, 1));
     test_ok(peft_open(&adapters, &t->rank, &t->peft));
     t->store = peft_store(t->peft);

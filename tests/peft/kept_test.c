@@ -57,7 +57,7 @@ static void chunked_open(struct chunked *c, const struct prompt_stack *stack, in
     struct prompt_run *run = &c->run;
     struct peft_options adapters = {
         .adapters = stack->adapters, .count = stack->count, .model = &c->options, .trains = true};
-    test_ok(device_open(test_device(), 0, 1, &run->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &run->device));
     test_ok(rank_open_single(&run->rank, run->device, 1));
     test_ok(peft_open(&adapters, &run->rank, &run->peft));
     test_ok(hook_table_init(&c->hooks, LAYERS));

@@ -26,7 +26,7 @@ static void merged_model_gives_the_logits_of_base_and_adapter(void **state) {
     test_ok(merge(&golden, output));
     struct model_options options = {
         .config = golden.model, .dtype = DTYPE_F32, .use = MODEL_EVALUATE, .max_rows = golden.rows};
-    test_ok(device_open(test_device(), 0, 2, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(model_open(&options, &rank, false, NULL, &model));
     struct param_store *store = model_store(model);

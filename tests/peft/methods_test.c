@@ -81,7 +81,7 @@ static struct test_values values_of(const struct single *s) {
 }
 
 static void open_single(struct single *s, const struct tuned_options *options) {
-    test_ok(device_open(test_device(), 0, 2, &s->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &s->device));
     test_ok(rank_open_single(&s->rank, s->device, 1));
     test_ok(tuned_open(&s->tuned, options, &s->rank));
 }
@@ -129,7 +129,7 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct tuned tuned = {0};
     double loss = 0;
-    int status = device_open(test_device(), 0, 1, &device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (status)
         return status;
     status = rank_open(&rank, &layout->grid, world, device, 1);
@@ -346,7 +346,7 @@ static double plain_loss(enum dtype dtype, float *logits) {
         .config = tuned_base(false), .dtype = dtype, .use = MODEL_EVALUATE, .max_rows = TUNED_ROWS};
     struct model_batch batch = tuned_batch();
     double loss;
-    test_ok(device_open(test_device(), 0, 2, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(model_open(&options, &rank, false, NULL, &model));
     test_ok(model_initialise(model, 77));
@@ -569,7 +569,7 @@ static int64_t count_parameters(const struct counted *c, bool is_large) {
     options.config.num_attention_heads = options.config.num_query_groups = is_large ? 20 : 12;
     options.config.max_position_embeddings = 1024;
     struct peft_options stack = {.adapters = &config, .count = 1, .model = &options, .trains = true};
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(peft_open(&stack, &rank, &peft));
     int64_t count = param_table_elements(peft_store(peft)->map.table, true);
@@ -623,7 +623,7 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     (void)state;
     struct device *device;
     struct rank rank;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct tuned tuned;

@@ -59,7 +59,7 @@ static inline struct model_config prompt_base_of(const struct prompt_stack *stac
 static inline int prompt_open(struct prompt_run *run, const struct prompt_stack *stack, const struct rank_grid *grid,
                               struct comm *world, bool is_sequence_parallel) {
     *run = (struct prompt_run){0};
-    int status = device_open(test_device(), 0, 1, &run->device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &run->device);
     if (!status)
         status = rank_open(&run->rank, grid, world, run->device, 1);
     run->rank.is_sequence_parallel = is_sequence_parallel;
@@ -224,7 +224,7 @@ static inline void prompt_check_fold(const struct prompt_stack *stack) {
     struct model_options options = {
         .config = prompt_base_of(stack), .dtype = stack->dtype, .use = MODEL_EVALUATE, .max_rows = ROWS_MOST};
     struct peft_options adapters = {.adapters = stack->adapters, .count = stack->count, .model = &options};
-    test_ok(device_open(test_device(), 0, 1, &served.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &served.device));
     test_ok(rank_open_single(&served.rank, served.device, 1));
     test_ok(peft_open(&adapters, &served.rank, &served.peft));
     options.hooks = peft_hooks(served.peft);

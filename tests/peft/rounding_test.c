@@ -126,7 +126,7 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
     set_base(&options.config, place);
     struct peft_options stack = {
         .adapters = pairs_at(place), .count = count, .model = &options, .trains = use == MODEL_TRAIN};
-    test_ok(device_open(test_device(), 0, 2, &o->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &o->device));
     test_ok(rank_open_single(&o->rank, o->device, 1));
     test_ok(peft_open(&stack, &o->rank, &o->peft));
     options.hooks = peft_hooks(o->peft);

@@ -36,7 +36,7 @@ static inline bool tuned_has_bf16(void) {
     struct device *device;
     struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
     struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix};
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     bool has = ops_for(device)->gemm_supports(device, &gemm);
     device_close(device);
     return has;

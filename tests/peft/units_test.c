@@ -58,7 +58,7 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct tuned tuned = {0};
     double loss;
-    int status = device_open(test_device(), 0, 1, &device);
+    int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (!status)
         status = rank_open(&rank, &grid, world, device, 1);
     rank.is_sequence_parallel = scene->is_sequence_parallel;
@@ -102,7 +102,7 @@ static char *write_dora(void) {
     struct rank rank;
     struct tuned tuned;
     struct peft_texts texts;
-    test_ok(device_open(test_device(), 0, 1, &device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     test_ok(tuned_open(&tuned, &options, &rank));
     test_ok(peft_texts_make(stacks[0], 1, &base, "base", &(struct peft_notes){0}, &texts));
@@ -145,7 +145,7 @@ static void so_while_an_adapter_becomes_an_image(void **state) {
                                     .chunk_count = 1,
                                     .chunks = {{0, LAYERS}},
                                     .storage = counting_begin(&storage_packed)};
-    test_ok(device_open(test_device(), 0, 1, &test.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &test.device));
     test_ok(rank_open_single(&test.rank, test.device, 1));
     test_ok(peft_bank_open(&options, &test.rank, &bank));
     options.hooks = peft_bank_hooks(bank);

@@ -64,7 +64,7 @@ static int describe_and_use(void *context) {
 static void stores_open_and_close(void **state) {
     struct scene scene;
     (void)state;
-    test_ok(device_open(test_device(), 0, 1, &scene.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
     assert_int_equal(failing_try_all(describe_and_use, &scene, 300), 0);
     stream_close(scene.stream);

@@ -26,7 +26,7 @@ struct scene {
 static void open_scene(struct scene *scene) {
     *scene = (struct scene){.row = row};
     scene->table = (struct param_table){.rows = &scene->row, .count = 1};
-    test_ok(device_open(test_device(), 0, 1, &scene->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &scene->device));
     struct param_store_options options = {.table = &scene->table, .device = scene->device, .dtype = DTYPE_F32};
     test_ok(param_store_sketch(&scene->store, &options));
     test_ok(param_store_open(&scene->store, NULL));

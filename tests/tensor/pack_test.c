@@ -31,7 +31,7 @@ static void open_task(struct task *t, enum dtype dtype) {
         t->table_rows[i].slices[0].rows = t->table_rows[i].slices[0].file_rows = rows[i].shape[0];
     }
     t->table.rows = t->table_rows;
-    test_ok(device_open(test_device(), 0, 1, &t->device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &t->device));
     test_ok(stream_open(t->device, &t->stream));
     struct param_store_options options = {.table = &t->table, .device = t->device, .dtype = dtype};
     test_ok(param_store_sketch(&t->plain, &options));

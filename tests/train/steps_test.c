@@ -34,7 +34,7 @@ static void check_case(const char *name) {
                                         .epsilon = number(adamw, "eps"),
                                         .weight_decay = number(steps, "weight_decay"),
                                         .clip_grad = number(steps, "clip_grad")};
-    test_ok(device_open(test_device(), 0, 2, &t.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &t.device));
     test_ok(rank_open_single(&t.rank, t.device, 1));
     test_ok(optimizer_plan(&t.rank, 1 << 20, 1, DTYPE_F32));
     struct model_options model = {.config = g.config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = g.N};

@@ -1,6 +1,7 @@
 /* The trainer by itself: nothing is allocated inside a step, and a step means what it says. */
 #include "train/support.h"
 
+#include "late/late.h"
 #include "support/allocations.h"
 
 #include <math.h>
@@ -41,6 +42,51 @@ static void nothing_is_allocated_inside_a_step(void **state) {
     }
     free(prefix);
     free(directory);
+}
+
+/* Its loss and norm come back together. From the third micro batch on, an upload is sure that the last but one before
+ * it has left the host: a pass of two micro batches has none of these waits. */
+static void a_step_waits_for_the_device_once(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        struct train_run run = make_run((const char **)&prefix, precision, 3);
+        struct trainer *trainer;
+        struct train_record record;
+        run.config.device = "late";
+        test_ok(trainer_open(&run, NULL, &trainer));
+        test_ok(trainer_step(trainer, &record));
+        for (int i = 0; i < 3; i++) {
+            struct late_counts before = late_counts(trainer_rank(trainer)->device);
+            test_ok(trainer_step(trainer, &record));
+            struct late_counts after = late_counts(trainer_rank(trainer)->device);
+            assert_int_equal(after.waits - before.waits, 1);
+            assert_int_equal(after.uploads - before.uploads, 2);
+            assert_int_equal(after.downloads - before.downloads, 2);
+        }
+        trainer_close(trainer);
+    }
+    free(prefix);
+}
+
+static int open_and_look(struct comm *world, void *context) {
+    const struct train_run *run = context;
+    struct trainer *trainer;
+    log_quiet(true);
+    int status = trainer_open(run, world, &trainer);
+    if (!status && device_number(trainer_rank(trainer)->device) != world->rank)
+        status = status_fail(STATUS_INVALID, "rank %d has another device", world->rank);
+    if (!status)
+        trainer_close(trainer);
+    return status;
+}
+
+static void each_rank_of_a_host_opens_the_device_of_its_place(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 3);
+    test_ok(comm_local_run(2, open_and_look, &run));
+    free(prefix);
 }
 
 static void the_count_sees_an_allocation(void **state) {
@@ -253,6 +299,8 @@ static void device_and_host_are_checked_apart(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_and_host_are_checked_apart),
+        cmocka_unit_test(a_step_waits_for_the_device_once),
+        cmocka_unit_test(each_rank_of_a_host_opens_the_device_of_its_place),
         cmocka_unit_test(the_count_sees_an_allocation),
         cmocka_unit_test(nothing_is_allocated_inside_a_step),
         cmocka_unit_test(the_loss_is_the_mean_over_the_global_batch),

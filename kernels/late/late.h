@@ -1,0 +1,15 @@
+/* The test backend `late`, as its tests see it beyond device.h. */
+#ifndef CAMBIUM_KERNELS_LATE_H
+#define CAMBIUM_KERNELS_LATE_H
+
+#include "kernels/device.h"
+
+/* Calls since the device was opened: copies each way between host and device, and waits of the host that found work
+ * which had not run. */
+struct late_counts {
+    int64_t uploads, downloads, waits;
+};
+/* Returns the counts of a device of the backend late. Any thread. */
+struct late_counts late_counts(const struct device *device);
+
+#endif

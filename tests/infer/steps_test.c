@@ -1,0 +1,113 @@
+/* Steps on the device: what one asks of it, and one that is submitted while another runs. */
+#include "infer/engine.h"
+#include "infer/sequences.h"
+
+#include "late/late.h"
+#include "support/test.h"
+
+enum { V = 61, T = 20 }; /* of the golden base */
+
+/* With an adapter in every row. */
+static struct engine *open_engine(const char *device) {
+    const char *adapter = TEST_DATA "/peft/golden/lora_all_linear";
+    struct engine_options options = {.device = device,
+                                     .model = TEST_DATA "/peft/golden/base",
+                                     .adapters = &adapter,
+                                     .adapter_count = 1,
+                                     .precision = PRECISION_FP32,
+                                     .threads = 1,
+                                     .max_rows = 64,
+                                     .max_logit_rows = 64,
+                                     .max_sequences = 4};
+    struct engine *engine;
+    test_ok(engine_open(&options, &engine));
+    return engine;
+}
+
+static struct engine_row row_of(int sequence, int text, int i) {
+    return (struct engine_row){.token = (text * 7 + i * 5) % V,
+                               .sequence = sequence,
+                               .wants_logits = true,
+                               .label = (text * 7 + i * 5 + 5) % V};
+}
+
+static void a_decode_step_is_one_upload_one_download_and_one_wait(void **state) {
+    (void)state;
+    struct engine *engine = open_engine("late");
+    const struct device *device = engine_rank(engine)->device;
+    struct engine_result results[2];
+    int sequence[2] = {engine_sequence_new(engine), engine_sequence_new(engine)};
+    for (int i = 0; i < T; i++) { /* over the beginning of a page */
+        struct engine_row rows[2] = {row_of(sequence[0], 0, i), row_of(sequence[1], 1, i)};
+        struct late_counts before = late_counts(device);
+        test_ok(engine_step(engine, rows, 2, results));
+        struct late_counts after = late_counts(device);
+        assert_int_equal(after.uploads - before.uploads, 1);
+        assert_int_equal(after.downloads - before.downloads, 1);
+        assert_int_equal(after.waits - before.waits, 1);
+    }
+    engine_close(engine);
+}
+
+/* log p of each next token of two texts: a step of one text runs while the next of the other is submitted. */
+static void run_texts(struct engine *engine, bool is_overlapped, float logprobs[2][T]) {
+    int sequence[2] = {engine_sequence_new(engine), engine_sequence_new(engine)};
+    for (int i = 0; i < T; i++) {
+        struct engine_result results[2];
+        for (int text = 0; text < 2; text++) {
+            struct engine_row row = row_of(sequence[text], text, i);
+            test_ok(engine_submit(engine, &row, 1));
+            if (!is_overlapped)
+                test_ok(engine_collect(engine, &results[text]));
+        }
+        for (int text = 0; text < 2 && is_overlapped; text++)
+            test_ok(engine_collect(engine, &results[text]));
+        for (int text = 0; text < 2; text++)
+            logprobs[text][i] = results[text].label_logprob;
+    }
+    for (int text = 0; text < 2; text++)
+        engine_sequence_close(engine, sequence[text]);
+}
+
+static void a_step_is_submitted_while_another_runs(void **state) {
+    (void)state;
+    for (int i = 0; device_name_at(i); i++) {
+        struct engine *engine = open_engine(device_name_at(i));
+        float one[2][T], other[2][T];
+        run_texts(engine, false, one);
+        run_texts(engine, true, other);
+        assert_memory_equal(one, other, sizeof one);
+        engine_close(engine);
+    }
+}
+
+/* Nor does the host wait for the device when it submits. */
+static void submitting_waits_for_nothing(void **state) {
+    (void)state;
+    struct engine *engine = open_engine("late");
+    const struct device *device = engine_rank(engine)->device;
+    int sequence = engine_sequence_new(engine);
+    struct engine_result result;
+    struct late_counts before = late_counts(device);
+    for (int i = 0; i < 2; i++) {
+        struct engine_row row = row_of(sequence, 0, i);
+        test_ok(engine_submit(engine, &row, 1));
+    }
+    assert_int_equal(late_counts(device).waits, before.waits);
+    struct engine_row third = row_of(sequence, 0, 2);
+    test_fails(engine_submit(engine, &third, 1), STATUS_INVALID, "2 steps are under way already");
+    for (int i = 0; i < 2; i++)
+        test_ok(engine_collect(engine, &result));
+    test_ok(engine_step(engine, &third, 1, &result));
+    test_fails(engine_collect(engine, &result), STATUS_INVALID, "no step is under way");
+    engine_close(engine);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_decode_step_is_one_upload_one_download_and_one_wait),
+        cmocka_unit_test(a_step_is_submitted_while_another_runs),
+        cmocka_unit_test(submitting_waits_for_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
