@@ -13,7 +13,7 @@ struct held {
     size_t device, pinned, blocks; /* blocks: of the host, aligned; and a pool's */
 };
 static _Thread_local struct held held;
-static _Thread_local bool opens_pool, opens_group;
+static _Thread_local bool opens_pool, opens_group, takes_pinned;
 
 enum { LIVE = 4096 };
 static struct {
@@ -70,8 +70,11 @@ COUNTED(void, device_free, struct device *device, void *memory) {
 }
 
 COUNTED(int, device_host_alloc, struct device *device, size_t bytes, void **memory) {
+    bool is_outer = !takes_pinned; /* a backend may ask another one for the memory */
+    takes_pinned = true;
     int status = __real_device_host_alloc(device, bytes, memory);
-    if (!status)
+    takes_pinned = !is_outer;
+    if (!status && is_outer)
         take(*memory, bytes, &held.pinned);
     return status;
 }
