@@ -9,7 +9,8 @@ struct channel {
     struct device *device;
     struct stream *stream;
     struct event *event;
-    int calls; /* collectives started: the same number on every rank, and where the next sum begins */
+    int calls;         /* collectives started: the same number on every rank, and where the next sum begins */
+    struct call *done; /* their results may still be on their way to the device */
 };
 
 /* A call over memory of the host: of a reduction, every rank's numbers come here. */
@@ -18,6 +19,7 @@ struct call {
     char *memory; /* [send_bytes + gathered] */
     size_t send_bytes, receive_bytes;
     int first; /* the rank whose numbers a sum begins with */
+    struct call *next;
 };
 
 static bool is_reduction(const struct comm_call *call) {
@@ -28,6 +30,15 @@ static void call_free(struct channel *channel, struct call *call) {
     if (call)
         device_host_free(channel->device, call->memory);
     free(call);
+}
+
+/* The channel's stream has run. */
+static void free_done(struct channel *channel) {
+    for (struct call *call = channel->done, *next; call; call = next) {
+        next = call->next;
+        call_free(channel, call);
+    }
+    channel->done = NULL;
 }
 
 /* ---- sums ---- */
@@ -96,10 +107,11 @@ static int fetch(struct channel *channel, const struct comm_request *request, st
     const struct comm_data *data = &request->call.data;
     int status = event_record(channel->event, data->stream);
     if (!status)
-        status = event_wait(channel->event);
+        status = stream_wait_event(channel->stream, channel->event);
     if (!status && comm_reads(request->comm, &request->call))
         status = stream_copy_to_host(channel->stream, call->memory, data->send, call->send_bytes);
     int waited = stream_wait(channel->stream);
+    free_done(channel);
     return status ? status : waited;
 }
 
@@ -132,10 +144,10 @@ static int unordered_wait(struct comm *comm, struct comm_request *request, struc
     if (!status)
         status = event_record(channel->event, channel->stream);
     if (!status)
-        status = event_wait(channel->event);
-    (void)stream;
+        status = stream_wait_event(stream, channel->event);
     request->kept = NULL;
-    call_free(channel, call);
+    call->next = channel->done;
+    channel->done = call;
     return status;
 }
 
@@ -146,6 +158,8 @@ static void unordered_forget(struct comm_request *request) {
 
 static void unordered_leave(struct comm *comm) {
     struct channel *channel = comm->device_state;
+    stream_wait(channel->stream);
+    free_done(channel);
     if (channel->event)
         event_close(channel->event);
     stream_close(channel->stream);
