@@ -4,8 +4,8 @@ chooses, and OMP_WAIT_POLICY=active and passive, in turns.
     waiting.py --cambium PROGRAM [--rounds 3] [--busy 0|1|both] [CASE ...]
 
 A line of JSON for each case: the seconds of each choice (the median of the rounds) and the ratios of the program's own to the
-others. Of training the mean step counts, since a thread that loses its core makes few steps much longer; of decoding the
-median step at each context, averaged; of serving a token of the whole run."""
+others. A thread that loses its core makes few steps much longer, so no median of steps counts: of training the mean step, of
+decoding the whole command, of serving a token of the whole run. The choices change places from round to round."""
 import argparse
 import json
 import os
@@ -28,26 +28,27 @@ def run(program, words, choice):
     environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     if choice != "chosen":
         environment["OMP_WAIT_POLICY"] = choice
+    start = time.monotonic()
     done = subprocess.run([program, "bench", *words], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return time.monotonic() - start, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def seconds_of(case, lines):
-    """Seconds of a step, or of a token."""
+def seconds_of(case, whole, lines):
+    """Seconds of a step, of the whole command, or of a token."""
     if case == "train":
         return statistics.fmean(line["seconds"] for line in lines[1:-1])  # the first step warms up
     if case == "serve":
         return 1 / lines[-1]["output_throughput"]
-    return statistics.fmean(context["seconds"] for context in lines[-1]["contexts"])
+    return whole
 
 
 def measure(program, case, rounds):
     seconds = {choice: [] for choice in CHOICES}
-    for _ in range(rounds):
-        for choice in CHOICES:
-            seconds[choice].append(seconds_of(case, run(program, CASES[case], choice)))
+    for number in range(rounds):
+        for choice in CHOICES[::-1] if number % 2 else CHOICES:
+            seconds[choice].append(seconds_of(case, *run(program, CASES[case], choice)))
     return {choice: statistics.median(values) for choice, values in seconds.items()}
 
 
