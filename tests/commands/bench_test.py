@@ -162,8 +162,9 @@ class Bench(unittest.TestCase):
         self.assertEqual((summary["precision"], summary["seconds"]),
                          ("bf16", statistics.median(line["seconds"] for line in lines)))
         self.check_summary(summary, "prefill", batch * length)
-        blocks = length * (2 * BLOCK_WEIGHTS + 2 * LAYERS * WIDTH * length)
-        self.check_flops(summary, batch * (blocks + 2 * HEAD_WEIGHTS))  # the head of the last token alone
+        norm = 2 * WIDTH  # the final one: of the last token alone, as the head is
+        blocks = length * (2 * (BLOCK_WEIGHTS - norm) + 2 * LAYERS * WIDTH * length)
+        self.check_flops(summary, batch * (blocks + 2 * (norm + HEAD_WEIGHTS)))
 
     def test_decode(self):
         batch, steps = 2, 8
