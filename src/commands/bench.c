@@ -150,7 +150,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
             "plain write there; bench load opens a model directory that is in the page cache, and its ceiling is a "
             "plain "
-            "read. bench decode measures behind 32, 512 and 1,000 tokens. bench engine gives ratios of "
+            "read. bench decode measures after 32, 512 and 1,000 tokens. bench engine gives ratios of "
             "two "
             "sides taken in turn: what scheduling, adapters, prefix caching, swapping and pipelining do beside bare "
             "steps of the engine. bench serve asks a server; it has options of its own, which 'cambium bench serve "

@@ -49,7 +49,7 @@ static const struct config_row rows[] = {
               "in all: of streams, bank and pipeline in rounds of as many as there are streams, of long-prompt prompts "
               "that come in, of swap replacements, of health calls a round; 0: what the scenario takes"),
     COUNT_ROW("input-len", input_len,
-              "tokens of a prompt, of prefix behind the shared ones, of long-prompt those that come in; 0: 128, 16 and "
+              "tokens of a prompt, of prefix after the shared ones, of long-prompt those that come in; 0: 128, 16 and "
               "1,000 of 1,024 positions"),
     COUNT_ROW("output-len", output_len,
               "tokens of a text; 0: 128 of 1,024 positions, of long-prompt and swap all that are left"),
@@ -109,9 +109,9 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "Measures a server by a client in another process, and prints JSON lines, the summary last; its keys are "
             "those of vLLM's benchmark of servers. The server is this program, started with all options that are not "
             "listed here, or one that runs at --url. streams: texts at once on the base, in turn with bare steps of "
-            "the engine on the same rows (ratio). prefix: the time to the first token behind a shared beginning over "
-            "that behind a fresh one. long-prompt: gaps between the tokens of all streams but one while a prompt comes "
-            "in, over their median behind it, and the prompts' first token over that of one alone. swap: gaps while "
+            "the engine on the same rows (ratio). prefix: the time to the first token after a shared beginning over "
+            "that after a fresh one. long-prompt: gaps between the tokens of all streams but one while a prompt comes "
+            "in, over their median after it, and the prompts' first token over that of one alone. swap: gaps while "
             "one adapter "
             "after the other is replaced, over not. bank: texts on adapters over as many on the base. pipeline: two "
             "stages over one. health: gRPC's health check by h2load over nghttpd's answers to GET of an empty file. "

@@ -124,7 +124,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(reset_position_ids),
      .default_text = "false",
-     .help = "positions start again behind each document's end"},
+     .help = "positions start again after each document's end"},
     {.path = "reset-attention-mask",
      .type = CONFIG_BOOL,
      .offset = AT(reset_attention_mask),
@@ -367,7 +367,7 @@ int command_data(int argc, char **argv) {
         return command_exit_status(config_help(&show_command, stdout));
     if (argc == 0 || strcmp(argv[0], "show")) {
         if (argc > 0)
-            log_error("unknown word '%s' behind 'cambium data'; %s", argv[0], usage);
+            log_error("unknown word '%s' after 'cambium data'; %s", argv[0], usage);
         else
             log_error("%s", usage);
         return 2;

@@ -140,7 +140,7 @@ static const struct config_row rows[] = {
     {.path = "resume",
      .type = CONFIG_BOOL,
      .offset = AT(requests.resumes),
-     .help = "--requests: go on behind the answers that the output has"},
+     .help = "--requests: resume after the answers that the output has"},
     MODEL_NAME_ROW(AT(base),
                    "--requests: names of the base, which a request may give as its model; the directory's name "
                    "when not given"),

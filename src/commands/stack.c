@@ -224,7 +224,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
         /* Its own order is that of its directories' names, and says which method changes what first. */
         if (!status && stack->configs[i].type != config.type)
             status = status_fail(STATUS_USAGE,
-                                 "%s: %s stands behind a method with a later name: finetune keeps a stack in the order "
+                                 "%s: %s stands after a method with a later name: finetune keeps a stack in the order "
                                  "of its methods' names, and that would be another",
                                  directory, peft_method_names[config.type]);
     }

@@ -378,7 +378,7 @@ int ask_check_length(const struct ask *ask, const struct engine *engine, int slo
     int64_t wanted = ask->min_tokens > left ? ask->min_tokens : ask->max_tokens;
     return wanted <= left ? STATUS_OK
                           : status_fail(STATUS_INVALID,
-                                        "%lld tokens behind a prompt of %lld: the model's %lld positions have room for "
+                                        "%lld tokens after a prompt of %lld: the model's %lld positions have room for "
                                         "%lld",
                                         (long long)wanted, (long long)prompt_length,
                                         (long long)engine_max_positions(engine), (long long)left);

@@ -312,7 +312,7 @@ int requests_job_run(struct comm *world, void *context) {
 
 int requests_verdict(const struct requests_options *options, const struct requests_result *result) {
     if (result->signal)
-        return status_fail(STATUS_INTERRUPTED, "interrupted by %s behind %lld answers%s", stop_name(result->signal),
+        return status_fail(STATUS_INTERRUPTED, "interrupted by %s after %lld answers%s", stop_name(result->signal),
                            (long long)result->answers, options->output ? ": --resume goes on with the rest" : "");
     if (result->errors)
         return status_fail(STATUS_INVALID, "%lld of %lld requests were refused: their lines of the output say why",

@@ -246,7 +246,7 @@ class GoingOn(unittest.TestCase):
             count = len(rows(self.output.read_bytes()))
             self.assertEqual(self.output.read_bytes()[-1:], b"\n")
             self.assertEqual((process.returncode, errors), (
-                1, f"cambium: error: interrupted by {number.name} behind {count} answers: --resume goes on with the rest\n"))
+                1, f"cambium: error: interrupted by {number.name} after {count} answers: --resume goes on with the rest\n"))
         self.check_end(model)
 
     def test_an_interruption_ends_a_wait_for_requests(self):
@@ -256,7 +256,7 @@ class GoingOn(unittest.TestCase):
             process.stdin.flush()
             process.stdout.readline()
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(without_notices(process.stderr.read().decode()), "cambium: error: interrupted by SIGTERM behind 1 answers\n")
+            self.assertEqual(without_notices(process.stderr.read().decode()), "cambium: error: interrupted by SIGTERM after 1 answers\n")
 
     def test_two_runs_do_not_share_an_output(self):
         model = self.long_run()

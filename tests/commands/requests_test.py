@@ -313,7 +313,7 @@ class Refused(unittest.TestCase):
               for key in ("300", "-1", "01", "1.0", "", "a", "99999999999999999999")),
             ({"prompt": [1], "logit_bias": {"1": 1e10}}, "logit_bias", "from -1e+09 to 1e+09"),
             ({"prompt": [1], "min_tokens": 5, "max_tokens": 4}, "min_tokens", "5 is more than the max_tokens 4"),
-            ({"prompt": [1, 2], "min_tokens": 64}, "min_tokens", "64 tokens behind a prompt of 2"),
+            ({"prompt": [1, 2], "min_tokens": 64}, "min_tokens", "64 tokens after a prompt of 2"),
             ({"prompt": [1, 2], "max_tokens": 64}, "max_tokens", "room for 63"))
 
     def test_lines_that_are_no_requests(self):

@@ -83,7 +83,7 @@ def joined(events, count):
     for event in rest:
         if event.WhichOneof("event") == "output":
             text = texts[event.output.index]
-            assert text[3] is None, "an output behind the end"
+            assert text[3] is None, "an output after the end"
             text[0] += event.output.text
             text[1] += event.output.token_ids
             text[2] += pairs(event.output.logprobs)

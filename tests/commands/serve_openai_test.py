@@ -340,7 +340,7 @@ class Framed(unittest.TestCase):
     def test_one_token_before_a_text(self):
         self.assertGreater(self.check("llama2", [1], []), 200)
 
-    def test_one_before_and_two_behind(self):
+    def test_one_before_and_two_after(self):
         self.assertGreater(self.check("llama3_framed", [700], [701, 702]), 20)
 
 

@@ -146,8 +146,8 @@ class Adapters(Case):
             with torch.no_grad():
                 logits = model(input_ids=torch.tensor([row])).logits[0].log_softmax(-1)
             first = logits.shape[0] - len(row)
-            behind = [logits[i + first, t].item() for i, t in enumerate(row[1:])]
-            found.append([logits[first - 1, row[0]].item() if first else None, *behind])
+            following = [logits[i + first, t].item() for i, t in enumerate(row[1:])]
+            found.append([logits[first - 1, row[0]].item() if first else None, *following])
         return found
 
     def assert_alike(self, model, *words, base=None):

@@ -293,7 +293,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(&append, OP_TEST, "one row", 0, 1, 1, 1, 1),
 
     BOTH_TYPES(&paged, OP_TEST, "prefill", PREFILL, 90, 2, 2, 64, 6, 0),
-    BOTH_TYPES(&paged, OP_TEST, "prefill behind a prefix", PREFILL, 33, 2, 1, 16, 8, 70),
+    BOTH_TYPES(&paged, OP_TEST, "prefill after a prefix", PREFILL, 33, 2, 1, 16, 8, 70),
     BOTH_TYPES(&paged, OP_TEST, "prefill, odd size", PREFILL, 40, 2, 2, 33, 4, 3),
     BOTH_TYPES(&paged, OP_TEST, "prefill, size 80, grouped", PREFILL, 50, 6, 2, 80, 5, 1),
     BOTH_TYPES(&paged, OP_TEST, "decode", DECODE, 7, 3, 3, 64, 9, 0),

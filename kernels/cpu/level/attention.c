@@ -168,7 +168,7 @@ int LEVEL(attention_check)(const struct attention *a) {
         return status_fail(STATUS_INVALID, "attention of %d heads of size %d over %d key/value heads", a->heads,
                            a->head_size, a->kv_heads);
     if (a->window < 0 || (a->window && a->prefix))
-        return status_fail(STATUS_INVALID, "attention over a window of %lld tokens behind a prefix of %lld",
+        return status_fail(STATUS_INVALID, "attention over a window of %lld tokens after a prefix of %lld",
                            (long long)a->window, (long long)a->prefix);
     if (a->dropout.p < 0 || a->dropout.p >= 1)
         return status_fail(STATUS_INVALID, "attention dropout %g is not in [0, 1)", (double)a->dropout.p);
