@@ -1,4 +1,4 @@
-/* What a backend is: a const table of functions, found by name. device.c calls them for the public functions of
+/* A backend: a const table of functions, found by name. device.c calls them for the public functions of
  * device.h and ops.h, which say what each does. A backend's own device and stream begin with the structs below. */
 #ifndef CAMBIUM_KERNELS_BACKEND_H
 #define CAMBIUM_KERNELS_BACKEND_H

@@ -73,7 +73,7 @@ static inline int64_t gemm_k(const struct gemm *gemm) {
 
 /* ---- arguments of the others ----------------------------------------------------------------------------------- */
 
-/* Where the rows of a flat batch belong, for the keys of dropout. */
+/* The place of each row of a flat batch, for the keys of dropout. */
 struct row_keys {
     const uint32_t *sample; /* [N] number of the consumed sample, low 32 bits */
     const uint32_t *token;  /* [N] position of the row inside its sample (not the position id) */
@@ -147,7 +147,7 @@ struct swiglu {
 
 /* Rotary positions, in place: of the first `rotary` features of each head, feature j and feature j + rotary / 2 turn
  * together by their position's angle: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. The others stay. Queries and keys
- * that lie side by side turn in one call, as so many heads. */
+ * that lie side by side turn in one call, as heads of one vector. */
 struct rotary {
     int64_t rows;                 /* N */
     int heads, head_size, rotary; /* rotary even, 0 .. D */
@@ -326,7 +326,7 @@ struct paged_attention {
  * order, so that the result is deterministic. Where a vocabulary is cut over ranks the token tables hold the entries
  * [first_token, first_token + token_count): the rows of other tokens become 0, position included, so that the sum over
  * the ranks is the whole's, to the bit; their token gradients are left out. Ids from first_virtual on are rows of the
- * table of virtual tokens. Where it is NULL it is another rank's, and its rows become 0, as do those of ids behind it;
+ * table of virtual tokens. Where it is NULL it is another rank's, and its rows become 0, as do those of ids past it;
  * their gradients are left out, but positions have every row's. */
 struct embedding {
     int64_t rows, cols;
@@ -470,7 +470,7 @@ struct group_scale {
 
 enum { SAMPLE_MAX_TOP = 20 };
 
-/* What is different for one id in the next draw of a row. */
+/* The change to one id in the next draw of a row. */
 struct sample_change {
     int32_t id;
     int32_t count; /* in the output */
@@ -506,7 +506,7 @@ struct sample {
     const struct sample_change *changes; /* of all rows; NULL: none has any */
     int32_t *token;                      /* [N] out */
     float *logprob;                      /* [N] out, of the token; may be NULL */
-    /* [N, SAMPLE_MAX_TOP] out: the likeliest ids of the plain logits, the likeliest first; -1 and 0 behind the last.
+    /* [N, SAMPLE_MAX_TOP] out: the likeliest ids of the plain logits, the likeliest first; -1 and 0 after the last.
      * NULL where no row asks for any. */
     int32_t *top_token;
     float *top_logprob;
@@ -573,7 +573,7 @@ struct ops {
     size_t (*attention_backward_workspace)(struct device *device, const struct attention *a);
     int (*attention_backward)(const struct exec *exec, const struct attention *a);
 
-    /* What a page takes: the least page_stride. */
+    /* Elements of a page: the least page_stride. */
     int64_t (*kv_page_elements)(struct device *device, int kv_heads, int head_size, enum dtype type);
     int (*kv_append)(const struct exec *exec, const struct kv_append *a);
     size_t (*paged_attention_workspace)(struct device *device, const struct paged_attention *a);

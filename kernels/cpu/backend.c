@@ -185,7 +185,7 @@ static int cpu_zero(struct stream *stream, void *memory, size_t bytes) {
     return STATUS_OK;
 }
 
-/* What is queued has run: an event has nothing to wait for. */
+/* Calls run when they are queued, so an event has nothing to wait for. */
 struct cpu_event {
     struct event event;
     double recorded; /* by the clock */

@@ -60,7 +60,7 @@ static inline bool gemm_is_int8(const struct gemm *gemm) {
     return gemm->b.type == DTYPE_I8;
 }
 
-/* Where C is written. */
+/* C as memory to write. */
 static inline void *gemm_c(const struct gemm *gemm) {
     return (void *)(uintptr_t)gemm->c.data;
 }

@@ -166,7 +166,7 @@ static bool is_bare(const struct gemm *g) {
     return g->epilogue == EPILOGUE_NONE && !g->delta_count && !gemm_is_int8(g);
 }
 
-/* Where the products of a piece stand before the epilogue: in C or aux when those are fp32, else in the workspace. */
+/* The products of a piece wait for the epilogue in C or aux when those are fp32, else in the workspace. */
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
 
 static enum stage stage_of(const struct gemm *g) {
@@ -203,7 +203,7 @@ static struct piece delta_piece(const struct gemm_delta *delta, const struct pie
     return part;
 }
 
-/* What a delta adds to its part of a piece [rows, cols] of fp32. */
+/* The product that adds a delta to its part of a piece [rows, cols] of fp32. */
 static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, const struct piece *part) {
     return (struct gemm_form){.m = part->rows,
                               .n = part->cols,
@@ -313,7 +313,7 @@ static void finish_piece(const struct gemm_level *level, const struct exec *exec
     }
 }
 
-/* Where the sums of a piece stand in fp32 until its epilogue. */
+/* The fp32 sums of a piece, until its epilogue. */
 static float *sums_of(const struct exec *exec, const struct gemm *g, const struct piece *p) {
     enum stage stage = stage_of(g);
     if (stage == STAGE_WORKSPACE)
@@ -463,7 +463,7 @@ static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
     return part;
 }
 
-/* What oneDNN wants for fewer rows can be more than for those that were planned with. */
+/* oneDNN can want more memory for fewer rows than it did for the planned number. */
 static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     struct gemm upper = rows_of(g, 0, gemm_m(g) / 2), lower = rows_of(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
     int status = gemm_run(level, exec, &upper);

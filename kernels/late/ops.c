@@ -208,7 +208,7 @@ struct join {
 static const size_t join_pointers[] = {POINTER(join, a.labels), POINTER(join, a.loss), POINTER(join, a.part),
                                        POINTER(join, parts)};
 
-/* Of arrays x, y and z that have so many rows and columns. */
+/* Arrays x, y and z, and how many rows and columns each has. */
 struct arrays {
     int64_t rows, cols, stride;
     enum dtype type, y_type;

@@ -1,4 +1,4 @@
-/* What ranks that fail tell each other, so that a failure is said once. */
+/* Ranks that fail agree on one failure, so that it is reported once. */
 #include "comm/comm.h"
 
 #include <stdio.h>

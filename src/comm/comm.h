@@ -42,7 +42,7 @@ struct comm {
     int world_rank; /* the rank in the whole run, which messages name */
 };
 
-/* What a call moves. Types: any where bytes only move; fp32, bf16, fp64 and int64 where they are added or compared.
+/* The data of a call. Types: any where bytes only move; fp32, bf16, fp64 and int64 where they are added or compared.
  * `send` and `receive` are equal (in place), or as the call says, or do not overlap. */
 struct comm_data {
     const void *send;
@@ -186,7 +186,7 @@ int comm_local_run(int ranks, int (*function)(struct comm *world, void *context)
 bool comm_mpi_is_launched(void);
 
 /* Begins to watch the ranks of the world, until comm_close: all call it before they make groups, and agree afterwards.
- * When a rank dies, or gives no sign of life for so many seconds because it is stopped or cut off, one rank says so in
+ * When a rank dies, or gives no sign of life for the timeout because it is stopped or cut off, one rank says so in
  * a line that names it, and all processes end with status 1 (watch.h). Ranks that are threads die and stop together:
  * nothing to do. */
 struct comm_watch_options {

@@ -38,7 +38,7 @@ struct local_world {
     struct local_group *forming;
     int failed_rank, failed_status;
     char failed_text[FAILURE_BYTES];
-    atomic_bool is_failed; /* written under the lock, behind the text */
+    atomic_bool is_failed; /* written under the lock, after the text */
 };
 
 /* The tasks of a collective that belong to one member; whoever waits takes its own first and then the others'. */

@@ -69,7 +69,7 @@ void mpi_process_wake(struct mpi_process *process);
 
 /* ---- mpi_calls.c ---- */
 
-/* The status of an MPI call's return code: 0, or STATUS_IO with MPI's text behind `what`. */
+/* The status of an MPI call's return code: 0, or STATUS_IO with MPI's text after `what`. */
 int mpi_status(const struct mpi_comm *comm, int code, const char *what);
 /* Elements travel as unsigned integers of their size. */
 MPI_Datatype mpi_type(enum dtype dtype);

@@ -276,9 +276,10 @@ int mpi_finish(struct comm *base, struct comm_request *request) {
 
 /* ---- patience ---- */
 
-/* Of what was waited so far the next nap is a quarter: a message that comes soon is soon seen. Who waited for a step of
- * the others looks once a millisecond; who waited longer than steps take, half as often; and who was idle for a second,
- * half as often again, at 1 of 200 parts of a core, or 1 of 100 on a busy machine, where a look costs more. */
+/* The next nap is a quarter of the wait so far, so a message that comes soon is seen soon. A rank that waits for a step
+ * of the others looks once a millisecond. One that waits longer than steps take looks half as often. One that was idle
+ * for a second looks half as often again: 1 of 200 parts of a core, or 1 of 100 on a busy machine, where a look costs
+ * more. */
 static void nap_after(double waited) {
     static const double shortest = 20e-6, longest = 1e-3, beyond_steps = 0.1, idle = 1;
     double nap = waited / 4, most = waited < beyond_steps ? longest : waited < idle ? 2 * longest : 4 * longest;

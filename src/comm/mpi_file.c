@@ -11,7 +11,7 @@ struct comm_file {
     char path[PATH_MAX];
 };
 
-/* MPI's text, which says little of the system's reason, behind the file's name. */
+/* MPI's text, which says little of the system's reason, after the file's name. */
 static int file_status(const struct comm_file *file, int code, const char *what) {
     int class = MPI_SUCCESS;
     if (code == MPI_SUCCESS)

@@ -1,6 +1,6 @@
-/* Who calls MPI, and when. MPI moves data only inside its own calls: with nobody waiting, a thread looks after what was
- * started, so that sums travel while the ranks compute. It sleeps most of the time, and wholly while nothing was
- * started. */
+/* The thread that calls MPI for the others. MPI moves data only inside its own calls: with nobody waiting, a thread
+ * looks after what was started, so that sums travel while the ranks compute. It sleeps most of the time, and wholly
+ * while nothing was started. */
 #include "mpi-internal.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
 
 enum { TEXT_BYTES = 512 };
 
-/* The digests of one rank, in their places among those of all; 0 behind its last fact. */
+/* The digests of one rank, in their places among those of all; 0 after its last fact. */
 static int gather(struct comm *comm, const struct facts *facts, int64_t **all, int64_t *count) {
     *count = (int64_t)facts->count;
     struct comm_data most = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};

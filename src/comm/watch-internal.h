@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What one byte says. Any other is a beat. */
+/* The meaning of one byte. Any other is a beat. */
 enum watch_sign {
     WATCH_BEAT = 'b',
     WATCH_SIGN = 's',    /* a beat of a rank whose own thread has given signs since the last one */
@@ -66,7 +66,7 @@ struct watch {
 
 /* Listens, and fills the card. */
 int watch_listen(struct watch *watch, struct watch_card *card);
-/* Connects to rank 0 within so many seconds. */
+/* Connects to rank 0 within `seconds`. */
 int watch_connect(struct watch *watch, const struct watch_card *card, double seconds);
 /* Takes whoever is at the door and greets them. */
 void watch_accept(struct watch *watch);

@@ -39,7 +39,7 @@ static void end_process(void *context, int rank, const char *line) {
     _exit(1); /* the engine's thread may sit in MPI, where nothing reaches it */
 }
 
-/* After so many seconds. Who is stopped hears of it too, for when it goes on. */
+/* Ends the run after `wait` seconds. A stopped rank gets the line too, and reads it when it resumes. */
 static void end_run(struct watch *watch, int rank, const char *line, double wait) {
     struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
     watch->has_said = true;

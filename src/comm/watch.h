@@ -13,7 +13,7 @@
  * The timeout is counted in this thread's own ticks, and anew after one that came late: who was stopped itself, or
  * whose machine slept, does not blame others for the time.
  *
- * Who connects must know two random words, which travel over MPI. Nothing here calls MPI. */
+ * Each connection must name two random words, which travel over MPI. Nothing here calls MPI. */
 #ifndef CAMBIUM_COMM_WATCH_H
 #define CAMBIUM_COMM_WATCH_H
 
@@ -38,7 +38,7 @@ struct watch_address {
     unsigned char bytes[16];
 };
 
-/* Where rank 0 listens, for the others. Port 0: it does not. */
+/* The address at which rank 0 listens for the others. Port 0: it does not. */
 struct watch_card {
     uint16_t port; /* of this host's byte order */
     uint16_t address_count;

@@ -53,7 +53,7 @@ static void set_options(int fd) {
 
 /* ---- rank 0 ---- */
 
-/* Where others may reach this host, and itself. An address that means something on its own link only is left out. */
+/* Adds an address at which others, and this host itself, may reach it. Those valid on one link alone are left out. */
 static void add_address(const struct sockaddr *from, unsigned flags, struct watch_card *card) {
     const union any_address *address = (const union any_address *)from;
     if (!from || !(flags & IFF_UP) || card->address_count == WATCH_ADDRESSES)

@@ -1,4 +1,4 @@
-/* What the files of the command bench share. */
+/* Shared by the files of the command bench. */
 #ifndef CAMBIUM_COMMANDS_BENCH_H
 #define CAMBIUM_COMMANDS_BENCH_H
 

@@ -141,7 +141,7 @@ static bool is_named(const char *word, const char *path) {
     return !strncmp(word + 2, path, length) && !path[length];
 }
 
-/* An option is ours, the server's, or both; the words behind it go with it. */
+/* An option is ours, the server's, or both; its values go with it. */
 static void divide(int argc, char **argv, const struct config_command *command, struct words *words) {
     bool is_own = true, is_passed = false;
     for (int i = 0; i < argc; i++) {

@@ -57,7 +57,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
      .metavar = "METHOD...",
-     .help = "several are trained together, each to a directory of its own"}, /* behind the methods' names */
+     .help = "several are trained together, each to a directory of its own"}, /* after the methods' names */
     {.path = "data",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, data),
@@ -309,7 +309,7 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* Finds what only the rows tell: the template that they are put in, their memory, and the iterations of so many epochs.
+/* Finds what only the rows tell: the template that they are put in, their memory, and the iterations of the epochs.
  */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;

@@ -321,7 +321,7 @@ struct run {
     struct token_buffer ids;
 };
 
-/* What ends a text: tokens, and stop strings with that of a turn's end. */
+/* The ends of a text: tokens, and stop strings with that of a turn's end. */
 struct ends {
     struct prompt_ends own;
     const char **stop; /* [stop_count] */

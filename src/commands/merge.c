@@ -48,7 +48,7 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* Of a launch, one process writes. */
+/* One process of a launch writes. */
 static int merge(const struct options *options) {
     struct peft_files *files = NULL;
     log_info("loading %s", options->model);

@@ -1,6 +1,7 @@
 /* cambium tokenize and detokenize: filters between lines of text and lines of token ids.
  *
- * What one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a file.
+ * All that one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a
+ * file.
  */
 #include "commands.h"
 #include "launch.h"

@@ -243,7 +243,7 @@ int adapters_check(const struct adapters *adapters, const char *name) {
     return status ? status : peft_check_directory(&(struct peft_place){.path = named->directory}, &limits);
 }
 
-/* What the directory has, as a version that is not the name's yet. `digest`: of the files. */
+/* Loads what the directory has, as a version that is not the name's yet. `digest`: of the files. */
 static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
                         struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
     struct adapter_files files;
@@ -365,7 +365,7 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
 
 /* ---- beside steps ---- */
 
-/* Where there is no room an idle image goes, and it begins again. */
+/* If there is no room, drops an idle image and begins again. */
 static int begin_job(struct adapters *adapters) {
     struct job *job = &adapters->job;
     for (bool is_any = true;;) {

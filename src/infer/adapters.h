@@ -12,7 +12,7 @@ struct adapters;
 
 enum adapter_state { ADAPTER_KNOWN, ADAPTER_RESIDENT, ADAPTER_EVICTED };
 
-/* What a name stands for now. Its strings live until the next call. */
+/* An adapter as its name now stands for it. Its strings live until the next call. */
 struct adapter_view {
     const char *name, *directory;
     enum adapter_state state; /* known: never loaded so far */
@@ -25,7 +25,7 @@ struct adapter_view {
 };
 
 int adapters_open(struct engine *engine, struct adapters **adapters);
-/* Behind the last text. Images go with the engine. */
+/* Call it after the last text. Images go with the engine. */
 void adapters_close(struct adapters *adapters);
 
 /* Checks that the name's directory can be loaded, as adapter_files_read does before it reads. Known names. */
@@ -88,12 +88,12 @@ int adapters_unload(struct adapters *adapters, const char *name);
 
 /* *slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, loaded where they are not; the present
  * generation of each. STATUS_NOT_FOUND for a name that is unknown, STATUS_MEMORY where those that texts use leave no
- * room: later, perhaps. adapters_give ends it, behind the text. */
+ * room: later, perhaps. adapters_give ends it, after the text. */
 int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
                   uint64_t generations[PEFT_SLOT_IMAGES]);
 int adapters_give(struct adapters *adapters, int slot);
 
-/* The names in their order, from 0; false behind the last. */
+/* The names in their order, from 0; false after the last. */
 bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);
 bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view);
 

@@ -1,4 +1,4 @@
-/* What is asked of a model behind a prompt: how its texts are drawn, what ends them, and what is told of their tokens.
+/* A request to a model: the prompt, how its texts are drawn, their ends, and what is reported of their tokens.
  *
  * The values of a request are a table of rows with names and ranges: a line of `generate --requests`, a body of the
  * HTTP API and a message of gRPC all go through it, so that a field means the same everywhere. Requests come from
@@ -49,8 +49,8 @@ const char *ask_field_name(size_t number);
 /* Sets a field that is a number, as ask_read_field. */
 int ask_set_integer(struct ask *ask, const char *name, int64_t value);
 int ask_set_number(struct ask *ask, const char *name, double value);
-/* Makes room for lists of so many, zeroed, whose elements the caller sets; ask_check looks at them. STATUS_INVALID
- * where there may not be so many. */
+/* Makes room for a list of `count`, zeroed, whose elements the caller sets; ask_check looks at them. STATUS_INVALID
+ * where that is more than there may be. */
 int ask_reserve_bias(struct ask *ask, size_t count);
 int ask_reserve_stop_ids(struct ask *ask, size_t count);
 int ask_reserve_stops(struct ask *ask, size_t count);
@@ -89,7 +89,7 @@ void ask_ends_close(struct ask_ends *ends);
  * cannot be. STATUS_INVALID. */
 int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
                      int64_t prompt_length, const char **field);
-/* What a scheduler is asked for, without client, salt, deadline and calls. */
+/* Writes the scheduler's request, without client, salt, deadline and calls. */
 void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,
                   const int32_t *prompt, int64_t prompt_length, struct scheduler_request *scheduled);
 

@@ -38,7 +38,7 @@ static double now(void *self) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* What attending to one more row costs a row, beside its products with the weights; the head is for few rows. An
+/* The cost of attending to one more row, over that of a row's products with the weights; the head is for few rows. An
  * operation of attention takes about twice as long as one of a product: of GPT-2 124M on two cores, 2.1 times in bf16
  * and 1.7 in fp32, by a fit over the steps of bench serve --scenario long-prompt. */
 static double row_growth(const struct model_config *config) {

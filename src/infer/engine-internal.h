@@ -56,7 +56,7 @@ struct engine_loading {
     int status; /* of this rank; then why: */
     char reason[512];
     struct peft_files *files;
-    const struct peft_bytes *bytes; /* the leader's, of which so many went to the others */
+    const struct peft_bytes *bytes; /* the leader's, of which `sent` went to the others */
     size_t sent;
 };
 
@@ -113,7 +113,7 @@ struct engine {
 static inline bool engine_is_leader(const struct engine *engine) {
     return engine->holder == 0;
 }
-/* Pages that so many tokens of a sequence fill. */
+/* Pages that this number of a sequence's tokens fill. */
 static inline int64_t engine_pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }

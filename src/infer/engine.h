@@ -64,7 +64,7 @@ int64_t engine_max_sequences(const struct engine *engine);
 int64_t engine_max_positions(const struct engine *engine);
 /* The directory that was opened. */
 const char *engine_directory(const struct engine *engine);
-/* What ends a text: the tokenizer's end-of-text first, where there is a tokenizer and it has one, then those of the
+/* The ends of a text: the tokenizer's end-of-text first, where there is a tokenizer and it has one, then those of the
  * model's files. */
 struct model_text_ends engine_text_ends(const struct engine *engine, const struct tokenizer *tokenizer);
 struct rank *engine_rank(struct engine *engine);
@@ -94,7 +94,7 @@ size_t engine_planned_bytes(const struct engine *engine);
 
 /* Runs what the leader plans, until it ends; returns at once on the leader. */
 int engine_follow(struct engine *engine);
-/* Of the leader, behind its last step: the others' engine_follow returns. Of them nothing. */
+/* The leader calls it after its last step: the others' engine_follow returns. On the others it does nothing. */
 int engine_end(struct engine *engine);
 
 /* Signs of life of the thread that is a rank of the world. Any thread. */

@@ -20,7 +20,7 @@ struct generation {
     int status; /* of a callback */
 };
 
-/* What the writer let go. */
+/* Hands on the bytes that the writer let go. */
 static void give_text(struct generation *g, int64_t sample) {
     const struct strbuf *text = &g->out[sample].text;
     size_t from = g->given[sample];
@@ -59,7 +59,7 @@ static void on_done(void *context) {
     g->is_done = true;
 }
 
-/* As many tokens as there are positions: the one behind the last is drawn, and not run. */
+/* As many tokens as there are positions: the one after the last is drawn, and not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
     int64_t left = positions + 1 - engine_slot_stem(engine, engine_opened_slot(engine)) - options->prompt_length;

@@ -142,7 +142,7 @@ void kv_pool_release(struct kv_pool *pool, int32_t page) {
 
 /* ---- what is in them ---- */
 
-/* What the hash of a page starts with: of its parent, or of the root. */
+/* The hash of a page starts with that of its parent, or of the root. */
 static uint64_t beginning_of(struct kv_pool *pool, const struct kv_root *root, int32_t parent) {
     if (parent != NONE)
         return pool->page[parent].hash;

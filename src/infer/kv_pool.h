@@ -13,8 +13,8 @@
 
 #include "kernels/ops.h"
 
-/* Where texts begin that may share pages: `slot_key` is one number for each ordered set of generations of adapters,
- * never used again for another; texts of different salts share nothing. */
+/* The root of texts that may share pages. `slot_key` is one number for each ordered set of generations of adapters,
+ * never used again for another. Texts of different salts share nothing. */
 struct kv_root {
     uint64_t slot_key, salt;
 };

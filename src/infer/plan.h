@@ -2,7 +2,7 @@
  *
  * The first rank, the leader, alone has sequences, pages and samplers; it makes plans and runs them itself. The others
  * get them as messages, in the same order, and run them: they have the model, the cache and a page table, and know no
- * text. A plan is a header of fixed size and a block that holds its arrays, one behind the other. */
+ * text. A plan is a header of fixed size and a block that holds its arrays, one after the other. */
 #ifndef CAMBIUM_INFER_PLAN_H
 #define CAMBIUM_INFER_PLAN_H
 
@@ -54,7 +54,7 @@ struct plan {
     char *bytes;
 };
 
-/* Bytes of a block with so many of each. */
+/* Bytes of a block with these counts of each array. */
 size_t plan_block_bytes(const struct plan_counts *counts);
 /* Points the plan's arrays into a block, which is aligned to ARENA_ALIGNMENT, as the counts say. */
 void plan_place(struct plan *plan, const struct plan_counts *counts, void *block);

@@ -25,7 +25,7 @@ struct logit_bias {
     float bias;
 };
 
-/* What a text asks of its sampler. Arrays are copied. */
+/* A text's options for its sampler. Arrays are copied. */
 struct sampler_options {
     const struct sampling *sampling;
     const int32_t *prompt;

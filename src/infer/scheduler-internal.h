@@ -9,7 +9,7 @@
 
 /* ---- fairness: scheduler_share.c ---- */
 
-/* What somebody has had so far: a client (of the root), or an adapter of a client. */
+/* The share that a client (of the root), or an adapter of a client, has had so far. */
 struct share {
     uint64_t id;
     double weight, counter; /* virtual cost by weight */
@@ -33,7 +33,7 @@ enum { COST_BUCKETS = 32 };
 /* Seconds of steps, learned from steps that were run. */
 struct step_cost {
     int64_t max_decode;
-    double *decode;       /* [max_decode + 1] a step of so many decode rows alone; 0: not known */
+    double *decode;       /* [max_decode + 1] a step of this number of decode rows alone; 0: not known */
     double seconds, work; /* sums over the prefill rows of late, older ones counting less */
     int32_t
         mixed[COST_BUCKETS]; /* steps with prefill since one without, by the logarithm of the decode rows; -1: never */
@@ -42,11 +42,11 @@ int step_cost_open(struct step_cost *cost, int64_t max_decode);
 void step_cost_close(struct step_cost *cost);
 /* `work` of the prefill rows, in rows with nothing before them. */
 void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double work, double seconds);
-/* Of no rows: what any step costs. 0: not known. */
+/* For 0 rows the cost that every step has. 0: not known. */
 double step_cost_decode(const struct step_cost *cost, int64_t rows);
-/* Of a row with nothing before it. */
+/* The cost of a row with nothing before it. */
 double step_cost_prefill_row(const struct step_cost *cost);
-/* Whether a step of so many decode rows has to be measured without prefill: nearly as many were never, or not of late.
+/* Whether a step of `decode_rows` has to be measured without prefill: nearly as many were never, or not of late.
  */
 bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows);
 

@@ -33,7 +33,7 @@ struct scheduler_engine {
     void (*sequence_close)(void *self, int sequence);
     /* Pages that nobody holds. */
     int64_t (*pages_available)(void *self);
-    /* How many of them so many rows more of a sequence take. */
+    /* The number of them that `rows` more of a sequence take. */
     int64_t (*pages_needed)(void *self, int sequence, int64_t rows);
     /* Starts a step; at most `depth` are under way. */
     int (*submit)(void *self, const struct engine_row *rows, int64_t count);
@@ -65,12 +65,12 @@ struct scheduler_token {
 
 /* Any of them may be NULL. `context` is the request's. */
 struct scheduler_calls {
-    /* The first choice is taken up, once a request; so many tokens of its prompt were cached. */
+    /* The first choice is taken up, once a request; `cached` tokens of its prompt were cached. */
     void (*on_start)(void *context, int64_t cached);
     /* Returns whether the text ends here. */
     bool (*on_token)(void *context, int64_t choice, const struct scheduler_token *token);
-    /* Of prompt token `index`: from 1, or from 0 where the stem predicts the first. Each once, in order, before the
-     * first token of choice 0. */
+    /* The log-probability of prompt token `index`: from 1, or from 0 where the stem predicts the first. Each once, in
+     * order, before the first token of choice 0. */
     void (*on_prompt_logprob)(void *context, int64_t index, const struct scheduler_token *token);
     /* Once for each choice. */
     void (*on_end)(void *context, int64_t choice, enum scheduler_end reason);
@@ -114,7 +114,7 @@ enum scheduler_refusal {
     SCHEDULER_TOO_LONG,        /* more tokens than the context has */
     SCHEDULER_TOO_LARGE,       /* more tokens than all pages hold */
     SCHEDULER_QUEUED_REQUESTS, /* there are max_requests texts: later, perhaps */
-    SCHEDULER_QUEUED_TOKENS,   /* so many tokens wait to be prefilled: later, perhaps */
+    SCHEDULER_QUEUED_TOKENS,   /* too many tokens wait to be prefilled: later, perhaps */
     SCHEDULER_NO_MEMORY,
     SCHEDULER_ENGINE_FAILED,
 };

@@ -1,6 +1,6 @@
-/* What steps cost, learned from their times. A decode step is known by its number of rows; a prefill row is what a step
- * with some of them lasted longer than one without, as an average over the rows of late; by so much more as a row with
- * others before it attends to more. */
+/* The cost of steps, learned from their times. A decode step is known by its number of rows; a prefill row is what a
+ * step with some of them lasted longer than one without, as an average over the rows of late; by so much more as a row
+ * with others before it attends to more. */
 #include "scheduler-internal.h"
 
 #include <math.h>
@@ -81,5 +81,5 @@ double step_cost_prefill_row(const struct step_cost *cost) {
     if (cost->work == 0)
         return 0;
     double row = cost->seconds / cost->work;
-    return row > 1e-9 ? row : 1e-9; /* hidden behind the decode rows, but known */
+    return row > 1e-9 ? row : 1e-9; /* hidden by the decode rows, but known */
 }

@@ -33,7 +33,7 @@ static int64_t pages_needed(const struct scheduler *s, const struct text *text, 
     return s->engine.pages_needed(s->engine.self, text->sequence, rows);
 }
 
-/* How many of so many rows more there are pages for, after less important texts have given theirs back. */
+/* The number of `rows` more that there are pages for, after less important texts have given theirs back. */
 static int64_t reserve_pages(struct scheduler *s, struct text *text, int64_t rows) {
     int64_t wanted = rows;
     while (rows > 0 && pages_needed(s, text, rows) > pages_left(s)) {
@@ -91,7 +91,7 @@ static void note_queued(struct scheduler *s, struct request *request, int64_t su
     }
 }
 
-/* So many rows of a text, as far as rows and logits and pages go; how many there are. */
+/* Rows of a text, as far as rows and logits and pages go; how many there are. */
 static int64_t add_rows(struct scheduler *s, struct step *step, struct text *text, int64_t rows) {
     int64_t logits = s->options.max_logit_rows - step->logit_rows, fit = 0;
     for (; fit < rows; fit++) {
@@ -294,13 +294,13 @@ static int start_urgent(struct scheduler *s) {
     return next ? start(s, next->due) : 0;
 }
 
-/* The work of rows behind others, in rows with nothing before them. */
+/* The work of rows that follow others, in rows with nothing before them. */
 static double prefill_work(const struct scheduler *s, int64_t before, int64_t rows) {
     double n = (double)rows;
     return n + s->options.row_growth * n * ((double)before + (n - 1) / 2);
 }
 
-/* The most rows behind `before` whose work is no more, at least one. */
+/* The most rows after `before` whose work is no more, at least one. */
 static int64_t rows_of_work(const struct scheduler *s, int64_t before, int64_t most, double work) {
     int64_t low = 1, high = most;
     while (low < high) {

@@ -20,7 +20,7 @@ int engine_sequence_new(struct engine *engine);
 void engine_sequence_close(struct engine *engine, int sequence);
 /* Tokens in the cache, the stem's with them. */
 int64_t engine_sequence_length(const struct engine *engine, int sequence);
-/* Pages that nobody holds; how many of them so many rows more of a sequence take; and all there are. */
+/* Pages that nobody holds; the number of them that `rows` more of a sequence take; and all there are. */
 int64_t engine_pages_available(const struct engine *engine);
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows);
 int64_t engine_pages(const struct engine *engine);

@@ -5,7 +5,7 @@
 #include "infer/engine.h"
 
 /* *slot: of these images in this order, at most PEFT_SLOT_IMAGES; of none -1, the bare base. STATUS_USAGE where they
- * cannot be together. Whoever opened it closes it, behind its last sequence. */
+ * cannot be together. Whoever opened it closes it, after its last sequence. */
 int engine_slot_open(struct engine *engine, const int *images, int count, int *slot);
 void engine_slot_close(struct engine *engine, int slot);
 /* The images of a slot; how many. */

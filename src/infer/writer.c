@@ -1,7 +1,7 @@
 /* Stop strings as an automaton: Aho and Corasick, "Efficient string matching" (Communications of the ACM 18, 1975).
  *
- * A state is a beginning of a stop string. After every byte it is the longest one that the text ends with: so many
- * bytes may yet become a stop string. States are numbered by length, so a state's own next ones stand side by side. */
+ * A state is a beginning of a stop string. After every byte it is the longest one that the text ends with: these bytes
+ * may yet become a stop string. States are numbered by length, so a state's own next ones stand side by side. */
 #include "infer/writer.h"
 
 #include "base/utf8.h"
@@ -135,7 +135,7 @@ static int give(struct writer *writer, size_t count, size_t kept, struct strbuf 
     return strbuf_status(out);
 }
 
-/* Where the first stop string begins that bytes from `from` on complete; the number of all where none does. */
+/* The start of the first stop string that bytes from `from` on complete; the number of all bytes if none does. */
 static size_t find_stop(struct writer *writer, size_t from) {
     const struct state *states = writer->stops ? writer->stops->states : NULL;
     size_t first = writer->held.length;

@@ -18,7 +18,7 @@ int adapter_names_take(struct config_list *directories, struct adapter_names *na
 static inline bool adapter_names_are_given(const struct adapter_names *names) {
     return names->given.count > 0 || names->root;
 }
-/* What engine_options.adapter_memory has to be. */
+/* The value for engine_options.adapter_memory. */
 static inline size_t adapter_names_memory(const struct adapter_names *names) {
     return adapter_names_are_given(names) ? (size_t)names->memory : 0;
 }

@@ -2,7 +2,7 @@
  *
  * The window is the lines from the first that is not written to the last that was read, a list in the input's order.
  * Its lines go to the scheduler in that order, as many as keep a few batches of texts there; answers leave at its head.
- * So memory is bounded: a text that takes long holds the window, and not all that comes behind it. */
+ * So memory is bounded: a text that takes long holds the window, and not all that comes after it. */
 #include "requests.h"
 
 #include "adapter_check.h"
@@ -114,7 +114,7 @@ static int submit_lines(struct requests *r) {
 
 /* ---- out ---- */
 
-/* What the last step has finished. */
+/* Takes the answers that the last step has finished. */
 static int finish_answers(struct requests *r) {
     int status = STATUS_OK;
     while (r->finished && !status) {
@@ -187,7 +187,7 @@ int requests_check(const struct requests_options *options) {
     return requests_output_check(options->output, options->resumes);
 }
 
-/* Lines behind those that are answered, where the input can be read twice. */
+/* Counts the lines after those that are answered, if the input can be read twice. */
 static void count_lines(struct requests *r) {
     struct lines *lines = NULL;
     bool is_end = false;

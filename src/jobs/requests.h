@@ -86,7 +86,7 @@ void answer_free(struct answer *answer);
  * tries again when other texts have ended. Whatever is wrong with the request makes it an error's line, and is no
  * failure of this function. */
 int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait);
-/* What the scheduler is asked for. */
+/* Writes the scheduler's request. */
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request);
 /* The text of a status becomes the line. */
 int answer_fail(struct answer *answer, const char *field);
@@ -127,7 +127,7 @@ struct requests_job {
 /* As a rank of `world`, which aborts where it fails (comm_fail); `job` is a struct requests_job. Between
  * stop_watch_begin and stop_watch_end (stop.h). A line that is refused is an answer, and no failure. */
 int requests_job_run(struct comm *world, void *job);
-/* What the result says of the command: STATUS_INVALID, in one line, where lines were refused, STATUS_INTERRUPTED. */
+/* The command's status by its result: STATUS_INVALID, in one line, where lines were refused, STATUS_INTERRUPTED. */
 int requests_verdict(const struct requests_options *options, const struct requests_result *result);
 
 #endif

@@ -177,7 +177,7 @@ static int take_model(struct request_line *line, const struct requests_model *mo
     return STATUS_OK;
 }
 
-/* What is the request's own fault, with the field; or STATUS_MEMORY, which is nobody's. */
+/* Fails with the request's own fault and its field, or with STATUS_MEMORY, which is nobody's. */
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
     struct chat_template *template = NULL;

@@ -1,6 +1,6 @@
 /* A line of `generate --requests`: one JSON object, read into values that are all in their ranges.
  *
- * What it asks for by name, adapters and templates, is looked up later, and its prompt is tokenized later. Lines come
+ * Its names, of adapters and templates, are looked up later, and its prompt is tokenized later. Lines come
  * from anybody: whatever the bytes are, they give a request or an error with the name of its field. Any thread. */
 #ifndef CAMBIUM_JOBS_REQUESTS_LINE_H
 #define CAMBIUM_JOBS_REQUESTS_LINE_H

@@ -19,7 +19,7 @@ enum {
     STEP_ROWS = 256,
     SEQUENCES = 32,
     ROUND_TEXTS = 64,      /* for each of the ranks that lead */
-    ROUND_TOKENS = 1 << 14 /* and so many of them, or one text */
+    ROUND_TOKENS = 1 << 14 /* or this number of tokens, or one text */
 };
 
 /* A text of a round, by its place in the ids of all. */

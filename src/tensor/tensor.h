@@ -81,7 +81,7 @@ void param_return(const struct param_store *store, int id);
 /* The weights of parameters that lie in elements [first, first + count) of the flat arrays are on their way from other
  * ranks, or have arrived: nobody borrows them before. */
 void param_set_travelling(const struct param_store *store, int64_t first, int64_t count, bool travels);
-/* Where no loan may be open: `after` a pass, say. */
+/* Fails loudly if a loan is open: `after` a pass, say. */
 void param_check_returned(const struct param_store *store, const char *after);
 
 /* ---- gradients ---- */

@@ -56,7 +56,7 @@ static int start_sums(void *context, int layer) {
     return gradient_sync_layer(&trainer->sync, layer);
 }
 
-/* What is made once for all passes of a global batch, and its gradients. */
+/* Finishes what all passes of a global batch share, and its gradients. */
 static int finish_gradients(struct trainer *trainer) {
     const struct trainee *trainee = trainer->run.trainee;
     if (!trainee)

@@ -1,6 +1,6 @@
-/* What a run may write to: the first rank finds out before anything is read or computed, and keeps checkpoint.save
- * locked until the trainer closes. Checkpoints that stand there belong to the run up to the one that it goes on from;
- * others are neither replaced nor pruned. */
+/* A run's claim to where it writes: the first rank makes it before anything is read or computed, and keeps
+ * checkpoint.save locked until the trainer closes. Checkpoints that stand there belong to the run up to the one that it
+ * goes on from; others are neither replaced nor pruned. */
 #include "train-internal.h"
 
 #include <stdlib.h>

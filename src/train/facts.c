@@ -1,4 +1,4 @@
-/* What all ranks of a run must have alike beside its keys. */
+/* The facts that all ranks of a run must have alike beside its keys. */
 #include "train-internal.h"
 
 static int add_data(const struct train_run *run, struct facts *facts) {

@@ -6,7 +6,7 @@
 
 static const double CEILING_SECONDS = 0.3; /* the most that measuring the machine may take */
 
-/* What a run writes to while it goes: at the first rank, and nowhere else. */
+/* The files that a run writes to while it goes, at the first rank alone. */
 struct outputs {
     struct metrics_file metrics;
     struct event_file events;
@@ -163,7 +163,7 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     return status;
 }
 
-/* What the matrix products of all ranks reach at once, in TFLOP/s; 0 where nobody wants to know. */
+/* TFLOP/s that the matrix products of all ranks reach at once; 0 if nobody asks. */
 static int measure_ceiling(const struct trainer *trainer, double *tflops) {
     const struct run_config *run = &trainer->run.config;
     int64_t is_wanted = run->log.measure_ceiling || (trainer->world->rank == 0 && log_is_terminal());

@@ -45,7 +45,7 @@ static bool may_be_torn(const char *line, size_t length) {
     return !memcmp(line, record_start, length < known ? length : known);
 }
 
-/* What is known of a file's records so far. */
+/* Facts of a file's records so far. */
 struct survey {
     const struct metrics_start *start;
     int64_t last; /* the largest iteration that stays; -1: none */

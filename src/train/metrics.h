@@ -35,7 +35,7 @@ struct metrics_file {
     int64_t length;   /* bytes of whole records */
 };
 
-/* Where a run begins: which records can be its own. */
+/* The start of a run, which tells its own records from others. */
 struct metrics_start {
     int64_t iteration; /* done before */
     enum { METRICS_FRESH, METRICS_GOES_ON, METRICS_ADDS /* nothing is trained: no record goes */ } kind;

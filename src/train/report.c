@@ -1,4 +1,4 @@
-/* What people see of a run on standard error: a line each log_interval iterations, a bar on a terminal, the end. */
+/* A run's report on standard error: a line each log_interval iterations, a bar on a terminal, the end. */
 #include "train-internal.h"
 
 #include <stdlib.h>
@@ -88,7 +88,7 @@ void report_end(struct report *report) {
     log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, (double)trainer->tokens, seconds);
 }
 
-/* What a rank says of memory: the process's peak is told by its first rank. */
+/* A rank's memory; the first rank of a process reports its peak. */
 struct held {
     int64_t host, planned, peak;
 };

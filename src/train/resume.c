@@ -138,7 +138,7 @@ int train_load_base(struct trainer *trainer) {
                                                 trainer->model, seed);
 }
 
-/* Where values come from when there is no checkpoint: a directory, or NULL for initial ones. */
+/* The directory that values come from when there is no checkpoint, or NULL for initial ones. */
 static const char *initial_directory(const struct trainer *trainer) {
     if (trainer->run.trainee)
         return trainer->run.trainee->init_directory;

@@ -9,8 +9,8 @@
 enum { OPTIMIZER_ARRAYS = 3 };
 struct optimizer_arrays;
 
-/* What this rank writes of the optimizer: the moments and, after them, the master weights that a bf16 run has. The
- * arrays live until the close, also where the opening failed. */
+/* The optimizer's arrays that this rank writes: the moments and, after them, the master weights that a bf16 run has.
+ * The arrays live until the close, also where the opening failed. */
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays);
 /* The master weights among these (in fp32: the weights) under names of their own. */
 struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays);

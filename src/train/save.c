@@ -21,7 +21,8 @@ int train_first_copy(const struct trainer *trainer) {
     return rank_grid_rank(&trainer->rank.grid, &first);
 }
 
-/* What both planning and saving know. The files of a trainee hold the master weights: `parts` has room for them. */
+/* Describes what both planning and saving know. The files of a trainee hold the master weights: `parts` has room for
+ * them. */
 static int describe(const struct train_run *run, const struct param_table *table, void *trainee,
                     const struct ckpt_array *weights, struct ckpt_part *parts, struct ckpt_save *save) {
     const struct trainee *kind = run->trainee;

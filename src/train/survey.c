@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What planning a run's ranks needs, and has found. */
+/* The needs and findings of a plan of a run's ranks. */
 struct survey {
     const struct train_run *run;
     struct rank_grid grid;
@@ -13,8 +13,8 @@ struct survey {
     struct train_plan *plan; /* of the rank that takes most so far */
 };
 
-/* What a second rank of this host does not take again: the ranks are threads of one process, or processes that map the
- * same caches. */
+/* Bytes that a second rank of this host does not take again: the ranks are threads of one process, or processes that
+ * map the same caches. */
 static size_t shared_bytes(const struct survey *survey, const struct train_plan *own) {
     const char *cache = survey->run->config.data.data_cache_path;
     if (survey->is_one_process)

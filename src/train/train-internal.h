@@ -45,7 +45,7 @@ struct trainer {
 };
 
 /* ranks.c */
-/* The grid of so many ranks; refuses what cannot be. */
+/* The grid of `ranks`; refuses what cannot be. */
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid);
 /* Sets trainer->stop from the wishes of all ranks, and takes a background save on as far as all have come. */
 int train_agree(struct trainer *trainer);

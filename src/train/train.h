@@ -31,7 +31,7 @@
 
 enum { TRAINEE_NO_DROPOUT = -1 };
 
-/* What trains in the place of the model, on a base that is frozen: an adapter, which a room above brings. */
+/* The part that trains in the place of the model, on a base that is frozen: an adapter, which a room above brings. */
 struct trainee_part { /* at one rank */
     void *self;
     const struct hook_table *hooks;        /* for the model */
@@ -65,12 +65,12 @@ struct trainee {
     const char *init_directory; /* of an adapter whose values it starts from; NULL: initial ones */
 };
 
-/* What a run has come to. */
+/* The progress of a run. */
 struct train_progress {
     bool has_loss;
     double loss;       /* of the last iteration */
     int64_t validated; /* the iteration of the last validation; 0: none */
-    int64_t bad;       /* so many validations in a row brought no better loss */
+    int64_t bad;       /* validations in a row that brought no better loss */
     bool has_best;
     double best_loss;
 };
@@ -96,7 +96,7 @@ struct train_run {
  * (`given` may be NULL). STATUS_USAGE for what cannot be, else as the files are. Writes nothing. */
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given);
-/* What preparing took; the directories' names stay. */
+/* Frees what preparing took; the directories' names stay. */
 void train_run_free(struct train_run *run);
 
 /* The same for a run that trains something on the frozen model of a directory, but for its checkpoint, which
@@ -108,7 +108,8 @@ int train_prepare_tuning(struct train_run *run, const struct run_config *config,
  * STATUS_USAGE without checkpoint.load where checkpoint.save has checkpoints of another run; else as the files are. */
 int train_resume_tuning(struct train_run *run);
 
-/* What all ranks of a run must have alike beside its keys: how far it is, and what is in the files that it names. */
+/* Adds the facts that all ranks of a run must have alike beside its keys: how far it is, and what is in the files that
+ * it names. */
 int train_facts(const struct train_run *run, struct facts *facts);
 
 struct rank;
@@ -123,7 +124,7 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer);
 /* For who measures: the rank, which books what its time went to, and the plan and place of it. */
 struct rank *trainer_rank(struct trainer *trainer);
-/* What run.trainee->open gave. */
+/* The object that run.trainee->open gave. */
 void *trainer_trainee(struct trainer *trainer);
 int64_t trainer_iteration(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);

@@ -1,12 +1,12 @@
-/* What validations decide: which weights were the best, and whether the run goes on. All ranks decide alike, on the
- * loss that the first one has. */
+/* The decisions of validations: which weights were the best, and whether the run goes on. All ranks decide alike, on
+ * the loss that the first one has. */
 #include "train-internal.h"
 
 #include <math.h>
 
 static const char best_name[] = "best";
 
-/* Where the best trainee stands; false where none is kept. */
+/* Whether the run keeps its best trainee. */
 static bool keeps_best(const struct trainer *trainer) {
     return trainer->run.trainee && trainer->run.config.checkpoint.save;
 }

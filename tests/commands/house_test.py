@@ -238,9 +238,9 @@ class Methods(unittest.TestCase):
 
 # Faults of the English (house_english.py) that are still there. A commit may lower these numbers, and never raise one.
 ENGLISH = {
-    "code": {"openings": 84, "behind": 31, "so many": 28, "long sentences": 101, "bare prototypes": 163},
-    "tests": {"openings": 1, "behind": 11, "so many": 0, "long sentences": 28, "bare prototypes": 0},
-    "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 159, "bare prototypes": 0},
+    "code": {"openings": 0, "behind": 0, "so many": 0, "long sentences": 101, "bare prototypes": 163},
+    "tests": {"openings": 0, "behind": 0, "so many": 0, "long sentences": 28, "bare prototypes": 0},
+    "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 158, "bare prototypes": 0},
 }
 FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. */
 /* A sentence of {words}. */

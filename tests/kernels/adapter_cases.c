@@ -262,7 +262,7 @@ static const struct op_kind scale_backward = {.name = "column_scale_backward",
 /* ---- norms of rows: shape {rows, cols, rank (0: the weight alone), first row}; ratios: {count} ---- */
 
 enum { UP = SCALE, DOWN = FIXED, SQUARES = Y, MAGNITUDE = X, NORM = KEPT, RATIO = DX, INVERSE = DSCALE };
-enum { PACKED = 1, ROWS_BEHIND = 5 /* of the weight, behind those that are measured */ };
+enum { PACKED = 1, ROWS_BEHIND = 5 /* of the weight, after those that are measured */ };
 
 static void squares_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;

@@ -361,7 +361,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(embedding_forward, "virtual tokens", OP_TEST, 0, 60, 48, 10, 16, 5, 3),
     BOTH_TYPES(embedding_forward, "virtual tokens of another rank", OP_TEST, NOT_MINE, 60, 37, 10, 16, 5, 3),
     BOTH_TYPES(embedding_backward, "virtual tokens", OP_TEST, 0, 60, 48, 10, 16, 5),
-    BOTH_TYPES(embedding_backward, "virtual tokens, ids behind them", OP_TEST, NO_POSITIONS | TOKENS_FROZEN, 60, 48, 10,
+    BOTH_TYPES(embedding_backward, "virtual tokens, ids after them", OP_TEST, NO_POSITIONS | TOKENS_FROZEN, 60, 48, 10,
                16, 5, 3),
     BOTH_TYPES(embedding_backward, "virtual tokens, frozen others", OP_TEST, TOKENS_FROZEN, 200, 331, 3, 16, 5),
     BOTH_TYPES(embedding_forward, "gpt2", OP_BENCH, 0, 1024, 768, 50257, 1024),

@@ -6,7 +6,7 @@
  *
  * A family (a file NAME_cases.c, listed in op_families.c) is an array of cases. A case names its kind, data type and
  * shape; a kind says which tensors the operation has, how it is called and what it should give. The harness makes the
- * tensors: inputs from the counter-based generator, rounded to their type; outputs poisoned; NaN before, behind and in
+ * tensors: inputs from the counter-based generator, rounded to their type; outputs poisoned; NaN before, after and in
  * the gaps between rows, so that reading outside spoils a result and writing outside is seen. Inputs must come back
  * unchanged. It knows no test library: failures are a status and one line of text. */
 #ifndef CAMBIUM_TESTS_OP_CASES_H

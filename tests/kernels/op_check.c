@@ -33,7 +33,7 @@ int op_scene_leave(struct op_scene *scene, struct op_run *run) {
         status = stream_wait(scene->stream);
     for (int i = 0; i < OP_GUARD && !status; i++)
         if (guard[i] != 0xff)
-            status = status_fail(STATUS_INVALID, "byte %d behind the workspace of %zu was written", i,
+            status = status_fail(STATUS_INVALID, "byte %d after the workspace of %zu was written", i,
                                  scene->exec.workspace_bytes);
     if (kind->release)
         kind->release(run, scene->device);

@@ -316,10 +316,10 @@ static const struct op_case cases[] = {
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 prefill", PREFILL, 1024, 12, 12, 64, 64, 0),
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 decode", DECODE, 1, 12, 12, 64, 64, 1023),
     BOTH_TYPES(&paged, OP_BENCH, "gpt2 decode, 16 sequences", DECODE, 16, 12, 12, 64, 64, 600),
-    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 9 heads of 9 groups", DECODE, 1, 9, 9, 64, 256, 4095),
-    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 9 heads of 3 groups", DECODE, 1, 9, 3, 64, 256, 4095),
-    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, 14 heads of 2 groups", DECODE, 1, 14, 2, 64, 256, 4095),
-    BOTH_TYPES(&paged, OP_BENCH, "decode behind 4,096, window 512", DECODE, 1, 9, 9, 64, 256, 4095, 512),
+    BOTH_TYPES(&paged, OP_BENCH, "decode after 4,096, 9 heads of 9 groups", DECODE, 1, 9, 9, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode after 4,096, 9 heads of 3 groups", DECODE, 1, 9, 3, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode after 4,096, 14 heads of 2 groups", DECODE, 1, 14, 2, 64, 256, 4095),
+    BOTH_TYPES(&paged, OP_BENCH, "decode after 4,096, window 512", DECODE, 1, 9, 9, 64, 256, 4095, 512),
     BOTH_TYPES(&append, OP_BENCH, "gpt2 prefill", FROM_START, 1024, 12, 64, 64),
 };
 

@@ -117,7 +117,7 @@ static int keep(void *context, int layer) {
     const struct param_store *store = model_store(snapshot->test->model);
     int status = STATUS_OK;
     if (layer != snapshot->last - 1)
-        return status_fail(STATUS_INVALID, "layer %d behind layer %d", layer, snapshot->last);
+        return status_fail(STATUS_INVALID, "layer %d after layer %d", layer, snapshot->last);
     snapshot->last = layer;
     for (int i = 0; i < store->map.table->count && !status; i++)
         if (store->map.table->rows[i].layer == layer)

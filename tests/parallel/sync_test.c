@@ -294,7 +294,7 @@ static int count_buckets(struct comm *world, void *context) {
     rank.ops = &ops;
     if (!status)
         status = gradient_sync_open(&sync, &rank, &store, &(const struct gradient_sync_options){0});
-    /* Of matrices and of copies; with the CPU's sizes a matrix fills a bucket. */
+    /* Matrices and copies; with the CPU's sizes a matrix fills a bucket. */
     if (!status)
         status = expect(sizes ? sync.bucket_count == 2 : sync.bucket_count > LAYERS, "buckets", sync.bucket_count);
     gradient_sync_close(&sync);

@@ -66,6 +66,7 @@ static void stores_open_and_close(void **state) {
     (void)state;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
+    test_ok(describe_and_use(&scene)); /* a stream that queues keeps the memory of its list */
     assert_int_equal(failing_try_all(describe_and_use, &scene, 300), 0);
     stream_close(scene.stream);
     device_close(scene.device);

@@ -3,7 +3,7 @@
 Made with transformers 5.23 and torch 2.15 in fp64 from weights that fp32 holds exactly. Each case is a model directory as
 `save_pretrained` writes it, with `batch.json` (tokens and labels; -100 counts nothing) and `expected.safetensors` (F32:
 `logits` [B, T, V], `loss`, `grad.NAME`) beside. The families with a rotation also have `steps.json`: the losses before and
-after each of 20 steps of AdamW on that batch, and 64 greedy tokens behind a prompt. The angles of the rotation are fp32, as
+after each of 20 steps of AdamW on that batch, and 64 greedy tokens after a prompt. The angles of the rotation are fp32, as
 `transformers` has them. Run: python tools/golden/model_vectors.py tests/model/golden [CASE ...]
 """
 import json, pathlib, shutil, sys

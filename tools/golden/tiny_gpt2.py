@@ -2,7 +2,7 @@
 
 Writes DIR/model (a random GPT-2 of 2 layers with a byte-level BPE of 300 tokens, fp32, as `save_pretrained` leaves it) and
 DIR/expected.json, computed in fp64: greedy continuations (plain, and under a repetition penalty), log-probabilities of texts,
-and the logits behind one prompt. Made with transformers 5.23.0, torch 2.15.0, tokenizers 0.23.3.
+and the logits after one prompt. Made with transformers 5.23.0, torch 2.15.0, tokenizers 0.23.3.
 
     python tools/golden/tiny_gpt2.py tests/commands/golden/tiny
 """

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* What is the same in all ranges. */
+/* The constants of a step, the same in all ranges. */
 struct step {
     const struct adamw *arguments;
     float scale;        /* of the gradient */

@@ -1,4 +1,4 @@
-/* What the files of attention share at one level.
+/* Shared by the files of attention at one level.
  *
  * Attention walks tiles of TILE_ROWS query rows by chunks of CHUNK_KEYS keys (FlashAttention-2: Dao, 2023). Everything
  * inside a tile is a product of units (see simd.h) or a pass over the 64 x 64 scores. The keys of a chunk lie in four
@@ -109,7 +109,7 @@ struct value_product {
     const float *weights; /* [rows][CHUNK_KEYS] units */
     const struct chunk *chunk;
     float *sums;    /* [rows][width] */
-    float *rescale; /* scratch behind */
+    float *rescale; /* scratch follows */
     int rows;
     const struct seen_keys *seen; /* as above */
 };
@@ -130,7 +130,7 @@ void LEVEL(attention_accumulate)(const struct gradient_product *p);
 
 /* ---- moving rows (attention_pack.c) ----------------------------------------------------------------------------- */
 
-/* Rows of D elements as units: to[rows][to_row], zeros behind D. */
+/* Rows of D elements as units: to[rows][to_row], zeros after D. */
 void LEVEL(attention_load_rows)(const struct head_shape *shape, const void *from, int64_t stride, int rows, float *to,
                                 int64_t to_row);
 /* CHUNK_KEYS rows of `depth` units, row stride from_row, into the four panels of a chunk. */
@@ -143,7 +143,7 @@ void LEVEL(attention_store_rows)(const struct head_shape *shape, const float *fr
                                  void *to, int64_t stride);
 
 /* The keys of a segment are the prefix's, then its own. Loads keys (or values) first .. first + CHUNK_KEYS - 1 of
- * kv_head as units; zeros behind the last. */
+ * kv_head as units; zeros after the last. */
 struct key_rows {
     const struct attention *a;
     int64_t segment;
@@ -215,7 +215,7 @@ static inline int64_t first_seen(int64_t window, int64_t last) {
     return window && last >= window ? last - window + 1 : 0;
 }
 
-/* What that row sees of the chunk that begins at key `first`. */
+/* The keys that the row sees of the chunk that begins at key `first`. */
 static inline struct seen_keys seen_of_chunk(int64_t window, int64_t last, int64_t first) {
     return (struct seen_keys){.from = clamp_int64(first_seen(window, last) - first, 0, CHUNK_KEYS),
                               .to = clamp_int64(last + 1 - first, 0, CHUNK_KEYS)};

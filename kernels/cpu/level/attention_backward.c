@@ -14,7 +14,7 @@ struct operand {
     float *along_rows; /* [rows / group][width] */
 };
 
-/* What one thread works in; rows are those of the longest segment, in whole tiles. */
+/* One thread's memory; its rows are those of the longest segment, in whole tiles. */
 struct scratch {
     struct operand q, dout;
     float *dq;                        /* [rows][width] */
@@ -36,8 +36,8 @@ struct backward_plan {
     size_t bytes;
 };
 
-/* Each segment has a part of the prefix's gradients: so many are at work at once, however rows are cut into segments,
- * and then added. */
+/* Each segment has a part of the prefix's gradients: this number are at work at once, however rows are cut into
+ * segments, and then added. */
 enum { PREFIX_WAVE = 4 };
 
 static int64_t whole_tiles(int64_t rows) {
@@ -131,7 +131,7 @@ static void tile_gradient_floats(const struct scratch *s, const struct tile_mask
         }
 }
 
-/* dS is wanted in pairs along the keys as well (for dq): they replace dP, whose place they are behind or at. */
+/* dS is wanted in pairs along the keys as well (for dq): they replace dP, and lie at its place or after it. */
 static void tile_gradient_pairs(const struct scratch *s, const struct tile_mask *mask, int64_t first) {
     for (int row = 0; row < TILE_ROWS; row += 2)
         for (int v = 0; v < CHUNK_VECTORS; v++) {
@@ -257,7 +257,7 @@ static float row_delta(const struct head_shape *shape, const void *dout, const v
     return simd_sum(sum) + rest;
 }
 
-/* Rows behind the segment's last get an infinite lse, which makes their probabilities 0. */
+/* Rows after the segment's last get an infinite lse, which makes their probabilities 0. */
 static void load_head(const struct head_work *w) {
     const struct attention *a = w->plan->a;
     const struct head_shape *shape = &w->plan->shape;
@@ -297,7 +297,7 @@ static void chunk_gradient(const struct head_work *w, int64_t first_key, float *
     memset(mask.kept, 0xff, sizeof mask.kept);
     int64_t diagonal = first_key - a->prefix, end = w->rows;
     if (a->window && a->window <= end - diagonal - CHUNK_KEYS)
-        end = diagonal + CHUNK_KEYS + a->window - 1; /* behind the last row that sees the chunk's last key */
+        end = diagonal + CHUNK_KEYS + a->window - 1; /* one past the last row that sees the chunk's last key */
     for (int64_t first = diagonal > 0 ? diagonal / TILE_ROWS * TILE_ROWS : 0; first < end; first += TILE_ROWS) {
         int rows = clamp_int64(w->rows - first, 0, TILE_ROWS);
         mask.is_whole = sees_all(seen_of_chunk(a->window, a->prefix + first, first_key)) &&

@@ -11,7 +11,7 @@ enum { BLOCK = 64, COUNTERS = 16, COUNTER_VECTORS = COUNTERS / SIMD_LANES, ROUND
 static const uint32_t multiplier0 = 0xd2511f53u, multiplier1 = 0xcd9e8d57u;
 static const uint32_t weyl0 = 0x9e3779b9u, weyl1 = 0xbb67ae85u;
 
-/* What two rounds make of the counters (element, token, sample, kind and site) of one block, as far as it does not
+/* The counters (element, token, sample, kind and site) of one block after two rounds, as far as that does not
  * depend on the row's token; and round three's product of c0, which never does. */
 struct block_state {
     vword key0[ROUNDS], key1[ROUNDS];

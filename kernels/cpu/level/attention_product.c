@@ -201,7 +201,7 @@ ATTENTION_INLINE void value_strip(bool pairs, bool is_few, int block, int wide, 
             value_block(pairs, is_few, block, wide, p, row, vector, shared[row / block]);
 }
 
-/* The keys that all rows of a block see, as whole groups; where there are none, an empty range behind all keys. */
+/* The keys that all rows of a block see, as whole groups; where there are none, an empty range past all keys. */
 static inline struct seen_keys shared_keys(const struct seen_keys *seen, int rows, int group) {
     struct seen_keys shared = {0, CHUNK_KEYS};
     for (int r = 0; r < rows; r++) {
@@ -229,7 +229,7 @@ ATTENTION_INLINE bool values_before(bool pairs, int block, const struct value_pr
     return is_seen;
 }
 
-/* Each row's keys before the shared ones, the shared ones of the block, each row's keys behind them. */
+/* Each row's keys before the shared ones, the shared ones of the block, each row's keys after them. */
 ATTENTION_INLINE void values(int block, bool pairs, bool is_few, const struct value_product *p) {
     const int wide = is_few ? wide_of(block) : SIMD_WIDE;
     struct seen_keys shared[TILE_ROWS / SIMD_ROWS];

@@ -1,4 +1,4 @@
-/* What follows a product: bias, GELU and its backward, and the store to C; and the level's face of gemm. */
+/* The end of a product: bias, GELU and its backward, and the store to C; and the level's face of gemm. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/gemm_level.h"
 

@@ -24,7 +24,7 @@ struct block {
     int64_t stride;     /* of the matrix's rows */
     int64_t k;
     int64_t ahead; /* elements from where the matrix is read to where it is fetched ahead; 0: no */
-    int cols;      /* so many are wanted, where the block is not full */
+    int cols;      /* columns wanted of a block that is not full */
     float *out;    /* [rows][GROUP_COLS] */
 };
 

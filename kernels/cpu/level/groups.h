@@ -27,7 +27,7 @@ struct group_work {
     void (*run)(const void *call, const struct group_tile *tile);
 };
 
-/* What a call has to do for one segment. */
+/* One segment's share of a call. */
 struct group_part {
     const struct group_entry *entry;
     int64_t first, rows; /* of the batch */

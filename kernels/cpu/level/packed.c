@@ -103,7 +103,7 @@ void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t r
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
-/* Where a tile fetches memory ahead of its use: `lines` cache lines an unrolled step. */
+/* The memory that a tile fetches ahead of its use: `lines` cache lines an unrolled step. */
 struct ahead {
     const char *at;
     int lines;
@@ -118,7 +118,7 @@ struct tile {
     float *out; /* [rows][panels * PANEL] */
 };
 
-/* One step of one or two panels, the second `beside` units behind the first. */
+/* One step of one or two panels, the second `beside` units after the first. */
 TILE_INLINE void add_products(bool is_bf16, int rows, int vectors, const float *a, const float *b, int64_t beside,
                               vfloat sum[][WIDEST * VECTORS]) {
     vfloat w[WIDEST * VECTORS];
@@ -232,8 +232,8 @@ TILE_INLINE void put_units(bool is_widened, int lanes, const uint32_t *unit, int
     }
 }
 
-/* Units first .. end-1 of rows, `stride` bytes apart, as lanes of [steps][rows] units: four by four where there are so
- * many, so that a store is a vector. */
+/* Units first .. end-1 of rows, `stride` bytes apart, as lanes of [steps][rows] units: four by four where there are
+ * enough, so that a store is a vector. */
 struct unit_rows {
     enum dtype type;
     const char *row;

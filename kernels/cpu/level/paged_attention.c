@@ -10,7 +10,7 @@
 
 enum { FEW_ROWS = 8, MOST_UNITS = 16 };
 
-/* What one thread works in. */
+/* One thread's memory. */
 struct paged_scratch {
     struct query_tile large;           /* of TILE_ROWS */
     struct query_tile few[MOST_UNITS]; /* of FEW_ROWS */
@@ -27,7 +27,7 @@ struct paged_plan {
     bool keys_in_place, values_in_place;
     int64_t row_pieces;
     int32_t *first_row; /* [row_pieces + 1] */
-    int cut_units;      /* the last of the units: so many are cut */
+    int cut_units;      /* the number of units, at the end, that are cut */
     int score_parts;    /* of one of them */
     int feature_parts;
     float *scores; /* [cut_units][chunks of max_pages][rows][CHUNK_KEYS] of these */
@@ -258,7 +258,7 @@ static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, 
         }
 }
 
-/* What the tile's rows see of the chunk: `seen`, or NULL for the whole of it. */
+/* The keys that the tile's rows see of the chunk: `seen`, or NULL for all of them. */
 static const struct seen_keys *unit_sees(const struct unit_work *w, int unit, const struct query_tile *tile,
                                          int64_t first_page, struct seen_keys *seen) {
     const struct paged_attention *a = w->plan->a;

@@ -1,4 +1,4 @@
-/* What the operations over a table of ranges share: how threads divide it. */
+/* Shared by the operations over a table of ranges: how threads divide it. */
 #ifndef CAMBIUM_KERNELS_CPU_RANGES_H
 #define CAMBIUM_KERNELS_CPU_RANGES_H
 

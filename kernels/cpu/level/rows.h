@@ -1,4 +1,4 @@
-/* What the row operations share: how many threads, where a row starts, sums over fixed blocks of rows. */
+/* Shared by the row operations: how many threads, where a row starts, sums over fixed blocks of rows. */
 #ifndef CAMBIUM_KERNELS_CPU_ROWS_H
 #define CAMBIUM_KERNELS_CPU_ROWS_H
 

@@ -128,10 +128,11 @@ static inline uint32_t distance_bits(float distance) {
 
 struct cut {
     uint32_t distance; /* its bits: all nearer ones are kept */
-    int64_t ties;      /* and so many of those at this distance */
+    int64_t ties;      /* the number kept of those at this distance */
 };
 
-/* Where the nearest of n distances reach `target`, each counting its weight, or 1 without weights. id: NULL for 0, 1,
+/* The cut at which the nearest of n distances reach `target`. Each counts its weight, or 1 without weights. id: NULL
+ * for 0, 1,
  * .. */
 static struct cut find_cut(const float *distance, const float *weight, const uint32_t *id, int64_t n, double target) {
     uint32_t prefix = 0;
@@ -304,7 +305,7 @@ struct top {
     int32_t id[SAMPLE_MAX_TOP];
 };
 
-/* Ids come in ascending order, so an equal logit stands behind those that are there. */
+/* Ids come in ascending order, so an equal logit goes after those that are there. */
 static void put_top(struct top *top, int32_t id, float logit) {
     if (top->count == top->most && !(logit > top->logit[top->most - 1]))
         return;
