@@ -186,7 +186,7 @@ class Stages(unittest.TestCase):
         return [server.ask("GET", path, listener=listener).status for path in ("/ready", "/health")]
 
     def test_a_signal_is_told_at_once_and_requests_are_taken_for_a_while(self):
-        with Server("--drain-delay", 4, model=self.long) as server:
+        with Server("--drain-delay", 4, "--drain-timeout", 300, model=self.long) as server:
             kept = server.connect()
             self.assertEqual(server.send(kept, "GET", "/ready", None, None, None).read() and 0, 0)
             server.signal(signal.SIGTERM)
