@@ -1,10 +1,14 @@
 """The ids of chats against transformers: templates of released models, with tokenizers of every shape."""
 import json
 import shutil
+import sys
 import unittest
 
 from interop_support import SOURCE, Case
 from transformers import PreTrainedTokenizerFast
+
+sys.path.insert(0, str(SOURCE / "tools" / "golden"))
+from chat_templates import as_vllm
 
 GOLDEN = SOURCE / "tests" / "text" / "golden"
 CHATS = json.loads((GOLDEN / "templates" / "renderings.json").read_text())["conversations"]
@@ -45,7 +49,7 @@ class Ids(Case):
             template = file.read()
         try:
             expected = tokenizer.apply_chat_template(
-                chat["messages"], chat_template=template, tools=chat.get("tools"), documents=chat.get("documents"),
+                as_vllm(chat["messages"]), chat_template=template, tools=chat.get("tools"), documents=chat.get("documents"),
                 add_generation_prompt=chat["messages"][-1]["role"] != "assistant", return_dict=False,
                 **chat.get("chat_template_kwargs", {}))
         except Exception:

@@ -199,7 +199,7 @@ class Benchmark(Served):
                 "max_completion_tokens": 10, "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
         chunks = self.ask(url, "/v1/chat/completions", body, **{"x-request-id": "bench-1"})
         texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk["choices"]]
-        self.assertEqual((texts[0], texts[-1]), (None, None))
+        self.assertEqual((texts[0], texts[-1]), ("", None))
         self.assertTrue(all(isinstance(text, str) for text in texts[1:-1]))
         self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 10)
 
