@@ -162,4 +162,5 @@ def main():
         json.dumps(head)[:-1] + ',\n "conversations": [\n' + chats + '\n ],\n "templates": {\n' + rows + "\n }}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
