@@ -495,7 +495,7 @@ static int check_shape(const char *name, const struct matrix_view *matrix, int64
                        (long long)matrix->columns, (long long)rows, (long long)columns);
 }
 
-/* Whether there is such a product, and its shapes agree. */
+/* Refuses a product that the backend lacks, and one whose shapes do not agree. */
 static int check(struct device *device, const struct gemm *g) {
     int64_t m = gemm_m(g), n = gemm_n(g), k = gemm_k(g);
     const char *why = refusal(g);

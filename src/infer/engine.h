@@ -50,7 +50,7 @@ struct engine_options {
 enum { ENGINE_MAX_BIASES = 1024 + 1022 + PROMPT_MAX_ENDS };
 #define ENGINE_ADAPTER_BYTES ((size_t)4 << 30) /* of an adapter's files, at most */
 
-/* Whether there is a model, and ranks of the grid can hold it; a caller asks before the ranks start. `takes_data`: the
+/* Checks that the model exists and that the grid's ranks can hold it. Call it before the ranks start. `takes_data`: the
  * caller has work for data-parallel ranks. */
 int engine_check(const struct engine_options *options, bool takes_data);
 /* Ranks open together. */

@@ -42,8 +42,8 @@ struct linear_call {
     bool overwrite_gradients;    /* the first micro batch of a step: weight gradients are written, not added to */
 };
 
-/* Whether call->epilogue may be part of the product: no active hook stands in between, and the backend has such a
- * product. */
+/* Whether call->epilogue can be part of the product. No active hook may stand in between, and the backend must have the
+ * fused product. */
 bool linear_can_fuse(const struct linear *linear, const struct linear_call *call);
 /* The same for the product of the input's gradient in linear_backward, where the place has no hooks. */
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);

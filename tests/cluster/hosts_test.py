@@ -101,7 +101,7 @@ class Hosts(unittest.TestCase):
         ranks = rank_processes(str(os.getpid()))
         self.assertEqual(len(ranks), 4)
         os.kill(ranks[victim], signal.SIGSTOP)
-        running = wait_for_end([*ranks.values(), process.pid], 60)
+        running = wait_for_end([*ranks.values(), process.pid], 10)
         for pid in running:
             os.kill(pid, signal.SIGKILL)
         self.assertEqual(running, [])

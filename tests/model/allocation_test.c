@@ -136,23 +136,10 @@ static int fill(void *context, int id) {
 }
 
 static int infer_row(struct test_model *t, const struct model_kv *kv) {
-    static const int32_t zero[2], pages[2] = {0, 1};
-    const struct model_step step = {.rows = 1,
-                                    .tokens = zero,
-                                    .positions = zero,
-                                    .sequence = zero,
-                                    .cached = zero,
-                                    .place = zero,
-                                    .changed_rows = 1,
-                                    .changed_row = zero,
-                                    .page_table = pages,
-                                    .logit_rows = 1,
-                                    .logit_row = zero,
-                                    .labels = zero};
     float logprob[2];
     int32_t token;
     const struct model_step_result result = {.token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1]};
-    int status = model_infer(t->model, kv, &step);
+    int status = model_infer(t->model, kv, test_one_row());
     return status ? status : model_infer_results(t->model, &result);
 }
 

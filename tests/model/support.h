@@ -50,6 +50,24 @@ static inline int test_model_open_rank(struct test_model *t, const struct model_
     return status ? status : model_open(options, &t->rank, false, NULL, &t->model);
 }
 
+/* A step of inference: token 0 at position 0 of sequence 0, whose pages are 0 and 1, with its logits. */
+static inline const struct model_step *test_one_row(void) {
+    static const int32_t zero[2], pages[2] = {0, 1};
+    static const struct model_step step = {.rows = 1,
+                                           .tokens = zero,
+                                           .positions = zero,
+                                           .sequence = zero,
+                                           .cached = zero,
+                                           .place = zero,
+                                           .changed_rows = 1,
+                                           .changed_row = zero,
+                                           .page_table = pages,
+                                           .logit_rows = 1,
+                                           .logit_row = zero,
+                                           .labels = zero};
+    return &step;
+}
+
 static inline void test_model_close(struct test_model *t) {
     model_close(t->model);
     rank_close(&t->rank);

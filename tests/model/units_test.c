@@ -240,23 +240,6 @@ static void so_for_logits(void **state) {
     }
 }
 
-static void infer_row(struct test_model *test, const struct model_kv *kv) {
-    static const int32_t zero[2], pages[2] = {0, 1};
-    const struct model_step step = {.rows = 1,
-                                    .tokens = zero,
-                                    .positions = zero,
-                                    .sequence = zero,
-                                    .cached = zero,
-                                    .place = zero,
-                                    .changed_rows = 1,
-                                    .changed_row = zero,
-                                    .page_table = pages,
-                                    .logit_rows = 1,
-                                    .logit_row = zero,
-                                    .labels = zero};
-    test_ok(model_infer(test->model, kv, &step));
-}
-
 static void so_in_a_step_of_inference_with_packed_weights(void **state) {
     (void)state;
     for (int is_untied = 0; is_untied < 2; is_untied++) {
@@ -274,7 +257,7 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
         test_ok(model_fill(test.model, fill, &test));
         test_ok(device_alloc(test.device, model_kv_bytes(test.model, kv.page_count), &kv.pages));
         counting_reset();
-        infer_row(&test, &kv);
+        test_ok(model_infer(test.model, &kv, test_one_row()));
         test_ok(counting_check());
         for (int layer = 0; layer < LAYERS; layer++)
             test_ok(counting_expect(layer, PARAM_EVALUATION, 1, true));
