@@ -168,23 +168,37 @@ static void a_dead_rank_is_named_at_once_by_one(void **state) {
     close_world(&world);
 }
 
+/* Speaks as `rank` for longer than the timeout. False where the machine held this thread up for so long that the others
+ * may rightly call the rank silent. `spoken` is when it spoke last. */
+static bool keep_speaking(const struct world *world, int rank, double *spoken) {
+    double now = *spoken = clock_seconds();
+    for (double end = now + 1.5 * seconds; now < end && now - *spoken < seconds / 2; now = clock_seconds()) {
+        *spoken = now;
+        say(world, rank, 'b');
+        rest(beat);
+    }
+    return now - *spoken < seconds / 2;
+}
+
 static void a_silent_rank_is_named_after_the_timeout(void **state) {
     (void)state;
     struct world world;
-    lead(&world);
-    join(&world, 1);
-    join(&world, 2);
-    play(&world, 3);
-    double start = clock_seconds();
-    while (clock_seconds() < start + 1.5 * seconds) { /* as long as it speaks, nothing happens */
-        say(&world, 3, 'b');
-        rest(beat);
+    bool has_spoken = false;
+    double spoken = 0;
+    for (int attempt = 0; !has_spoken && attempt < 20; attempt++) {
+        if (attempt > 0)
+            close_world(&world);
+        lead(&world);
+        join(&world, 1);
+        join(&world, 2);
+        play(&world, 3);
+        has_spoken = keep_speaking(&world, 3, &spoken);
     }
-    expect_silence(&world);
-    start = clock_seconds();
+    assert_true(has_spoken);
+    expect_silence(&world); /* as long as it speaks, nothing happens */
     expect_report(&world.reports[0], 10, "rank 3 has not been heard of for 1 s");
     assert_int_equal(world.reports[0].rank, 3);
-    assert_true(clock_seconds() - start > seconds - 2 * beat);
+    assert_true(clock_seconds() - spoken > seconds - 2 * beat);
     expect_report(&world.reports[2], 10, NULL);
     close_world(&world);
 }
