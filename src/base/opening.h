@@ -1,0 +1,31 @@
+/* Opening as a table of steps that closing undoes in reverse.
+ *
+ * A thing that opens in several steps lists them once, in a const table. A step that fails undoes its own part; the
+ * steps before it are closed in reverse. Closing a thing that is open goes through the same table.
+ *
+ * Ranks may open together. After a step marked `agrees`, every rank calls the table's `agree`, and all go on or none
+ * does. A rank that has failed opens nothing more, but still meets the others at the next of these steps. */
+#ifndef CAMBIUM_BASE_OPENING_H
+#define CAMBIUM_BASE_OPENING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct opening_step {
+    int (*open)(void *self);   /* an error leaves nothing to close; its text stays */
+    void (*close)(void *self); /* leaves the thread's error text as it is; NULL: nothing to undo */
+    bool agrees;               /* all ranks agree after it */
+};
+
+struct opening {
+    const struct opening_step *steps; /* [count] */
+    size_t count;
+    int (*agree)(void *self, int status); /* as comm_agree; NULL: `agrees` means nothing */
+};
+
+/* Opens `self` step by step. Returns the first failure of a step or an agreement, with every opened step closed. */
+int opening_run(const struct opening *opening, void *self);
+/* Closes, in reverse, every step of a `self` that opening_run has opened. */
+void opening_undo(const struct opening *opening, void *self);
+
+#endif
