@@ -1,29 +1,30 @@
-# The rooms of the house, from the ground up: name, folder, and the rooms that it knows (docs/reading.md says what each
-# is for). What those know, it may use as well. A header in the place of a room: of that room this header alone.
-# This list is the only one. The build takes include paths from it, tests/commands/house_test.py its rules.
+# The rooms of the house, from the ground up: name, folder, the rooms that it knows, and its purpose. A room may also use
+# the rooms that those know. A header in the place of a room permits that header alone.
+# This list is the only one: the build takes include paths from it, tests/commands/house_test.py its rules, and
+# tools/rooms the picture in docs/reading.md.
 set(CAMBIUM_ROOMS
-    "base       src/base       -"
-    "kernels    kernels        base"
-    "config     src/config     base"
-    "comm       src/comm       base kernels/device.h"
-    "tensor     src/tensor     base kernels"
-    "unicode    src/unicode    base"
-    "jinja      src/jinja      unicode"
-    "text       src/text       jinja"
-    "parallel   src/parallel   tensor comm"
-    "data       src/data       text config comm"
-    "model      src/model      parallel config"
-    "optim      src/optim      parallel"
-    "ckpt       src/ckpt       tensor comm text"
-    "pretrained src/pretrained model ckpt"
-    "train      src/train      pretrained data optim"
-    "peft       peft           pretrained"
-    "infer      src/infer      pretrained text peft"
-    "http       serve/http     base"
-    "serve      serve          http infer"
-    "jobs       src/jobs       infer data"
-    "bench      bench          train serve"
-    "commands   src/commands   bench jobs"
+    "base       src/base       -"                     # errors, log, memory, files, clocks, random numbers
+    "kernels    kernels        base"                  # devices: their memory, streams and numeric operations
+    "config     src/config     base"                  # options of a run, from one table of rows
+    "comm       src/comm       base kernels/device.h" # groups of ranks and their collectives
+    "tensor     src/tensor     base kernels"          # the parameter table, and how values are stored
+    "unicode    src/unicode    base"                  # tables of characters
+    "jinja      src/jinja      unicode"               # the language of chat templates
+    "text       src/text       jinja"                 # tokenizers and chats
+    "parallel   src/parallel   tensor comm"           # the rank grid, the one linear, hooks, pipelines, gradient sync
+    "data       src/data       text config comm"      # corpora and tuning rows, as samples
+    "model      src/model      parallel config"       # the transformer, forward and backward; its families
+    "optim      src/optim      parallel"              # AdamW and learning-rate schedules
+    "ckpt       src/ckpt       tensor comm text"      # safetensors, model directories, checkpoints
+    "pretrained src/pretrained model ckpt"            # a model directory, opened
+    "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
+    "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
+    "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling
+    "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
+    "serve      serve          http infer"            # the server: protocols, calls, adapters by name
+    "jobs       src/jobs       infer data"            # offline work: requests from a file, scoring
+    "bench      bench          train serve"           # speed and memory, measured
+    "commands   src/commands   bench jobs"            # one file a subcommand: options in, results out
 )
 
 # cambium_room_entry(NAME FOLDER KNOWS): looks a room up; its folder and what it knows go into these two variables.

@@ -11,12 +11,15 @@ def read(path):
         return file.read()
 
 
+def room_rows():
+    """(name, folder, the rooms and headers that it knows directly, purpose) of each room, from the ground up."""
+    for name, folder, knows, purpose in re.findall(r'^ +"(\w+) +(\S+) +([^"]+)" +# (.+)$', read(ROOM_LIST), re.M):
+        yield name, folder, [] if knows == "-" else knows.split(), purpose
+
+
 def read_rooms():
     """{room: (its folder, the rooms and headers that it knows directly)}, from the ground up."""
-    rooms = {}
-    for name, folder, knows in re.findall(r'^ +"(\w+) +(\S+) +([^"]+)"$', read(ROOM_LIST), re.M):
-        rooms[name] = (os.path.join(ROOT, folder), [] if knows == "-" else knows.split())
-    return rooms
+    return {name: (os.path.join(ROOT, folder), knows) for name, folder, knows, _ in room_rows()}
 
 
 ROOMS = read_rooms()

@@ -87,13 +87,17 @@ def includes(path, brackets):
 class Rooms(unittest.TestCase):
     def test_the_list_of_rooms_is_whole(self):
         listed = len(re.findall(r'^ +"', read(ROOM_LIST), re.M))
-        self.assertEqual(len(ROOMS), listed, "a row of cmake/rooms.cmake is not NAME FOLDER KNOWS")
+        self.assertEqual(len(ROOMS), listed, "a row of cmake/rooms.cmake is not NAME FOLDER KNOWS # PURPOSE")
         before = set()
         for room, (folder, knows) in ROOMS.items():
             self.assertTrue(os.path.isdir(folder), f"the room {room} has no folder")
             for other in knows:
                 self.assertIn(other.split("/")[0], before, f"{room} knows {other}, which does not stand before it")
             before.add(room)
+
+    def test_the_picture_of_the_rooms_is_that_of_the_list(self):
+        run = subprocess.run([os.path.join(ROOT, "tools", "rooms"), "--check"], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
 
     def test_every_folder_with_sources_is_a_room(self):
         folders = {folder for folder, _ in ROOMS.values()}
@@ -364,7 +368,7 @@ class Program(unittest.TestCase):
 
 class Tools(unittest.TestCase):
     def test_every_tool_explains_itself_and_refuses_what_it_does_not_know(self):
-        for name in ("setup", "test", "quickstart", "quality"):
+        for name in ("setup", "test", "quickstart", "quality", "rooms"):
             with self.subTest(name):
                 tool = os.path.join(ROOT, "tools", name)
                 self.assertTrue(os.access(tool, os.X_OK))
@@ -372,7 +376,7 @@ class Tools(unittest.TestCase):
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
                 self.assertTrue(run.stdout.startswith(f"usage: tools/{name}"))
                 self.assertLessEqual(max(map(len, run.stdout.splitlines())), 120)
-        for name in ("setup", "quickstart", "quality"):
+        for name in ("setup", "quickstart", "quality", "rooms"):
             run = subprocess.run([os.path.join(ROOT, "tools", name), "--nonsense"], capture_output=True, text=True)
             self.assertEqual(run.returncode, 2)
             self.assertIn("--nonsense", run.stderr)
