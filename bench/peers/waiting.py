@@ -18,7 +18,7 @@ CASES = {
     "train": ["train", "--precision", "bf16", "--seq-length", "512"],
     "decode1": ["decode", "--precision", "bf16"],
     "decode16": ["decode", "--precision", "bf16", "--micro-batch-size", "16"],
-    "serve": ["serve", "--precision", "bf16"],
+    "serve": ["serve", "--precision", "bf16", "--requests", "48"],
 }
 CHOICES = ("active", "passive", "chosen")
 COMPUTING = "while True: pass"
