@@ -1,9 +1,9 @@
-/* The transport's inside, shared by listen.c, connection.c, tls.c, http1.c and http2.c.
+/* Internals of the transport, shared by listen.c, connection.c, tls.c, http1.c and http2.c.
  *
  * A connection owns its socket and its pending output. A protocol (a const table) interprets the bytes. Code that wants
  * to write marks the connection with connection_schedule. After all other events of the loop's turn it is flushed: the
- * protocol fills `out`, which goes to the socket in one write. Sockets are read and written here. libevent's buffers
- * would need a second turn of the loop, and two calls of epoll_ctl, for every write.
+ * protocol fills `out`, which goes to the socket in one write. Sockets are read and written directly: libevent's
+ * buffers would need a second turn of the loop, and two calls of epoll_ctl, for every write.
  *
  * A connection is freed only at the end of a flush, so no callback loses its connection while it runs. */
 #ifndef CAMBIUM_HTTP_CONNECTION_INTERNAL_H
@@ -22,13 +22,13 @@ struct http2_shared;
 struct tls;
 struct tls_socket;
 
-/* Measures whether bytes move at an acceptable rate: some in every interval in which any wait. */
+/* Checks that waiting bytes move at an acceptable rate. */
 struct pace {
     double since; /* 0: nothing waits */
     size_t bytes; /* moved since then */
 };
 enum { PACE_BYTES_PER_SECOND = 256 };
-/* Returns false when too few bytes moved in an interval. */
+/* Returns false when fewer than PACE_BYTES_PER_SECOND moved in an interval (seconds) in which bytes waited. */
 bool pace_holds(struct pace *pace, double now, double interval, size_t waiting);
 
 /* True when the field may be sent: a line end in its value would begin another field. */
@@ -40,12 +40,12 @@ struct connection_protocol {
     void (*receive)(struct connection *connection, const unsigned char *bytes, size_t length);
     /* Fills `out`. */
     void (*produce)(struct connection *connection);
-    /* settle: called after a write, whether all bytes went out or not, and when there was nothing to write. */
+    /* Called after each flush, whether all bytes went out, some, or none were there. */
     void (*settle)(struct connection *connection);
     void (*tick)(struct connection *connection, double now);
-    /* New requests are no longer wanted. Sets was_busy when a request is in progress. */
+    /* Stops taking new requests. Sets was_busy when a request is in progress. */
     void (*drain)(struct connection *connection);
-    /* Tells the remaining handlers, and frees its state. */
+    /* Closes the remaining exchanges, and frees the protocol's state. */
     void (*close)(struct connection *connection);
 };
 extern const struct connection_protocol http1_protocol, http2_protocol;
@@ -55,7 +55,7 @@ enum connection_stage {
     CONNECTION_UNKNOWN,   /* the protocol is not known yet */
     CONNECTION_OPEN,
     CONNECTION_ENDING,    /* pending output is written, input is discarded */
-    CONNECTION_LINGERING, /* our side is shut; closing now could destroy data that the client has not read yet */
+    CONNECTION_LINGERING, /* shut for sending; closing now could destroy data that the client has not read yet */
     CONNECTION_DEAD
 };
 
@@ -71,9 +71,9 @@ struct connection {
     const struct connection_protocol *protocol;
     void *state;               /* the protocol's state */
     size_t matched;            /* bytes of HTTP/2's preface so far */
-    double opened, received;   /* times: of opening; of the client's last bytes */
-    double ending;             /* time when it began to end */
-    enum exchange_fault fault; /* why it was given up, for what it had under way */
+    double opened, received;   /* time of opening, and of the client's last bytes */
+    double ending;             /* time when the stage became ENDING or LINGERING */
+    enum exchange_fault fault; /* why it was given up, for its open exchanges */
     uint64_t sent, arrived;    /* bytes given to the socket; bytes the client's side had read at the last tick */
     struct pace writing;
     bool is_scheduled, is_eof, is_draining;
@@ -107,39 +107,40 @@ struct transport {
     unsigned char buffer[65536]; /* bytes that were just read; for the loop's thread only */
 };
 
-/* Opens a connection and takes over the descriptor, also on failure. `last_words`: the only answer the client gets
- * before the connection ends; NULL: it is served. STATUS_MEMORY, STATUS_IO. */
+/* Opens a connection and takes over the descriptor, also on failure. `last_words`: send this answer, then end the
+ * connection; NULL: serve the client. STATUS_MEMORY, STATUS_IO. */
 int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words);
 /* Lets the connection be flushed at the end of the loop's turn. */
 void connection_schedule(struct connection *connection);
 /* True when the first request may still be on its way. */
 bool connection_is_new(const struct connection *connection);
-/* Writes the rest of `out`, then closes. The protocol is closed right after the present callback. */
+/* Writes the rest of `out`, then closes. The protocol is closed right after the current callback. */
 void connection_end(struct connection *connection);
 /* Closes without sending anything. */
 void connection_kill(struct connection *connection);
-/* True when the client has closed both directions, as far as its system has reported. A TCP client that shut only its
- * sending side looks the same until something is sent to it. A TLS client that waits keeps TCP open. For a client that
- * has sent its end. */
+/* For a client that has shut its sending side: true when the client is known to have closed both directions. A TCP
+ * client that closed looks the same as one that waits, until something is sent to it. A TLS client that waits keeps TCP
+ * open. */
 bool connection_has_left(const struct connection *connection);
-/* For the transport's event and timer. */
+/* Called by the transport's flush event and its timer, and to end a connection. */
 void connection_flush(struct connection *connection);
 void connection_tick(struct connection *connection, double now);
 void connection_free(struct connection *connection);
-/* For a draining transport: true when the client may still send something, or may not have read everything. */
+/* While the transport drains: true when the client may still send something, or may not have read everything. */
 bool connection_is_awaited(const struct connection *connection);
 
-/* Returns the present time as "Sun, 06 Nov 1994 08:49:37 GMT". */
+/* Returns the current time as "Sun, 06 Nov 1994 08:49:37 GMT". */
 const char *transport_date(struct transport *transport);
 
+/* Makes what all HTTP/2 connections share; NULL: no memory. */
 struct http2_shared *http2_shared_new(const struct transport_options *options);
 void http2_shared_free(struct http2_shared *shared);
 
-/* Certificates and keys. STATUS_IO, STATUS_INVALID, STATUS_MEMORY; a failed reload changes nothing. */
+/* Reads certificate and key from files; a failed reload changes nothing. STATUS_INVALID, STATUS_MEMORY. */
 int tls_open(const char *cert, const char *key, struct tls **tls);
 int tls_reload(struct tls *tls);
 void tls_close(struct tls *tls);
-/* TLS on one connection. Reads and writes return a number of bytes, or a TLS_ code. */
+/* TLS on one connection. Reads and writes return a number of bytes, or a code of enum tls_result. */
 enum tls_result { TLS_AGAIN = -1, TLS_FAILED = -2, TLS_EOF = 0 };
 struct tls_socket *tls_socket_new(struct tls *tls, int fd);
 void tls_socket_free(struct tls_socket *socket);
@@ -147,7 +148,7 @@ void tls_socket_free(struct tls_socket *socket);
 ssize_t tls_handshake(struct tls_socket *socket, bool *is_http2);
 ssize_t tls_read(struct tls_socket *socket, void *bytes, size_t length);
 ssize_t tls_write(struct tls_socket *socket, const void *bytes, size_t length);
-/* True when the handshake or a read waits until the socket can be written. */
+/* True when the handshake or a read must write first, and the socket is full. */
 bool tls_wants_write(const struct tls_socket *socket);
 void tls_shutdown(struct tls_socket *socket);
 

@@ -83,8 +83,8 @@ static void speak(struct connection *connection, const struct connection_protoco
         protocol->drain(connection);
 }
 
-/* HTTP/2 begins with its preface; the first byte that differs means HTTP/1.1. The matched bytes are known and need not
- * be kept. */
+/* HTTP/2 begins with its preface; the first byte that differs means HTTP/1.1. The matched bytes equal the preface, so
+ * they need not be stored. */
 static void tell_apart(struct connection *connection, const unsigned char **bytes, size_t *length) {
     while (*length && connection->matched < PREFACE_BYTES && **bytes == (unsigned char)preface[connection->matched]) {
         connection->matched++;
@@ -109,7 +109,7 @@ static void take(struct connection *connection, const unsigned char *bytes, size
         connection->protocol->receive(connection, bytes, length);
 }
 
-/* Returns a number of bytes, 0 at the end, -1 for later, -2 for a failure, as tls_read does. */
+/* Returns a number of bytes, 0 at the end, TLS_AGAIN or TLS_FAILED, as tls_read does. */
 static ssize_t socket_read(struct connection *connection) {
     struct transport *transport = connection->transport;
     if (connection->tls && connection->stage < CONNECTION_LINGERING)
@@ -169,7 +169,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context) {
     connection_schedule(connection);
 }
 
-/* Returns whether more could be sent at once, because all pending bytes were. */
+/* Returns true when all pending bytes were sent, so the socket may take more. */
 static bool out_is_written(struct connection *connection) {
     size_t before = evbuffer_get_length(connection->out);
     while (before) {
@@ -197,9 +197,9 @@ static bool out_is_written(struct connection *connection) {
     return true;
 }
 
-/* After the last byte our side is shut, and the client's bytes are read and dropped for a while. Closing with unread
- * bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole body, of
- * any length, before they read the answer that refuses it. */
+/* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing with
+ * unread bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole
+ * body, of any length, before they read the answer that refuses it. */
 static void linger(struct connection *connection) {
     connection->stage = CONNECTION_LINGERING;
     connection->ending = clock_seconds();
@@ -208,7 +208,7 @@ static void linger(struct connection *connection) {
     shutdown(connection->fd, SHUT_WR);
 }
 
-/* Returns whether there may be more to send after other connections had their turn. */
+/* Returns true when there may be more to send after the other connections had their turn. */
 static bool flush_rounds(struct connection *connection) {
     for (int round = 0; round < ROUNDS_PER_TURN; round++) {
         if (connection->stage != CONNECTION_OPEN)
@@ -234,17 +234,17 @@ void connection_flush(struct connection *connection) {
         protocol_close(connection);
     if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
         linger(connection);
-    bool is_left = has_more || evbuffer_get_length(connection->out) > 0;
+    bool has_pending = has_more || evbuffer_get_length(connection->out) > 0;
     if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
         connection->stage = CONNECTION_DEAD;
     if (connection->stage == CONNECTION_DEAD)
         return;
-    bool waits = is_left || (connection->tls && tls_wants_write(connection->tls));
+    bool waits = has_pending || (connection->tls && tls_wants_write(connection->tls));
     if (waits != (bool)event_pending(&connection->writable, EV_WRITE, NULL))
         waits ? event_add(&connection->writable, NULL) : event_del(&connection->writable);
 }
 
-/* The socket's own buffer hides for long how much the client reads. The kernel tells when asked. */
+/* The socket's buffer hides how much the client reads, so the kernel is asked. */
 static bool is_read_by_client(struct connection *connection, double now) {
     int queued = 0;
     if (connection->arrived == connection->sent && !evbuffer_get_length(connection->out))
@@ -265,7 +265,7 @@ static bool has_lingered(const struct connection *connection, double now) {
 }
 
 bool connection_is_new(const struct connection *connection) {
-    bool is_silent = connection->received <= connection->opened; /* in addition to TLS */
+    bool is_silent = connection->received <= connection->opened; /* nothing was received after the TLS handshake */
     return !is_silent || clock_seconds() - connection->opened <= first_request_seconds;
 }
 
@@ -290,7 +290,7 @@ void connection_tick(struct connection *connection, double now) {
         connection->protocol->tick(connection, now);
 }
 
-/* A goodbye has arrived when the kernel has nothing left to send, whatever the client does then. */
+/* A goodbye has arrived when the kernel has no more bytes to send, whatever the client does then. */
 bool connection_is_awaited(const struct connection *connection) {
     int queued = 0;
     if (connection->was_busy || connection->stage < CONNECTION_LINGERING)

@@ -1,11 +1,11 @@
 /* An exchange: one request and its answer, the same for HTTP/1.1 and for a stream of HTTP/2.
  *
- * The room has sockets, TLS and the two protocols, and does not know what requests are about. The router (struct
- * request, and the functions of transport_options) belongs to whoever opens the transport.
+ * The room has sockets, TLS and both protocols. It knows nothing about the meaning of requests. The code that opens the
+ * transport brings the router: struct request and the callbacks of transport_options.
  *
  * The transport (listen.h) makes an exchange when a request's header is complete, and asks the router for a handler.
  * Then it calls the handler. The handler calls the functions below, in any order that HTTP allows, at any time until
- * on_close. These functions never write to a socket: output goes out at the end of the loop's turn, many pieces in one
+ * on_close. These functions never write to a socket. Output is sent at the end of the loop's turn, many pieces in one
  * write. Everything runs on the loop's thread. */
 #ifndef CAMBIUM_HTTP_EXCHANGE_H
 #define CAMBIUM_HTTP_EXCHANGE_H
@@ -33,10 +33,10 @@ struct exchange_head {
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
-    /* The transport found a fault in the header. The router answers with this status, 400 or 431, and no handler
-     * begins. 0: no fault. */
+    /* 400 or 431 when the transport found a fault in the header: the router answers with this status and starts no
+     * handler. 0: no fault. */
     int refusal;
-    const char *problem; /* text for the refusal */
+    const char *problem; /* message for the refusal */
 };
 
 /* Callbacks of an exchange. Any except on_close may be NULL. */
@@ -47,12 +47,12 @@ struct exchange_handler {
     void (*on_end)(struct exchange *exchange);
     /* exchange_pending was above the limit of a stream's output and is now below half of it. */
     void (*on_room)(struct exchange *exchange);
-    /* The last callback, called once: the answer was sent whole, or (`is_whole` false) the client has left or the
-     * transport has given up. The exchange is freed afterwards. */
+    /* The last callback, called once. `is_whole`: the complete answer was sent; otherwise the client disconnected or
+     * the transport gave up. The exchange is freed afterwards. */
     void (*on_close)(struct exchange *exchange, bool is_whole);
 };
 
-/* The transport's functions for handlers; http1.c and http2.c have one table each. */
+/* The transport's functions for handlers: HTTP/1 has one table, HTTP/2 another. Errors as in exchange_begin. */
 struct exchange_transport {
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
     int (*write)(struct exchange *exchange, const void *bytes, size_t length);
@@ -67,42 +67,42 @@ enum exchange_fault { EXCHANGE_NO_FAULT, EXCHANGE_SLOW_READER /* the client does
 struct exchange {
     struct exchange_head head;
     const struct exchange_transport *transport;
-    struct request
-        *request; /* the router's part: transport_options.request_bytes, zeroed; it lives as long as the exchange */
-    double start; /* monotonic seconds */
-    int status;   /* of the answer; 0: not begun */
+    struct request *request; /* the router's data: transport_options.request_bytes, zeroed; freed with the exchange */
+    double start;            /* monotonic seconds */
+    int status;              /* of the answer; 0: not begun */
     enum exchange_fault fault;
     /* Set by the router: */
     const struct exchange_handler *handler;
     void *context; /* for the handler */
-    /* Begins an answer in the transport's place, to add fields that all answers have; or NULL. */
+    /* Called instead of the transport's begin, to add the fields that all answers have; or NULL. */
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
     /* called after the handler's on_close; or NULL */
     void (*on_closed)(struct exchange *exchange, bool is_whole);
-    bool resets_early; /* gRPC over HTTP/2: an answer that ends before its request resets the stream */
+    bool resets_early; /* gRPC over HTTP/2: reset the stream when the answer ends before the request */
 };
 
 /* Returns the value of the first field with this name, or NULL. */
 const char *exchange_field(const struct exchange *exchange, const char *name);
 
-/* Begins the answer. `length` is the body's, or -1 for a body that is written until exchange_end. The router may add
- * fields.
+/* Begins the answer. `length` is the length of the body in bytes, or -1 when it is known only at exchange_end. The
+ * router may add fields.
  *
- * These functions return 0 or STATUS_MEMORY. After a failure, or after the client has left, they do nothing, and
- * on_close follows. */
+ * exchange_begin, _write, _end and _answer return 0 or STATUS_MEMORY. After a failure, or after the client
+ * disconnected, they do nothing, and on_close follows. */
 int exchange_begin(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
+/* Appends bytes to the answer's body. */
 int exchange_write(struct exchange *exchange, const void *bytes, size_t length);
 /* Completes the answer. Only HTTP/2 sends trailers. If exchange_begin had length 0 in the same turn, a single HEADERS
  * frame carries everything (Trailers-Only). */
 int exchange_end(struct exchange *exchange, const struct field *trailers, size_t count);
-/* Does all three at once. `type` is the content type. */
+/* Begins, writes and completes an answer with this body. `type` is the content type. */
 int exchange_answer(struct exchange *exchange, int status, const char *type, const void *body, size_t length);
-/* Breaks the answer off: RST_STREAM (INTERNAL_ERROR), or closing the connection early. on_close follows. */
+/* Breaks the answer off, by RST_STREAM (INTERNAL_ERROR) or by closing the connection early. on_close follows. */
 void exchange_abort(struct exchange *exchange);
 /* For the transport: calls on_close and on_closed; the transport frees the exchange afterwards. `fault` is the reason
  * for giving up an incomplete answer. */
 void exchange_close(struct exchange *exchange, bool is_whole, enum exchange_fault fault);
-/* Returns the bytes of the answer that have not reached the socket. */
+/* Returns how many bytes of the answer have not been written to the socket. */
 size_t exchange_pending(const struct exchange *exchange);
 
 /* Makes a field of two strings. */

@@ -1,5 +1,5 @@
 /* HTTP/1.1 on a connection: one request after the other, answers with a length or in chunks. The parser is separate
- * (http1_parser.h); this file has the life of a connection and the answers. */
+ * (http1_parser.h); this file has connections and answers. */
 #include "connection-internal.h"
 #include "http1_parser.h"
 
@@ -28,15 +28,15 @@ struct http1 {
     bool is_chunked, is_empty; /* empty: for HEAD, 204 and 304 */
     bool closes;               /* the connection closes after the answer */
     bool was_over;             /* its output exceeded the limit */
-    int64_t left;              /* bytes that the answer still needs; -1: its length was not given */
+    int64_t remaining;         /* bytes that the answer still needs; -1: its length was not given */
     int64_t requests;
     uint64_t body_bytes; /* of the request, so far */
-    double since;        /* since when it waits for a request, or for the rest of a header */
-    double probed;       /* the client has sent its end: time of the last probe; 0: it may still send */
+    double since;        /* start of the wait for a request, or for the rest of a header */
+    double probed;       /* time of the last probe of a client that shut its sending side; 0: it may still send */
     size_t early;        /* bytes of `version` that were sent before the answer */
     struct pace body;
     _Alignas(
-        max_align_t) unsigned char request[]; /* [transport_options.request_bytes] the router's part of `exchange` */
+        max_align_t) unsigned char request[]; /* [transport_options.request_bytes] the router's data of `exchange` */
 };
 
 static struct http1 *of(const struct exchange *exchange) {
@@ -85,7 +85,7 @@ static const char *reason_of(int status) {
     return "";
 }
 
-/* Appends to the output; without memory the connection cannot continue. */
+/* Appends to the output. Without memory the connection is killed: STATUS_MEMORY. */
 static int put(struct http1 *http, const void *bytes, size_t length) {
     if (!evbuffer_add(http->connection->out, bytes, length))
         return 0;
@@ -114,7 +114,7 @@ static int answer_begin(struct exchange *exchange, int status, const struct fiel
     http->is_begun = true;
     http->is_empty = !has_body || !strcmp(exchange->head.method, "HEAD");
     http->is_chunked = has_body && length < 0 && !http->parser.request.is_http10;
-    http->left = has_body ? length : 0;
+    http->remaining = has_body ? length : 0;
     if (!http->is_whole || http->connection->is_draining || (length < 0 && !http->is_chunked))
         http->closes = true;
     add_first_line(http, &head, status);
@@ -145,9 +145,9 @@ static int answer_write(struct exchange *exchange, const void *bytes, size_t len
     char size[24];
     if (!is_writable(http) || !http->is_begun || http->is_empty || !length)
         return 0;
-    if (http->left >= 0 && !http->is_chunked) {
-        length = (int64_t)length < http->left ? length : (size_t)http->left;
-        http->left -= (int64_t)length;
+    if (http->remaining >= 0 && !http->is_chunked) {
+        length = (int64_t)length < http->remaining ? length : (size_t)http->remaining;
+        http->remaining -= (int64_t)length;
     }
     int n = http->is_chunked ? snprintf(size, sizeof size, "%zx\r\n", length) : 0;
     if ((n && put(http, size, (size_t)n)) || put(http, bytes, length) || (n && put(http, "\r\n", 2)))
@@ -168,7 +168,7 @@ static int answer_end(struct exchange *exchange, const struct field *trailers, s
     http->is_ended = true;
     if (http->is_chunked && !http->is_empty)
         return put(http, "0\r\n\r\n", 5);
-    if (http->left > 0 && !http->is_empty) /* the client waits for bytes that will never come */
+    if (http->remaining > 0 && !http->is_empty) /* the client waits for bytes that will never come */
         http->is_aborted = true;
     return 0;
 }
@@ -194,7 +194,8 @@ static void close_exchange(struct http1 *http, bool is_whole) {
     exchange_close(&http->exchange, is_whole, http->connection->fault);
 }
 
-/* Answers for the transport itself, when bytes never became an exchange or cannot continue as one; then ends. */
+/* Answers for the transport itself, when no exchange was made or the exchange cannot continue; then ends the
+ * connection. */
 static void refuse(struct http1 *http, int status, const char *problem) {
     struct strbuf text = STRBUF_INIT, body = STRBUF_INIT;
     bool is_late = http->is_begun;
@@ -245,8 +246,8 @@ static void exchange_start(struct http1 *http) {
     connection_schedule(http->connection);
 }
 
-/* A body that its handler ignores is counted too: no client may send for ever. After the answer the rest is dropped,
- * and the connection ends when the answer was sent. */
+/* Counts also a body that its handler ignores: no client may send for ever. When the answer comes before the end of the
+ * body, the rest is dropped and the connection ends. */
 static void body_take(struct http1 *http, const struct http1_bytes *body) {
     const struct exchange_handler *handler = http->exchange.handler;
     http->body_bytes += body->length;
@@ -265,7 +266,7 @@ static void request_end(struct http1 *http) {
     connection_schedule(http->connection);
 }
 
-/* Takes bytes until a request is complete; returns their number. */
+/* Parses until a request is complete; returns how many bytes were consumed. */
 static size_t parse(struct http1 *http, const unsigned char *bytes, size_t length) {
     struct http1_bytes rest = {bytes, length}, body;
     while (http->connection->stage == CONNECTION_OPEN) {
@@ -295,7 +296,7 @@ static bool has_turn(const struct http1 *http) {
     return http->connection->stage == CONNECTION_OPEN && !(http->has_exchange && http->is_whole);
 }
 
-/* Adjusts the count of waiting bytes in the limit of all bodies. */
+/* Counts waiting bytes toward the limit of all bodies. Returns false when there is no room. */
 static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     struct connection *connection = http->connection;
     struct gathered *gathered = connection->transport->options.gathered;
@@ -307,8 +308,8 @@ static bool count_waiting(struct http1 *http, size_t before, size_t now) {
     return true;
 }
 
-/* Bytes before their turn must leave the socket: otherwise the end of a client that leaves would queue after them,
- * unseen. */
+/* Bytes of later requests must be read from the socket: otherwise the end of a client that disconnects would queue
+ * after them, unseen. */
 static void keep_waiting(struct http1 *http, const unsigned char *bytes, size_t length) {
     if (!http->waiting)
         http->waiting = evbuffer_new();
@@ -334,7 +335,7 @@ static void http1_receive(struct connection *connection, const unsigned char *by
         keep_waiting(http, bytes, length);
 }
 
-/* Takes waiting bytes up to the end of a request. */
+/* Parses waiting bytes up to the end of a request. */
 static void take_waiting(struct http1 *http) {
     struct evbuffer_iovec piece;
     while (http->waiting && has_turn(http) && evbuffer_peek(http->waiting, -1, NULL, &piece, 1) > 0) {
@@ -364,8 +365,8 @@ static void exchange_finish(struct http1 *http) {
     take_waiting(http);
 }
 
-/* The client will send no more. Complete requests are answered. The client counts as gone when nothing can be sent to
- * it, or when a request is incomplete. */
+/* Handles the end of the client's bytes. Complete requests are answered. The client counts as gone when nothing can be
+ * sent to it, or when a request is incomplete. */
 static void take_end(struct http1 *http) {
     if (!http->has_exchange)
         connection_end(http->connection);
@@ -377,22 +378,22 @@ static void take_end(struct http1 *http) {
 
 static void http1_settle(struct connection *connection) {
     struct http1 *http = connection->state;
-    size_t left = evbuffer_get_length(connection->out);
-    if (http->has_exchange && http->was_over && left <= (size_t)limits_of(http)->stream_output_bytes / 2) {
+    size_t pending = evbuffer_get_length(connection->out);
+    if (http->has_exchange && http->was_over && pending <= (size_t)limits_of(http)->stream_output_bytes / 2) {
         http->was_over = false;
         if (is_writable(http) && http->exchange.handler && http->exchange.handler->on_room)
             http->exchange.handler->on_room(&http->exchange);
-        left = evbuffer_get_length(connection->out);
+        pending = evbuffer_get_length(connection->out);
     }
-    if (http->has_exchange && (http->is_ended || http->is_aborted) && !left)
+    if (http->has_exchange && (http->is_ended || http->is_aborted) && !pending)
         exchange_finish(http);
     if (connection->stage == CONNECTION_OPEN && connection->is_eof)
         take_end(http);
 }
 
-/* The client has shut its sending side. Only sent bytes reveal whether its program has closed, because its system
- * answers them with a reset. HTTP/1.1 allows 100 Continue for this. HTTP/1.0 has no such line: there the answer's first
- * bytes are sent early, one at a time and ever more rarely, because there are few. */
+/* Probes whether a client that shut its sending side still reads. Only sent bytes reveal it: the system of a closed
+ * client answers them with a reset. HTTP/1.1 allows 100 Continue for this. HTTP/1.0 has no such line, so the answer's
+ * few first bytes are sent early, one at a time and ever more rarely. */
 static void probe(struct http1 *http, double now) {
     bool is_http10 = http->parser.request.is_http10;
     double interval = is_http10 ? probe_seconds * (double)(1 << http->early) : probe_seconds;

@@ -34,7 +34,7 @@ void http1_parser_free(struct http1_parser *parser) {
     strbuf_free(&parser->text);
 }
 
-/* An idle connection keeps no memory: headers are small, and allocating one is cheap compared with a request. */
+/* An idle connection keeps no memory: allocating a small header is cheap compared with a request. */
 void http1_parser_next(struct http1_parser *parser) {
     http1_parser_free(parser);
     http1_parser_init(
@@ -96,7 +96,7 @@ static bool target_is_split(struct http1_request *request, char *target, char **
 }
 
 /* Splits METHOD SP TARGET SP HTTP/1.x, without its CR LF. Returns 0, or the status for a refusal. NOT_HTTP: the version
- * is another word, as in a wrong preface of HTTP/2. Such a client would read an answer as frames, so it gets none. */
+ * is another word, as in a wrong HTTP/2 preface. Such a client would read an answer as frames, so it gets none. */
 static int line_take(struct http1_parser *parser, char *line, size_t length, char **authority, const char **problem) {
     struct http1_request *request = &parser->request;
     line[length] = 0;
@@ -293,7 +293,7 @@ static enum http1_event line_end(struct http1_parser *parser, bool *is_last) {
     return HTTP1_MORE;
 }
 
-/* Returns how many bytes the current section may still have. */
+/* Returns how many more bytes the current section may have. */
 static size_t section_room(const struct http1_parser *parser) {
     size_t begin = parser->stage == STAGE_TRAILER ? 0 : parser->fields_begin;
     size_t limit = parser->stage == STAGE_HEAD && !begin ? parser->limits.line_bytes : parser->limits.header_bytes;
@@ -368,7 +368,7 @@ static enum http1_event frame_take(struct http1_parser *parser, unsigned char c)
     case STAGE_CHUNK_SIZE:
         if (digit >= 0 && parser->digits < MAX_CHUNK_DIGITS) {
             parser->digits++;
-            parser->left = parser->left * 16 + (uint64_t)digit;
+            parser->remaining = parser->remaining * 16 + (uint64_t)digit;
             return HTTP1_MORE;
         }
         if (c != '\r' || !parser->digits)
@@ -384,7 +384,7 @@ static enum http1_event frame_take(struct http1_parser *parser, unsigned char c)
         if (c != '\n')
             return refuse(parser, 400, "a lone CR or LF");
     }
-    if (parser->stage == STAGE_CHUNK_SIZE_LF && !parser->left) {
+    if (parser->stage == STAGE_CHUNK_SIZE_LF && !parser->remaining) {
         parser->stage = STAGE_TRAILER;
         parser->line = 0;
         parser->field_count = 0;
@@ -399,21 +399,21 @@ static enum http1_event frame_take(struct http1_parser *parser, unsigned char c)
 }
 
 static enum http1_event body_take(struct http1_parser *parser, struct http1_bytes *bytes, struct http1_bytes *body) {
-    size_t n = bytes->length < parser->left ? bytes->length : (size_t)parser->left;
+    size_t n = bytes->length < parser->remaining ? bytes->length : (size_t)parser->remaining;
     *body = (struct http1_bytes){bytes->at, n};
     bytes->at += n;
     bytes->length -= n;
-    parser->left -= n;
-    if (!parser->left)
+    parser->remaining -= n;
+    if (!parser->remaining)
         parser->stage = parser->stage == STAGE_CHUNK ? STAGE_CHUNK_CR : STAGE_WHOLE;
     return HTTP1_BODY;
 }
 
 static void body_begin(struct http1_parser *parser) {
-    parser->left = parser->request.content_length;
-    parser->stage = parser->request.is_chunked ? STAGE_CHUNK_SIZE : parser->left ? STAGE_LENGTH : STAGE_WHOLE;
+    parser->remaining = parser->request.content_length;
+    parser->stage = parser->request.is_chunked ? STAGE_CHUNK_SIZE : parser->remaining ? STAGE_LENGTH : STAGE_WHOLE;
     if (parser->request.is_chunked)
-        parser->left = 0;
+        parser->remaining = 0;
 }
 
 enum http1_event http1_parse(struct http1_parser *parser, struct http1_bytes *bytes, struct http1_bytes *body) {

@@ -1,11 +1,11 @@
 /* A strict parser of HTTP/1.1 requests, separate from any socket.
  *
- * Bytes go in as they arrive. A header, pieces of a body, and the end come out, or the status with which the connection
- * is refused. The result does not depend on how the bytes were split.
+ * Bytes go in as they arrive. The header, pieces of the body and the end of the request come out, or the status with
+ * which to refuse it. The result does not depend on how the bytes were split.
  *
- * Refused are a lone CR or LF, a NUL, folded lines, spaces around names, two hosts, and two lengths. So are a length
- * with a coding, any coding except "chunked", and extensions of chunks. Each of these was once read in two ways by two
- * servers, and a request was smuggled between them. */
+ * The parser refuses a lone CR or LF, a NUL, folded lines, spaces around names, two hosts, two lengths, a length with a
+ * coding, any coding except "chunked", and chunk extensions. Two servers that read one of these differently have let
+ * requests be smuggled between them. */
 #ifndef CAMBIUM_HTTP_HTTP1_PARSER_H
 #define CAMBIUM_HTTP_HTTP1_PARSER_H
 
@@ -15,7 +15,7 @@
 
 struct http1_limits {
     size_t line_bytes;   /* of the request line */
-    size_t header_bytes; /* of all fields: names, values and 32 each; and as sent */
+    size_t header_bytes; /* of all fields, counted as names, values and 32 per field, and also as sent */
     size_t headers;      /* fields */
 };
 
@@ -27,7 +27,7 @@ struct http1_request {
     bool wants_close; /* Connection: close */
     bool expects_continue;
     bool is_chunked;
-    uint64_t content_length; /* 0: no body, unless it is chunked */
+    uint64_t content_length; /* 0: no body, unless is_chunked */
 };
 
 enum http1_event {
@@ -49,21 +49,22 @@ struct http1_parser {
     struct http1_request request;
     int status; /* for HTTP1_BAD; 0: send no answer, because it is not HTTP or memory ran out */
     const char *problem;
-    /* the parser's own: */
+    /* internal: */
     int stage;
-    struct strbuf head; /* complete and split; the request points into it */
+    struct strbuf head; /* the complete header, split in place; the request points into it */
     struct strbuf text; /* the header, or the trailer, so far */
     size_t line;        /* start of the current line */
     size_t fields_begin, field_count;
-    uint64_t left; /* bytes of the body, or of its chunk */
-    int digits;    /* of a chunk's size */
+    uint64_t remaining; /* bytes of the body, or of the current chunk, that are still to come */
+    int digits;         /* of a chunk's size */
     bool after_cr, had_empty_line;
 };
 
-/* Starts a parser, which needs no memory yet. http1_parser_free ends it. */
+/* Initialises a parser, which allocates nothing yet. Free it with http1_parser_free. */
 void http1_parser_init(struct http1_parser *parser, const struct http1_limits *limits);
 void http1_parser_free(struct http1_parser *parser);
-/* Takes bytes up to the next event. HTTP1_BODY sets `body`. Call again until HTTP1_MORE, HTTP1_END or HTTP1_BAD. */
+/* Consumes `bytes` up to the next event. HTTP1_BODY sets `body` to a piece of `bytes`. Call again until HTTP1_MORE,
+ * HTTP1_END or HTTP1_BAD. */
 enum http1_event http1_parse(struct http1_parser *parser, struct http1_bytes *bytes, struct http1_bytes *body);
 /* After HTTP1_END: forgets the request and prepares for the next. */
 void http1_parser_next(struct http1_parser *parser);

@@ -1,6 +1,6 @@
-/* The inside of HTTP/2, shared by http2.c (the connection) and http2_stream.c (its streams). Functions of an exchange
- * never call the library. They change the stream and mark it as touched; the flush of the connection passes the changes
- * to the library (http2_streams_submit). Nothing is therefore sent inside a callback of the library. */
+/* Internals of HTTP/2, shared by http2.c (connections) and http2_stream.c (streams). Functions of an exchange never
+ * call nghttp2, so nothing is sent inside one of its callbacks. They change the stream and mark it as touched; the
+ * connection's flush submits the changes to nghttp2 (http2_streams_submit). */
 #ifndef CAMBIUM_HTTP_HTTP2_INTERNAL_H
 #define CAMBIUM_HTTP_HTTP2_INTERNAL_H
 
@@ -17,11 +17,11 @@ struct http2_shared {
     nghttp2_option *option;
     struct http2_stream_list spare; /* ended streams, for reuse */
     int spare_count;
-    nghttp2_nv *list; /* of the answer passed to the library, until the next one */
+    nghttp2_nv *list; /* the fields of the answer being submitted; reused for the next */
     size_t list_capacity;
 };
 
-/* A budget: a burst at once, and a rate per second. */
+/* A token bucket: it holds `burst` tokens at most and gains `per_second`. */
 struct bucket {
     double tokens, time;
 };
@@ -33,15 +33,15 @@ struct http2 {
     struct connection *connection;
     nghttp2_session *session;
     struct http2_stream_list streams, touched;
-    /* The walk over frame headers. */
+    /* The frame header being read, ahead of nghttp2. */
     uint8_t frame_head[9];
-    size_t frame_head_bytes, payload_left, preface_left;
-    uint32_t last_stream; /* opened by a header */
-    bool has_grpc;        /* a call of gRPC came on this connection */
-    bool is_dropping;     /* the current frame is not passed to the library */
+    size_t frame_head_bytes, payload_remaining, preface_remaining;
+    uint32_t last_stream; /* highest id that a HEADERS frame opened */
+    bool has_grpc;        /* this connection had a gRPC call */
+    bool is_dropping;     /* the current frame is withheld from nghttp2 */
     /* Rates. */
     struct bucket glitches, resets;
-    int64_t useful; /* useless frames that are excused, because we sent data */
+    int64_t useful; /* useless frames that are free, because data was sent */
     double last_ping;
     int strikes;
     bool has_sent_data; /* since the last ping */
@@ -49,10 +49,10 @@ struct http2 {
     double idle_since, head_since, drain_since;
     enum drain_stage drain;
     bool has_pinged, needs_telling;
-    /* Bytes of incomplete bodies. Above a limit, some streams get no more window. */
+    /* Bytes of incomplete bodies. Above body_bytes, only one stream gets more window. */
     uint64_t gathered;
     bool has_withheld;
-    const struct http2_stream *foremost; /* it continues to its end meanwhile; or NULL */
+    const struct http2_stream *foremost; /* the stream that still gets window; or NULL */
     /* The end. */
     bool is_over, has_said_goodbye;
     uint32_t goaway_code;
@@ -65,18 +65,21 @@ static inline const struct transport_limits *http2_limits(const struct http2 *ht
 
 /* Ends the connection with ENHANCE_YOUR_CALM. */
 void http2_calm_down(struct http2 *http, const char *why);
-/* Takes `cost` from the client's budget; sends GOAWAY when it is spent. */
+/* Takes `cost` from the bucket; sends GOAWAY when the bucket is empty. */
 void http2_spend(struct http2 *http, struct bucket *bucket, double cost);
 
+/* Sets the callbacks that streams need. */
 void http2_stream_callbacks(nghttp2_session_callbacks *callbacks);
-/* A complete HEADERS or DATA frame of a stream, received or sent. Returns 0, or an error of the library. */
+/* Handles a complete HEADERS or DATA frame of a stream, received or sent. Returns 0, or an error of nghttp2. */
 int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame);
 int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame);
-/* Passes the changes of touched streams to the library. Returns whether there were any. */
+/* Submits the changes of touched streams to nghttp2. Returns whether there were any. */
 bool http2_streams_submit(struct http2 *http);
-/* http2_streams_tell calls on_room for streams whose output fell below half of its limit. */
+/* Calls on_room for streams whose output fell below half of its limit. */
 void http2_streams_tell(struct http2 *http);
+/* Ends the streams that take too long. */
 void http2_streams_tick(struct http2 *http, double now);
+/* Closes all streams of a connection. */
 void http2_streams_close(struct http2 *http);
 /* Frees the streams kept for reuse. */
 void http2_streams_forget(struct http2_shared *shared);

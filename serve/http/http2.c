@@ -1,8 +1,8 @@
 /* HTTP/2 on a connection, by nghttp2: its session, its rates, and its end. http2_stream.c has the streams.
  *
- * The library answers, acknowledges and refuses by itself, so this file counts the work that a hostile client can
- * cause. A walk over the frame headers, ahead of the library, charges each useless frame to a budget. The library does
- * not report all of these frames. */
+ * nghttp2 answers, acknowledges and refuses by itself, so this file counts the work that a hostile client can cause.
+ * nghttp2 does not report all useless frames. Therefore this file reads each frame header first and charges useless
+ * frames to a budget. */
 #include "http2-internal.h"
 
 #include "base/base.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    OUTBOUND_FRAMES = 1000, /* that the library may hold in addition to our own output */
+    OUTBOUND_FRAMES = 1000, /* frames that nghttp2 may queue in addition to pending output */
     FRAME_HEAD_BYTES = 9,
     PREFACE_BYTES = 24,
     PING_STRIKES = 2,
@@ -21,7 +21,7 @@ enum {
 static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
 static const unsigned char drain_ping[8] = "draining";
 
-/* Judges a frame's use by its header. DATA is judged when its padding is known, PING when it is read. */
+/* Decides by its header whether a frame is useful. DATA is judged when its padding is known, PING when it is read. */
 static void frame_judge(struct http2 *http) {
     uint8_t type = http->frame_head[3];
     switch (type) {
@@ -51,17 +51,17 @@ static void frame_end(struct http2 *http) {
 static void frame_begin(struct http2 *http, double now) {
     const uint8_t *head = http->frame_head;
     http->frame_head_bytes = 0;
-    http->payload_left = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
+    http->payload_remaining = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
     if (head[3] == NGHTTP2_HEADERS)
         http->head_since = now;
     frame_judge(http);
-    if (!http->payload_left)
+    if (!http->payload_remaining)
         frame_end(http);
 }
 
 /* A gRPC client that gives up a call before its header was sent may send only the reset (grpc core writes resets before
- * headers). The library rightly treats that as a connection error, which would end the client's other calls too. On a
- * connection of gRPC such a frame is therefore dropped. */
+ * headers). nghttp2 rightly treats that as a connection error, which would end the client's other calls too. On a gRPC
+ * connection such a frame is therefore dropped. */
 static bool is_early_reset(struct http2 *http) {
     const uint8_t *head = http->frame_head;
     uint32_t stream =
@@ -69,27 +69,27 @@ static bool is_early_reset(struct http2 *http) {
     if (head[3] == NGHTTP2_HEADERS && stream > http->last_stream)
         http->last_stream = stream;
     return http->has_grpc && head[3] == NGHTTP2_RST_STREAM && stream % 2 && stream > http->last_stream &&
-           http->payload_left == 4;
+           http->payload_remaining == 4;
 }
 
 static ssize_t feed(struct http2 *http, const unsigned char *bytes, size_t length) {
     return length && !http->is_over ? nghttp2_session_mem_recv(http->session, bytes, length) : 0;
 }
 
-/* Walks over the bytes and passes them to the library, except for dropped frames. An incomplete header waits in
- * frame_head. Returns the bytes taken, or the library's error. */
+/* Reads the bytes frame by frame and gives them to nghttp2, except for dropped frames. An incomplete frame header waits
+ * in frame_head. Returns the number of bytes consumed, or an error of nghttp2. */
 static ssize_t frames_take(struct http2 *http, const unsigned char *bytes, size_t length, double now) {
-    size_t from = 0, at = http->preface_left < length ? http->preface_left : length, head = 0;
+    size_t from = 0, at = http->preface_remaining < length ? http->preface_remaining : length, head = 0;
     size_t kept = http->frame_head_bytes; /* of a header that began before these bytes */
     ssize_t status = 0;
-    http->preface_left -= at;
+    http->preface_remaining -= at;
     while (at < length && status >= 0) {
-        if (http->payload_left) {
-            size_t n = length - at < http->payload_left ? length - at : http->payload_left;
-            http->payload_left -= n;
+        if (http->payload_remaining) {
+            size_t n = length - at < http->payload_remaining ? length - at : http->payload_remaining;
+            http->payload_remaining -= n;
             at += n;
             from = http->is_dropping ? at : from;
-            if (!http->payload_left)
+            if (!http->payload_remaining)
                 frame_end(http);
             continue;
         }
@@ -123,7 +123,7 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     ssize_t n = frames_take(http, bytes, length, now);
     if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
         connection_kill(connection);
-    else if (n < 0) { /* flooded, or no preface: the library may have queued a GOAWAY */
+    else if (n < 0) { /* flooded, or no preface: nghttp2 may have queued a GOAWAY */
         http->is_over = true;
         http->goaway_code = n == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
         http->goaway_text = nghttp2_strerror((int)n);
@@ -183,7 +183,7 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     struct http2 *http = user;
     switch (frame->hd.type) {
-    case NGHTTP2_RST_STREAM: /* sent by the library for a client's mistake; our own resets are not the client's fault */
+    case NGHTTP2_RST_STREAM: /* sent by nghttp2 for a client's mistake; handlers' resets are no client's fault */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR && frame->rst_stream.error_code != NGHTTP2_CANCEL)
             http2_spend(http, &http->glitches, 1);
         return 0;
@@ -193,7 +193,7 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
         if (http->useful < MOST_USEFUL)
             http->useful += USEFUL_PER_DATA;
         return http2_stream_sent(http, frame);
-    case NGHTTP2_GOAWAY: /* the library would send a ping before it, and the answer would prove nothing */
+    case NGHTTP2_GOAWAY: /* nghttp2 would send a ping before it, and the answer would prove nothing */
         if (http->drain == DRAIN_NOTICED && nghttp2_submit_ping(session, NGHTTP2_FLAG_NONE, drain_ping))
             return NGHTTP2_ERR_CALLBACK_FAILURE;
         return 0;
@@ -218,7 +218,7 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
     nghttp2_option_set_max_outbound_ack(shared->option, OUTBOUND_FRAMES);
     nghttp2_option_set_max_settings(shared->option, 32);
     nghttp2_option_set_max_continuations(shared->option, 8);
-    /* Above our own limit, which also gives the reason. */
+    /* Twice the limit of http2_spend, which acts first and gives a reason. */
     nghttp2_option_set_stream_reset_rate_limit(shared->option, (uint64_t)limits->resets * 2 + 2,
                                                (uint64_t)limits->resets_per_s * 2 + 2);
     return shared;
@@ -233,8 +233,8 @@ void http2_shared_free(struct http2_shared *shared) {
     free(shared);
 }
 
-/* Priorities of RFC 7540 stay enabled. Otherwise the library would neither judge PRIORITY frames nor remember closed
- * streams, and would silently ignore frames on closed streams, of which the client must be told. */
+/* Priorities of RFC 7540 stay enabled. Without them nghttp2 would not check PRIORITY frames and would forget closed
+ * streams. Frames on closed streams would then be ignored silently instead of refused. */
 static int settings_submit(struct http2 *http) {
     const struct transport_limits *limits = http2_limits(http);
     const nghttp2_settings_entry entries[] = {
@@ -254,7 +254,7 @@ static int http2_open(struct connection *connection) {
     if (!http)
         return status_fail(STATUS_MEMORY, "a connection: out of memory");
     http->connection = connection;
-    http->preface_left = PREFACE_BYTES;
+    http->preface_remaining = PREFACE_BYTES;
     http->idle_since = clock_seconds();
     TAILQ_INIT(&http->streams);
     TAILQ_INIT(&http->touched);
@@ -267,8 +267,8 @@ static int http2_open(struct connection *connection) {
     return 0;
 }
 
-/* The first GOAWAY names no last stream, so requests already sent are served. The second, after the answer to a ping,
- * names it. */
+/* The first GOAWAY names no last stream, so requests that are already on the way are served. The second, after the
+ * answer to a ping, names the last stream. */
 static void drain_go_on(struct http2 *http, double now) {
     if (http->drain == DRAIN_WANTED) {
         nghttp2_submit_shutdown_notice(http->session);
@@ -305,7 +305,7 @@ static void http2_produce(struct connection *connection) {
         http2_streams_submit(http);
     int status = nghttp2_session_send(http->session);
     if (!status && !http->is_over &&
-        http2_streams_submit(http)) /* streams that became empty, and are then to be broken off */
+        http2_streams_submit(http)) /* streams whose bytes were all sent, and which can now be reset */
         status = nghttp2_session_send(http->session);
     if (status)
         connection_kill(connection);
@@ -339,7 +339,7 @@ static void http2_tick(struct connection *connection, double now) {
         http->goaway_code = NGHTTP2_NO_ERROR;
         connection_schedule(connection);
     } else if (!is_idle &&
-               now - connection->received > limits->idle_timeout) { /* probe whether the client still exists */
+               now - connection->received > limits->idle_timeout) { /* check whether the client still exists */
         if (!http->has_pinged) {
             nghttp2_submit_ping(http->session, NGHTTP2_FLAG_NONE, NULL);
             connection_schedule(connection);

@@ -1,4 +1,4 @@
-/* Budgets of a client of HTTP/2 for useless frames and resets, in buckets that fill again. */
+/* Token buckets that limit the useless frames and resets of an HTTP/2 client. */
 #include "http2-internal.h"
 
 void bucket_fill(struct bucket *bucket, double burst, double per_second, double now) {

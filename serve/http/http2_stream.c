@@ -1,4 +1,4 @@
-/* Streams of HTTP/2: gathering requests, and passing answers to the library. See http2-internal.h. */
+/* Streams of HTTP/2: gathering requests and submitting answers to nghttp2. See http2-internal.h. */
 #include "http2-internal.h"
 
 #include "base/base.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Ended streams are kept for reuse: this many, each with this much memory. */
+/* Limits for ended streams that are kept for reuse: their number, and the memory that each keeps. */
 enum { SPARE_STREAMS = 64, SPARE_BYTES = 2048, SPARE_FIELDS = 32 };
 
 /* Stored fields: all text in one string. */
@@ -32,19 +32,19 @@ struct http2_stream {
     size_t field_capacity;
     size_t header_bytes; /* names, values and 32 each */
     bool is_too_long;    /* the header or the trailer exceeds its limits: the rest is dropped */
-    bool is_routed;      /* passed to the handler */
+    bool is_routed;      /* a handler has it */
     bool is_whole;       /* the request */
-    bool is_closed;      /* on_close was called, or nobody needs it */
+    bool is_closed;      /* on_close was called, or is not needed */
     uint64_t body_bytes;
     uint64_t gathered; /* counted for the connection */
     size_t withheld;   /* bytes whose window was withheld */
     struct pace body;
-    double discarding; /* since when the answer is complete and the rest of the body is dropped; 0: not yet */
+    double discarding; /* time since which the answer is complete and the rest of the body is dropped; 0: not yet */
     /* The answer. */
     struct kept answer, trailers;
     struct evbuffer *out;
     bool is_begun, is_ended, is_submitted, is_deferred;
-    bool is_aborted, is_reset; /* reset: passed to the library */
+    bool is_aborted, is_reset; /* is_reset: submitted to nghttp2 */
     bool is_empty;             /* for HEAD, 204, 304 */
     bool was_over;             /* its output exceeded the limit */
     uint32_t abort_code;
@@ -110,8 +110,8 @@ static char *kept_value(const struct kept *kept, const char *name) {
     return NULL;
 }
 
-/* Makes a list for the library, valid until the next list; NULL: no memory. Ids are marked as not to be indexed: they
- * all differ, and would displace entries of the table that both sides keep. */
+/* Makes a list for nghttp2, valid until the next list; NULL: no memory. Request ids are not indexed: they all differ,
+ * and would displace entries of the table that both sides keep. */
 static nghttp2_nv *kept_list(struct http2_shared *shared, const struct kept *first, const struct kept *second,
                              size_t *count) {
     size_t most = first->count + (second ? second->count : 0) + 1;
@@ -161,7 +161,7 @@ static void abort_stream(struct http2_stream *stream, uint32_t code) {
     touch(stream);
 }
 
-/* Without memory an answer cannot be completed. */
+/* Aborts an answer for which there is no memory. Returns STATUS_MEMORY. */
 static int lose(struct http2_stream *stream) {
     evbuffer_drain(stream->out, evbuffer_get_length(stream->out));
     abort_stream(stream, NGHTTP2_INTERNAL_ERROR);
@@ -234,7 +234,7 @@ static size_t answer_pending(const struct exchange *exchange) {
 
 static const struct exchange_transport answers = {answer_begin, answer_write, answer_end, answer_abort, answer_pending};
 
-/* Gives the library bytes of the answer, and its end, which trailers may follow. */
+/* nghttp2's callback for bytes of the answer, its end and its trailers. */
 static ssize_t on_read(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t length, uint32_t *flags,
                        nghttp2_data_source *source, void *user) {
     struct http2_stream *stream = source->ptr;
@@ -276,7 +276,7 @@ static int response_submit(struct http2_stream *stream) {
     return error;
 }
 
-/* A stream that was broken off ends after its earlier bytes were sent. */
+/* Submits a stream's changes. An aborted stream is reset only after its earlier bytes were sent. */
 static void stream_submit(struct http2_stream *stream) {
     nghttp2_session *session = stream->http->session;
     bool has_bytes = evbuffer_get_length(stream->out) > 0;
@@ -298,9 +298,9 @@ static void stream_submit(struct http2_stream *stream) {
         lose(stream);
 }
 
-/* Handlers gather bodies until they are complete. The bodies of a connection may together be as long as one. Beyond
- * that, streams get no new window, except the one that has come furthest; the others follow when it has ended. It is
- * chosen once; otherwise streams that overtake each other by a byte would all continue. */
+/* Handlers gather bodies until they are complete. All bodies of a connection together may be as long as one body may
+ * be. Beyond that, only the stream with the most bytes gets new window; the others wait until it ends. It is chosen
+ * once: otherwise streams that overtake each other by a byte would all continue. */
 static bool may_go_on(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;
@@ -353,7 +353,7 @@ bool http2_streams_submit(struct http2 *http) {
     return has_any;
 }
 
-/* The life of a stream. */
+/* Opening and closing streams. */
 
 static void stream_close(struct http2_stream *stream, bool is_whole) {
     if (stream->is_closed)
@@ -455,9 +455,9 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
-/* The library does not enforce the header list limits that it announces. Beyond them the rest is decoded, as
- * compression requires, and dropped; the request is refused when the list is complete. Trailers of a request count with
- * its header, and are not kept. */
+/* nghttp2 announces header list limits but does not enforce them. Fields beyond a limit are decoded, as compression
+ * requires, and dropped; the request is refused when the list is complete. Trailers of a request count with its header,
+ * and are not stored. */
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
@@ -489,7 +489,7 @@ static bool fields_reserve(struct http2_stream *stream, size_t count) {
     return true;
 }
 
-/* A faulty header is refused by the router, which can answer in the terms of HTTP and of gRPC. */
+/* The router refuses a faulty header, because it can answer in the terms of HTTP and of gRPC. */
 static void head_judge(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
@@ -506,8 +506,8 @@ static void head_judge(struct http2_stream *stream) {
     }
 }
 
-/* Makes the header from the stored fields: pseudo-fields separately, the authority as "host". If the list was too long,
- * method and path may be missing; they are then empty. */
+/* Makes the header from the stored fields. Pseudo-fields become members, and :authority becomes "host". If the list was
+ * too long, method and path may be missing; they are then empty. */
 static int head_make(struct http2_stream *stream) {
     struct exchange_head *head = &stream->exchange.head;
     const struct kept *kept = &stream->request;
@@ -565,7 +565,7 @@ static void request_end(struct http2_stream *stream) {
         handler->on_end(&stream->exchange);
 }
 
-/* Answers a request that the router had let through. If an answer has begun, the client only learns of its end. */
+/* Refuses a request that the router had accepted. If an answer has begun, it is aborted. */
 static void stream_refuse(struct http2_stream *stream, int status, const char *problem) {
     struct strbuf body = STRBUF_INIT;
     if (stream->is_begun) {
@@ -597,8 +597,8 @@ static int stream_stop(struct http2_stream *stream) {
     return nghttp2_submit_rst_stream(stream->http->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
 }
 
-/* JSON: when an answer is sent before its request is complete, the rest of the request is dropped, because clients that
- * are reset may lose the answer. A reset that is submitted before the answer was sent would cancel the answer. */
+/* When a JSON answer is sent before its request is complete, the rest of the request is dropped: a client whose stream
+ * is reset may lose the answer. A reset that is submitted before the answer was sent would cancel it. */
 static void discard(struct http2_stream *stream, size_t length) {
     if (!stream->discarding)
         return;
@@ -633,8 +633,8 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
     return 0;
 }
 
-/* The answer's last frame was sent. If the request is incomplete, gRPC stops it with RST_STREAM(NO_ERROR); an earlier
- * reset would cancel the answer. */
+/* Called when the answer's last frame was sent. If the request is incomplete, gRPC stops it with RST_STREAM(NO_ERROR);
+ * an earlier reset would cancel the answer. */
 int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, frame->hd.stream_id);
     if (!stream || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
@@ -685,7 +685,7 @@ void http2_streams_tell(struct http2 *http) {
 }
 
 /* Ends streams that take too long. A client that opens no window loses its answer. A client whose body does not arrive
- * is told so. A client that has its answer but does not end its request is stopped. */
+ * gets status 408. A client that has its answer but does not end its request is reset. */
 void http2_streams_tick(struct http2 *http, double now) {
     const struct transport_limits *limits = http2_limits(http);
     struct http2_stream *stream;
@@ -699,7 +699,7 @@ void http2_streams_tick(struct http2 *http, double now) {
             stream->fault = EXCHANGE_SLOW_READER;
             evbuffer_drain(stream->out, waiting);
             abort_stream(stream, NGHTTP2_CANCEL);
-            touch(stream); /* it may have been broken off before, and waited for its bytes to be sent */
+            touch(stream); /* an aborted stream may still wait for its bytes to be sent */
         } else if (!pace_holds(&stream->body, now, limits->header_timeout, wants_body)) {
             stream_refuse(stream, 408, "the body comes too slowly");
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {

@@ -1,4 +1,4 @@
-/* The transport as a whole: its life, its addresses, and accepting connections. connection.c takes over from there. */
+/* The transport: opening and closing it, its addresses, and accepting connections, which connection.c then owns. */
 #include "connection-internal.h"
 
 #include "base/base.h"
@@ -15,17 +15,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How many clients beyond the limit are answered at a time; more are closed without an answer. */
+/* Clients beyond the limit that are answered at a time; more are closed without an answer. */
 enum { SURPLUS_CONNECTIONS = 64 };
 enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
 
-/* The answer for a client that cannot be served. It is sent whatever protocol was meant; only HTTP/1.1 can read it. */
+/* The answer for a client beyond the limit. Its protocol is not known yet, and only HTTP/1.1 clients can read this. */
 static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
                            "content-length: 109\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
                            "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,"
                            "\"code\":\"too_many_connections\"}}";
 
-/* Connections that are scheduled while this runs are flushed after the events that are waiting now. */
+/* Flushes scheduled connections. Those scheduled while this runs are flushed after the events that are waiting now. */
 static void on_flush(evutil_socket_t fd, short what, void *context) {
     struct transport *transport = context;
     struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
@@ -63,7 +63,8 @@ int transport_open(const struct transport_options *options, struct transport **m
     TAILQ_INIT(&transport->scheduled);
     for (int kind = 0; kind < LISTENER_COUNT; kind++)
         transport->listeners[kind] = (struct listener){.transport = transport, .kind = kind, .fd = -1};
-    /* A client that has left shows as EPIPE. Flags of single writes would not help: OpenSSL has none. */
+    /* With SIGPIPE ignored, a write to a client that disconnected fails with EPIPE. OpenSSL's writes take no
+     * MSG_NOSIGNAL. */
     signal(SIGPIPE, SIG_IGN);
     transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     transport->flush = event_new(options->base, -1, 0, on_flush, transport);
@@ -80,7 +81,7 @@ int transport_open(const struct transport_options *options, struct transport **m
     return status;
 }
 
-/* Writes a peer's address, or our own, as text. */
+/* Writes a socket's address as text. */
 static void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes) {
     char host[INET6_ADDRSTRLEN] = "";
     const struct sockaddr_in *four = (const struct sockaddr_in *)address;
@@ -111,7 +112,7 @@ static void listener_close(struct listener *listener) {
     listener->fd = -1;
 }
 
-/* No descriptor is free for another connection: the reserve is closed for as long as the refusal takes. */
+/* Refuses a client when no descriptor is free: closes the reserve for as long as the refusal takes. */
 static void answer_from_reserve(struct listener *listener) {
     struct transport *transport = listener->transport;
     const struct timeval pause = {.tv_usec = PAUSE_MICROSECONDS};
@@ -138,7 +139,7 @@ static void on_resume(evutil_socket_t fd, short what, void *context) {
     event_add(listener->acceptable, NULL);
 }
 
-/* Returns false when no client waits any more. */
+/* Accepts one client. Returns false when no client waits any more. */
 static bool accept_some(struct listener *listener) {
     struct sockaddr_storage address;
     char peer[64];
@@ -183,7 +184,8 @@ static int bind_fd(struct listener *listener, const struct sockaddr *address, so
     return 0;
 }
 
-/* A socket that nobody listens on was left by a killed server; anything else belongs to somebody. */
+/* Removes a socket on which nobody listens: a killed server did not remove it. Anything else is refused: STATUS_USAGE,
+ * STATUS_IO. */
 static int path_is_free(const char *path, const struct sockaddr_un *address) {
     struct stat facts;
     if (lstat(path, &facts))
@@ -213,7 +215,7 @@ static int bind_unix(struct listener *listener, const char *path) {
         status = bind_fd(listener, (struct sockaddr *)&address, sizeof address, path);
     if (!status && chmod(path, 0600))
         status = status_fail_errno("%s: cannot make it private", path);
-    if (status && listener->fd < 0) { /* nothing of ours exists there */
+    if (status && listener->fd < 0) { /* nothing was bound there */
         free(listener->path);
         listener->path = NULL;
     }
@@ -309,7 +311,7 @@ void transport_leave(struct transport *transport) {
     transport->is_leaving = true;
 }
 
-/* Clients waiting in the socket's queue would be reset with it, so they are accepted first. */
+/* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
 static void listener_finish(struct listener *listener) {
     for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener); rounds++)
         ;

@@ -1,9 +1,10 @@
 /* The transport: listeners, connections, and the exchanges on them.
  *
- * A listener accepts HTTP/1.1 and HTTP/2 (prior knowledge, by its preface) on one port. With TLS it accepts nothing
- * else, and ALPN decides. Every limit is enforced here: connections, streams, header lists, rates, times, pending
- * bytes. listen.c accepts, connection.c detects the protocol and owns a socket, http1.c and http2.c speak, tls.c has
- * certificates. The loop's thread. */
+ * A listener accepts HTTP/1.1 and HTTP/2 on one port. It recognises HTTP/2 by its preface (prior knowledge). A listener
+ * with TLS accepts TLS only, and ALPN selects the protocol. Every limit is enforced here: connections, streams, header
+ * lists, rates, times, pending bytes. listen.c accepts connections, connection.c owns a socket and detects its
+ * protocol, http1.c and http2.c implement the protocols, tls.c reads certificates. Everything runs on the loop's
+ * thread. */
 #ifndef CAMBIUM_HTTP_LISTEN_H
 #define CAMBIUM_HTTP_LISTEN_H
 
@@ -18,7 +19,7 @@ struct transport_limits {
     int64_t connections, streams;              /* per listener; per connection */
     int64_t header_bytes, headers;             /* names, values and 32 per field; fields */
     int64_t body_bytes;                        /* of a request's body, and of a gRPC message */
-    int64_t gathered_bytes;                    /* of all bodies that were not read yet; 0: no limit */
+    int64_t gathered_bytes;                    /* of all bodies that handlers have not read yet; 0: no limit */
     int64_t stream_window, connection_window;  /* HTTP/2, bytes */
     int64_t output_bytes, stream_output_bytes; /* pending: of a connection, of an answer */
     double header_timeout, idle_timeout, write_timeout;
@@ -33,39 +34,39 @@ struct transport_options {
     struct gathered *gathered;      /* counts bytes of requests that wait for their turn; NULL: not counted */
     const char *tls_cert, *tls_key; /* for the data listener and for a control listener on TCP; NULL: cleartext */
     size_t request_bytes;           /* of the router's part of an exchange */
-    /* Finds the exchange's handler, and may answer at once. Sets handler, context and the router's fields. */
+    /* Finds the handler of an exchange, or answers at once. Sets handler, context and the router's fields. */
     void (*route)(void *router, struct exchange *exchange);
-    /* Appends the body (application/json) of an answer that the transport gives itself: 400, 408, 413 or 431. */
+    /* Appends the body (application/json) when the transport itself answers: 400, 408, 413 or 431. */
     void (*refuse)(struct strbuf *body, int status, const char *problem);
     void *router;
 };
 
 struct transport;
 
-/* The options are copied. STATUS_USAGE, STATUS_INVALID or STATUS_IO for certificate and key; STATUS_MEMORY. */
-/* Makes a transport with these options, which outlive it. STATUS_MEMORY, STATUS_IO, STATUS_INVALID. */
+/* Makes a transport. It copies the options; `base`, `gathered` and `router` must outlive it. STATUS_MEMORY;
+ * STATUS_INVALID for certificate or key. */
 int transport_open(const struct transport_options *options, struct transport **transport);
-/* Binds `where`: "HOST:PORT", "[V6]:PORT" or "unix:PATH". Nobody is accepted yet. An existing path is removed only if
- * it is a socket without a listener. STATUS_USAGE, STATUS_IO. */
+/* Binds `where`: "HOST:PORT", "[V6]:PORT" or "unix:PATH". Connections are not accepted yet. An existing path is removed
+ * only if it is a socket without a listener. STATUS_USAGE, STATUS_IO. */
 int transport_bind(struct transport *transport, enum listener_kind kind, const char *where);
 /* Begins to accept; until then clients are refused. STATUS_IO, STATUS_MEMORY. */
 int transport_accept(struct transport *transport);
 /* Returns the address in the form in which clients use it: "127.0.0.1:8000", "unix:PATH"; NULL: not bound. */
 const char *transport_address(const struct transport *transport, enum listener_kind kind);
-/* Reads certificate and key again. A damaged file changes nothing. STATUS_IO, STATUS_INVALID. */
+/* Reads certificate and key again. A damaged file changes nothing. STATUS_INVALID, STATUS_MEMORY. */
 int transport_reload(struct transport *transport);
-/* Announces that the data listener will close. Clients of HTTP/1.1 are told to use a new connection each time, which
- * may lead them to another server. */
+/* Announces that the data listener will close. From now on each answer over HTTP/1.1 closes its connection, so that the
+ * client's next one may reach another server. */
 void transport_leave(struct transport *transport);
 /* Accepts no new connections on the data listener, except those already waiting, and no new requests: GOAWAY twice,
  * Connection: close. */
 void transport_drain(struct transport *transport);
 /* Returns the number of open connections. */
 int64_t transport_connections(const struct transport *transport, enum listener_kind kind);
-/* After transport_drain: returns the connections of the data listener whose clients may still have something to send or
- * to read. A client that was told to go and has sent no request since does not count, even if it stays. */
+/* After transport_drain: returns how many clients of the data listener may still send or read something. A client that
+ * got the goodbye and has sent no request since is not counted, even if it stays connected. */
 int64_t transport_awaited(const struct transport *transport);
-/* Aborts the remaining exchanges, closes everything, and removes its unix socket. */
+/* Aborts the remaining exchanges, closes all sockets, removes unix sockets and frees the transport. */
 void transport_close(struct transport *transport);
 
 #endif

@@ -1,4 +1,4 @@
-/* TLS by OpenSSL, on our own sockets: certificate and key, ALPN, reading and writing. */
+/* TLS by OpenSSL on the transport's sockets: certificate and key, ALPN, reading and writing. */
 #include "connection-internal.h"
 
 #include "base/base.h"
@@ -10,7 +10,7 @@
 
 struct tls {
     char *cert, *key;
-    SSL_CTX *context; /* each connection keeps the one that it began with */
+    SSL_CTX *context; /* each connection keeps the context with which it began */
 };
 
 struct tls_socket {
@@ -45,7 +45,7 @@ static int context_open(const char *cert, const char *key, SSL_CTX **made) {
     if (!context)
         return status_fail(STATUS_MEMORY, "%s: out of memory", cert);
     int status = 0;
-    /* A client may close without ending TLS: both protocols know by themselves what is complete. */
+    /* A client may close without ending TLS: both protocols can tell whether a message is complete. */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(context,
