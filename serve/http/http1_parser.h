@@ -3,9 +3,9 @@
  * Bytes go in as they arrive. The header, pieces of the body and the end of the request come out, or the status with
  * which to refuse it. The result does not depend on how the bytes were split.
  *
- * The parser refuses a lone CR or LF, a NUL, folded lines, spaces around names, two hosts, two lengths, a length with a
- * coding, any coding except "chunked", and chunk extensions. Two servers that read one of these differently have let
- * requests be smuggled between them. */
+ * The parser refuses a lone CR or LF, a NUL, folded lines, spaces around names, two hosts and two lengths. It refuses a
+ * length with a coding, any coding except "chunked", and chunk extensions. Two servers that read one of these
+ * differently have let requests be smuggled between them. */
 #ifndef CAMBIUM_HTTP_HTTP1_PARSER_H
 #define CAMBIUM_HTTP_HTTP1_PARSER_H
 

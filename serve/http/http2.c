@@ -60,7 +60,7 @@ static void frame_begin(struct http2 *http, double now) {
 }
 
 /* A gRPC client that gives up a call before its header was sent may send only the reset (grpc core writes resets before
- * headers). nghttp2 rightly treats that as a connection error, which would end the client's other calls too. On a gRPC
+ * headers). For nghttp2 that is rightly a connection error, which would end the client's other calls too. On a gRPC
  * connection such a frame is therefore dropped. */
 static bool is_early_reset(struct http2 *http) {
     const uint8_t *head = http->frame_head;

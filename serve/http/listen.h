@@ -1,10 +1,11 @@
 /* The transport: listeners, connections, and the exchanges on them.
  *
  * A listener accepts HTTP/1.1 and HTTP/2 on one port. It recognises HTTP/2 by its preface (prior knowledge). A listener
- * with TLS accepts TLS only, and ALPN selects the protocol. Every limit is enforced here: connections, streams, header
- * lists, rates, times, pending bytes. listen.c accepts connections, connection.c owns a socket and detects its
- * protocol, http1.c and http2.c implement the protocols, tls.c reads certificates. Everything runs on the loop's
- * thread. */
+ * with TLS accepts TLS only, and ALPN selects the protocol. The transport enforces every limit: connections, streams,
+ * header lists, rates, times, pending bytes.
+ *
+ * The files: listen.c accepts connections, connection.c owns a socket and detects its protocol, http1.c and http2.c
+ * implement the protocols, tls.c reads certificates. Everything runs on the loop's thread. */
 #ifndef CAMBIUM_HTTP_LISTEN_H
 #define CAMBIUM_HTTP_LISTEN_H
 

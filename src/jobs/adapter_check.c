@@ -1,4 +1,4 @@
-/* Adapters below a root, checked beside the work. */
+/* The thread that checks the adapters of --adapter-root. */
 #include "adapter_check.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ struct item {
 struct adapter_check {
     pthread_t thread;
     struct peft_limits limits;
-    struct item *items; /* [count] copies: the command changes its list */
+    struct item *items; /* [count] copies, because the command changes its list */
     int count;
 };
 
@@ -40,7 +40,7 @@ static void *run(void *context) {
     return NULL;
 }
 
-/* The names of the root are the first of the list. */
+/* Copies the first `count` adapters of the list, which are those of the root. */
 static bool copy_items(struct adapter_check *check, const struct adapters *adapters, int count) {
     struct adapter_view view;
     check->items = calloc((size_t)count + 1, sizeof *check->items);

@@ -68,7 +68,7 @@ static int add_given(const char *item, struct adapters *adapters) {
 
 /* ---- a root ---- */
 
-/* Whether `path`, with all links followed, is the real path `root` or stands below it. */
+/* True when `path`, with all links followed, is the real path `root` or lies in it. */
 static bool is_beneath(const char *root, const char *path) {
     char real[PATH_MAX];
     size_t length = strlen(root);

@@ -1,5 +1,5 @@
-/* Adapters by name, as commands are told of them: --adapter NAME=DIR, and --adapter-root, whose adapters are known by
- * the names of their directories. Files are read when a text first names an adapter. */
+/* Adapters by name, as options of commands give them: --adapter NAME=DIR, and --adapter-root, where the name of a
+ * directory is the adapter's name. An adapter's files are read when a request first uses it. */
 #ifndef CAMBIUM_JOBS_ADAPTER_NAMES_H
 #define CAMBIUM_JOBS_ADAPTER_NAMES_H
 
@@ -12,18 +12,21 @@ struct adapter_names {
     int64_t memory;           /* bytes on each rank */
 };
 
-/* Takes the items NAME=DIR out of a list of directories, whose others keep their order; a name has no slash, so that
- * ./A=B is a directory. STATUS_USAGE for an empty name or directory, and for a name that is given twice. */
+/* Moves the items NAME=DIR out of `directories` into names->given; the other items keep their order. A name has no
+ * slash, so ./A=B is a directory. STATUS_USAGE for an empty name or directory, a name that is too long, or a name that
+ * is given twice. */
 int adapter_names_take(struct config_list *directories, struct adapter_names *names);
+/* Returns true when the options name any adapter or a root. */
 static inline bool adapter_names_are_given(const struct adapter_names *names) {
     return names->given.count > 0 || names->root;
 }
-/* The value for engine_options.adapter_memory. */
+/* Returns the value for engine_options.adapter_memory. */
 static inline size_t adapter_names_memory(const struct adapter_names *names) {
     return adapter_names_are_given(names) ? (size_t)names->memory : 0;
 }
-/* At the leader: opens the adapters under their names; the caller closes them. Skips whatever in the root is no
- * adapter. Skips with a warning an adapter that leads out of the root, itself or by one of its files. */
+/* Opens the adapters under their names; the engine's leader calls this, and closes them. Entries of the root that are
+ * no adapters are skipped. A link that leads out of the root, in place of an adapter or of one of its files, makes it
+ * skip the adapter with a warning. STATUS_MEMORY, STATUS_IO, STATUS_USAGE. */
 int adapter_names_open(const struct adapter_names *names, struct engine *engine, struct adapters **adapters);
 
 #endif

@@ -1,4 +1,4 @@
-/* A trained model on ranks. */
+/* Opens a trained model on ranks. */
 #include "model.h"
 
 #include "parallel/site.h"
@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-int job_model_names(const struct job_model *job, const char **own, struct config_list *names) {
+int job_model_names(const struct job_model *job, const char **directory_name, struct config_list *names) {
     const char *model = job->model;
     size_t end = strlen(model);
-    *own = NULL;
+    *directory_name = NULL;
     *names = job->names;
     if (names->count)
         return STATUS_OK;
@@ -18,9 +18,9 @@ int job_model_names(const struct job_model *job, const char **own, struct config
     size_t start = end;
     while (start > 0 && model[start - 1] != '/')
         start--;
-    *own = strndup(model + start, end - start);
-    *names = (struct config_list){.items = own, .count = 1};
-    return *own ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    *directory_name = strndup(model + start, end - start);
+    *names = (struct config_list){.items = directory_name, .count = 1};
+    return *directory_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,

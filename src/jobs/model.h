@@ -1,6 +1,7 @@
-/* The model of a job: its directory with adapters, and the ranks that hold it together.
+/* The model of a job: its directory, its adapters, and the layout of the ranks that hold it.
  *
- * The first rank alone reads standard input and files, and sends what it read to the others; it alone prints. */
+ * Only the first rank reads standard input and files; it sends what it read to the others. Only the first rank
+ * prints. */
 #ifndef CAMBIUM_JOBS_MODEL_H
 #define CAMBIUM_JOBS_MODEL_H
 
@@ -8,26 +9,26 @@
 #include "infer/engine.h"
 
 struct job_model {
-    const char *model, *tokenizer; /* directories; tokenizer NULL: the model's own */
+    const char *model, *tokenizer; /* directories; tokenizer NULL: that of the model */
     struct config_list adapters;   /* directories; all apply */
-    struct config_list names;      /* of the model for clients; none: its directory's */
-    const char *device;            /* backend; NULL: the first that the machine has */
+    struct config_list names;      /* names of the model for clients; empty: the directory's name */
+    const char *device;            /* name of a backend; NULL: the first that the machine has */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
     int64_t max_model_len;         /* tokens; 0: the model's positions */
     int64_t tensor, pipeline, first_layers, last_layers;
-    int precision;         /* of model_precisions; -1 of it is engine_options.precision */
-    struct rank_grid grid; /* of the ranks, when their number is known */
+    int precision;         /* index into model_precisions; one less is engine_options.precision */
+    struct rank_grid grid; /* set when the number of ranks is known */
 };
 
-/* Puts the names of the model for clients into `names`: those that were given, or the last part of its path. *own keeps
- * that part, and the caller frees it. STATUS_MEMORY. */
-int job_model_names(const struct job_model *job, const char **own, struct config_list *names);
-/* As a rank of `world`: opens the engine, which the caller closes. `options` has the numbers of rows and sequences. All
- * ranks get the first failure: those of engine_open, and those of finding cores. */
+/* Sets `names` to the model's names for clients: those given, or the last part of its path. That part is stored in
+ * *directory_name, which the caller frees. STATUS_MEMORY. */
+int job_model_names(const struct job_model *job, const char **directory_name, struct config_list *names);
+/* Opens the engine on this rank of `world`; all ranks call it, and close the engine. `options` has the numbers of rows
+ * and sequences. All ranks return the first failure of any rank: an error of engine_open or of rank_site_find. */
 int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
                    struct engine **engine);
-/* Sends `ids` of the first rank to all, whose buffers grow. STATUS_MEMORY, STATUS_PEER. */
+/* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
 
 #endif

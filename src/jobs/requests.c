@@ -1,8 +1,8 @@
 /* The loop of `generate --requests`.
  *
- * The window is the lines from the first that is not written to the last that was read, a list in the input's order.
- * Its lines go to the scheduler in that order, as many as keep a few batches of texts there; answers leave at its head.
- * So memory is bounded: a text that takes long holds the window, and not all that comes after it. */
+ * The window is a list, in the input's order, of the lines that were read and not yet written. Lines are submitted to
+ * the scheduler in that order until it has a few batches of texts; answers are written from the head. The window's size
+ * is bounded: a request that takes long stops the reading of further lines, so memory is bounded too. */
 #include "requests.h"
 
 #include "adapter_check.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 
 enum {
-    QUEUED_BATCHES = 2, /* of texts, that the scheduler has at most */
-    WINDOW_BATCHES = 8, /* of lines */
+    QUEUED_BATCHES = 2, /* limit of texts in the scheduler */
+    WINDOW_BATCHES = 8, /* limit of lines in the window */
     WAIT_MILLISECONDS = 500
 };
 
@@ -25,18 +25,18 @@ struct requests {
     struct scheduler *scheduler;
     struct lines *input;
     struct requests_output output;
-    bool has_ended;                  /* the input */
+    bool has_ended;                  /* true at the end of the input */
     struct answer *first, **last;    /* the window */
-    struct answer *next;             /* the first that the scheduler has not had */
-    struct answer *finished;         /* since the last look */
+    struct answer *next;             /* the first that was not submitted */
+    struct answer *finished;         /* answers that the last step finished */
     int64_t lines, texts, requests;  /* in the window; in the scheduler */
     int64_t total, written, errors;  /* answers */
-    int64_t drawn, prompted, cached; /* tokens: of texts; of prompts, and those of them that the cache had */
+    int64_t drawn, prompted, cached; /* tokens: drawn; of prompts; those of them found in the cache */
     struct strbuf ready;
     struct progress progress;
 };
 
-/* ---- in ---- */
+/* ---- reading and submitting ---- */
 
 static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
@@ -52,7 +52,7 @@ static int add_line(struct requests *r, const struct strbuf *text) {
     return STATUS_OK;
 }
 
-/* Fills the window; waits for a line only where nothing else is to be done. */
+/* Fills the window. Waits for a line only when there is nothing else to do. */
 static int read_lines(struct requests *r) {
     int64_t room = WINDOW_BATCHES * engine_max_sequences(r->model.engine);
     int status = STATUS_OK;
@@ -71,7 +71,7 @@ static int read_lines(struct requests *r) {
     return status;
 }
 
-/* Submits one request, which is prepared. What the scheduler never takes is an error's line. */
+/* Submits one prepared request. One that the scheduler refuses gets an error as its answer. */
 static int submit(struct requests *r, struct answer *answer) {
     struct scheduler_request request;
     enum scheduler_refusal refusal;
@@ -112,9 +112,9 @@ static int submit_lines(struct requests *r) {
     return status;
 }
 
-/* ---- out ---- */
+/* ---- writing answers ---- */
 
-/* Takes the answers that the last step has finished. */
+/* Finishes the answers of the last step. */
 static int finish_answers(struct requests *r) {
     int status = STATUS_OK;
     while (r->finished && !status) {
@@ -131,7 +131,7 @@ static int finish_answers(struct requests *r) {
     return status;
 }
 
-/* The answers at the head of the window. */
+/* Writes the finished answers at the head of the window. */
 static int write_answers(struct requests *r) {
     int64_t errors = 0, count = 0;
     strbuf_clear(&r->ready);
@@ -181,13 +181,13 @@ static int answer_all(struct requests *r) {
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- the loop ---- */
 
 int requests_check(const struct requests_options *options) {
     return requests_output_check(options->output, options->resumes);
 }
 
-/* Counts the lines after those that are answered, if the input can be read twice. */
+/* Counts the lines that have no answer yet, if the input can be read twice. */
 static void count_lines(struct requests *r) {
     struct lines *lines = NULL;
     bool is_end = false;
@@ -198,7 +198,7 @@ static void count_lines(struct requests *r) {
         r->total +=
             !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length, lines_number(lines) == 1);
     lines_close(lines);
-    r->total -= r->output.kept; /* a line that cannot be read is told when it comes */
+    r->total -= r->output.kept; /* a line that cannot be read is reported when its turn comes */
 }
 
 static int open_all(struct requests *r) {
@@ -219,7 +219,7 @@ static int open_all(struct requests *r) {
 
 static void close_all(struct requests *r) {
     if (r->scheduler)
-        scheduler_close(r->scheduler); /* calls back */
+        scheduler_close(r->scheduler); /* calls on_done of every request */
     while (r->first) {
         struct answer *answer = r->first;
         r->first = answer->next;
@@ -228,7 +228,7 @@ static void close_all(struct requests *r) {
     strbuf_free(&r->ready);
     tokenizer_encoder_free(r->model.encoder);
     chat_template_close(r->model.chat_template);
-    chat_template_close(r->model.tokenizers_own);
+    chat_template_close(r->model.tokenizers_template);
     lines_close(r->input);
 }
 
@@ -269,7 +269,7 @@ static int answer_requests(const struct requests_options *options, struct engine
 
 /* ---- a rank ---- */
 
-/* At the leader. `tokenizer`: NULL where the model has none. */
+/* Runs the loop on the engine's leader. `tokenizer`: NULL when the model has none. */
 static int lead(struct requests_job *job, struct engine *engine, const struct tokenizer *tokenizer) {
     struct requests_options options = job->options;
     struct adapters *adapters = NULL;
@@ -313,7 +313,7 @@ int requests_job_run(struct comm *world, void *context) {
 int requests_verdict(const struct requests_options *options, const struct requests_result *result) {
     if (result->signal)
         return status_fail(STATUS_INTERRUPTED, "interrupted by %s after %lld answers%s", stop_name(result->signal),
-                           (long long)result->answers, options->output ? ": --resume goes on with the rest" : "");
+                           (long long)result->answers, options->output ? ": --resume answers the rest" : "");
     if (result->errors)
         return status_fail(STATUS_INVALID, "%lld of %lld requests were refused: their lines of the output say why",
                            (long long)result->errors, (long long)result->answers);

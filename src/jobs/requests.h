@@ -1,9 +1,9 @@
-/* `generate --requests`: many requests of a file, answered in its order with many texts under way at once.
+/* The job of `generate --requests`: answers the requests of a file in its order, many of them at once.
  *
- * requests.c has the loop: lines come into a window, go to the scheduler from there, and leave in order.
- * requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes answers. What a
- * line gets depends on no other line and on no other run, so that a resumed run writes what an uninterrupted one does.
- * One thread, the engine's leader. */
+ * The loop is in requests.c: it reads lines into a window, submits them to the scheduler, and writes answers in order.
+ * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. An
+ * answer depends on its line alone, so a resumed run writes the same file as an uninterrupted one. Everything runs on
+ * one thread, that of the engine's leader. */
 #ifndef CAMBIUM_JOBS_REQUESTS_H
 #define CAMBIUM_JOBS_REQUESTS_H
 
@@ -19,30 +19,30 @@ struct requests_options {
     const char *input;  /* - is standard input */
     const char *output; /* NULL: standard output */
     bool resumes;
-    const char *tokenizer;     /* the directory of one */
-    struct config_list models; /* names of the base, which a line may give as its model */
-    int64_t seed;              /* that lines without one take theirs from */
-    const char *chat_template; /* "auto": as each request's adapters or the tokenizer have it */
+    const char *tokenizer;     /* its directory */
+    struct config_list models; /* names of the base model, which a line may give as its model */
+    int64_t seed;              /* lines without a seed derive theirs from it */
+    const char *chat_template; /* "auto": the template of the request's adapter, else the tokenizer's */
     double prefill_stretch;
-    double template_timeout; /* seconds of one rendering */
+    double template_timeout; /* seconds; limits one rendering */
 };
 
-/* ---- what all lines share ---- */
+/* ---- shared by all lines ---- */
 
 struct requests_model {
     struct engine *engine;
     struct adapters *adapters;
-    const struct config_list *names;   /* of the base */
+    const struct config_list *names;   /* of the base model, which a line may give as its model */
     const struct tokenizer *tokenizer; /* NULL: none */
     struct tokenizer_encoder *encoder;
-    uint64_t seed; /* that lines without one take theirs from */
+    uint64_t seed; /* lines without a seed derive theirs from it */
     struct model_text_ends ends;
-    struct prompt_room room;             /* of renderings */
-    struct chat_template *chat_template; /* of the option; NULL: none */
+    struct prompt_room room;             /* scratch for renderings */
+    struct chat_template *chat_template; /* the option's; NULL: none */
     double template_timeout;
     const char *tokenizer_directory;
-    struct chat_template *tokenizers_own; /* with has_tokenizers_own; NULL: none */
-    bool has_tokenizers_own;
+    struct chat_template *tokenizers_template; /* read when has_tokenizers_template; NULL: none */
+    bool has_tokenizers_template;
 };
 
 /* ---- answers: requests_answer.c ---- */
@@ -57,77 +57,81 @@ struct answer_choice {
 
 enum answer_state { ANSWER_WAITS, ANSWER_RUNS, ANSWER_IS_DONE, ANSWER_IS_WRITTEN };
 
-/* A line on its way from the input to the output. */
+/* A line of the input and its answer. */
 struct answer {
-    struct answer *next;          /* in the order of the input */
-    struct answer *next_finished; /* while the scheduler's step lasts */
-    struct answer **finished;     /* where on_done puts it */
+    struct answer *next;          /* next in the order of the input */
+    struct answer *next_finished; /* list of the answers that the current step of the scheduler finished */
+    struct answer **finished;     /* head of that list, to which on_done adds it */
     int64_t number;               /* of the line */
     enum answer_state state;
     struct request_line line;
     struct ask_ends ends;
-    char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of its adapters' files */
+    char digests[ASK_MAX_ADAPTERS][PEFT_SHA256_BYTES]; /* of the files of its adapters */
     int slot;
     bool has_slot;
     int64_t cached;
     struct strbuf prompt_logprobs; /* as JSON, without brackets */
     struct answer_choice *choices; /* [line.asked.choices] */
     const struct tokenizer *tokenizer;
-    int status;        /* of a callback */
-    bool is_broken;    /* a log-probability is no number */
-    bool is_error;     /* `out` is an error's line */
-    struct strbuf out; /* the line of the output, when it is written */
+    int status;        /* first failure in a callback */
+    bool is_broken;    /* a log-probability is not finite */
+    bool is_error;     /* `out` reports an error */
+    struct strbuf out; /* the line for the output, in state ANSWER_IS_WRITTEN */
 };
 
-/* A line of the input: what it asks for, or an answer that says what is wrong with it. */
+/* Makes an answer from a line of the input. A faulty line gives a finished answer that reports its error. `vocab`: ids
+ * are below it. STATUS_MEMORY. */
 int answer_new(const char *text, size_t length, int64_t number, int64_t vocab, struct answer **answer);
 void answer_free(struct answer *answer);
-/* Looks up and tokenizes what the request names, and takes its adapters. *must_wait: they have no room now; the caller
- * tries again when other texts have ended. Whatever is wrong with the request makes it an error's line, and is no
- * failure of this function. */
+/* Renders and tokenizes the prompt, and takes a slot for the request's adapters. Sets *must_wait when the adapters have
+ * no room now: the caller tries again after other requests have ended. A fault of the request becomes its answer and is
+ * no failure of this function. STATUS_MEMORY, STATUS_PEER, STATUS_IO. */
 int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait);
-/* Writes the scheduler's request. */
+/* Fills the scheduler's request for a prepared answer. */
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request);
-/* The text of a status becomes the line. */
+/* Makes the current error text (status_text) the answer. `field`: the faulty field, or NULL. STATUS_MEMORY. */
 int answer_fail(struct answer *answer, const char *field);
-/* The scheduler is done with it: its adapters go, and its line is written. */
+/* Call this when the scheduler has finished the request: releases its slot and formats its line. STATUS_MEMORY. */
 int answer_finish(struct answer *answer, struct requests_model *model);
 
-/* ---- where they go: requests_output.c ---- */
+/* ---- output: requests_output.c ---- */
 
 struct requests_output {
     const char *path; /* NULL: standard output */
     int descriptor;   /* -1: not open */
-    int64_t kept;     /* lines that a file had */
+    int64_t kept;     /* complete lines that the file had when it was opened */
     int64_t kept_errors;
 };
-/* Before a model is opened: whether the output can be begun, or gone on with. */
+/* Checks, before a model is opened, that the output can be begun or resumed. STATUS_USAGE. */
 int requests_output_check(const char *path, bool resumes);
-/* `input` is read as far as the output has answers. */
+/* Opens the output. When resuming, checks its answers against `input` and skips their lines there. STATUS_IO,
+ * STATUS_INVALID, STATUS_MEMORY. */
 int requests_output_open(struct requests_output *output, const char *path, bool resumes, struct lines *input);
+/* Writes complete lines. STATUS_IO. */
 int requests_output_write(struct requests_output *output, const struct strbuf *text);
-/* The last status of a file that was written. */
+/* Closes the output. STATUS_IO: a late error of writing. */
 int requests_output_close(struct requests_output *output);
 
-/* ---- all of it: requests.c ---- */
+/* ---- the job: requests.c ---- */
 
-/* Whether the options can be; before the model is opened. */
+/* Checks the options, before a model is opened. STATUS_USAGE. */
 int requests_check(const struct requests_options *options);
 struct requests_result {
-    int64_t answers, errors; /* lines of the output, and those of them that are errors */
-    int signal;              /* that ended the run before its end; 0: none */
+    int64_t answers, errors; /* lines of the output; those of them that report errors */
+    int signal;              /* the signal that interrupted the run; 0: none */
 };
 struct requests_job {
     const struct job_model *model;
     const struct adapter_names *names;
     struct engine_options engine; /* rows, sequences, memory */
     struct requests_options options;
-    struct requests_result result; /* of the first rank */
+    struct requests_result result; /* set on the first rank */
 };
-/* As a rank of `world`, which aborts where it fails (comm_fail); `job` is a struct requests_job. Between
- * stop_watch_begin and stop_watch_end (stop.h). A line that is refused is an answer, and no failure. */
+/* Runs the job as a rank of `world`; `job` is a struct requests_job. A failure aborts all ranks (comm_fail). Call it
+ * between stop_watch_begin and stop_watch_end (stop.h). A refused line is an answer, not a failure. */
 int requests_job_run(struct comm *world, void *job);
-/* The command's status by its result: STATUS_INVALID, in one line, where lines were refused, STATUS_INTERRUPTED. */
+/* Returns the command's status: STATUS_INVALID with a message when lines were refused, STATUS_INTERRUPTED after a
+ * signal. */
 int requests_verdict(const struct requests_options *options, const struct requests_result *result);
 
 #endif

@@ -28,7 +28,8 @@ static void add_id(struct strbuf *out, const struct request_line *line) {
         strbuf_add_text(out, "null");
 }
 
-/* Nine significant digits give back every float. `has_logprob`: nothing predicts the first token of a prompt. */
+/* Adds a token as JSON. Nine significant digits reproduce every float. `has_logprob`: false for the first token of a
+ * prompt, which nothing predicts. */
 static void add_token(struct strbuf *out, const struct scheduler_token *token, bool has_logprob, bool *is_broken) {
     strbuf_format(out, "%s{\"id\":%d,\"logprob\":", out->length ? "," : "", token->token);
     if (has_logprob)
@@ -44,7 +45,7 @@ static void add_token(struct strbuf *out, const struct scheduler_token *token, b
     *is_broken |= has_logprob && !isfinite(token->logprob);
 }
 
-/* ---- the line ---- */
+/* ---- errors and memory ---- */
 
 int answer_fail(struct answer *answer, const char *field) {
     char reason[1024];
@@ -81,7 +82,7 @@ int answer_new(const char *text, size_t length, int64_t number, int64_t vocab, s
     return status;
 }
 
-/* Everything but the line that is written. */
+/* Frees everything except the formatted line. */
 static void free_work(struct answer *answer) {
     for (int64_t i = 0; answer->choices && i < answer->line.asked.choices; i++) {
         struct answer_choice *choice = &answer->choices[i];
@@ -107,7 +108,8 @@ void answer_free(struct answer *answer) {
 
 /* ---- before it runs ---- */
 
-/* The option's; else that of the first adapter that has one; else the tokenizer's own: a reference. */
+/* Finds the chat template: the option's; else that of the first adapter that has one; else the tokenizer's. The caller
+ * gets a reference. */
 static int find_template(const struct answer *answer, struct requests_model *model, struct chat_template **template) {
     int status = STATUS_OK;
     *template = chat_template_keep(model->chat_template);
@@ -118,15 +120,15 @@ static int find_template(const struct answer *answer, struct requests_model *mod
     }
     if (status || *template)
         return status;
-    if (!model->has_tokenizers_own) {
+    if (!model->has_tokenizers_template) {
         struct tokenizer_files files;
         status = tokenizer_files_read(model->tokenizer_directory, &files);
         if (!status)
-            status = chat_template_of_tokenizer(&files, &model->tokenizers_own);
+            status = chat_template_of_tokenizer(&files, &model->tokenizers_template);
         tokenizer_files_free(&files);
-        model->has_tokenizers_own = !status;
+        model->has_tokenizers_template = !status;
     }
-    *template = chat_template_keep(model->tokenizers_own);
+    *template = chat_template_keep(model->tokenizers_template);
     return status;
 }
 
@@ -158,7 +160,8 @@ static int fail_model(const struct requests_model *model, const char *name) {
                        nearest ? nearest : "", nearest ? "?)" : "");
 }
 
-/* A model that is an adapter stands for it; a list of adapters beside it would mean two things. */
+/* Resolves the field `model`. A name of an adapter selects that adapter; a list of adapters in addition would be
+ * ambiguous. */
 static int take_model(struct request_line *line, const struct requests_model *model, const char **field) {
     struct adapter_view view;
     const char *name = line->model;
@@ -177,7 +180,7 @@ static int take_model(struct request_line *line, const struct requests_model *mo
     return STATUS_OK;
 }
 
-/* Fails with the request's own fault and its field, or with STATUS_MEMORY, which is nobody's. */
+/* Prepares the request. A fault of the request sets *field; STATUS_MEMORY is no fault of the request. */
 static int prepare(struct answer *answer, struct requests_model *model, const char **field) {
     struct request_line *line = &answer->line;
     struct chat_template *template = NULL;
@@ -217,7 +220,7 @@ static int take_adapters(struct answer *answer, struct requests_model *model) {
     return status;
 }
 
-/* Whether the prompt, and what is to be written, have room in the context. */
+/* Checks that the prompt and the completion fit into the context. */
 static int check_length(const struct answer *answer, const struct requests_model *model, const char **field) {
     const struct request_line *line = &answer->line;
     int64_t positions = engine_max_positions(model->engine);
@@ -313,7 +316,7 @@ void answer_request(struct answer *answer, const struct requests_model *model, s
     request->context = answer;
 }
 
-/* ---- after it ---- */
+/* ---- after it ran ---- */
 
 static void add_choice(struct strbuf *out, const struct answer *answer, int64_t index) {
     const struct answer_choice *choice = &answer->choices[index];
@@ -346,7 +349,7 @@ static int write_line(struct answer *answer) {
     }
     strbuf_add_text(out, "],\"prompt_logprobs\":");
     if (line->asked.prompt_logprobs >= 0 &&
-        !answer->prompt_logprobs.length) /* a single token, which nothing predicts */
+        !answer->prompt_logprobs.length) /* a prompt of one token, which nothing predicts */
         add_token(&answer->prompt_logprobs, &(struct scheduler_token){.token = line->ids.ids[0]}, false,
                   &answer->is_broken);
     if (line->asked.prompt_logprobs >= 0)

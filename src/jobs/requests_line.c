@@ -1,5 +1,4 @@
-/* The fields of a line beside those of every request: its id, its model and its prompt. A field that is null counts as
- * absent. */
+/* Reads the fields of a line that ask.h does not know: id, model and prompt. A null field counts as absent. */
 #include "requests_line.h"
 
 #include "data/json_line.h"
@@ -76,7 +75,7 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
     json_t *value;
     if (!json_is_object(line->root))
         return status_fail(STATUS_INVALID, "expected an object");
-    const json_t *id = json_object_get(line->root, "id"); /* for the answer, whatever else is wrong */
+    const json_t *id = json_object_get(line->root, "id"); /* the answer reports it, also for a faulty line */
     if (json_is_string(id) || json_is_integer(id))
         line->id = id;
     json_object_foreach(line->root, key, value) {

@@ -1,5 +1,5 @@
-/* Answers as lines of a file or of standard output. A file is only ever appended to, in whole lines: a run that was
- * killed leaves some first ones, and half a line at most, which the next one drops. */
+/* Writes answers as lines of a file or of standard output. A file is only appended to, in whole lines. A killed run
+ * therefore leaves complete lines and at most one partial line, which the next run drops. */
 #include "requests.h"
 
 #include "base/json.h"
@@ -13,14 +13,14 @@
 
 int requests_output_check(const char *path, bool resumes) {
     if (!path && resumes)
-        return status_fail(STATUS_USAGE, "--resume goes on with the file of --output");
+        return status_fail(STATUS_USAGE, "--resume continues the file of --output: name it");
     if (!path || !file_exists(path))
         return STATUS_OK;
     return resumes ? STATUS_OK
-                   : status_fail(STATUS_USAGE, "--output %s exists: --resume goes on with it, or name another", path);
+                   : status_fail(STATUS_USAGE, "--output %s exists: continue it with --resume, or name another", path);
 }
 
-/* ---- what is there ---- */
+/* ---- checking an existing file ---- */
 
 static int read_object(const struct lines *lines, bool is_input, json_t **root) {
     const struct strbuf *text = lines_text(lines);
@@ -30,7 +30,7 @@ static int read_object(const struct lines *lines, bool is_input, json_t **root) 
                      &error);
 }
 
-/* The next line that is one; *is_end: there is none. */
+/* Reads the next line that is not blank; sets *is_end when there is none. */
 static int next_request(struct lines *input, bool *is_end) {
     int status;
     while (!(status = lines_next(input, is_end)) && !*is_end) {
@@ -41,13 +41,13 @@ static int next_request(struct lines *input, bool *is_end) {
     return status;
 }
 
-/* null where there is none, as in the answer. */
+/* Returns the id, or null when there is none, as answers have it. */
 static const json_t *id_of(const json_t *root) {
     const json_t *id = json_object_get(root, "id");
     return json_is_string(id) || json_is_integer(id) ? id : NULL;
 }
 
-/* Whether the answer is one of the input's line. */
+/* True when the answer belongs to the request, which is line `number` of the input. */
 static bool belongs(const json_t *answer, const json_t *request, int64_t number) {
     const json_t *error = json_object_get(answer, "error"), *line = json_object_get(answer, "line");
     const json_t *a = id_of(answer), *b = id_of(request);
@@ -56,7 +56,7 @@ static bool belongs(const json_t *answer, const json_t *request, int64_t number)
     return !a && !b ? true : a && b && json_equal(a, b);
 }
 
-/* One whole line of the output against the next one of the input. */
+/* Checks one complete line of the output against the next line of the input. */
 static int check_line(struct requests_output *output, const struct lines *lines, struct lines *input) {
     json_t *answer = NULL, *request = NULL;
     bool is_end;
@@ -69,7 +69,8 @@ static int check_line(struct requests_output *output, const struct lines *lines,
     if (status == STATUS_INVALID)
         status =
             status_fail(status, "%s:%lld: not the line of an answer", output->path, (long long)lines_number(lines));
-    if (!status && read_object(input, true, &request) == STATUS_MEMORY) /* what is no JSON has an error's line */
+    if (!status &&
+        read_object(input, true, &request) == STATUS_MEMORY) /* a line that is no JSON was answered by an error */
         status = STATUS_MEMORY;
     if (!status && !belongs(answer, request, lines_number(input)))
         status = status_fail(STATUS_INVALID, "%s:%lld: not the answer to %s:%lld", output->path,
@@ -80,7 +81,7 @@ static int check_line(struct requests_output *output, const struct lines *lines,
     return status;
 }
 
-/* Reads what the output has; *bytes: of its whole lines. */
+/* Checks the existing answers; sets *bytes to the length of the complete lines. */
 static int check_kept(struct requests_output *output, struct lines *input, int64_t *bytes) {
     struct lines *lines;
     int64_t size = file_size(output->path), at = 0;
@@ -91,7 +92,7 @@ static int check_kept(struct requests_output *output, struct lines *input, int64
         return status;
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
         at += (int64_t)lines_text(lines)->length + 1;
-        if (at > size) /* a line without an end */
+        if (at > size) /* the last line is partial */
             break;
         status = check_line(output, lines, input);
         output->kept += !status;
@@ -103,7 +104,7 @@ static int check_kept(struct requests_output *output, struct lines *input, int64
 
 /* ---- opening ---- */
 
-static int go_on(struct requests_output *output, struct lines *input) {
+static int resume(struct requests_output *output, struct lines *input) {
     int64_t bytes;
     output->descriptor = open(output->path, O_WRONLY | O_CLOEXEC);
     if (output->descriptor < 0)
@@ -112,7 +113,7 @@ static int go_on(struct requests_output *output, struct lines *input) {
     if (!status)
         status = check_kept(output, input, &bytes);
     if (!status && (ftruncate(output->descriptor, bytes) || lseek(output->descriptor, bytes, SEEK_SET) < 0))
-        status = status_fail_errno("cannot go on with %s", output->path);
+        status = status_fail_errno("cannot resume %s", output->path);
     return status;
 }
 
@@ -127,7 +128,7 @@ int requests_output_open(struct requests_output *output, const char *path, bool 
     *output = (struct requests_output){.path = path, .descriptor = -1};
     if (!path)
         return STATUS_OK;
-    return resumes && file_exists(path) ? go_on(output, input) : begin(output);
+    return resumes && file_exists(path) ? resume(output, input) : begin(output);
 }
 
 int requests_output_write(struct requests_output *output, const struct strbuf *text) {

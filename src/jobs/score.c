@@ -1,5 +1,5 @@
-/* Scoring in rounds: the first rank reads texts for all data-parallel models, each scores its share, and the first rank
- * prints them in the order of the input. */
+/* Scores in rounds. The first rank reads texts for all data-parallel replicas of the model, each replica scores its
+ * share, and the first rank prints the results in the order of the input. */
 #include "score.h"
 
 #include "adapter_check.h"
@@ -18,38 +18,39 @@
 enum {
     STEP_ROWS = 256,
     SEQUENCES = 32,
-    ROUND_TEXTS = 64,      /* for each of the ranks that lead */
-    ROUND_TOKENS = 1 << 14 /* or this number of tokens, or one text */
+    ROUND_TEXTS = 64,      /* for each leader */
+    ROUND_TOKENS = 1 << 14 /* a round ends after this number of tokens, or after one longer text */
 };
 
-/* A text of a round, by its place in the ids of all. */
+/* A text of a round. */
 struct text {
     int64_t line, first, count;
-    int64_t names, name_count; /* the place of its adapters' names; a count of -1: those of the engine's opening */
-    int64_t owner, at;         /* the rank that scores it, and the place of its results there */
+    int64_t names,
+        name_count;    /* its adapters' names in scorer.names; a count of -1: the adapters of the command line */
+    int64_t owner, at; /* the leader that scores it, and the index of its results there */
 };
 
-/* As the log-probability of a token that nothing predicts: no logarithm of a probability. */
+/* Marks a token that nothing predicts. No log-probability is positive. */
 #define NOT_PREDICTED 1.0f
 
-/* A rank that leads. A round scores texts on all of them: the first rank reads and prints. */
+/* The leader of a replica of the model. The first of them also reads and prints. */
 struct scorer {
     const struct score_job *job;
     struct comm *world;
-    struct comm *leaders; /* of the data-parallel models */
+    struct comm *leaders; /* one rank of each replica */
     bool is_first;
     struct engine *engine;
     struct adapters *adapters;
-    struct adapter_check *check; /* of the first rank */
-    struct lines *input;         /* of the first rank, as everything down to the encoder */
+    struct adapter_check *check; /* first rank only */
+    struct lines *input;         /* first rank only, as are the members down to the encoder */
     struct tokenizer *tokenizer; /* opened at the first text */
     struct tokenizer_encoder *encoder;
-    int64_t capacity;        /* texts of a round */
-    struct text *texts;      /* [capacity] */
-    struct score_text *own;  /* [capacity] those of this rank */
-    struct token_buffer ids; /* of the round's texts, end to end */
-    struct strbuf names;     /* of their adapters, each with its zero */
-    float *logprobs;         /* [leaders][logprob_stride] */
+    int64_t capacity;         /* texts of a round */
+    struct text *texts;       /* [capacity] */
+    struct score_text *share; /* [capacity] the texts that this rank scores */
+    struct token_buffer ids;  /* of the round's texts, one after the other */
+    struct strbuf names;      /* of their adapters, each ended by a zero byte */
+    float *logprobs;          /* [leaders][logprob_stride] */
     size_t logprob_capacity;
     int64_t logprob_stride;
 };
@@ -95,7 +96,7 @@ static int take_names(struct scorer *s, const json_t *names, struct text *text) 
     return strbuf_status(&s->names);
 }
 
-/* The slot of a text, which give_slot gives back. */
+/* Takes the slot of a text's adapters; give_slot releases it. */
 static int take_slot(struct scorer *s, const struct text *text, int *slot) {
     const char *names[PEFT_SLOT_IMAGES], *at = strbuf_text(&s->names) + text->names;
     uint64_t generations[PEFT_SLOT_IMAGES];
@@ -105,14 +106,14 @@ static int take_slot(struct scorer *s, const struct text *text, int *slot) {
     for (int64_t i = 0; i < text->name_count; i++, at += strlen(at) + 1)
         names[i] = at;
     int status = adapters_take(s->adapters, names, (int)text->name_count, slot, generations);
-    return status == STATUS_USAGE ? STATUS_INVALID : status; /* the row is wrong, not the command line */
+    return status == STATUS_USAGE ? STATUS_INVALID : status; /* the line is at fault, not the command line */
 }
 
 static int give_slot(struct scorer *s, const struct text *text, int slot) {
     return text->name_count < 0 ? STATUS_OK : adapters_give(s->adapters, slot);
 }
 
-/* Adds the line's ids and names to those of the round. */
+/* Adds a line's ids and names of adapters to the round. */
 static int read_line(struct scorer *s, const struct strbuf *line, struct text *text) {
     json_t *root;
     int slot = -1, status = json_line_read(strbuf_text(line), line->length, lines_number(s->input) == 1, &root);
@@ -139,7 +140,7 @@ static int read_line(struct scorer *s, const struct strbuf *line, struct text *t
     return status ? status : given;
 }
 
-/* The next text of the input into the round; *is_end when there is none. */
+/* Reads the next text into the round; sets *is_end when there is none. */
 static int read_text(struct scorer *s, struct text *text, bool *is_end) {
     const struct strbuf *line = lines_text(s->input);
     int status;
@@ -174,8 +175,8 @@ static int share_names(struct scorer *s) {
     return share(s, s->names.data, length, DTYPE_U8);
 }
 
-/* The first rank's texts to all; *count 0: the input has ended. A line that cannot be read ends the run after those
- * before it. Nobody waits for lines that are yet to be written while there are others. */
+/* Reads a round on the first rank and copies it to all leaders. *count is 0 at the end of the input. A line that cannot
+ * be read ends the run after the lines before it. A round does not wait for further input once it has a line. */
 static int share_round(struct scorer *s, int64_t *count, int *read_status) {
     bool is_end = false;
     *count = 0;
@@ -198,7 +199,7 @@ static int share_round(struct scorer *s, int64_t *count, int *read_status) {
     return status || !*count ? status : job_share_ids(s->leaders, &s->ids);
 }
 
-/* Each text to the rank that has the fewest tokens so far; all ranks come to the same. */
+/* Gives each text to the leader with the fewest tokens so far; all leaders compute the same. */
 static void deal(struct scorer *s, int64_t count, int64_t *tokens) {
     int64_t leaders = s->leaders->size;
     memset(tokens, 0, (size_t)leaders * sizeof *tokens);
@@ -225,14 +226,14 @@ static int make_room(struct scorer *s) {
     return s->logprobs ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* The next texts of this rank from text *next on, as many as have room for their adapters together. */
+/* Scores this rank's texts from *next on, as many as have room for their adapters at once; advances *next. */
 static int score_some(struct scorer *s, int64_t count, int64_t *next) {
-    int64_t rank = engine_rank(s->engine)->place.data, first = *next, own = 0, taken = first;
+    int64_t rank = engine_rank(s->engine)->place.data, first = *next, mine = 0, taken = first;
     float *results = s->logprobs + rank * s->logprob_stride;
     int status = STATUS_OK;
     for (; taken < count; taken++) {
         const struct text *text = &s->texts[taken];
-        struct score_text *scored = &s->own[own];
+        struct score_text *scored = &s->share[mine];
         if (text->owner != rank)
             continue;
         status = take_slot(s, text, &scored->slot);
@@ -243,21 +244,21 @@ static int score_some(struct scorer *s, int64_t count, int64_t *next) {
         scored->logprobs = results + text->at;
         if (text->count)
             scored->logprobs[0] = NOT_PREDICTED;
-        own++;
+        mine++;
     }
-    if (status && (status != STATUS_MEMORY || !own))
+    if (status && (status != STATUS_MEMORY || !mine))
         return status;
     *next = taken;
-    status = own ? score_texts(s->engine, s->own, own) : STATUS_OK;
+    status = mine ? score_texts(s->engine, s->share, mine) : STATUS_OK;
     for (int64_t i = first, k = 0; i < taken; i++)
         if (s->texts[i].owner == rank) {
-            int given = give_slot(s, &s->texts[i], s->own[k++].slot);
+            int given = give_slot(s, &s->texts[i], s->share[k++].slot);
             status = status ? status : given;
         }
     return status;
 }
 
-/* Each data-parallel rank scores its texts; the first rank gets all log-probabilities. */
+/* Each leader scores its share; the first rank gets all log-probabilities. */
 static int score_round(struct scorer *s, int64_t count, int64_t *tokens) {
     deal(s, count, tokens);
     int status = make_room(s);
@@ -274,7 +275,7 @@ static int score_round(struct scorer *s, int64_t count, int64_t *tokens) {
 
 /* ---- printing ---- */
 
-/* Nine significant digits give back every float. */
+/* Formats the results of a text. Nine significant digits reproduce every float. */
 static int format_scores(const struct scorer *s, const struct text *text, struct strbuf *out) {
     const int32_t *ids = s->ids.ids + text->first;
     const float *logprobs = s->logprobs + text->owner * s->logprob_stride + text->at;
@@ -329,7 +330,7 @@ static int score_lines(struct scorer *s) {
 
 /* ---- the run ---- */
 
-/* Pages for two long texts, or for many short ones. */
+/* Chooses the size of the cache: two long texts, or many short ones. */
 static int count_cache_tokens(const struct job_model *job, int64_t *tokens) {
     struct pretrained model;
     int status = pretrained_open_config(job->model, &model);
@@ -352,8 +353,8 @@ static int open_scorer(struct scorer *s) {
         status = count_cache_tokens(job->model, &options.cache_tokens);
     s->capacity = ROUND_TEXTS * job->model->grid.data;
     s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
-    s->own = calloc((size_t)s->capacity, sizeof *s->own);
-    if (!status && (!s->texts || !s->own))
+    s->share = calloc((size_t)s->capacity, sizeof *s->share);
+    if (!status && (!s->texts || !s->share))
         status = status_fail(STATUS_MEMORY, "out of memory");
     status = comm_agree(s->world, status);
     if (!status)
@@ -378,7 +379,7 @@ int score_job_run(struct comm *world, void *context) {
         comm_fail(world, status);
     lines_close(s.input);
     free(s.texts);
-    free(s.own);
+    free(s.share);
     free(s.logprobs);
     strbuf_free(&s.names);
     token_buffer_free(&s.ids);

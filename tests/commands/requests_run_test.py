@@ -146,7 +146,7 @@ class GoingOn(unittest.TestCase):
         self.generate()
         before = self.output.read_bytes()
         _, errors = self.generate(expect=2)
-        self.assertEqual(errors, f"cambium: error: --output {self.output} exists: --resume goes on with it, or name another\n")
+        self.assertEqual(errors, f"cambium: error: --output {self.output} exists: continue it with --resume, or name another\n")
         self.assertEqual(self.output.read_bytes(), before)
 
     def test_what_is_no_output_of_the_input_is_refused_and_stays(self):
@@ -246,7 +246,7 @@ class GoingOn(unittest.TestCase):
             count = len(rows(self.output.read_bytes()))
             self.assertEqual(self.output.read_bytes()[-1:], b"\n")
             self.assertEqual((process.returncode, errors), (
-                1, f"cambium: error: interrupted by {number.name} after {count} answers: --resume goes on with the rest\n"))
+                1, f"cambium: error: interrupted by {number.name} after {count} answers: --resume answers the rest\n"))
         self.check_end(model)
 
     def test_an_interruption_ends_a_wait_for_requests(self):
