@@ -1,5 +1,5 @@
-"""Counts faults of the English: openings that a reader stumbles over, misleading words, sentences that are too long,
-and public prototypes that no comment explains.
+"""Counts faults of the English: openings that a reader stumbles over, misleading and home-made words, sentences that are
+too long, and public prototypes that no comment explains.
 
 `count(group)` reads the comments and messages of a group of files; house_test.py holds the numbers, which may only fall."""
 import ast
@@ -13,6 +13,10 @@ from house_support import ROOMS, ROOT, files_under, read
 MOST_WORDS = 30
 OPENING = re.compile(r"(What|Of|Who|Behind|Where)\b")
 C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*|\'(?:\\.|[^\'\\\n])*\'', re.S)
+# Words that a newcomer has to ask about, in comments and in identifiers of C. The field has words for all of them.
+HOME_MADE = re.compile(r"\b(stems?|told|kin|trainees?|news|go(?:es|ing|ne)? on|went on)\b", re.I)
+# Uses that every reader knows: things are told apart, and somebody is told to stop, or that a rank is gone.
+WELL_KNOWN = re.compile(r"\btold (apart|from|otherwise|that|to (?!rank))", re.I)
 HEADING = re.compile(r"/\* ---- .* ---- \*/")
 
 
@@ -35,6 +39,11 @@ def texts_of_c(source):
             parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', token)
             for line in re.split(r"(?:\\n)+", "".join(parts)):
                 yield False, plain(re.sub(r"\\.", " ", line))
+
+
+def identifiers_of_c(source):
+    """{identifier: its words} of what is neither a comment nor a literal."""
+    return {name: name.replace("_", " ") for name in re.findall(r"[A-Za-z_]\w*", C_TOKEN.sub(" ", source))}
 
 
 def texts_of_python(source):
@@ -96,6 +105,11 @@ def uncovered(header):
     return found
 
 
+def home_made(text):
+    text = WELL_KNOWN.sub("", text)
+    return [text[max(0, match.start() - 30):match.end() + 20] for match in HOME_MADE.finditer(text)]
+
+
 def files_of(group):
     if group == "docs":
         yield os.path.join(ROOT, "README.md")
@@ -115,7 +129,7 @@ def texts_of(path):
 
 def count_file(path, is_code=True):
     """{fault: [where it is]} of one file."""
-    faults = {"openings": [], "behind": [], "so many": [], "long sentences": [], "bare prototypes": []}
+    faults = {"openings": [], "behind": [], "so many": [], "home-made words": [], "long sentences": [], "bare prototypes": []}
     for is_comment, text in texts_of(path):
         if OPENING.match(text) and (is_comment or " " in text):
             faults["openings"].append(text[:60])
@@ -123,16 +137,20 @@ def count_file(path, is_code=True):
             faults[words] += [text[max(0, match.start() - 30):match.end() + 20]
                               for match in re.finditer(rf"\b{words}\b", text, re.I)]
         if is_comment:
+            faults["home-made words"] += home_made(text)
             faults["long sentences"] += [one[:60] for one in sentences(text) if len(one.split()) > MOST_WORDS]
+    if path.endswith((".c", ".h")):
+        faults["home-made words"] += [name for name, words in identifiers_of_c(read(path)).items() if home_made(words)]
     if is_code and path.endswith(".h") and not path.endswith("-internal.h"):
         faults["bare prototypes"] = uncovered(read(path))
     return faults
 
 
 def count(group):
-    """{fault: [(file, where it is)]} of "code", "tests" or "docs"."""
+    """{fault: [(file, where it is)]} of "code", "tests" or "docs". A home-made identifier counts once, wherever it is used."""
     all_faults = {}
     for path in files_of(group):
         for fault, found in count_file(path, group == "code").items():
             all_faults.setdefault(fault, []).extend((os.path.relpath(path, ROOT), one) for one in found)
+    all_faults["home-made words"] = list({one: (name, one) for name, one in reversed(all_faults["home-made words"])}.values())
     return all_faults

@@ -242,17 +242,17 @@ class Methods(unittest.TestCase):
 
 # Faults of the English (house_english.py) that are still there. A commit may lower these numbers, and never raise one.
 ENGLISH = {
-    "code": {"openings": 0, "behind": 0, "so many": 0, "long sentences": 101, "bare prototypes": 163},
-    "tests": {"openings": 0, "behind": 0, "so many": 0, "long sentences": 28, "bare prototypes": 0},
-    "docs": {"openings": 26, "behind": 27, "so many": 4, "long sentences": 158, "bare prototypes": 0},
+    "code": {"openings": 0, "behind": 0, "so many": 0, "home-made words": 163, "long sentences": 101, "bare prototypes": 163},
+    "tests": {"openings": 0, "behind": 0, "so many": 0, "home-made words": 99, "long sentences": 28, "bare prototypes": 0},
+    "docs": {"openings": 26, "behind": 27, "so many": 4, "home-made words": 32, "long sentences": 158, "bare prototypes": 0},
 }
-FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. */
+FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. Its kin goes on until it is told to stop. */
 /* A sentence of {words}. */
 int covered(int argument);
 int covered_too(void);
 
 struct other {{
-    int (*member)(void);
+    int (*take_news)(void);
 }};
 int bare(void);
 static inline int bare_too(void) {{
@@ -281,7 +281,8 @@ class English(unittest.TestCase):
             file.flush()
             faults = house_english.count_file(file.name)
         self.assertEqual({fault: len(found) for fault, found in faults.items()},
-                         {"openings": 1, "behind": 1, "so many": 1, "long sentences": 1, "bare prototypes": 3})
+                         {"openings": 1, "behind": 1, "so many": 1, "home-made words": 3, "long sentences": 1,
+                          "bare prototypes": 3})
         self.assertEqual(faults["bare prototypes"], ["bare", "bare_too", "too_far_from_it"])
 
 
