@@ -202,6 +202,40 @@ class Files(unittest.TestCase):
         self.assertFalse(wrong, "\n".join(wrong))
 
 
+# Names in the guide that stand for ones that a reader will make.
+MADE_UP = re.compile(r"NAME|gain|made_up", re.I)
+
+
+class Guide(unittest.TestCase):
+    """docs/reading.md names only files, functions, structs and other identifiers that exist."""
+
+    def test_its_names_exist(self):
+        page = re.sub(r"^```.*?^```|^     .*?$", "", read(os.path.join(ROOT, "docs", "reading.md")), flags=re.M | re.S)
+        tests = files_under(os.path.join(ROOT, "tests"), (".c", ".h", ".py"))
+        code = {path: re.sub(r"/\*.*?\*/|//[^\n]*", "", read(path), flags=re.S)
+                for path in [path for _, path in sources()] + list(tests)}
+        files = {os.path.basename(path) for path in code}
+        names = set(re.findall(r"\w+", "\n".join(code.values())))
+        functions = set(re.findall(r"^[a-z][\w *]*?(\w+)\(", "\n".join(code.values()), re.M))
+        structs = set(re.findall(r"\bstruct (\w+) \{", "\n".join(code.values())))
+        found = []
+        for span in re.findall(r"`([^`\n]+)`", page):
+            word = span.split(" ")[-1 if span.startswith(("struct ", "const struct ")) else 0]
+            if MADE_UP.search(word):
+                continue
+            if word.endswith("()"):
+                exists = word[:-2] in functions
+            elif re.search(r"^[\w/.-]+(/|\.(c|h|py|cmake|html))$|^(docs|src|tests|tools|kernels)/", word):
+                exists = os.path.exists(os.path.join(ROOT, word)) or word in files
+            elif span.startswith("struct "):
+                exists = word in structs
+            else:
+                exists = not re.fullmatch(r"\w+_\w+(\.\w+)?", word) or set(word.split(".")) <= names
+            if not exists:
+                found.append(span)
+        self.assertFalse(found, "docs/reading.md names these, which do not exist: " + ", ".join(found))
+
+
 # Names of methods that are words of other things as well: options of commands, keys of rows.
 OTHER_WORDS = {"adapter", "prompt", "prefix"}
 
