@@ -26,7 +26,7 @@ struct peft_image {
     const void **prefix;   /* device: [layers of the stage][2] keys and values, [prefix_tokens, width] each */
 };
 
-/* A place of a layer, and a side of it. */
+/* One side of a place of a layer. */
 struct bank_site {
     struct peft_bank *bank;
     int64_t layer; /* counted from the stage's first */
@@ -42,7 +42,7 @@ static inline uint16_t bank_site_bit(enum attach_place place, enum hook_side sid
 struct bank_rows {
     int64_t first_row, rows;
     const struct peft_image *image;
-    int64_t first_own; /* the first of them among the rows of its list */
+    int64_t first_listed; /* position of the first one among the rows of its list */
 };
 
 /* Rows of a step whose slots have an adapter of the same method at the same position. */
@@ -52,9 +52,9 @@ struct bank_list {
     uint16_t *sites;      /* [layers] sites that any of the images changes */
     struct bank_rows *rows;
     struct group_segment *host;           /* for the upload */
-    const struct group_segment *segments; /* device: [count] in the batch, then [count] in the order of own_index */
+    const struct group_segment *segments; /* device: [count] in the batch, then [count] in the order of row_index */
     int32_t *host_index;
-    const int32_t *own_index; /* device: [total] rows of the batch, for methods that ask for them */
+    const int32_t *row_index; /* device: [total] rows of the batch, for methods that ask for them */
 };
 
 struct peft_bank {
@@ -78,8 +78,8 @@ struct peft_bank {
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
     void *host; /* [list_bytes] the lists' arrays */
     size_t list_bytes;
-    float *wide; /* [max_rows, widest output] a base's product in bf16 models; NULL in fp32 ones */
-    size_t wide_bytes;
+    float *fp32_product; /* [max_rows, widest output] the base's product in a bf16 model; NULL in fp32 */
+    size_t fp32_product_bytes;
     char *scratch; /* one hook's at a time */
     size_t scratch_bytes;
 };

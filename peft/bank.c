@@ -102,8 +102,8 @@ static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place pla
     *site = (struct bank_site){.bank = bank, .layer = layer, .place = place, .side = side};
     bool is_projection = place != ATTACH_AFTER_ATTENTION && place != ATTACH_AFTER_MLP;
     struct hook hook = {.self = site, .side = side, .forward = forward, .is_active = is_active};
-    if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->wide_bytes)
-        hook.wide = &bank->wide;
+    if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->fp32_product_bytes)
+        hook.wide = &bank->fp32_product;
     return hook_table_add(&bank->hooks, bank->first_layer + layer, place, &hook);
 }
 
@@ -129,12 +129,13 @@ static void upload_list(struct bank_list *list, struct upload *upload) {
     for (int64_t i = 0; i < list->count; i++) {
         const struct bank_rows *rows = &list->rows[i];
         list->host[i] = (struct group_segment){rows->first_row, rows->rows, rows->image->device_entries};
-        list->host[list->count + i] = (struct group_segment){rows->first_own, rows->rows, rows->image->device_entries};
+        list->host[list->count + i] =
+            (struct group_segment){rows->first_listed, rows->rows, rows->image->device_entries};
         for (int64_t k = 0; k < rows->rows; k++)
-            list->host_index[rows->first_own + k] = (int32_t)(rows->first_row + k);
+            list->host_index[rows->first_listed + k] = (int32_t)(rows->first_row + k);
     }
     list->segments = upload_add(upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
-    list->own_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
+    list->row_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
 }
 
 /* With the arrays of the model's step. */
@@ -148,7 +149,7 @@ static void add_upload(void *self, struct upload *upload) {
 
 /* ---- opening ---- */
 
-static size_t wide_bytes(const struct peft_bank *bank) {
+static size_t fp32_product_bytes(const struct peft_bank *bank) {
     int64_t most = 0;
     struct model_widths widths = model_widths(&bank->model.config, bank->rank->grid.tensor);
     int64_t outputs[] = {widths.qkv, widths.fc1, bank->model.config.hidden_size};
@@ -199,7 +200,7 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     bank->first_layer = model->chunk_count ? model->chunks[0].first : 0;
     bank->layers = model->chunk_count ? model->chunks[0].count : model->config.num_layers;
     bank->entries = bank->family->projection_count * PROJECTION_ENTRIES + 2 * HALF_ENTRIES;
-    bank->wide_bytes = wide_bytes(bank);
+    bank->fp32_product_bytes = fp32_product_bytes(bank);
     bank->scratch_bytes = rank->ops->sizes(rank->device)->bank_scratch_bytes;
     bank->sites = calloc((size_t)(bank->layers * BANK_SITES), sizeof *bank->sites);
     int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
@@ -224,7 +225,7 @@ void peft_bank_close(struct peft_bank *bank) {
     peft_bank_abandon(bank);
     free(bank->images);
     device_free(bank->rank->device, bank->memory);
-    device_free(bank->rank->device, bank->wide);
+    device_free(bank->rank->device, bank->fp32_product);
     device_free(bank->rank->device, bank->scratch);
     hook_table_free(&bank->hooks);
     free(bank->host);
@@ -233,7 +234,7 @@ void peft_bank_close(struct peft_bank *bank) {
 }
 
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank) {
-    return bank->wide_bytes + bank->scratch_bytes + bank->hooks.upload.bytes;
+    return bank->fp32_product_bytes + bank->scratch_bytes + bank->hooks.upload.bytes;
 }
 
 size_t peft_bank_list_bytes(const struct peft_bank *bank) {
@@ -254,11 +255,11 @@ void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weight
 
 int peft_bank_allocate(struct peft_bank *bank, size_t memory) {
     struct device *device = bank->rank->device;
-    void *wide = NULL, *scratch = NULL, *images = NULL;
+    void *product = NULL, *scratch = NULL, *images = NULL;
     int status = STATUS_OK;
-    if (bank->wide_bytes)
-        status = device_alloc(device, bank->wide_bytes, &wide);
-    bank->wide = wide;
+    if (bank->fp32_product_bytes)
+        status = device_alloc(device, bank->fp32_product_bytes, &product);
+    bank->fp32_product = product;
     if (!status)
         status = device_alloc(device, bank->scratch_bytes, &scratch);
     bank->scratch = scratch;
@@ -307,7 +308,7 @@ static void clear_lists(const struct peft_bank *bank, struct bank_list *lists) {
 static void add_rows(const struct peft_bank *bank, struct bank_list *list, const struct peft_segment *segment,
                      const struct peft_image *image) {
     list->rows[list->count++] = (struct bank_rows){
-        .first_row = segment->first_row, .rows = segment->rows, .image = image, .first_own = list->total};
+        .first_row = segment->first_row, .rows = segment->rows, .image = image, .first_listed = list->total};
     list->total += segment->rows;
     list->columns = image->columns > list->columns ? image->columns : list->columns;
     for (int64_t layer = 0; layer < bank->layers; layer++)

@@ -18,14 +18,16 @@ struct peft_bank;
 
 enum { PEFT_SLOT_IMAGES = 4 };
 
-/* Opens a bank for the base `model`, whose hooks are ignored. STATUS_MEMORY, STATUS_UNSUPPORTED. NULL may be closed. */
+/* Opens a bank for the base `model`, whose hooks are ignored. STATUS_MEMORY, STATUS_UNSUPPORTED. */
 int peft_bank_open(const struct model_options *model, struct rank *rank, struct peft_bank **bank);
+/* NULL is allowed. */
 void peft_bank_close(struct peft_bank *bank);
+/* Returns the hooks to open the model with. */
 const struct hook_table *peft_bank_hooks(const struct peft_bank *bank);
-/* Returns the bytes on the device other than the memory of images. They include what a step uploads for the hooks,
- * which the model has with its own: struct hook_upload. */
+/* Returns the bytes on the device other than the memory of images. They include a step's data for the hooks, which
+ * travel in the model's upload (struct hook_upload). */
 size_t peft_bank_fixed_bytes(const struct peft_bank *bank);
-/* Returns the bytes of the host for the lists of a step. */
+/* Returns the bytes of host memory for the lists of a step. */
 size_t peft_bank_list_bytes(const struct peft_bank *bank);
 /* Sets the weights of the base, which may be packed. Images can be planned from here on. */
 void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights);
@@ -38,8 +40,8 @@ int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config
  * shapes, with the errors of peft_load. Once the bank has its memory, it also checks that the image fits that memory
  * (STATUS_MEMORY). Values are not read. Any thread, but not during peft_bank_allocate. */
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index);
-/* Returns the largest file of tensors, in bytes, of an adapter that fits the memory of all ranks; SIZE_MAX before
- * peft_bank_allocate. The other two return the memory for images, and the part of it in use. */
+/* Returns the size in bytes of the largest tensor file whose adapter can fit the memory of every rank; SIZE_MAX before
+ * peft_bank_allocate. The other two return the bytes for images, and how many of them are in use. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank);
 size_t peft_bank_memory(const struct peft_bank *bank);
 size_t peft_bank_used(const struct peft_bank *bank);
@@ -49,22 +51,23 @@ size_t peft_bank_used(const struct peft_bank *bank);
 /* Begins to make adapter `index` of the files an image, on this rank alone; one at a time. The files outlive the
  * image's making. STATUS_MEMORY when there is no room. A failure changes nothing. */
 int peft_bank_begin(struct peft_bank *bank, const struct peft_files *files, int index);
-/* Continues for about `seconds`, on this rank alone, between steps. Sets *is_ready when nothing is left that a rank
- * does alone. STATUS_INVALID for bad values. */
+/* Continues for about `seconds`, on this rank alone, between steps. Sets *is_ready when this rank has finished its
+ * part. STATUS_INVALID for bad values. */
 int peft_bank_continue(struct peft_bank *bank, double seconds, bool *is_ready);
 /* Called by all ranks of a tensor group together, after they have agreed that all are ready. Returns the image's
- * number, the lowest free one, or a negative status. */
+ * number, which is the lowest free one, or a negative status (STATUS_MEMORY, or the device's errors). */
 int peft_bank_commit(struct peft_bank *bank);
 /* Gives up the image that is being made. */
 void peft_bank_abandon(struct peft_bank *bank);
 /* Removes an image that no slot of a later step names. */
 void peft_bank_drop(struct peft_bank *bank, int image);
-/* Checks that a sequence may have these images, in this order. STATUS_USAGE with the reason, in the words in which a
- * stack is refused for training. */
+/* Checks that a sequence may have these images, in this order. STATUS_USAGE, with the same text as when training
+ * refuses such a stack. */
 int peft_bank_check_slot(const struct peft_bank *bank, const int *images, int count);
 /* Returns the bytes of an image in the bank's memory. */
 size_t peft_bank_bytes_of(const struct peft_bank *bank, int image);
-/* The positions that an image puts before a sequence: keys and values (peft_prefix), and rows of the embedding. */
+/* Return how many positions an image puts before a sequence: as keys and values (peft_prefix), and as rows of the
+ * embedding. */
 int64_t peft_bank_prefix_tokens(const struct peft_bank *bank, int image);
 int64_t peft_bank_virtual_tokens(const struct peft_bank *bank, int image);
 /* Returns the id of its first virtual token, after the vocabulary; the others follow. */

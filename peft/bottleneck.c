@@ -67,7 +67,7 @@ static int describe(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
     const struct peft_config *config = &adapter->config;
     int64_t layers = peft->base.num_layers, C = peft->base.hidden_size;
-    struct bottlenecks *all = adapter->own = calloc(1, sizeof *all);
+    struct bottlenecks *all = adapter->state = calloc(1, sizeof *all);
     if (all)
         all->of = calloc(2 * (size_t)layers, sizeof *all->of);
     if (!all || !all->of)
@@ -89,7 +89,7 @@ static int describe(struct peft_adapter *adapter) {
 }
 
 static void close_bottlenecks(struct peft_adapter *adapter) {
-    struct bottlenecks *all = adapter->own;
+    struct bottlenecks *all = adapter->state;
     if (all)
         free(all->of);
     free(all);
@@ -326,7 +326,7 @@ static int backward_output(void *self, const struct hook_call *call) {
 }
 
 static int attach(struct peft_adapter *adapter) {
-    const struct bottlenecks *all = adapter->own;
+    const struct bottlenecks *all = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < all->count && !status; i++) {
         struct hook hook = {.self = &all->of[i],

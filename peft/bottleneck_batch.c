@@ -42,7 +42,7 @@ static int put_half(struct image_maker *maker, const struct bottleneck *half) {
 }
 
 int bottleneck_make_image(struct image_maker *maker) {
-    const struct bottlenecks *all = maker->adapter->own;
+    const struct bottlenecks *all = maker->adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < all->count && !status; i++)
         if (model_has_layer(&maker->bank->model, all->of[i].layer))

@@ -22,7 +22,7 @@ static const struct peft_shared_key shared[] = {{.path = "peft.layers_to_transfo
 
 /* ---- adapter_config.json ---- */
 
-static bool is_own(const json_t *root) {
+static bool recognises(const json_t *root) {
     return json_object_get(root, "config") && !json_object_get(root, "peft_type");
 }
 
@@ -179,7 +179,7 @@ static int check_shape(struct peft_shape *shape) {
 const struct peft_format bottleneck_format = {.keys = keys,
                                               .key_count = sizeof keys / sizeof *keys,
                                               .shared = shared,
-                                              .is_own = is_own,
+                                              .recognises = recognises,
                                               .read = read_keys,
                                               .write = write_keys,
                                               .check_shape = check_shape,

@@ -1,4 +1,4 @@
-/* A block of an adapter's bytes (struct peft_bytes), as its own files see it. */
+/* A block of an adapter's bytes (struct peft_bytes), for the files that make and read one. */
 #ifndef CAMBIUM_PEFT_BYTES_INTERNAL_H
 #define CAMBIUM_PEFT_BYTES_INTERNAL_H
 

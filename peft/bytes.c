@@ -198,7 +198,7 @@ static int open_sources(const struct place *place, struct source sources[KINDS])
     return status;
 }
 
-/* Reports that there is no file of tensors; pickles have a message of their own. */
+/* Reports that there is no file of tensors; pickles get a different message. */
 static int fail_no_tensors(const char *directory) {
     struct ckpt_tensors *shards = NULL;
     int status = ckpt_open_adapter(directory, &shards);

@@ -58,12 +58,13 @@ enum peft_activation { PEFT_GELU, PEFT_RELU, PEFT_SWISH };
 enum peft_prompt_init { PEFT_INIT_SAMPLE_VOCAB, PEFT_INIT_TEXT, PEFT_INIT_RANDOM };
 enum peft_encoder { PEFT_MLP, PEFT_LSTM };
 
-/* The positions that an adapter puts before each sample: rows of its own, or keys and values alone. 0: none. */
+/* Return how many positions an adapter puts before each sample: as rows of the batch, or as keys and values only. 0:
+ * none. */
 int64_t peft_config_virtual_tokens(const struct peft_config *config);
 int64_t peft_config_prefix_tokens(const struct peft_config *config);
 /* Returns the method in words: "bottleneck adapter". */
 const char *peft_title(int type);
-/* True when Hugging Face's PEFT has the method. The files of the others are another library's. */
+/* True when Hugging Face's PEFT has the method. Other methods use the files of another library. */
 bool peft_is_of_peft(int type);
 /* Adds "method: ..." and a line for each key that defines the adapter. STATUS_MEMORY. */
 struct strbuf;
@@ -79,8 +80,8 @@ bool peft_has_key(int type, const char *path);
  * value. */
 bool peft_is_run_key(const struct config_row *key);
 void peft_copy_key(const struct config_row *key, const struct peft_config *from, struct peft_config *to);
-/* Keys that belong to one of several methods. When several methods train together, a key that more than one has
- * ("peft.num_virtual_tokens") can be given for one of them ("peft.prompt.num_virtual_tokens"). Ordered as in --help. */
+/* A key for one method alone. When several methods that share a key ("peft.num_virtual_tokens") train together, it can
+ * be set for one of them ("peft.prompt.num_virtual_tokens"). Ordered as in --help. */
 struct peft_alone_key {
     const char *path;
     int type;
@@ -88,15 +89,15 @@ struct peft_alone_key {
 };
 /* Returns key `index`; false past the last. */
 bool peft_alone_key(size_t index, struct peft_alone_key *key);
-/* Refuses a key of a run that would have no effect beside the others. STATUS_USAGE. */
+/* Refuses a key of a run that would have no effect together with the other keys. STATUS_USAGE. */
 int peft_check_run(const struct peft_config *config);
 
 /* Reads the text of an adapter_config.json: PEFT's, or AdapterHub's for a bottleneck adapter. `where` names the file in
  * errors.
  *
- * A key that would make this program compute something else than PEFT does is refused by its name (STATUS_UNSUPPORTED).
- * One warning names all other unknown keys that are not null, false or empty. Other errors are STATUS_INVALID and
- * STATUS_MEMORY. peft_config_free ends the configuration and with it all copies of the struct. */
+ * A key that would make PEFT compute something else than this program is refused by its name (STATUS_UNSUPPORTED). One
+ * warning names all other unknown keys that are not null, false or empty. Other errors are STATUS_INVALID and
+ * STATUS_MEMORY. peft_config_free frees the configuration, after which no copy of the struct may be used. */
 int peft_read_config(const char *text, const char *where, struct peft_config *config);
 void peft_config_free(struct peft_config *config);
 

@@ -22,7 +22,7 @@ int dora_add_row(struct pair *pair) {
     for (int i = 0; i < row.slice_count; i++)
         peft_tensor_name(pair->adapter->peft, pair->layer, p->module, "lora_magnitude_vector", row.slices[i].name);
     int64_t columns = peft_range(pair->adapter->peft, p).columns;
-    pair->adapter->peft->own_bytes += pair->is_here ? device_bytes(columns) : 0;
+    pair->adapter->peft->method_bytes += pair->is_here ? device_bytes(columns) : 0;
     pair->dora.magnitude = peft_add_row(pair->adapter, &row);
     return pair->dora.magnitude < 0 ? pair->dora.magnitude : STATUS_OK;
 }

@@ -21,7 +21,7 @@ static void set_part(struct ckpt_part *part, const struct peft_adapter *adapter,
     snprintf(part->name, sizeof part->name, "%s%s", place, name);
 }
 
-/* Returns the part of a stack's own weights that this rank writes. */
+/* Returns the part of the stack's weights that this rank writes. */
 static struct ckpt_array values_of(struct peft *peft, struct ckpt_flat *flat) {
     struct rank *rank = peft->rank;
     struct rank_grid first = rank->place;
@@ -99,7 +99,7 @@ int peft_open_tables(struct peft *peft) {
     struct peft_config *configs = calloc((size_t)peft->count, sizeof *configs);
     if (!configs)
         return status_fail(STATUS_MEMORY, "out of memory");
-    struct model_options model = peft->kept;
+    struct model_options model = peft->base_options;
     model.dtype = DTYPE_F32;
     struct peft_options options = {.adapters = configs, .model = &model};
     for (int i = 0; i < peft->count; i++)
@@ -107,7 +107,7 @@ int peft_open_tables(struct peft *peft) {
             configs[options.count++] = peft->adapters[i].config;
     int status = options.count ? peft_open(&options, peft->rank, &peft->tables) : STATUS_OK;
     if (!status && peft->tables)
-        peft->own_bytes += peft_device_bytes(peft->tables) + param_weight_bytes(&peft->tables->store);
+        peft->method_bytes += peft_device_bytes(peft->tables) + param_weight_bytes(&peft->tables->store);
     free(configs);
     return status;
 }
@@ -115,7 +115,7 @@ int peft_open_tables(struct peft *peft) {
 int peft_make_tables(struct peft *peft) {
     if (!peft->tables)
         return STATUS_OK;
-    int status = peft_begin(peft); /* the encoders as the last update left them */
+    int status = peft_begin(peft); /* with the encoders' last update */
     for (int i = 0, k = 0; i < peft->count && !status; i++)
         if (peft_is_encoded(&peft->adapters[i]))
             status = peft->adapters[i].method->fold(&peft->adapters[i], &peft->tables->adapters[k++]);
@@ -127,14 +127,14 @@ int peft_make_tables(struct peft *peft) {
 static int write_all(struct peft *peft, const struct peft_export *export, const char *directory) {
     struct ckpt_part parts[CKPT_MAX_PARTS];
     struct ckpt_flat flat;
-    struct ckpt_array own = values_of(peft, &flat);
+    struct ckpt_array weights = values_of(peft, &flat);
     struct ckpt_model model = {.table = &peft->table,
                                .parts = parts,
                                .texts = export->texts,
                                .text_count = export->text_count,
                                .is_replaced = true,
                                .world = peft->rank->world};
-    int status = peft_parts(peft, export->values ? export->values : &own, parts, &model.part_count);
+    int status = peft_parts(peft, export->values ? export->values : &weights, parts, &model.part_count);
     if (!status)
         status = peft_make_tables(peft);
     return status ? status : ckpt_write_model(directory, &model);

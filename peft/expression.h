@@ -12,8 +12,8 @@ struct peft_expression;
  * `what` names the option in errors, and outlives the expression. STATUS_USAGE when Python's re would refuse the text,
  * or when it would mean something else here; STATUS_MEMORY. */
 int peft_expression_open(const char *what, const char *text, bool is_key, struct peft_expression **expression);
-/* Tells the expression that it is one of `sharers` (at least 1) that are matched with the same paths. Together they may
- * take little more than one alone. */
+/* Makes the expression share its limit with the other `sharers` - 1 that are matched with the same paths. Together they
+ * may take little more than one alone. */
 void peft_expression_share(struct peft_expression *expression, size_t sharers);
 void peft_expression_close(struct peft_expression *expression);
 

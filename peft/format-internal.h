@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 /* A key that several methods have: its path, and the path for this method alone when several train together. `alone` is
- * NULL when this method's files cannot hold the key, or when no other method really has it. */
+ * NULL when this method's files cannot hold the key, or when the key belongs to this method only. */
 struct peft_shared_key {
     const char *path, *alone;
 };
@@ -34,14 +34,14 @@ struct peft_format {
     const struct peft_shared_key *shared; /* ends with {0}; includes those that it declares for others */
     const char *const
         *run_keys; /* paths of keys that belong to a run, not to the adapter: its files do not hold them */
-    /* Refuses a key of a run that would have no effect beside the others. STATUS_USAGE. */
+    /* Refuses a key of a run that would have no effect together with the other keys. STATUS_USAGE. */
     int (*check_run)(const struct peft_config *config);
 
     /* ---- adapter_config.json ---- */
-    const char *type;                   /* PEFT's peft_type; NULL: the file is another library's, */
-    bool (*is_own)(const json_t *root); /* and this function recognises such a file */
-    const char *const *known;           /* keys that are read, or that do not affect the computation; ends with NULL */
-    const char *const *refused;         /* keys that would compute something else when set */
+    const char *type;                       /* PEFT's peft_type; NULL: the file comes from another library, */
+    bool (*recognises)(const json_t *root); /* and this function recognises such a file */
+    const char *const *known;   /* keys that are read, or that do not affect the computation; ends with NULL */
+    const char *const *refused; /* keys that would compute something else when set */
     void (*read)(struct peft_reader *r);
     /* Writes the method's keys. peft_type and the keys common to all of PEFT's files are written already. */
     int (*write)(const struct peft_config *config, const struct model_config *base, const char *base_directory,

@@ -19,7 +19,7 @@ struct ia3 {
     struct scale *scales;
 };
 
-/* True when the projection's input is a place of its own: the place of the activation before it. */
+/* True when the projection's input is itself a place: that of the activation before the projection. */
 static inline bool ia3_has_input_place(const struct model_projection *p) {
     return p->place == ATTACH_FC2;
 }

@@ -76,7 +76,7 @@ static int describe(struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
     const struct model_projection *projections = adapter->peft->projections;
     int projection_count = adapter->peft->family->projection_count;
-    struct ia3 *ia3 = adapter->own = calloc(1, sizeof *ia3);
+    struct ia3 *ia3 = adapter->state = calloc(1, sizeof *ia3);
     if (ia3)
         ia3->scales = calloc((size_t)(base->num_layers * projection_count), sizeof *ia3->scales);
     if (!ia3 || !ia3->scales)
@@ -101,7 +101,7 @@ static int describe(struct peft_adapter *adapter) {
 }
 
 static void close_ia3(struct peft_adapter *adapter) {
-    struct ia3 *ia3 = adapter->own;
+    struct ia3 *ia3 = adapter->state;
     if (ia3)
         free(ia3->scales);
     free(ia3);
@@ -276,7 +276,7 @@ static int attach_scale(struct peft *peft, struct scale *scale, bool is_feedforw
 }
 
 static int attach(struct peft_adapter *adapter) {
-    struct ia3 *ia3 = adapter->own;
+    struct ia3 *ia3 = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < ia3->count && !status; i++) {
         struct scale *scale = &ia3->scales[i];
@@ -289,7 +289,7 @@ static int attach(struct peft_adapter *adapter) {
 /* ---- the base with it ---- */
 
 static int merge_scales(const struct peft_adapter *adapter, struct merge *merge) {
-    const struct ia3 *ia3 = adapter->own;
+    const struct ia3 *ia3 = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < ia3->count && !status; i++) {
         const struct scale *scale = &ia3->scales[i];

@@ -4,7 +4,7 @@
 #include "ia3-internal.h"
 
 int ia3_make_image(struct image_maker *maker) {
-    const struct ia3 *ia3 = maker->adapter->own;
+    const struct ia3 *ia3 = maker->adapter->state;
     const struct peft_bank *bank = maker->bank;
     int status = STATUS_OK;
     for (int i = 0; i < ia3->count && !status; i++) {
@@ -86,7 +86,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
                                 .is_difference = true};
     int64_t layer = bank->first_layer + call->site->layer;
     int id = model_find_linear(bank->base->map.table, layer, bank->projections[projection].place, false);
-    const int32_t *index = call->list->own_index + first;
+    const int32_t *index = call->list->row_index + first;
     int status = stream_zero(stream, in.difference, bytes);
     if (!status)
         status = rank_run(hook->rank, PHASE_NORM, gather_rows, rows, hook->in, hook->dtype, hook->x, index, in.x);

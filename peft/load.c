@@ -118,8 +118,8 @@ static int add_found(struct found *found, const char *directory) {
     return STATUS_OK;
 }
 
-/* Finds the adapters that stand side by side in a directory, next to finetune's checkpoints. STATUS_NOT_FOUND when
- * there are none. */
+/* Finds the adapters that lie side by side in a directory, next to finetune's checkpoints. STATUS_NOT_FOUND when there
+ * are none. */
 static int find_stack(const char *directory, struct found *found) {
     char **names;
     size_t count, before = found->count;

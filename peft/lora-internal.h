@@ -50,7 +50,7 @@ void dora_free(struct pair *pair);
 int dora_initialise(struct pair *pair);
 /* Measures the base; all ranks of a tensor group call it together. */
 int dora_begin(struct pair *pair);
-/* The two halves of dora_begin: the rank's own part, and the result of all ranks' parts. */
+/* The two halves of dora_begin: this rank measures its part, then all ranks combine their parts. */
 int dora_measure(struct pair *pair);
 int dora_finish(struct pair *pair);
 /* Scales y, to which the pair's product is already added. `kept` [N, out] receives y as it was, unless it is NULL. */

@@ -1,9 +1,9 @@
 /* LoRA (arXiv 2106.09685): y += s B A drop(x) at any set of projections, with s = alpha / r, or alpha / sqrt(r)
  * (rsLoRA). DoRA scales the result (dora.c). LoRA+ (arXiv 2402.12354) gives B its own learning rate.
  *
- * Over tensor ranks no forward needs a collective of its own. A column projection has A whole, and B's rows cut like
- * its outputs. A row projection has A's columns cut like its inputs, and B whole; it adds to the part of y that is
- * summed anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
+ * Over tensor ranks no forward needs another collective. A column projection has A whole, and B's rows cut like its
+ * outputs. A row projection has A's columns cut like its inputs, and B whole; it adds to the part of y that is summed
+ * anyway. A whole parameter gets a part of its gradient from each rank (sums_over_tensor). */
 #include "lora-internal.h"
 #include "merge-internal.h"
 
@@ -73,7 +73,7 @@ static float scale_of(const struct peft_config *config, const struct peft_choice
     return (float)(choice->alpha / (config->use_rslora ? sqrt(choice->r) : choice->r));
 }
 
-enum { DROPOUT_SITES = 1 << 23 }; /* the model's own sites are below */
+enum { DROPOUT_SITES = 1 << 23 }; /* the model's sites are below */
 
 /* Requests scratch for x after dropout, and for the gradient before it. */
 static void need_scratch(const struct pair *pair) {
@@ -88,7 +88,7 @@ static int describe(struct peft_adapter *adapter) {
     const struct model_config *base = &adapter->peft->base;
     const struct model_projection *projections = adapter->peft->projections;
     int projection_count = adapter->peft->family->projection_count;
-    struct lora *lora = adapter->own = calloc(1, sizeof *lora);
+    struct lora *lora = adapter->state = calloc(1, sizeof *lora);
     if (lora)
         lora->pairs = calloc((size_t)(base->num_layers * projection_count), sizeof *lora->pairs);
     if (!lora || !lora->pairs)
@@ -119,7 +119,7 @@ static int describe(struct peft_adapter *adapter) {
 }
 
 static void close_lora(struct peft_adapter *adapter) {
-    struct lora *lora = adapter->own;
+    struct lora *lora = adapter->state;
     for (int i = 0; lora && i < lora->count; i++)
         dora_free(&lora->pairs[i]);
     if (lora)
@@ -300,7 +300,7 @@ static int backward_output(void *self, const struct hook_call *call) {
     struct matrix_view b = param_borrow(store, pair->b);
     struct kept kept = kept_of(pair, call);
     bool is_dora = pair->adapter->config.use_dora, is_dropped_dora = is_dora && has_dropout(pair, call);
-    /* For the pair's own product. */
+    /* For the pair's product. */
     struct matrix_view inner = matrix_plain(call->dtype, kept.inner, call->rows, pair->r),
                        dy = matrix_strided(call->dtype, call->dy, call->rows, call->out, call->y_stride);
     if (is_dropped_dora)
@@ -364,7 +364,7 @@ static int backward_input(void *self, const struct hook_call *call) {
 }
 
 static int attach(struct peft_adapter *adapter) {
-    struct lora *lora = adapter->own;
+    struct lora *lora = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && !status; i++) {
         struct pair *pair = &lora->pairs[i];
@@ -383,7 +383,7 @@ static int attach(struct peft_adapter *adapter) {
 /* ---- DoRA ---- */
 
 static int every_magnitude(struct peft_adapter *adapter, int (*run)(struct pair *pair)) {
-    struct lora *lora = adapter->own;
+    struct lora *lora = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && adapter->config.use_dora && !status; i++)
         if (lora->pairs[i].is_here)
@@ -405,12 +405,12 @@ static int begin(struct peft_adapter *adapter) {
 }
 
 static int image_parts(const struct peft_adapter *adapter) {
-    const struct lora *lora = adapter->own;
+    const struct lora *lora = adapter->state;
     return adapter->config.use_dora ? lora->count : 0;
 }
 
 static int prepare_part(struct peft_adapter *adapter, int part) {
-    struct lora *lora = adapter->own;
+    struct lora *lora = adapter->state;
     return lora->pairs[part].is_here ? dora_measure(&lora->pairs[part]) : STATUS_OK;
 }
 
@@ -425,7 +425,7 @@ static const char *measures(const struct peft_config *config) {
 /* ---- the base with it ---- */
 
 static int merge_pairs(const struct peft_adapter *adapter, struct merge *merge) {
-    const struct lora *lora = adapter->own;
+    const struct lora *lora = adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && !status; i++) {
         const struct pair *pair = &lora->pairs[i];

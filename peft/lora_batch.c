@@ -55,7 +55,7 @@ static int put_pair(struct image_maker *maker, const struct pair *pair) {
 }
 
 int lora_make_image(struct image_maker *maker) {
-    const struct lora *lora = maker->adapter->own;
+    const struct lora *lora = maker->adapter->state;
     int status = STATUS_OK;
     for (int i = 0; i < lora->count && !status; i++)
         if (lora->pairs[i].is_here)

@@ -112,18 +112,18 @@ static int add_change(struct merge *m, struct change change) {
 static void apply(const struct merge *m, const struct change *change, const struct ckpt_block *block, float *values) {
     int64_t in = m->table.rows[change->param].shape[1];
     for (int64_t i = 0; i < block->rows; i++) {
-        int64_t own = block->row + i - change->row; /* counted from the change's first row */
+        int64_t row_of_change = block->row + i - change->row; /* counted from the change's first row */
         float *row = values + i * block->columns;
-        if (own < 0 || own >= change->rows)
+        if (row_of_change < 0 || row_of_change >= change->rows)
             continue;
         for (int64_t k = 0; change->kind == CHANGE_ADD && k < change->r; k++) {
-            float factor = change->scale * change->b[own * change->r + k];
+            float factor = change->scale * change->b[row_of_change * change->r + k];
             const float *a = change->a + k * in + block->column;
             for (int64_t j = 0; j < block->columns; j++)
                 row[j] += factor * a[j];
         }
         for (int64_t j = 0; change->kind != CHANGE_ADD && j < block->columns; j++)
-            row[j] *= change->a[change->kind == CHANGE_ROWS ? own : block->column + j];
+            row[j] *= change->a[change->kind == CHANGE_ROWS ? row_of_change : block->column + j];
     }
 }
 

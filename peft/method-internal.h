@@ -13,12 +13,12 @@ struct peft_image;
 struct bank_call;
 struct image_maker;
 
-/* How the files of a stack come into a directory with other files. */
+/* Publishes the files of a stack into a directory that has other files. */
 extern const struct staging_files peft_staging_files;
-/* True for names in a stack's directory that are not its adapters: checkpoints, the best stack, backups. */
+/* True for names in a stack's directory that are not adapters of the stack: checkpoints, the best stack, backups. */
 bool peft_is_beside(const char *name);
 
-/* The meaning of num_virtual_tokens: rows before those of each sample, or keys and values before its own. */
+/* The meaning of num_virtual_tokens: rows before each sample's rows, or keys and values before its keys and values. */
 enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 
 /* One method. Members that it does not need are NULL. */
@@ -35,14 +35,14 @@ struct peft_method {
     const char *const (*other_names)[2];
     /* True when an encoder makes its values during training. NULL: never. */
     bool (*is_encoded)(const struct peft_config *config);
-    /* Chooses what continues to train of a directory's adapter: the encoder if the directory has it, else the table
-     * that it made. NULL: there is no encoder. */
+    /* Chooses the part of a directory's adapter that continues to train: the encoder if the directory has it, else the
+     * table that the encoder made. NULL: there is no encoder. */
     void (*take_encoder)(struct peft_config *config, const char *directory, bool has_encoder);
-    /* Returns the name of a variant that measures and scales the base's own projections. It cannot be combined with
-     * another method that changes them. NULL, or a NULL result: none. */
+    /* Returns the name of a variant that measures and scales the base's projections. It cannot be combined with another
+     * method that changes them. NULL, or a NULL result: none. */
     const char *(*measures)(const struct peft_config *config);
-    /* Adds its changes of the base's projections by merge-internal.h, layer by layer. NULL: it does not change weights.
-     */
+    /* Adds its changes to the base's projections, layer by layer, with the functions of merge-internal.h. NULL: it does
+     * not change weights. */
     int (*merge)(const struct peft_adapter *adapter, struct merge *merge);
 
     /* ---- hooks ---- */
@@ -52,7 +52,7 @@ struct peft_method {
     /* Adds the hooks with peft_add_hook or hook_table_add; parameters have their ids. Layers of other stages get hooks
      * too, so that the model knows where the backward ends. */
     int (*attach)(struct peft_adapter *adapter);
-    /* Allocates the method's own memory on the device, after the store has its memory. */
+    /* Allocates the method's memory on the device, once the store has its memory. */
     int (*allocate)(struct peft_adapter *adapter);
     /* initialise: sets initial values that the table does not describe. begin and end: see peft_begin and peft_end. */
     int (*initialise)(struct peft_adapter *adapter, uint64_t seed);
@@ -72,9 +72,9 @@ struct peft_method {
     int (*begin_image)(struct peft_adapter *adapter);
     /* Describes the adapter's image, both while it is planned and while it is made. */
     int (*make_image)(struct image_maker *maker);
-    /* Refuses an image beside which a slot cannot have others. NULL: it can have any. */
+    /* Refuses an image that cannot share a slot with others. NULL: it can share with any. */
     int (*check_together)(const struct peft_bank *bank, const struct peft_image *image);
-    /* Changes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
+    /* Computes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
     int (*batched)(const struct bank_call *call);
     /* Reports the scratch that it needs from the rank at a place. NULL: none. */
     int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
@@ -84,16 +84,16 @@ struct peft_adapter {
     struct peft *peft;
     const struct peft_method *method;
     struct peft_config config;
-    int number;                   /* in the stack */
-    int first_row, end_row;       /* its rows in the table */
-    struct param_table own_table; /* in a stack of several: the table in which only these rows train */
-    struct peft_choice *choices;  /* at projections: the result of peft_choose_targets */
-    void *own;                    /* owned by the method */
+    int number;                        /* in the stack */
+    int first_row, end_row;            /* its rows in the table */
+    struct param_table training_table; /* in a stack of several: a copy of the table in which only these rows train */
+    struct peft_choice *choices;       /* at projections: the result of peft_choose_targets */
+    void *state;                       /* the method's data, which it allocates and frees */
 };
 
 struct peft {
     struct rank *rank;
-    struct model_options kept; /* of the base, without its hooks */
+    struct model_options base_options; /* of the base, without its hooks */
     struct model_config base;
     const struct model_family *family;                          /* the base's */
     struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
@@ -103,7 +103,7 @@ struct peft {
     int64_t max_rows;                  /* of a batch */
     const struct param_store *weights; /* the base's, once they are set */
     size_t scratch_bytes;              /* the largest request of a method */
-    size_t own_bytes;                  /* device memory that methods take themselves */
+    size_t method_bytes;               /* device memory that methods allocate themselves */
     void *scratch;                     /* one hook's at a time */
     struct param_table table;
     struct param_table state_table; /* of a stack of several that trains: the table with distinct names */
@@ -124,7 +124,7 @@ static inline bool peft_is_row(const struct model_projection *projection) {
 }
 /* Returns the columns of a projection's place that belong to the projection, on this rank. */
 struct model_range peft_range(const struct peft *peft, const struct model_projection *projection);
-/* Adds a hook on a projection's own outputs. STATUS_MEMORY. */
+/* Adds a hook on the outputs of a projection only, not of its whole place. STATUS_MEMORY. */
 int peft_add_hook(struct peft *peft, int64_t layer, const struct model_projection *projection, struct hook hook);
 /* Writes PEFT's name of a tensor of a module. */
 void peft_tensor_name(const struct peft *peft, int64_t layer, const char *module, const char *kind,
@@ -176,7 +176,7 @@ const char *peft_measures(const struct peft_config *config);
 int peft_check_stack(const struct peft_config *const *configs, int count);
 int peft_fail_prefixes(int first, int second);
 int peft_fail_positions(const struct peft_config *config, int64_t positions);
-/* Fails with STATUS_USAGE when num_virtual_tokens, with those of the adapters before, leaves the base no position for a
+/* Fails with STATUS_USAGE when num_virtual_tokens, together with earlier adapters, leaves the base no position for a
  * token. */
 int peft_check_virtual_tokens(const struct peft_adapter *adapter);
 

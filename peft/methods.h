@@ -1,5 +1,5 @@
 /* The methods, one row each: the number, the name on the command line, and the method itself (a struct peft_method of
- * method-internal.h, in a file of its own). Options and errors list them in this order; a new one goes last. */
+ * method-internal.h, defined in the method's file). Options and errors list them in this order; a new one goes last. */
 #ifndef CAMBIUM_PEFT_METHODS_H
 #define CAMBIUM_PEFT_METHODS_H
 

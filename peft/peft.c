@@ -47,15 +47,15 @@ void peft_need_scratch(struct peft *peft, size_t bytes) {
 }
 
 bool peft_has_layer(const struct peft *peft, int64_t layer) {
-    return model_has_layer(&peft->kept, layer);
+    return model_has_layer(&peft->base_options, layer);
 }
 
 int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
     const struct peft *peft = adapter->peft;
-    int64_t own = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
-    if (own < 1)
-        return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)own);
-    if (own >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
+    int64_t tokens = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
+    if (tokens < 1)
+        return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)tokens);
+    if (tokens >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
         return peft_fail_positions(&adapter->config, positions);
     return STATUS_OK;
 }
@@ -79,7 +79,7 @@ bool peft_is_encoded(const struct peft_adapter *adapter) {
 }
 
 const struct param_table *peft_table(const struct peft_adapter *adapter) {
-    return adapter->peft->count > 1 ? &adapter->own_table : &adapter->peft->table;
+    return adapter->peft->count > 1 ? &adapter->training_table : &adapter->peft->table;
 }
 
 int peft_copy_table(const struct param_table *table, struct param_table *copy) {
@@ -110,14 +110,14 @@ static int make_state_table(struct peft *peft) {
     return status;
 }
 
-static int make_own_table(struct peft_adapter *adapter) {
+static int make_training_table(struct peft_adapter *adapter) {
     const struct param_table *all = &adapter->peft->table;
-    struct param_table *own = &adapter->own_table;
-    int status = peft_copy_table(all, own);
+    struct param_table *copy = &adapter->training_table;
+    int status = peft_copy_table(all, copy);
     if (status)
         return status;
     for (int i = 0; i < all->count; i++)
-        own->rows[i].is_trainable = i >= adapter->first_row && i < adapter->end_row;
+        copy->rows[i].is_trainable = i >= adapter->first_row && i < adapter->end_row;
     return STATUS_OK;
 }
 
@@ -165,7 +165,7 @@ static int open_adapters(struct peft *peft, const struct peft_options *options) 
         adapter->end_row = peft->table.count;
     }
     for (int i = 0; i < options->count && options->count > 1 && !status; i++)
-        status = make_own_table(&peft->adapters[i]);
+        status = make_training_table(&peft->adapters[i]);
     return status || options->count < 2 || !options->trains ? status : make_state_table(peft);
 }
 
@@ -198,7 +198,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     if (!peft)
         return status_fail(STATUS_MEMORY, "out of memory");
     *peft = (struct peft){.rank = rank,
-                          .kept = *options->model,
+                          .base_options = *options->model,
                           .base = options->model->config,
                           .family = model_family(&options->model->config),
                           .dtype = options->model->dtype,
@@ -235,7 +235,7 @@ void peft_close(struct peft *peft) {
         if (peft->adapters[i].method && peft->adapters[i].method->close)
             peft->adapters[i].method->close(&peft->adapters[i]);
     for (int i = 0; i < peft->count && peft->adapters; i++) {
-        param_table_free(&peft->adapters[i].own_table);
+        param_table_free(&peft->adapters[i].training_table);
         free(peft->adapters[i].choices);
     }
     peft_close(peft->tables);
@@ -272,7 +272,7 @@ int64_t peft_prefix_tokens(const struct peft *peft) {
 }
 
 size_t peft_device_bytes(const struct peft *peft) {
-    return peft->scratch_bytes + peft->own_bytes;
+    return peft->scratch_bytes + peft->method_bytes;
 }
 
 int peft_allocate(struct peft *peft) {

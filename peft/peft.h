@@ -1,8 +1,8 @@
 /* Parameter-efficient methods on a frozen base: the parameters that they add, and the hooks that apply them.
  *
- * A stack is one or several adapters that train or apply together. It has its own parameter table and store, of the
- * same kind as the model's, so gradient sums, the optimizer and checkpoints treat it like a model. Its rows carry the
- * file names of Hugging Face's PEFT. The model sees only its hook table.
+ * A stack is one or several adapters that train or apply together. It has a parameter table and a store, like a model,
+ * so gradient sums, the optimizer and checkpoints treat it like a model. Its rows carry the file names of Hugging
+ * Face's PEFT. The model sees only its hook table.
  *
  * Order of calls: peft_open (nothing is allocated on the device), model_open with peft_hooks, peft_allocate, the base's
  * values, peft_set_base, then initial values or files. During training: peft_begin before the forwards of a global
@@ -28,12 +28,13 @@ struct peft_options {
 };
 
 /* Opens a stack: its table, store and hooks. STATUS_USAGE for configurations that do not fit the base or each other.
- * peft_close ends it; NULL is allowed. */
+ * peft_close closes it; NULL is allowed. */
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **peft);
 void peft_close(struct peft *peft);
+/* Return the hooks to open the model with, and the store of the stack's parameters. */
 const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);
-/* The store's table with tensor names that are distinct for each adapter: "base_model.....ia3_l.ia3". */
+/* Returns the store's table with tensor names that differ between the adapters: "base_model.....ia3_l.ia3". */
 const struct param_table *peft_state_table(const struct peft *peft);
 /* Returns the virtual tokens of all adapters: rows before the tokens of each sample. */
 int64_t peft_virtual_tokens(const struct peft *peft);
@@ -59,6 +60,7 @@ int peft_begin(struct peft *peft);
 int peft_begin_batch(struct peft *peft, int64_t sample);
 /* Computes the gradients of the parameters that peft_begin read. */
 int peft_end(struct peft *peft);
+
 /* ---- a stack's files: export.c ----
  *
  * An adapter alone has a directory. Each adapter of several has a directory within it, named after its method. The
@@ -100,7 +102,7 @@ struct peft_texts {
     char *owned[PEFT_MAX_TEXTS];
     int count;
 };
-/* STATUS_MEMORY. peft_texts_free ends the texts. */
+/* STATUS_MEMORY. peft_texts_free frees the texts. */
 int peft_texts_make(const struct peft_config *configs, int count, const struct model_config *base,
                     const char *base_directory, const struct peft_notes *notes, struct peft_texts *texts);
 void peft_texts_free(struct peft_texts *texts);
@@ -116,7 +118,7 @@ struct peft_files;
  * the newest counts. `trains`: dropout applies, and an encoder is used if the directory has one; else the table that an
  * encoder made trains as a table. */
 int peft_files_open(const char *const *directories, size_t count, bool trains, struct peft_files **files);
-/* Finds the directories of single adapters that peft_files_open would open, in order; file_list_free ends them. */
+/* Finds the directories of single adapters that peft_files_open would open, in order; file_list_free frees them. */
 int peft_find(const char *const *directories, size_t count, char ***found, size_t *found_count);
 
 /* The files of one adapter as a block of bytes: its configuration, its tensors, and its notes and chat template if it
@@ -140,7 +142,7 @@ struct peft_limits {
     const struct peft_bank *bank; /* the adapter must fit it (peft_bank_check); NULL: no check */
 };
 /* Reads the directory of one adapter, with the errors of peft_files_open and peft_bank_check. STATUS_INVALID too when
- * another program keeps changing the files during repeated reads. peft_bytes_free ends the block. */
+ * another program keeps changing the files during repeated reads. peft_bytes_free frees the block. */
 int peft_bytes_read_at(const struct peft_place *place, const struct peft_limits *limits, struct peft_bytes *bytes);
 /* The same for any directory and any adapter, of at most `limit` bytes. */
 int peft_bytes_read(const char *directory, size_t limit, struct peft_bytes *bytes);
@@ -150,6 +152,7 @@ int peft_check_directory(const struct peft_place *place, const struct peft_limit
 /* Computes a number from the device, inode, size and times of the directory's files. It changes when a file does.
  * STATUS_IO, STATUS_INVALID. */
 int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
+/* Zeroed bytes are allowed. */
 void peft_bytes_free(struct peft_bytes *bytes);
 /* Computes the SHA-256 of the block, in hexadecimal digits. For each file it covers the name (56 bytes, padded with
  * zeros), the length (8 bytes, little-endian) and the contents. The files, if present, are adapter_config.json, the
@@ -170,8 +173,8 @@ int peft_files_count(const struct peft_files *files);
 const struct peft_config *peft_files_configs(const struct peft_files *files);
 const char *peft_files_directory(const struct peft_files *files, int index);
 const struct ckpt_tensors *peft_files_tensors(const struct peft_files *files, int index);
-/* Checks as far as possible without the base that an adapter's tensors have the shapes of its configuration, and are
- * alike in all layers. STATUS_INVALID names the first that is not. */
+/* Checks, as far as possible without the base, that an adapter's tensors have the shapes of its configuration and the
+ * same shapes in all layers. STATUS_INVALID names the first that is not. */
 int peft_check_shapes(const struct peft_files *files, int index);
 /* Loads the parameters of a stack that was opened with these configurations and has its memory. Within one adapter,
  * everything is checked before any value is set. STATUS_INVALID, STATUS_IO. */
@@ -180,10 +183,10 @@ int peft_load(struct peft *peft, const struct peft_files *files);
  * row of its table is read. */
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index);
 int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row);
-/* The same into `values`, laid out as the store's rows. */
+/* The same as peft_load, into `values`, which are laid out as the store's rows. */
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values);
 
-/* ---- beside PEFT's files: notes.c ---- */
+/* ---- notes, in a file next to PEFT's: notes.c ---- */
 
 enum { PEFT_DIGEST_BYTES = 17 };
 struct peft_notes {
@@ -193,7 +196,7 @@ struct peft_notes {
 };
 /* Computes the digest of a base's files. STATUS_NOT_FOUND, STATUS_IO. */
 int peft_base_digest(const char *model, char digest[PEFT_DIGEST_BYTES]);
-/* Makes the text of cambium_adapter.json, a file in an adapter's directory; the caller frees it. */
+/* Makes the text of cambium_adapter.json, a file in an adapter's directory; the caller frees it. STATUS_MEMORY. */
 int peft_write_notes(const struct peft_notes *notes, char **text);
 /* Reads the notes of a directory; empty when it has none. STATUS_INVALID, STATUS_IO. */
 int peft_read_notes(const char *directory, struct peft_notes *notes);

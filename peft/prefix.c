@@ -1,4 +1,4 @@
-/* Prefix tuning (arXiv 2101.00190): keys and values before the samples' own, in every layer.
+/* Prefix tuning (arXiv 2101.00190): keys and values before those of each sample, in every layer.
  *
  * The file's table [tokens, 2 L C] holds keys and then values, layer by layer. It is cut into parameters of the layers,
  * feature by feature, [2 C, tokens]; they lie on their stage, and each tensor rank has its heads. With a projection
@@ -65,20 +65,20 @@ static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char
 }
 
 static int add_layer(struct peft_adapter *adapter, struct prefix *prefix, int64_t layer) {
-    struct prefix_layer *own = &prefix->layers[layer];
-    own->is_here = peft_has_layer(adapter->peft, layer);
+    struct prefix_layer *here = &prefix->layers[layer];
+    here->is_here = peft_has_layer(adapter->peft, layer);
     if (!prefix->is_projected) {
-        own->weight = add_layer_row(adapter, layer, "prompt_embeddings", "prompt_embeddings", prefix->tokens, true, 0);
-        return own->weight < 0 ? own->weight : STATUS_OK;
+        here->weight = add_layer_row(adapter, layer, "prompt_embeddings", "prompt_embeddings", prefix->tokens, true, 0);
+        return here->weight < 0 ? here->weight : STATUS_OK;
     }
     double bound = 1 / sqrt((double)prefix->inner);
-    own->weight = add_layer_row(adapter, layer, "transform.2.weight", "prompt_encoder.default.transform.2.weight",
-                                prefix->inner, false, bound);
-    if (own->weight < 0)
-        return own->weight;
-    own->bias =
+    here->weight = add_layer_row(adapter, layer, "transform.2.weight", "prompt_encoder.default.transform.2.weight",
+                                 prefix->inner, false, bound);
+    if (here->weight < 0)
+        return here->weight;
+    here->bias =
         add_layer_row(adapter, layer, "transform.2.bias", "prompt_encoder.default.transform.2.bias", 0, false, bound);
-    return own->bias < 0 ? own->bias : STATUS_OK;
+    return here->bias < 0 ? here->bias : STATUS_OK;
 }
 
 static int add_encoder(struct peft_adapter *adapter, struct prefix *prefix) {
@@ -103,7 +103,7 @@ static int check_window(const struct peft *peft) {
 
 static int describe(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
-    struct prefix *prefix = adapter->own = calloc(1, sizeof *prefix);
+    struct prefix *prefix = adapter->state = calloc(1, sizeof *prefix);
     if (prefix)
         prefix->layers = calloc((size_t)peft->base.num_layers, sizeof *prefix->layers);
     if (!prefix || !prefix->layers)
@@ -128,7 +128,7 @@ static int describe(struct peft_adapter *adapter) {
 }
 
 static void close_prefix(struct peft_adapter *adapter) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     if (prefix) {
         fp32_free(&prefix->fp32);
         device_free(adapter->peft->rank->device, prefix->memory);
@@ -151,9 +151,9 @@ static void take_encoder(struct peft_config *config, const char *directory, bool
 static int give_prefix(void *self, int image, int layer, struct hook_prefix *prefix) {
     (void)image;
     const struct peft_adapter *adapter = self;
-    const struct prefix *own = adapter->own;
-    const struct prefix_layer *here = &own->layers[layer];
-    *prefix = (struct hook_prefix){.tokens = own->tokens,
+    const struct prefix *all = adapter->state;
+    const struct prefix_layer *here = &all->layers[layer];
+    *prefix = (struct hook_prefix){.tokens = all->tokens,
                                    .k = here->table[0],
                                    .v = here->table[1],
                                    .dk = here->gradient[0],
@@ -179,7 +179,7 @@ static struct matrix_view weight_half(const struct prefix *prefix, const float *
 }
 
 static int make_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
-    const struct prefix *prefix = adapter->own;
+    const struct prefix *prefix = adapter->state;
     enum dtype dtype = adapter->peft->dtype;
     const float *weight = fp32_borrow(&prefix->fp32, layer->weight);
     const float *bias = prefix->is_projected ? fp32_borrow(&prefix->fp32, layer->bias) : NULL;
@@ -200,7 +200,7 @@ static int make_half(struct peft_adapter *adapter, const struct prefix_layer *la
 
 /* Computes the gradients of the layer's parameters, and its part of the gradient of hidden. */
 static int return_half(struct peft_adapter *adapter, const struct prefix_layer *layer, int which) {
-    const struct prefix *prefix = adapter->own;
+    const struct prefix *prefix = adapter->state;
     const struct param_store *store = &adapter->peft->store;
     float *gradient = param_gradient(store, layer->weight);
     float *bias_gradient = prefix->is_projected ? param_gradient(store, layer->bias) : NULL;
@@ -224,7 +224,7 @@ static int return_half(struct peft_adapter *adapter, const struct prefix_layer *
 }
 
 static int clear_gradients(struct peft_adapter *adapter) {
-    const struct prefix *prefix = adapter->own;
+    const struct prefix *prefix = adapter->state;
     struct rank *rank = adapter->peft->rank;
     if (rank->is_planning || !adapter->peft->trains)
         return STATUS_OK;
@@ -237,7 +237,7 @@ static int clear_gradients(struct peft_adapter *adapter) {
 
 /* Brings the encoder's output to every stage. */
 static int make_hidden(struct peft_adapter *adapter) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     struct rank *rank = adapter->peft->rank;
     int64_t count = prefix->tokens * prefix->inner;
     int status = STATUS_OK;
@@ -249,7 +249,7 @@ static int make_hidden(struct peft_adapter *adapter) {
 }
 
 static int begin(struct peft_adapter *adapter) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     int status = fp32_begin(&prefix->fp32);
     if (!status && prefix->is_projected)
         status = make_hidden(adapter);
@@ -260,7 +260,7 @@ static int begin(struct peft_adapter *adapter) {
 }
 
 static int end(struct peft_adapter *adapter) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     struct rank *rank = adapter->peft->rank;
     int64_t count = prefix->tokens * prefix->inner;
     int status = STATUS_OK;
@@ -277,7 +277,7 @@ static int end(struct peft_adapter *adapter) {
 
 /* Folds keys or values [tokens, width] into the parameter's rows [width, tokens]. */
 static int fold_half(const struct prefix *source, struct peft_adapter *to, int64_t layer, int which) {
-    const struct prefix *folded = to->own;
+    const struct prefix *folded = to->state;
     struct param_store *store = &to->peft->store;
     struct stream *stream = to->peft->rank->exec.stream;
     int64_t tokens = source->tokens, width = source->width;
@@ -303,7 +303,7 @@ static int fold_half(const struct prefix *source, struct peft_adapter *to, int64
 }
 
 static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
-    const struct prefix *source = from->own;
+    const struct prefix *source = from->state;
     int status = STATUS_OK;
     for (int64_t l = 0; l < from->peft->base.num_layers && source->is_projected && !status; l++)
         for (int which = 0; which < 2 && source->layers[l].is_here && !status; which++)
@@ -314,7 +314,7 @@ static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
 /* ---- memory ---- */
 
 static void place_gradients(struct peft_adapter *adapter, struct arena *arena) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     size_t mark = arena_mark(arena), bytes = (size_t)(prefix->tokens * prefix->width) * sizeof(float);
     for (int64_t l = 0; l < adapter->peft->base.num_layers && adapter->peft->trains; l++)
         for (int which = 0; which < 2 && prefix->layers[l].is_here; which++) {
@@ -325,7 +325,7 @@ static void place_gradients(struct peft_adapter *adapter, struct arena *arena) {
 }
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     enum dtype dtype = adapter->peft->dtype;
     size_t count = (size_t)(prefix->tokens * prefix->width), hidden = (size_t)(prefix->tokens * prefix->inner);
     if (prefix->is_projected && prefix->is_first) {
@@ -348,7 +348,7 @@ static void place(struct peft_adapter *adapter, struct arena *arena) {
 
 /* Without an encoder, hidden is the unit matrix. */
 static int set_unit(struct peft_adapter *adapter) {
-    const struct prefix *prefix = adapter->own;
+    const struct prefix *prefix = adapter->state;
     struct stream *stream = adapter->peft->rank->exec.stream;
     size_t n = (size_t)prefix->tokens;
     float *unit = calloc(n * n, sizeof *unit);
@@ -364,7 +364,7 @@ static int set_unit(struct peft_adapter *adapter) {
 }
 
 static int allocate(struct peft_adapter *adapter) {
-    struct prefix *prefix = adapter->own;
+    struct prefix *prefix = adapter->state;
     struct arena arena = ARENA_PLAN;
     place(adapter, &arena);
     int status = device_alloc(adapter->peft->rank->device, arena.used, &prefix->memory);
@@ -378,12 +378,12 @@ static int allocate(struct peft_adapter *adapter) {
 
 static int attach(struct peft_adapter *adapter) {
     struct peft *peft = adapter->peft;
-    const struct prefix *prefix = adapter->own;
+    const struct prefix *prefix = adapter->state;
     const struct prefix_hook hook = {.self = adapter, .prefix = give_prefix};
     struct arena arena = ARENA_PLAN;
     int status = STATUS_OK;
     place(adapter, &arena);
-    peft->own_bytes += arena.used + fp32_bytes(&prefix->fp32);
+    peft->method_bytes += arena.used + fp32_bytes(&prefix->fp32);
     for (int64_t layer = 0; layer < peft->base.num_layers && !status; layer++)
         status = hook_table_add_prefix(&peft->hooks, layer, &hook);
     if (!status && peft->rank->is_planning) /* reports the scratch */
@@ -395,7 +395,7 @@ static int attach(struct peft_adapter *adapter) {
 
 /* A parameter without an encoder holds keys and values feature by feature; the image needs them token by token. */
 static int put_layer(struct image_maker *maker, int64_t layer, const void **place) {
-    const struct prefix *prefix = maker->adapter->own;
+    const struct prefix *prefix = maker->adapter->state;
     const struct param_store *store = &maker->adapter->peft->store;
     int id = prefix->layers[layer].weight, status = STATUS_OK;
     struct matrix_view view = {0};
@@ -412,7 +412,7 @@ static int put_layer(struct image_maker *maker, int64_t layer, const void **plac
 }
 
 static int make_image(struct image_maker *maker) {
-    const struct prefix *prefix = maker->adapter->own;
+    const struct prefix *prefix = maker->adapter->state;
     const struct peft_bank *bank = maker->bank;
     struct peft_image *image = maker->image;
     int status = STATUS_OK;

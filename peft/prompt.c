@@ -1,4 +1,4 @@
-/* Prompt tuning (arXiv 2104.08691): virtual tokens before each sample's own.
+/* Prompt tuning (arXiv 2104.08691): virtual tokens before each sample's tokens.
  *
  * They are ids after the vocabulary, and rows of a second table of the embedding; positions are added as to all rows.
  * Only the first stage takes part. Every tensor rank has the whole table and computes the same gradient, because it
@@ -46,7 +46,7 @@ static int check_text(const struct peft_adapter *adapter) {
 }
 
 static int describe(struct peft_adapter *adapter) {
-    struct prompt *prompt = adapter->own = calloc(1, sizeof *prompt);
+    struct prompt *prompt = adapter->state = calloc(1, sizeof *prompt);
     if (!prompt)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = prompt_open(adapter, prompt);
@@ -56,7 +56,7 @@ static int describe(struct peft_adapter *adapter) {
 }
 
 static void close_prompt(struct peft_adapter *adapter) {
-    free(adapter->own);
+    free(adapter->state);
 }
 
 void prompt_take(struct peft_config *config) {
@@ -81,12 +81,12 @@ void prompt_return(const struct peft_adapter *adapter, const struct prompt *prom
 
 static void borrow_rows(void *self, struct hook_virtual *rows) {
     const struct peft_adapter *adapter = self;
-    prompt_borrow(adapter, adapter->own, rows);
+    prompt_borrow(adapter, adapter->state, rows);
 }
 
 static void return_rows(void *self) {
     const struct peft_adapter *adapter = self;
-    prompt_return(adapter, adapter->own);
+    prompt_return(adapter, adapter->state);
 }
 
 static int attach(struct peft_adapter *adapter) {
@@ -99,7 +99,7 @@ int prompt_put_image(struct image_maker *maker, const struct prompt *prompt) {
 }
 
 static int make_image(struct image_maker *maker) {
-    return prompt_put_image(maker, maker->adapter->own);
+    return prompt_put_image(maker, maker->adapter->state);
 }
 
 /* ---- initial rows ---- */
@@ -171,7 +171,7 @@ int prompt_initialise(struct peft_adapter *adapter, const struct prompt *prompt,
 }
 
 static int initialise(struct peft_adapter *adapter, uint64_t seed) {
-    return prompt_initialise(adapter, adapter->own, seed);
+    return prompt_initialise(adapter, adapter->state, seed);
 }
 
 /* ---- its configuration ---- */

@@ -44,42 +44,42 @@ static int add_lstm(struct encoder *encoder, int64_t hidden, int64_t layers, dou
     return status ? status : encoder_add_linear(encoder, "mlp_head.2", out);
 }
 
-static int add_encoder(struct peft_adapter *adapter, struct ptuning *own) {
+static int add_encoder(struct peft_adapter *adapter, struct ptuning *ptuning) {
     const struct peft_config *config = &adapter->config;
     int64_t C = adapter->peft->base.hidden_size;
     int64_t hidden = config->encoder_hidden_size ? config->encoder_hidden_size : C;
     int64_t layers = config->encoder_num_layers ? config->encoder_num_layers : 2;
     int status = encoder_check(adapter);
     if (!status)
-        status = encoder_start(&own->encoder, adapter, own->prompt.tokens, C);
+        status = encoder_start(&ptuning->encoder, adapter, ptuning->prompt.tokens, C);
     if (status)
         return status;
     return config->encoder_reparameterization_type == PEFT_MLP
-               ? add_mlp(&own->encoder, hidden, C)
-               : add_lstm(&own->encoder, hidden, layers, config->encoder_dropout, C);
+               ? add_mlp(&ptuning->encoder, hidden, C)
+               : add_lstm(&ptuning->encoder, hidden, layers, config->encoder_dropout, C);
 }
 
 static int describe(struct peft_adapter *adapter) {
-    struct ptuning *own = adapter->own = calloc(1, sizeof *own);
-    if (!own)
+    struct ptuning *ptuning = adapter->state = calloc(1, sizeof *ptuning);
+    if (!ptuning)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = prompt_open(adapter, &own->prompt);
+    int status = prompt_open(adapter, &ptuning->prompt);
     if (status)
         return status;
-    own->is_encoded = peft_is_encoded(adapter);
-    own->fp32.adapter = adapter;
-    own->encoder.fp32 = &own->fp32;
-    return own->is_encoded ? add_encoder(adapter, own) : prompt_add_table(adapter, &own->prompt);
+    ptuning->is_encoded = peft_is_encoded(adapter);
+    ptuning->fp32.adapter = adapter;
+    ptuning->encoder.fp32 = &ptuning->fp32;
+    return ptuning->is_encoded ? add_encoder(adapter, ptuning) : prompt_add_table(adapter, &ptuning->prompt);
 }
 
 static void close_ptuning(struct peft_adapter *adapter) {
-    struct ptuning *own = adapter->own;
-    if (own) {
-        encoder_close(&own->encoder);
-        fp32_free(&own->fp32);
-        device_free(adapter->peft->rank->device, own->memory);
+    struct ptuning *ptuning = adapter->state;
+    if (ptuning) {
+        encoder_close(&ptuning->encoder);
+        fp32_free(&ptuning->fp32);
+        device_free(adapter->peft->rank->device, ptuning->memory);
     }
-    free(own);
+    free(ptuning);
 }
 
 static bool is_encoded(const struct peft_config *config) {
@@ -98,53 +98,53 @@ static void take_encoder(struct peft_config *config, const char *directory, bool
 
 static void borrow_rows(void *self, struct hook_virtual *rows) {
     struct peft_adapter *adapter = self;
-    struct ptuning *own = adapter->own;
-    if (!own->is_encoded) {
-        prompt_borrow(adapter, &own->prompt, rows);
+    struct ptuning *ptuning = adapter->state;
+    if (!ptuning->is_encoded) {
+        prompt_borrow(adapter, &ptuning->prompt, rows);
         return;
     }
-    *rows = (struct hook_virtual){.tokens = own->prompt.tokens};
-    if (!own->prompt.is_here)
+    *rows = (struct hook_virtual){.tokens = ptuning->prompt.tokens};
+    if (!ptuning->prompt.is_here)
         return;
-    const struct encoder_step *last = encoder_last(&own->encoder);
-    rows->table = adapter->peft->dtype == DTYPE_F32 ? last->y : own->table;
+    const struct encoder_step *last = encoder_last(&ptuning->encoder);
+    rows->table = adapter->peft->dtype == DTYPE_F32 ? last->y : ptuning->table;
     rows->gradient = last->dy;
 }
 
 static void return_rows(void *self) {
     const struct peft_adapter *adapter = self;
-    const struct ptuning *own = adapter->own;
-    if (!own->is_encoded)
-        prompt_return(adapter, &own->prompt);
+    const struct ptuning *ptuning = adapter->state;
+    if (!ptuning->is_encoded)
+        prompt_return(adapter, &ptuning->prompt);
 }
 
 /* ---- the encoder's turn ---- */
 
 static int begin(struct peft_adapter *adapter) {
-    struct ptuning *own = adapter->own;
+    struct ptuning *ptuning = adapter->state;
     struct rank *rank = adapter->peft->rank;
     enum dtype dtype = adapter->peft->dtype;
-    int64_t count = own->prompt.tokens * adapter->peft->base.hidden_size;
-    if (!own->is_encoded || !own->prompt.is_here)
+    int64_t count = ptuning->prompt.tokens * adapter->peft->base.hidden_size;
+    if (!ptuning->is_encoded || !ptuning->prompt.is_here)
         return STATUS_OK;
-    struct encoder_step *last = encoder_last(&own->encoder);
-    int status = fp32_begin(&own->fp32);
+    struct encoder_step *last = encoder_last(&ptuning->encoder);
+    int status = fp32_begin(&ptuning->fp32);
     if (!status)
-        status = encoder_forward(&own->encoder);
+        status = encoder_forward(&ptuning->encoder);
     if (!status && dtype != DTYPE_F32)
-        status = rank_run(rank, PHASE_REST, cast, count, DTYPE_F32, last->y, dtype, own->table);
+        status = rank_run(rank, PHASE_REST, cast, count, DTYPE_F32, last->y, dtype, ptuning->table);
     if (!status && !rank->is_planning)
         status = stream_zero(rank->exec.stream, last->dy, (size_t)count * sizeof(float));
     return status;
 }
 
 static int end(struct peft_adapter *adapter) {
-    struct ptuning *own = adapter->own;
-    return own->is_encoded && own->prompt.is_here ? encoder_backward(&own->encoder) : STATUS_OK;
+    struct ptuning *ptuning = adapter->state;
+    return ptuning->is_encoded && ptuning->prompt.is_here ? encoder_backward(&ptuning->encoder) : STATUS_OK;
 }
 
 static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
-    const struct ptuning *source = from->own, *folded = to->own;
+    const struct ptuning *source = from->state, *folded = to->state;
     struct param_store *store = &to->peft->store;
     if (!source->is_encoded || !source->prompt.is_here)
         return STATUS_OK;
@@ -157,39 +157,39 @@ static int fold(const struct peft_adapter *from, struct peft_adapter *to) {
 }
 
 static void place(struct peft_adapter *adapter, struct arena *arena) {
-    struct ptuning *own = adapter->own;
-    size_t elements = (size_t)(own->prompt.tokens * adapter->peft->base.hidden_size);
-    encoder_place(&own->encoder, arena);
-    own->table = arena_take(arena, elements * dtype_bytes(adapter->peft->dtype));
+    struct ptuning *ptuning = adapter->state;
+    size_t elements = (size_t)(ptuning->prompt.tokens * adapter->peft->base.hidden_size);
+    encoder_place(&ptuning->encoder, arena);
+    ptuning->table = arena_take(arena, elements * dtype_bytes(adapter->peft->dtype));
 }
 
 static int allocate(struct peft_adapter *adapter) {
-    struct ptuning *own = adapter->own;
+    struct ptuning *ptuning = adapter->state;
     struct arena arena = ARENA_PLAN;
-    if (!own->is_encoded || !own->prompt.is_here)
+    if (!ptuning->is_encoded || !ptuning->prompt.is_here)
         return STATUS_OK;
     place(adapter, &arena);
-    int status = device_alloc(adapter->peft->rank->device, arena.used, &own->memory);
+    int status = device_alloc(adapter->peft->rank->device, arena.used, &ptuning->memory);
     if (status)
         return status_wrap(status, "prompt encoder");
-    arena = arena_over(own->memory, arena.used);
+    arena = arena_over(ptuning->memory, arena.used);
     place(adapter, &arena);
-    status = encoder_allocate(&own->encoder);
-    return status ? status : fp32_allocate(&own->fp32);
+    status = encoder_allocate(&ptuning->encoder);
+    return status ? status : fp32_allocate(&ptuning->fp32);
 }
 
 static int make_image(struct image_maker *maker) {
-    const struct ptuning *own = maker->adapter->own;
-    return prompt_put_image(maker, &own->prompt);
+    const struct ptuning *ptuning = maker->adapter->state;
+    return prompt_put_image(maker, &ptuning->prompt);
 }
 
 static int attach(struct peft_adapter *adapter) {
-    const struct ptuning *own = adapter->own;
+    const struct ptuning *ptuning = adapter->state;
     const struct token_hook hook = {.self = adapter, .borrow_rows = borrow_rows, .return_rows = return_rows};
     struct arena arena = ARENA_PLAN;
-    if (own->is_encoded && own->prompt.is_here) {
+    if (ptuning->is_encoded && ptuning->prompt.is_here) {
         place(adapter, &arena);
-        adapter->peft->own_bytes += arena.used + fp32_bytes(&own->fp32);
+        adapter->peft->method_bytes += arena.used + fp32_bytes(&ptuning->fp32);
     }
     int status = hook_table_add_tokens(&adapter->peft->hooks, &hook);
     if (!status && adapter->peft->rank->is_planning) /* reports the scratch */
@@ -198,8 +198,8 @@ static int attach(struct peft_adapter *adapter) {
 }
 
 static int initialise(struct peft_adapter *adapter, uint64_t seed) {
-    const struct ptuning *own = adapter->own;
-    return own->is_encoded ? STATUS_OK : prompt_initialise(adapter, &own->prompt, seed);
+    const struct ptuning *ptuning = adapter->state;
+    return ptuning->is_encoded ? STATUS_OK : prompt_initialise(adapter, &ptuning->prompt, seed);
 }
 
 /* ---- its configuration ---- */

@@ -80,7 +80,7 @@ static void read_peft(struct peft_reader *r) {
 static void read_any(struct peft_reader *r) {
     for (int i = 0; i < PEFT_TYPE_COUNT; i++) {
         const struct peft_format *format = peft_method(i)->format;
-        if (format->is_own && format->is_own(r->keys.object)) {
+        if (format->recognises && format->recognises(r->keys.object)) {
             r->config->type = i;
             format->read(r);
             return;

@@ -1,7 +1,7 @@
 /* Assigns elements to chunks. Every rank lists the rectangles that it owns, and all ranks get all lists. Each computes
  * what it gives and what it takes, in the same order on both sides. Several ranks may have the same numbers. A chunk's
- * writer then uses its own copy, if it has one. Otherwise it uses the copy at its own position within the other group,
- * so the copies share the sending. */
+ * writer then uses the copy in its memory, if it has one. Otherwise it takes the copy at the writer's position within
+ * the other group, so the copies share the sending. */
 #include "save-internal.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@ enum { LISTED_WORDS = sizeof(struct listed) / sizeof(int64_t) };
 struct lists {
     const struct write_plan *plans;
     int plan_count, array_count, ranks, self;
-    struct listed *own; /* including those of copies */
-    int64_t own_count;
+    struct listed *mine; /* including those of copies */
+    int64_t mine_count;
     struct listed *all; /* [ranks][most]: those of owners */
     int64_t most;
     int64_t *heads; /* [ranks][1 + array_count]: the length of a rank's list, and of each array the owner */
@@ -54,20 +54,20 @@ static int list_own(struct lists *lists) {
             struct ckpt_block rects[CKPT_MAX_RECTS];
             int count = slice_rects(&plan->request.arrays[piece->array], param, &param->slices[piece->slice],
                                     piece->param, rects);
-            if (lists->own_count + count > capacity) {
+            if (lists->mine_count + count > capacity) {
                 capacity = 2 * capacity + CKPT_MAX_RECTS;
-                struct listed *more = realloc(lists->own, (size_t)capacity * sizeof *more);
+                struct listed *more = realloc(lists->mine, (size_t)capacity * sizeof *more);
                 if (!more)
                     return no_memory();
-                lists->own = more;
+                lists->mine = more;
             }
             for (int r = 0; r < count; r++)
-                lists->own[lists->own_count++] = (struct listed){.plan = p,
-                                                                 .piece = i,
-                                                                 .row = rects[r].row,
-                                                                 .rows = rects[r].rows,
-                                                                 .column = rects[r].column,
-                                                                 .columns = rects[r].columns};
+                lists->mine[lists->mine_count++] = (struct listed){.plan = p,
+                                                                   .piece = i,
+                                                                   .row = rects[r].row,
+                                                                   .rows = rects[r].rows,
+                                                                   .column = rects[r].column,
+                                                                   .columns = rects[r].columns};
         }
     return STATUS_OK;
 }
@@ -80,18 +80,18 @@ static void note_owners(const struct lists *lists, int64_t *head) {
         }
 }
 
-/* Exchanges the lengths of the ranks' lists, and the owners of arrays; *mine: the rectangles of its own list that this
- * rank owns. */
+/* Exchanges the lengths of the ranks' lists, and the owners of arrays. *mine: the rectangles of this rank's list that
+ * it owns. */
 static int exchange_heads(struct lists *lists, struct comm *world, struct listed **mine) {
     int64_t words = 1 + lists->array_count, *head = lists->heads + lists->self * words;
-    *mine = calloc((size_t)lists->own_count + 1, sizeof **mine);
+    *mine = calloc((size_t)lists->mine_count + 1, sizeof **mine);
     int status = together_agree(world, *mine ? STATUS_OK : no_memory());
     if (status)
         return status;
     note_owners(lists, head);
-    for (int64_t i = 0; i < lists->own_count; i++)
-        if (head[1 + array_of(lists, &lists->own[i])] == lists->self)
-            (*mine)[head[0]++] = lists->own[i];
+    for (int64_t i = 0; i < lists->mine_count; i++)
+        if (head[1 + array_of(lists, &lists->mine[i])] == lists->self)
+            (*mine)[head[0]++] = lists->mine[i];
     struct comm_data data = {.send = head, .receive = lists->heads, .count = words, .dtype = DTYPE_I64};
     status = world ? comm_all_gather(world, &data) : STATUS_OK;
     for (int r = 0; r < lists->ranks && !status; r++)
@@ -135,7 +135,7 @@ static int check_copies(const struct lists *lists) {
         bool is_same = owner >= 0 && owner < lists->ranks && owner_of(lists, (int)owner, a) == owner;
         while (is_same && owner != lists->self) {
             int64_t count = lists->heads[owner * (1 + lists->array_count)];
-            const struct listed *x = next_of_array(lists, lists->own, lists->own_count, &mine, a);
+            const struct listed *x = next_of_array(lists, lists->mine, lists->mine_count, &mine, a);
             const struct listed *y = next_of_array(lists, lists->all + owner * lists->most, count, &theirs, a);
             if (!x && !y)
                 break;
@@ -296,8 +296,8 @@ static int make_cells(const struct lists *lists, const struct save_files *files,
                       struct save_cells *takes) {
     struct walk walk = {.lists = lists, .files = files, .cells = gives};
     int status = STATUS_OK;
-    for (int64_t i = 0; i < lists->own_count && !status; i++)
-        status = walk_rect(&walk, &lists->own[i], owner_of(lists, lists->self, array_of(lists, &lists->own[i])));
+    for (int64_t i = 0; i < lists->mine_count && !status; i++)
+        status = walk_rect(&walk, &lists->mine[i], owner_of(lists, lists->self, array_of(lists, &lists->mine[i])));
     walk.cells = takes;
     walk.is_taking = true;
     for (int r = 0; r < lists->ranks; r++)
@@ -328,7 +328,7 @@ int save_cells_make(const struct write_plan *plans, int plan_count, const struct
         status = find_copies(&lists);
     if (!status)
         status = make_cells(&lists, files, gives, takes);
-    free(lists.own);
+    free(lists.mine);
     free(lists.all);
     free(lists.heads);
     free(lists.places);

@@ -20,7 +20,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 enum {
     JSON_FILE_LIMIT = 64 << 20,                /* bytes of config.json, an index, a trainer's state */
     TENSOR_NAME_BYTES = PARAM_NAME_BYTES + 64, /* with the prefixes of the array and of the model */
-    SHOWN_BYTES = 121,                         /* of a file's own text in a message */
+    SHOWN_BYTES = 121,                         /* of a file's text that a message shows */
 };
 
 static inline const char *shown(const char *text, char out[SHOWN_BYTES]) {

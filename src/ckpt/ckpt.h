@@ -7,11 +7,11 @@
  * shapes after a prefix ("exp_avg.").
  *
  * A directory may hold an adapter (adapter_config.json, adapter_model.safetensors) in place of a model, or several,
- * each in a directory of its own.
+ * each in a subdirectory.
  *
- * A directory appears whole, by a rename, or not at all. The next writer removes what a killed writer left. Paths are
- * plain directories; every error names the file. Any thread may call these functions, but a directory has only one
- * writer (or group of writing ranks) at a time.
+ * A directory appears whole, by a rename, or not at all. If a writer is killed, the next one removes its unfinished
+ * files. Paths are plain directories; every error names the file. Any thread may call these functions, but a directory
+ * has only one writer (or group of writing ranks) at a time.
  *
  * Functions that return a status may return STATUS_IO and STATUS_MEMORY. Comments name the others. */
 #ifndef CAMBIUM_CKPT_CKPT_H
@@ -28,8 +28,8 @@
 
 /* ---- values of a table, as rectangles in and out of memory ---- */
 
-/* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in its own [out, in] orientation.
- * Values of a block are dense and row-major. At most CKPT_BLOCK_ELEMENTS of them. */
+/* Rows [row, row + rows) and columns [column, column + columns) of a parameter, in the parameter's [out, in]
+ * orientation. Values of a block are dense and row-major. At most CKPT_BLOCK_ELEMENTS of them. */
 struct ckpt_block {
     int param; /* row of the table */
     int64_t row, rows, column, columns;
@@ -58,8 +58,8 @@ struct ckpt_array {
     void *context;
     /* For reading: a value that is not finite in the array's type is an error, which names the tensor. */
     bool must_be_finite;
-    /* For reading: finds another name for a tensor that files do not have under its own; returns false when they have
-     * none. NULL: there are no other names. */
+    /* For reading: finds another name for a tensor that the files do not have under `name`; returns false when they
+     * have none. NULL: there are no other names. */
     bool (*find_name)(const void *names, const struct ckpt_tensors *tensors, const char *name,
                       char out[PARAM_NAME_BYTES]);
     const void *names;
@@ -73,7 +73,7 @@ struct ckpt_flat {
     const struct param_range *ranges; /* [count] of `dtype`, ascending; a parameter lies in at most one of them */
     int count;
     enum dtype dtype;
-    /* For writing, when ranks hold copies: which of them do not own their elements. */
+    /* For writing, when ranks hold copies of the same elements: which copy owns them. */
     bool is_copy; /* the rank `copy_of`, of the same data group, has the same elements */
     int copy_of;
     bool leaves_copies; /* parameters that every tensor rank has belong to the first one */
@@ -156,10 +156,10 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
 /* Checks that every tensor of the arrays exists with the right type and shape (one error names those that do not), and
  * then delivers everything through `put`.
  *
- * Files that contradict the table are refused, with the tensor. They do when a model's parameter has no row (struct
- * param_files), when a tied model's head differs from its embedding, or when a bias is not zero although its row must
- * be. Buffers and an equal head are silently ignored. Other tensors that are not requested cause one warning, and in an
- * adapter an error. STATUS_INVALID. */
+ * Files that contradict the table are refused, and the message names the tensor. There are three cases: a model's
+ * parameter has no row (struct param_files), a tied model's head differs from its embedding, and a bias is not zero
+ * although its row must be. Buffers and an equal head are silently ignored. Other tensors that are not requested cause
+ * one warning, and in an adapter an error. STATUS_INVALID. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
 /* ckpt_check checks as ckpt_read does. ckpt_read_block then reads one rectangle of a parameter, at most
@@ -174,7 +174,7 @@ int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table
 
 /* ---- writing ---- */
 
-/* A file of tensors, NAME.safetensors, perhaps in a directory of its own: "lora/adapter_model". Never in shards. */
+/* A file of tensors, NAME.safetensors, perhaps in a subdirectory: "lora/adapter_model". Never in shards. */
 struct ckpt_part {
     char name[64];
     const struct param_table *table;
@@ -213,8 +213,8 @@ struct ckpt_model {
  * Several ranks make the same call with the same path, table and kinds of arrays, and see one file system. Each element
  * of each tensor has one owner, by `rects` of the arrays; anything else is refused with the tensor's name before a file
  * is made. The first rank handles the texts, the tokenizer and the pruning of old checkpoints. All return when the
- * directory is whole. When one fails, all do, and nothing remains. The failed rank returns its own status; the others
- * return STATUS_PEER with its number and text. Files have the same bytes whatever the number of ranks. */
+ * directory is whole. When one fails, all do, and nothing remains. The rank that failed returns its status; the others
+ * return STATUS_PEER with its number and text. Files have the same bytes for any number of ranks. */
 int ckpt_write_model(const char *directory, const struct ckpt_model *model);
 /* Computes the memory that writing takes at one of `ranks` ranks; of the arrays only prefix, type and only_trainable
  * matter. */
@@ -227,17 +227,17 @@ struct ckpt_save {
     const struct ckpt_array *optimizer;
     int optimizer_count;
     const char
-        *state_text;   /* trainer_state.json: a JSON object of the trainer, to which digests of the files are added */
-    int64_t keep_last; /* how many of our newest checkpoints to keep, 0: all; the one just saved always stays */
-    int64_t own_until; /* earlier contents of `root` are ours up to this iteration */
+        *state_text;    /* trainer_state.json: a JSON object of the trainer, to which digests of the files are added */
+    int64_t keep_last;  /* how many of our newest checkpoints to keep, 0: all; the one just saved always stays */
+    int64_t ours_until; /* earlier contents of `root` are ours up to this iteration */
 };
 
-/* Writes root/iter_%07d with the ranks of save->model.world, as above, replacing our own of that iteration. After a
- * failure nothing of it remains, and the other checkpoints are untouched. Checkpoints of others are neither replaced
- * nor pruned. One that cannot be pruned causes a warning: the new one is already whole. */
+/* Writes root/iter_%07d with the ranks of save->model.world, as above, and replaces a checkpoint that we wrote for that
+ * iteration. After a failure nothing of it remains, and the other checkpoints are untouched. Checkpoints of others are
+ * neither replaced nor pruned. One that cannot be pruned causes a warning: the new one is already whole. */
 int ckpt_save(const struct ckpt_save *save);
 
-/* ---- saving again and again, also while the memory goes on to change ---- */
+/* ---- repeated saves, also while the memory keeps changing ---- */
 
 /* The progress of a save at one rank; the progress of all is the least of theirs. */
 enum ckpt_progress {
@@ -250,20 +250,20 @@ enum ckpt_progress {
 
 struct ckpt_saver;
 
-/* Prepares saves of the same arrays into the same root. All ranks make the calls here together, except _progress. The
- * targets of `save` stay alive and in place until the close; its iteration and state are given later. `is_background`
- * takes memory for a copy of what this rank writes, which is 1/ranks of the files. */
+/* Prepares saves of the same arrays into the same root. All ranks make the calls here together, except _progress.
+ * Everything that `save` points to stays alive and in place until the close; the iteration and the state are given
+ * later. `is_background` takes memory for a copy of what this rank writes, which is 1/ranks of the files. */
 int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckpt_saver **saver);
-/* Computes the memory that it takes at a rank; of the arrays only prefix, type and only_trainable matter. */
+/* Computes the memory that a saver takes at a rank; of the arrays only prefix, type and only_trainable matter. */
 int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes);
 /* Prunes checkpoints before the first save of a resumed run, which may have ended between a save and its pruning. */
 void ckpt_saver_prune(const struct ckpt_saver *saver);
-/* Ends a save that is in progress: nothing of it remains. */
+/* Abandons a save that is in progress: nothing of it remains. */
 void ckpt_saver_close(struct ckpt_saver *saver);
 /* Begins a save, after the one before it. When it returns, the arrays may change if the saver is a background one: a
- * thread writes the copy, independently of the other ranks. A failure is one of all ranks, as with ckpt_save. */
+ * thread writes the copy, independently of the other ranks. When one rank fails, all do, as in ckpt_save. */
 int ckpt_saver_begin(struct ckpt_saver *saver, int64_t iteration, const char *state_text);
-/* Returns the progress; costs nothing, at any time. */
+/* Returns the progress. Cheap, and allowed at any time. */
 enum ckpt_progress ckpt_saver_progress(const struct ckpt_saver *saver);
 /* Advances the save. `least` is the least progress of all ranks, on which they have agreed by other means. It never
  * waits for the disk. *is_saved: the checkpoint exists. */

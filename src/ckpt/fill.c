@@ -1,4 +1,4 @@
-/* A step of the exchange: each rank fills at most one of its chunks, from its own memory and from what others send. The
+/* A step of the exchange: each rank fills at most one of its chunks, from its memory and from the others' messages. The
  * sender converts values to the file's orientation, in blocks that stay in a core's cache. */
 #include "save-internal.h"
 
@@ -275,11 +275,11 @@ static int next_shift(const struct save_exchange *x, int64_t step) {
 }
 
 int save_exchange_step(struct save_exchange *x, int64_t step, char *chunk, struct save_failure *failure) {
-    int64_t own_end = end_of(&x->gives, x->next_give, step, 0);
-    struct copying own = {x, x->next_give, own_end, chunk, false};
+    int64_t self_end = end_of(&x->gives, x->next_give, step, 0);
+    struct copying to_self = {x, x->next_give, self_end, chunk, false};
     if (!failure->status)
-        save_failure_note(failure, copy_all(&own));
-    x->next_give = own_end;
+        save_failure_note(failure, copy_all(&to_self));
+    x->next_give = self_end;
     for (int shift; (shift = next_shift(x, step)) >= 0;) {
         int result = exchange_shift(x, step, shift, chunk, failure);
         if (result)

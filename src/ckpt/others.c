@@ -1,4 +1,4 @@
-/* Checkpoints beside those that a run writes. */
+/* Checkpoints in a run's directory that the run did not write. */
 #include "ckpt-internal.h"
 
 #include <stdlib.h>

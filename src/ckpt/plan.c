@@ -61,7 +61,7 @@ static int plan_array(struct write_plan *plan, json_t *numbers, int a) {
     return STATUS_OK;
 }
 
-/* The pieces of a tensor must lie side by side, from its first row to its last. */
+/* Checks that the pieces of a tensor cover it without gaps, from its first row to its last. */
 static int check_pieces(const struct write_plan *plan) {
     int64_t end = 0;
     for (int i = 0; i < plan->piece_count; i++) {

@@ -144,7 +144,7 @@ static int is_repeated(const struct ckpt_tensors *tensors, const struct tensor_e
     return status;
 }
 
-/* A tensor that no row has, though it is a model's parameter. */
+/* Refuses a tensor that is a model's parameter but has no row. */
 static int check_claimed(const struct param_table *table, const struct ckpt_array *arrays, int array_count,
                          const struct tensor_entry *entry) {
     const char *name = entry->tensor->name;
@@ -158,7 +158,7 @@ static int check_claimed(const struct param_table *table, const struct ckpt_arra
     return STATUS_OK;
 }
 
-/* Tensors without a row: an error where one is a model's, or an adapter has it; else one line. */
+/* Reports tensors without a row: an error for a model's parameter or in an adapter, else one warning. */
 static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table,
                         const struct ckpt_array *arrays, int array_count, const bool *is_used) {
     bool is_tied = table_is_tied(table);
@@ -190,7 +190,7 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
     return status;
 }
 
-/* Finds out if a tensor's values are all zero. */
+/* Sets *is_so when a tensor's values are all zero. */
 static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
     float values[COMPARE_ELEMENTS];
     *is_so = true;
@@ -205,7 +205,7 @@ static int is_all_zero(const struct tensor_entry *entry, bool *is_so) {
     return STATUS_OK;
 }
 
-/* Checks that weights which the model lacks are zero in its files. */
+/* Checks that weights that the model lacks are zero in its files. */
 static int check_zeros(const struct ckpt_tensors *tensors, const struct param_table *table,
                        const struct ckpt_array *array) {
     for (int i = 0; i < table->count && !*array->prefix; i++)
@@ -225,7 +225,7 @@ static int check_zeros(const struct ckpt_tensors *tensors, const struct param_ta
     return STATUS_OK;
 }
 
-/* A head that a tied model has no row for, with other values than the embedding's. */
+/* Refuses a tied model's head, which has no row, when its values differ from the embedding's. */
 static int check_head(const struct ckpt_tensors *tensors, const struct param_files *files) {
     const struct tensor_entry *head = tensors_find(tensors, files, "", files->head, false);
     const struct tensor_entry *embedding = tensors_find(tensors, files, "", files->embedding, false);
@@ -264,7 +264,7 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
     return status;
 }
 
-/* The rectangle `part` of one slice, dense into `out`; `scratch` has its size too. */
+/* Reads the rectangle `part` of one slice into `out`, dense; `scratch` has the same size. */
 static int read_part(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
                      const struct ckpt_block *part, const struct ckpt_array *array, char *scratch, char *out) {
     int (*read)(const struct safetensors *, const struct safetensor *, int64_t, int64_t, enum dtype, void *) =

@@ -2,8 +2,8 @@
  *
  * A reader trusts nothing. Opening checks the whole header: its size, JSON without duplicate keys, types, shapes, and
  * that every byte of the data belongs to exactly one tensor. Later reads therefore cannot leave the file's bounds. An
- * open reader does not change: any number of threads may read from it. Whoever has a file's bytes writes it, after a
- * header that is made here. Everything is little-endian, as the format and the machines that this runs on. */
+ * open reader does not change: any number of threads may read from it. A writer takes the header from here and writes
+ * the data itself. Everything is little-endian, as the format and the machines that this runs on. */
 #ifndef CAMBIUM_CKPT_SAFETENSORS_H
 #define CAMBIUM_CKPT_SAFETENSORS_H
 
@@ -27,8 +27,8 @@ struct safetensor {
 
 struct safetensors;
 
-/* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read. STATUS_INVALID,
- * when it is damaged, names the file, the tensor, the byte and what was expected there. STATUS_MEMORY. */
+/* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read. STATUS_INVALID
+ * when it is damaged; the message names the file, the tensor, the byte and what was expected there. STATUS_MEMORY. */
 int safetensors_open(const char *path, struct safetensors **file);
 /* The same for a file's bytes, which outlive it; errors call them `path`. */
 int safetensors_open_bytes(const char *path, const void *bytes, size_t length, struct safetensors **file);

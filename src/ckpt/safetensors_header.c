@@ -79,7 +79,8 @@ static json_t *describe(const struct planned *tensor, int64_t start, int64_t end
                      "data_offsets", (json_int_t)start, (json_int_t)end);
 }
 
-/* The text of the header without padding; places the tensors in the data. jansson keeps the order of insertion. */
+/* Makes the text of the header without padding, and places the tensors in the data. jansson keeps the order of
+ * insertion. */
 static int build_text(struct safetensors_header *header, struct planned **order, int64_t *data_bytes, char **text) {
     for (int i = 0; i < header->count; i++)
         order[i] = &header->tensors[i];
@@ -111,7 +112,7 @@ static int build_text(struct safetensors_header *header, struct planned **order,
     return status ? status_wrap(status, "%s", header->path) : STATUS_OK;
 }
 
-/* The text of the header, after its length, padded with spaces. */
+/* Keeps the length of the header, then its text, padded with spaces. */
 static int keep_bytes(struct safetensors_header *header, const char *text, int64_t data_bytes) {
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
     uint64_t number = padded;

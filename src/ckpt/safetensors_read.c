@@ -147,7 +147,7 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(((const struct safetensor *)a)->name, ((const struct safetensor *)b)->name);
 }
 
-/* Every byte of the data belongs to exactly one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static int check_cover(struct safetensors *file, int64_t data_start, int64_t file_bytes) {
     if (file->count)
         qsort(file->tensors, file->count, sizeof *file->tensors, compare_places);
@@ -193,7 +193,7 @@ static int check_header(struct safetensors *file, int64_t data_start, int64_t fi
     return status;
 }
 
-/* `length` bytes from byte `start` on. */
+/* Reads `length` bytes from byte `start` on. */
 static int read_at(const struct safetensors *file, void *out, size_t length, int64_t start) {
     if (file->descriptor >= 0)
         return file_pread_all(file->descriptor, out, length, start, file->path);
@@ -229,7 +229,7 @@ static int read_header(struct safetensors *file) {
     return status ? status : check_header(file, LENGTH_BYTES + (int64_t)length, file->size);
 }
 
-/* The header of bytes, of an open file, or else of the file `path`. */
+/* Reads the header from bytes, from an open file, or else from the file `path`. */
 static int open_file(const char *path, struct safetensors **out) {
     struct safetensors *file = *out;
     int status = (file->path = strdup(path)) ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
@@ -337,7 +337,7 @@ static bool is_float(enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
 }
 
-/* Elements of a tensor that are read at once: those that are converted stay in the first cache meanwhile. */
+/* Bytes of a tensor that are read at once. Converted elements stay in the first cache meanwhile. */
 enum { CONVERTED_BYTES = 1 << 15, COPIED_BYTES = 1 << 18, SHARED_BYTES = 1 << 20 /* read on all cores from here on */ };
 
 /* Elements [first, first + count) of a tensor, as `dtype`. */
@@ -389,7 +389,7 @@ static int read_elements(const struct reading *r, char *out) {
         if (read_piece(r, at, n, out + at * to))
             failed = at < failed ? at : failed;
     }
-    int status = STATUS_OK; /* an error's text belongs to a thread: what failed is tried again in this one */
+    int status = STATUS_OK; /* an error's text belongs to its thread, so this thread repeats the read that failed */
     for (int64_t at = failed; at < count && !status; at += at_once)
         status = read_piece(r, at, count - at < at_once ? count - at : at_once, out + at * to);
     return status;

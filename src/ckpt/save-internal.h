@@ -1,6 +1,6 @@
 /* Saving inside. A directory's files are cut into chunks, each written by one rank. Ranks first exchange the elements
- * of their chunks (cells.c, fill.c), so each has contiguous ranges of the files in its memory. A thread of its own
- * writes these to the disk (background.c), or MPI-IO does. */
+ * of their chunks (cells.c, fill.c), so each has contiguous ranges of the files in its memory. A thread writes these to
+ * the disk (background.c), or MPI-IO does. */
 #ifndef CAMBIUM_CKPT_SAVE_INTERNAL_H
 #define CAMBIUM_CKPT_SAVE_INTERNAL_H
 
@@ -96,7 +96,7 @@ int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk
 int save_check_replaceable(const char *directory);
 /* Writes everything except the tensors and the trainer's state. */
 int save_texts(const char *directory, const struct ckpt_save *save);
-/* In state.c: writes trainer_state.json, after all other files exist. */
+/* In state.c: writes trainer_state.json, once all other files exist. */
 int save_state(const char *directory, const struct ckpt_save *save, const struct save_files *files,
                const char *state_text);
 /* Removes our checkpoints (those not among `others`), except the `keep_last` newest and the one just saved; 0: removes

@@ -61,7 +61,7 @@ static int thread_count(const struct ckpt_saver *saver) {
     return saver->save.model.threads > 0 ? saver->save.model.threads : 1;
 }
 
-/* Bytes of a rank: buffers, two messages, scratch. */
+/* Returns the bytes of a rank: buffers, two messages, scratch. */
 static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *buffers) {
     int64_t chunks = save_files_chunks_of(&saver->files, rank), most = saver->is_mpi ? 1 : SLOTS;
     *buffers = saver->is_background || chunks < most ? chunks : most;
@@ -70,8 +70,8 @@ static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *buffers) 
            (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES;
 }
 
-/* The system gives new memory page by page as it is touched, which takes longer than the copy that it is for: a
- * background save has it all beforehand. */
+/* The system hands out new memory page by page when it is touched, which takes longer than the copy itself. A
+ * background save therefore touches all its memory beforehand. */
 static int allocate(struct ckpt_saver *saver, int rank) {
     enum { PIECE = 4 << 20 };
     struct save_exchange *x = &saver->exchange;
@@ -96,12 +96,12 @@ static int allocate(struct ckpt_saver *saver, int rank) {
     return STATUS_OK;
 }
 
-/* All ranks must mean the same files. */
+/* Checks that all ranks plan the same files. */
 static int check_same_files(const struct ckpt_saver *saver, struct comm *world) {
-    int64_t own = save_files_hash(&saver->files), first = own;
+    int64_t mine = save_files_hash(&saver->files), first = mine;
     struct comm_data data = {.send = &first, .receive = &first, .count = 1, .dtype = DTYPE_I64};
     int status = world && world->size > 1 ? comm_broadcast(world, &data, 0) : STATUS_OK;
-    if (!status && own != first)
+    if (!status && mine != first)
         status = status_fail(STATUS_INVALID, "its tensors are not those of rank 0");
     return together_agree(world, status);
 }
@@ -112,7 +112,7 @@ static int prepare(struct ckpt_saver *saver) {
     if (!status)
         status = save_files_make(saver->plans, saver->plan_count, world ? world->size : 1, &saver->files);
     if (!status && !saver->is_model && together_is_first(world))
-        status = ckpt_list_above(saver->save.root, saver->save.own_until, &saver->others, &saver->other_count);
+        status = ckpt_list_above(saver->save.root, saver->save.ours_until, &saver->others, &saver->other_count);
     status = together_agree(world, status);
     if (!status)
         status = check_same_files(saver, world);
@@ -161,8 +161,8 @@ int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckp
 
 void ckpt_saver_prune(const struct ckpt_saver *saver) {
     struct ckpt_save last = saver->save;
-    last.iteration = last.own_until;
-    if (last.own_until >= 0 && together_is_first(last.model.world))
+    last.iteration = last.ours_until;
+    if (last.ours_until >= 0 && together_is_first(last.model.world))
         save_prune(&last, saver->others, saver->other_count);
 }
 
@@ -190,7 +190,7 @@ int ckpt_model_bytes(const struct ckpt_model *model, int ranks, int rank, size_t
 
 /* Ends the writer, and removes what it wrote. */
 static void give_up(struct ckpt_saver *saver) {
-    char text[2048]; /* the failure that led here stays the one reported */
+    char text[2048]; /* keeps the text of the failure that led here */
     snprintf(text, sizeof text, "%s", status_text());
     save_writer_join(&saver->writer, true);
     staging_abort(&saver->staging);
@@ -235,7 +235,7 @@ static int create(struct ckpt_saver *saver) {
     return status;
 }
 
-/* Runs beside the training, as the first rank's last part. */
+/* The first rank's last step; it runs during the training. */
 static int publish(void *context) {
     struct ckpt_saver *saver = context;
     const struct ckpt_save *save = &saver->save;
@@ -302,7 +302,7 @@ static int fill_file(struct ckpt_saver *saver, const struct save_file *file, str
     return STATUS_OK;
 }
 
-/* The same, where nobody else has part in it and there is room for everything: many chunks at once. */
+/* The same for a single rank with room for the whole file: it fills many chunks at once. */
 static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *file, struct sink *sink,
                             struct save_failure *failure) {
     enum { AT_ONCE = 32 };
@@ -319,7 +319,7 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
     }
 }
 
-/* Writes every file through the exchange. A failure of one rank alone is left to the agreement that follows. */
+/* Writes every file through the exchange. The agreement that follows handles a failure of one rank alone. */
 static int fill(struct ckpt_saver *saver) {
     struct sink sink = {0};
     struct save_failure failure = {0};

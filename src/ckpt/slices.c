@@ -78,7 +78,7 @@ bool slice_next_block(const struct param_slice *slice, const struct ckpt_block *
 }
 
 /* Squares of one vector's width go through registers: 11 GB/s on two Zen 5 cores where the memory gives 20, and plain
- * loops 4. Bits are moved, never numbers, so that a NaN arrives as it left. */
+ * loops 4. It moves bits, not numbers, so a NaN keeps its bits. */
 typedef uint32_t words __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 

@@ -8,14 +8,16 @@
 
 static const char files_key[] = "files", digest_key[] = "digest";
 
-/* The number of places of a file that are read, 64 KiB each: training changes values everywhere. */
+/* The number of places of a file that are read, 64 KiB each. Training changes values everywhere, so a few places are
+ * enough. */
 enum { PLACES = 64, DIGEST_TEXT = 17 };
 
 static void write_digest(uint64_t digest, char out[DIGEST_TEXT]) {
     snprintf(out, DIGEST_TEXT, "%016llx", (unsigned long long)digest);
 }
 
-/* The digest of a state without its own: of its values, however they are spaced. After a json_begin(). */
+/* Computes the digest of a state without the digest in it. It covers the values, however they are spaced. Called after
+ * json_begin(). */
 static int digest_state(json_t *state, char out[DIGEST_TEXT]) {
     char *text;
     int status = json_end(json_incref(state), JSON_COMPACT | JSON_SORT_KEYS, &text);
@@ -92,14 +94,14 @@ static int check_file(const char *directory, const char *name, const json_t *exp
     return status;
 }
 
-/* `digest` is the state's own. */
+/* `digest` is the one in the state. */
 static int check_state(const char *directory, json_t *state, const json_t *digest) {
     const json_t *files = json_object_get(state, files_key), *expected;
     const char *name;
-    char own[DIGEST_TEXT];
+    char found[DIGEST_TEXT];
     json_begin();
-    int status = digest_state(state, own);
-    if (!status && (!json_is_string(digest) || strcmp(own, json_string_value(digest))))
+    int status = digest_state(state, found);
+    if (!status && (!json_is_string(digest) || strcmp(found, json_string_value(digest))))
         return status_fail(STATUS_INVALID, "%s/%s was changed after it was saved: its digest is that of other values",
                            directory, STATE_FILE);
     void *at = json_object_iter((json_t *)files);

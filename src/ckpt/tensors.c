@@ -13,7 +13,7 @@ static int compare_entries(const void *a, const void *b) {
     return strcmp(((const struct tensor_entry *)a)->tensor->name, ((const struct tensor_entry *)b)->tensor->name);
 }
 
-/* A file that is not opened by its name: its bytes, or where there are none its descriptor. */
+/* A file that is not opened by its name: its bytes, or else its descriptor. */
 struct file_bytes {
     const void *data;
     size_t length;
@@ -142,7 +142,7 @@ static int refuse_pickles(const char *directory, int status) {
                        directory);
 }
 
-/* `bytes` are of the file of that name; NULL: what the directory has under NAME. */
+/* `bytes` is the file of that name; NULL: the directory's files of that name are opened. */
 static int open_tensors(const char *directory, const char *name, const struct file_bytes *bytes,
                         struct ckpt_tensors **out) {
     *out = NULL;

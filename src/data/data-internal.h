@@ -5,7 +5,7 @@
 
 #include "data/data.h"
 
-/* How a dataset's files come into a directory with other files: the index is the key. */
+/* Publishes a dataset's files into a directory that has other files; the index is the key. */
 extern const struct staging_files indexed_staging_files;
 
 /* ---- random_state.c: numpy.random.RandomState, the legacy MT19937 stream ---- */
@@ -37,7 +37,7 @@ struct corpus_batch {
 void corpus_batch_clear(struct corpus_batch *batch);
 void corpus_batch_free(struct corpus_batch *batch);
 
-/* A rank reads pieces in its own order: whole inputs, and ranges of plain inputs that begin and end between
+/* The pieces that a rank reads, in this order: whole inputs, and ranges of plain inputs that begin and end between
  * documents. */
 struct corpus_piece {
     size_t file;          /* number of its input */
@@ -68,7 +68,7 @@ int corpus_input_bytes(const char *path, int64_t *bytes);
 
 /* ---- corpus_split.c ---- */
 
-/* Finds the pieces that a rank reads. corpus_pieces_free ends them. */
+/* Finds the pieces that a rank reads. corpus_pieces_free frees them. */
 int corpus_split(const struct preprocess_options *options, int rank, int ranks, struct corpus_pieces *pieces);
 void corpus_pieces_free(struct corpus_pieces *pieces);
 /* Converts a line number that a piece counts from 1 to the number in its whole file. */
@@ -76,22 +76,22 @@ int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t lin
 /* True when a document is the first of its whole file. */
 bool corpus_is_first_line(const struct corpus_pieces *pieces, const struct corpus_document *document);
 
-/* ---- join.c: what ranks wrote becomes one dataset ---- */
+/* ---- join.c: the ranks' output becomes one dataset ---- */
 
-/* Opens the writer of any rank but the first. Its files have no names, so nothing of them can be left on the disk. */
+/* Opens the writer of any rank but the first. Its files have no names, so none of them can remain on the disk. */
 int part_writer_open(struct indexed_writer *writer, int *descriptor, const char *prefix, enum token_type type,
                      int64_t vocab_size);
-/* part_send sends what this rank wrote; part_receive, on the first rank, appends it to its own files, key after key and
- * rank after rank. `buffer` holds PART_CHUNK_BYTES. A failure to read or write goes into *result, and the messages
- * continue, so that no rank waits for ever. When *result is already a failure, the bytes are only passed on. The return
- * value is the communication's status (STATUS_PEER). */
+/* part_send sends this rank's output to the first rank. There part_receive appends it to the first rank's files, key
+ * after key and rank after rank. `buffer` holds PART_CHUNK_BYTES. A failure to read or write goes into *result, and the
+ * messages continue, so that no rank waits for ever. When *result is already a failure, the bytes are only passed on.
+ * The return value is the communication's status (STATUS_PEER). */
 enum { PART_CHUNK_BYTES = 1 << 20 };
 int part_send(struct comm *world, struct indexed_writer *writer, int descriptor, char *buffer, int *result);
 int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result);
 
 /* ---- index_cache.c ---- */
 
-/* The block of memory for the maps of a dataset whose counts are set. */
+/* One block of memory for the maps of a dataset whose counts are set. */
 size_t index_maps_bytes(const struct gpt_dataset *dataset);
 int index_maps_allocate(struct gpt_dataset *dataset);
 void index_maps_free(struct gpt_dataset *dataset);

@@ -62,10 +62,9 @@ struct indexed_writer {
 
 /* Returns Megatron's choice: uint16 below 65,500 ids, int32 otherwise. */
 enum token_type indexed_token_type(int64_t vocab_size);
-/* Begins a dataset in a staging of its own. STATUS_INVALID when `vocab_size` ids do not fit `type`. */
+/* Begins a dataset that is published alone. STATUS_INVALID when `vocab_size` ids do not fit `type`. */
 int indexed_writer_open(struct indexed_writer *writer, const char *prefix, enum token_type type, int64_t vocab_size);
-/* Begins a staging in which several datasets are built and appear together. `prefix` names the directory that they come
- * into. */
+/* Begins a staging in which several datasets are built and appear together, in the directory that `prefix` names. */
 int indexed_staging_begin(struct staging *staging, const char *prefix);
 /* Begins one of several datasets in a common staging. Each is finished; committing the staging publishes all of
  * them. */
@@ -79,7 +78,7 @@ int indexed_writer_end_sequence(struct indexed_writer *writer);
 int indexed_writer_end_document(struct indexed_writer *writer);
 /* Syncs every byte to the disk, at the place of construction. */
 int indexed_writer_finish(struct indexed_writer *writer);
-/* Finishes and publishes a writer with a staging of its own. */
+/* Finishes and publishes a writer that indexed_writer_open began. */
 int indexed_writer_commit(struct indexed_writer *writer);
 /* Removes the unfinished files; harmless after a commit. */
 void indexed_writer_abort(struct indexed_writer *writer);
@@ -112,11 +111,11 @@ struct preprocess_count {
     int64_t documents, sequences, tokens;
 };
 
-/* Tokenizes every document. The result follows the order of the files, whatever the number of workers. The largest JSON
- * line bounds the memory, and for plain text the longest word; bytes that are not UTF-8 form one word with everything
- * after them. `counts` has one entry per key (one for plain text). All datasets appear whole, or none does.
- * STATUS_INVALID with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_MEMORY;
- * STATUS_INTERRUPTED after SIGINT or SIGTERM, if the caller holds these back.
+/* Tokenizes every document. The result follows the order of the files, for any number of workers. The largest JSON line
+ * bounds the memory, and for plain text the longest word; bytes that are not UTF-8 form one word with everything after
+ * them. `counts` has one entry per key (one for plain text). All datasets appear whole, or none does. STATUS_INVALID
+ * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_MEMORY; STATUS_INTERRUPTED
+ * after SIGINT or SIGTERM, if the caller holds these back.
  *
  * All ranks of `world` (NULL: this rank alone) see the same inputs and make the same call. Each tokenizes its part of
  * the bytes. The first rank writes the datasets, with the bytes that a single rank would write, and fills `counts`. All
@@ -244,8 +243,8 @@ struct gpt_data_options gpt_data_options_of_run(const struct run_config *run);
  * indexed_dataset_open. A training split that needs samples and has no tokens is STATUS_INVALID; a validation or test
  * split without tokens becomes an empty one. */
 int gpt_data_open(struct gpt_data *data, const struct gpt_data_options *options);
-/* Lets copies of the struct, in any threads of the process, stand for the same data: `users` of them with this one,
- * each of which is closed. STATUS_MEMORY. */
+/* Lets `users` copies of the struct, this one included, share the data in any threads of the process. Each copy is
+ * closed. STATUS_MEMORY. */
 int gpt_data_share(struct gpt_data *data, int users);
 void gpt_data_close(struct gpt_data *data);
 

@@ -38,7 +38,7 @@ int tuning_parse_line(const char *line, size_t length, bool is_first, struct tun
 
 /* Rows end to end, with one bit per token that is set when the token is trained. */
 struct tuning_rows {
-    bool is_wide;      /* tokens are int32 rather than uint16 */
+    bool has_int32;    /* tokens are int32 rather than uint16 */
     void *tokens;      /* [start[count]] */
     uint64_t *trained; /* bits */
     int64_t *start;    /* [count + 1] */
@@ -49,7 +49,7 @@ static inline int64_t tuning_row_length(const struct tuning_rows *rows, int64_t 
     return rows->start[row + 1] - rows->start[row];
 }
 static inline int32_t tuning_row_token(const struct tuning_rows *rows, int64_t at) {
-    return rows->is_wide ? ((const int32_t *)rows->tokens)[at] : ((const uint16_t *)rows->tokens)[at];
+    return rows->has_int32 ? ((const int32_t *)rows->tokens)[at] : ((const uint16_t *)rows->tokens)[at];
 }
 static inline bool tuning_row_is_trained(const struct tuning_rows *rows, int64_t at) {
     return rows->trained[at / 64] >> at % 64 & 1;

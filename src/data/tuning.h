@@ -9,7 +9,7 @@
  *     {"instruction": I, "input": J, "output": O}      by a template; "input" may be absent, null or ""
  *     {"text": T}                         everything is trained
  *
- * Trained and untrained parts are tokenized separately, so no token crosses the boundary of an answer. Names of special
+ * Trained and untrained parts are tokenized separately, so no token crosses a boundary of an answer. Names of special
  * tokens in the fields are ordinary text. The answers and the end token after each are trained (all assistant turns, or
  * the last one), or everything is. Tokens after the last trained one are dropped, because nothing depends on them.
  *
@@ -75,6 +75,7 @@ int64_t tuning_data_length(const struct tuning_data *data, enum data_split split
 int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split);
 /* Returns the memory in bytes that the same files take when opened with `samples` samples of training. */
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
+/* Returns the end-of-text token that ends each answer. */
 int32_t tuning_data_eos(const struct tuning_data *data);
 /* Returns the template that the rows were rendered with, which lives as long as the data; NULL when no row needed
  * one. */
@@ -102,7 +103,7 @@ void tuning_data_warn(const struct tuning_data *data);
 
 /* Reads samples [first, first + batch->samples) of the split (gpt_batch_first) as a flat batch, without padding between
  * them. Samples past the split's length add nothing. A last segment with loss mask 0 pads the batch to row_multiple and
- * to the next size; it stands alone when there is no sample. The keys of dropout are the sample's number and the place
+ * to the next size; without a sample it is the only segment. The keys of dropout are the sample's number and the place
  * within the sample. STATUS_MEMORY. */
 int tuning_batch_read(struct gpt_batch *batch, const struct tuning_data *data, enum data_split split, int64_t first);
 

@@ -43,12 +43,12 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     return STATUS_OK;
 }
 
-/* Reads a split's files; each is a pool of its own when `weights` is not NULL. */
+/* Reads a split's files; each file becomes one pool when `weights` is not NULL. */
 static int read_files(struct tuning_data *data, const struct tuning_options *options, enum data_split which,
                       const char **paths, const double *weights, int64_t count) {
     struct tuning_split *split = &data->splits[which];
     struct tokenizer_encoder *encoder = NULL;
-    split->rows.is_wide = options->vocab_size > UINT16_MAX + 1;
+    split->rows.has_int32 = options->vocab_size > UINT16_MAX + 1;
     int64_t pool_count = weights ? count : 1;
     split->pools = calloc((size_t)pool_count, sizeof *split->pools);
     split->pool_count = split->pools ? pool_count : 0;

@@ -19,7 +19,7 @@ static int out_of_memory(const struct tuning_rows *rows) {
 
 /* Sets the capacity to `tokens` tokens and `count` rows in all; the arrays may shrink. */
 static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
-    size_t width = rows->is_wide ? sizeof(int32_t) : sizeof(uint16_t);
+    size_t width = rows->has_int32 ? sizeof(int32_t) : sizeof(uint16_t);
     if (tokens != rows->token_capacity) {
         void *moved = realloc(rows->tokens, (size_t)(tokens + 1) * width);
         if (moved)
@@ -47,7 +47,7 @@ void tuning_rows_finish(struct tuning_rows *rows) {
 }
 
 size_t tuning_rows_bytes(const struct tuning_rows *rows) {
-    size_t tokens = (size_t)rows->token_capacity, width = rows->is_wide ? sizeof(int32_t) : sizeof(uint16_t);
+    size_t tokens = (size_t)rows->token_capacity, width = rows->has_int32 ? sizeof(int32_t) : sizeof(uint16_t);
     return rows->start ? (tokens + 1) * width + (tokens / 64 + 1) * sizeof *rows->trained +
                              ((size_t)rows->row_capacity + 1) * sizeof *rows->start
                        : 0;
@@ -95,7 +95,7 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     return status;
 }
 
-static size_t behind_last_trained(const struct draft *draft, size_t first, size_t last) {
+static size_t after_last_trained(const struct draft *draft, size_t first, size_t last) {
     while (last > first && !draft->trained[last - 1])
         last--;
     return last;
@@ -106,12 +106,12 @@ static void cut(const struct draft *draft, const struct tuning_options *options,
                 size_t *last, bool *is_cut) {
     size_t most = (size_t)(options->seq_length - options->virtual_tokens - options->first_position);
     *first = 0;
-    *last = has_answer ? behind_last_trained(draft, 0, draft->ids.count) : 0;
+    *last = has_answer ? after_last_trained(draft, 0, draft->ids.count) : 0;
     *is_cut = *last > most;
     if (*is_cut && options->truncation == TUNING_TRUNCATE_LEFT)
         *first = *last - most;
     else if (*is_cut)
-        *last = behind_last_trained(draft, 0, most);
+        *last = after_last_trained(draft, 0, most);
     if (*last - *first == 1 && options->virtual_tokens == 0)
         *last = *first; /* nothing predicts the first token */
 }
@@ -128,7 +128,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
         return status;
     for (size_t i = first; i < last; i++, at++) {
         uint64_t bit = (uint64_t)1 << at % 64;
-        if (rows->is_wide)
+        if (rows->has_int32)
             ((int32_t *)rows->tokens)[at] = draft->ids.ids[i];
         else
             ((uint16_t *)rows->tokens)[at] = (uint16_t)draft->ids.ids[i];

@@ -210,10 +210,10 @@ static struct jinja_value filter_round(struct jinja_run *run, struct jinja_value
 
 static struct jinja_value filter_default(struct jinja_run *run, struct jinja_value value, struct jinja_call *call) {
     struct jinja_value fallback = jinja_argument(run, call, 0, "default_value");
-    bool is_wide = jinja_bool_argument(run, call, 1, "boolean", false);
+    bool is_by_truth = jinja_bool_argument(run, call, 1, "boolean", false);
     if (!jinja_call_end(run, call, 2, "default"))
         return jinja_undefined(NULL);
-    if (value.kind != JINJA_UNDEFINED && (!is_wide || jinja_is_true(&value)))
+    if (value.kind != JINJA_UNDEFINED && (!is_by_truth || jinja_is_true(&value)))
         return value;
     return fallback.kind == JINJA_MISSING ? jinja_string(run, "", 0, 0) : fallback;
 }

@@ -266,7 +266,7 @@ struct jinja_run {
     struct jinja_dict no_entries;
 };
 
-/* ---- what it may use: charge.c ---- */
+/* ---- limits: charge.c ---- */
 
 /* The bytes that an operation examines; each row of a table of operations states it. */
 enum jinja_cost {

@@ -56,7 +56,7 @@ static void advance(struct lexer *lexer, const char *to) {
     lexer->at = to;
 }
 
-static const char *behind_space(const char *at, const char *end) {
+static const char *after_space(const char *at, const char *end) {
     size_t bytes;
     while (at < end && jinja_is_space(at, end, &bytes))
         at += bytes;
@@ -70,31 +70,31 @@ static bool starts(const char *at, const char *end, const char *text) {
 
 /* Returns the place after a tag's end, "%}" or "#}" with its mark and the white space that goes with it; NULL when
  * there is none here. */
-static const char *behind_end(const struct lexer *lexer, const char *at, const char *closing, bool is_block) {
+static const char *after_end(const struct lexer *lexer, const char *at, const char *closing, bool is_block) {
     char mark = at < lexer->end ? *at : 0;
     bool has_mark = mark == '-' || (mark == '+' && is_block);
     if (!starts(at + has_mark, lexer->end, closing))
         return NULL;
     at += (size_t)has_mark + 2;
     if (has_mark && mark == '-')
-        return behind_space(at, lexer->end);
+        return after_space(at, lexer->end);
     return is_block && !has_mark && at < lexer->end && *at == '\n' ? at + 1 : at;
 }
 
 /* Returns the place after "{%- raw %}" and similar tags; NULL when there is none here. */
-static const char *behind_raw_tag(const struct lexer *lexer, const char *at, const char *name, bool is_end) {
+static const char *after_raw_tag(const struct lexer *lexer, const char *at, const char *name, bool is_end) {
     if (!starts(at, lexer->end, "{%"))
         return NULL;
     at += 2;
     at += at < lexer->end && (*at == '-' || *at == '+');
-    at = behind_space(at, lexer->end);
+    at = after_space(at, lexer->end);
     if (!starts(at, lexer->end, name))
         return NULL;
-    at = behind_space(at + strlen(name), lexer->end);
+    at = after_space(at + strlen(name), lexer->end);
     if (is_end)
-        return behind_end(lexer, at, "%}", true);
+        return after_end(lexer, at, "%}", true);
     if (starts(at, lexer->end, "-%}"))
-        return behind_space(at + 3, lexer->end);
+        return after_space(at + 3, lexer->end);
     return starts(at, lexer->end, "%}") ? at + 2 : NULL;
 }
 
@@ -115,7 +115,7 @@ static void add_text(struct lexer *lexer, const char *stop, char sign, bool is_p
         const char *line = to;
         while (line > from && line[-1] != '\n')
             line--;
-        if ((line > from || lexer->is_line_start) && line < to && behind_space(line, to) == to)
+        if ((line > from || lexer->is_line_start) && line < to && after_space(line, to) == to)
             to = line;
     }
     if (to > from)
@@ -129,9 +129,9 @@ static char sign_at(const struct lexer *lexer, const char *at) {
 
 static void skip_comment(struct lexer *lexer) {
     for (const char *at = lexer->at; at < lexer->end; at++) {
-        const char *behind = behind_end(lexer, at, "#}", true);
-        if (behind) {
-            advance(lexer, behind);
+        const char *after = after_end(lexer, at, "#}", true);
+        if (after) {
+            advance(lexer, after);
             return;
         }
     }
@@ -140,10 +140,10 @@ static void skip_comment(struct lexer *lexer) {
 
 static void read_raw(struct lexer *lexer) {
     for (const char *at = lexer->at; at < lexer->end; at++) {
-        const char *behind = *at == '{' ? behind_raw_tag(lexer, at, "endraw", true) : NULL;
-        if (behind) {
+        const char *after = *at == '{' ? after_raw_tag(lexer, at, "endraw", true) : NULL;
+        if (after) {
             add_text(lexer, at, sign_at(lexer, at + 2), false);
-            advance(lexer, behind);
+            advance(lexer, after);
             return;
         }
     }
@@ -157,14 +157,14 @@ static bool is_digit(char c) {
 }
 
 /* Returns the place after digits, which single underscores may separate. */
-static const char *behind_digits(const char *at, const char *end) {
+static const char *after_digits(const char *at, const char *end) {
     while (at < end && (is_digit(*at) || (*at == '_' && end - at > 1 && is_digit(at[1]) && is_digit(at[-1]))))
         at++;
     return at;
 }
 
 static void read_number(struct lexer *lexer) {
-    const char *from = lexer->at, *end = lexer->end, *at = behind_digits(from, end);
+    const char *from = lexer->at, *end = lexer->end, *at = after_digits(from, end);
     bool is_real = false;
     if (starts(from, end, "0x") || starts(from, end, "0X") || starts(from, end, "0b") || starts(from, end, "0o")) {
         fail(lexer, "numbers in other bases than ten are not supported");
@@ -172,14 +172,14 @@ static void read_number(struct lexer *lexer) {
     }
     if (end - at > 1 && *at == '.' && is_digit(at[1])) {
         is_real = true;
-        at = behind_digits(at + 1, end);
+        at = after_digits(at + 1, end);
     }
     if (at < end && (*at == 'e' || *at == 'E')) {
         const char *digits = at + 1;
         digits += digits < end && (*digits == '+' || *digits == '-');
         if (digits < end && is_digit(*digits)) {
             is_real = true;
-            at = behind_digits(digits, end);
+            at = after_digits(digits, end);
         }
     }
     char text[64];
@@ -277,7 +277,7 @@ static void read_string(struct lexer *lexer) {
     advance(lexer, to + 1);
 }
 
-static const char *behind_name(const char *at, const char *end) {
+static const char *after_name(const char *at, const char *end) {
     while (at < end) {
         uint32_t point;
         size_t bytes = 1;
@@ -326,12 +326,12 @@ static void read_tag(struct lexer *lexer, bool is_print) {
     add(lexer, is_print ? TOKEN_PRINT_BEGIN : TOKEN_BLOCK_BEGIN, lexer->at, 2);
     advance(lexer, lexer->at + 2 + (sign_at(lexer, lexer->at + 2) != 0));
     while (!lexer->status) {
-        advance(lexer, behind_space(lexer->at, lexer->end));
-        const char *behind = lexer->open ? NULL : behind_end(lexer, lexer->at, closing, !is_print);
-        const char *name = behind_name(lexer->at, lexer->end);
-        if (behind) {
+        advance(lexer, after_space(lexer->at, lexer->end));
+        const char *after = lexer->open ? NULL : after_end(lexer, lexer->at, closing, !is_print);
+        const char *name = after_name(lexer->at, lexer->end);
+        if (after) {
             add(lexer, is_print ? TOKEN_PRINT_END : TOKEN_BLOCK_END, lexer->at, 2);
-            advance(lexer, behind);
+            advance(lexer, after);
             return;
         }
         if (lexer->at == lexer->end)
@@ -365,7 +365,7 @@ static void read_all(struct lexer *lexer) {
             advance(lexer, lexer->end);
             break;
         }
-        const char *raw = behind_raw_tag(lexer, tag, "raw", false);
+        const char *raw = after_raw_tag(lexer, tag, "raw", false);
         add_text(lexer, tag, sign_at(lexer, tag + 2), tag[1] == '{');
         if (raw) {
             advance(lexer, raw);

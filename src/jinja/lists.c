@@ -181,7 +181,7 @@ static struct jinja_value filter_rejectattr(struct jinja_run *run, struct jinja_
 
 /* ---- order ---- */
 
-/* Ignores case in comparisons of strings, unless told otherwise. */
+/* Returns the value to compare by: a string is compared in lower case, unless `is_case_sensitive`. */
 static struct jinja_value fold(struct jinja_run *run, struct jinja_value value, bool is_case_sensitive) {
     return value.kind == JINJA_STRING && !is_case_sensitive ? jinja_change_case(run, value.string, JINJA_LOWER) : value;
 }

@@ -262,7 +262,7 @@ const struct jinja_method jinja_string_methods[] = {
     {"upper", JINJA_COST_WALK, string_upper},
     {NULL, JINJA_COST_NOTHING, NULL},
 };
-/* Python's other string methods. Using one is an error of its own, different from an undefined value. */
+/* Python's other string methods. Using one is an error, unlike an undefined value. */
 const char *const jinja_other_string_methods[] = {
     "casefold",  "center",       "encode",  "expandtabs", "format_map",  "index",    "isalnum",   "isalpha", "isascii",
     "isdecimal", "isidentifier", "islower", "isnumeric",  "isprintable", "isspace",  "istitle",   "isupper", "ljust",

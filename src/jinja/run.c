@@ -90,7 +90,7 @@ static struct jinja_scope *open_scope(struct jinja_run *run, struct jinja_scope 
     return scope;
 }
 
-/* Runs statements in a scope of their own, and returns their output. */
+/* Runs statements in a new scope, and returns their output. */
 static struct jinja_value capture(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *node) {
     struct jinja_builder text = {0}, *out = run->out;
     struct jinja_scope *before = run->scope;

@@ -62,14 +62,14 @@ static inline uint32_t next_node(const struct added_tokens *added, uint32_t node
 }
 
 /* The tokens below a node while the automaton is built: a range of the tokens ordered by their ends. */
-struct passing {
+struct span {
     uint32_t begin, end, depth;
 };
 
 /* Records the tokens that end at the node, and gives it its children. */
-static void grow_node(struct added_tokens *added, const uint32_t *order, struct passing *passing, uint32_t node,
+static void grow_node(struct added_tokens *added, const uint32_t *order, struct span *spans, uint32_t node,
                       uint32_t *count) {
-    struct passing here = passing[node];
+    struct span here = spans[node];
     struct added_node *nodes = added->nodes;
     uint32_t at = here.begin;
     uint64_t steps = 0;
@@ -82,10 +82,10 @@ static void grow_node(struct added_tokens *added, const uint32_t *order, struct 
     while (at < here.end) {
         unsigned char byte = byte_from_end(added, order[at], here.depth);
         uint32_t child = (*count)++;
-        passing[child] = (struct passing){.begin = at, .depth = here.depth + 1};
+        spans[child] = (struct span){.begin = at, .depth = here.depth + 1};
         while (at < here.end && byte_from_end(added, order[at], here.depth) == byte)
             at++;
-        passing[child].end = at;
+        spans[child].end = at;
         nodes[child].byte = byte;
         nodes[child].shorter = node > 0 ? next_node(added, nodes[node].shorter, byte, &steps) : 0;
         if (node == 0)
@@ -95,7 +95,7 @@ static void grow_node(struct added_tokens *added, const uint32_t *order, struct 
 
 int added_tokens_build(struct added_tokens *added) {
     uint32_t *order = malloc((added->count + 1) * sizeof *order);
-    struct passing *passing = NULL;
+    struct span *spans = NULL;
     size_t nodes = 1;
     for (uint32_t i = 0; order && i < added->count; i++)
         order[i] = i;
@@ -107,20 +107,19 @@ int added_tokens_build(struct added_tokens *added) {
     }
     if (order && nodes < UINT32_MAX) {
         added->nodes = calloc(nodes + 1, sizeof *added->nodes);
-        passing = malloc(nodes * sizeof *passing);
+        spans = malloc(nodes * sizeof *spans);
     }
-    int status = added->nodes && passing
-                     ? STATUS_OK
-                     : status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", added->count);
+    int status = added->nodes && spans ? STATUS_OK
+                                       : status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", added->count);
     if (!status) {
         uint32_t count = 1;
-        passing[0] = (struct passing){.end = (uint32_t)added->count};
+        spans[0] = (struct span){.end = (uint32_t)added->count};
         for (uint32_t node = 0; node < count; node++)
-            grow_node(added, order, passing, node, &count);
+            grow_node(added, order, spans, node, &count);
         added->nodes[count].first = count;
     }
     free(order);
-    free(passing);
+    free(spans);
     return status;
 }
 

@@ -39,8 +39,8 @@ int chat_normalize_messages(const json_t *messages, json_t **normalized);
  * the template's. STATUS_INVALID. */
 int chat_check_plain(const struct chat_request *request, const char *name);
 
-/* Renders by one of the template's texts, or by another one (NULL: its own), with `keep_generated` as CHAT_ANSWER. The
- * errors of chat_render. */
+/* Renders with `jinja`, one of the template's texts or another one (NULL: the template chooses). With `keep_generated`,
+ * {% generation %} becomes CHAT_ANSWER. The errors of chat_render. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
                    bool keep_generated, struct chat_pieces *pieces);
 /* Adds a piece without CHAT_APART, merged with the last one when their flags are equal. STATUS_MEMORY. */

@@ -241,7 +241,7 @@ int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t
         parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
     bool goes_on = *at > 0 && !(first->flags & CHAT_APART);
     unsigned flags = !goes_on                     ? TOKENIZER_PLAIN
-                     : first[-1].flags & CHAT_END ? TOKENIZER_BEHIND_TOKEN
+                     : first[-1].flags & CHAT_END ? TOKENIZER_AFTER_TOKEN
                                                   : TOKENIZER_CONTINUED;
     int status = tokenizer_encode_parts(
         encoder, text, length, flags,

@@ -2,7 +2,7 @@
  *
  * A template is a text in Jinja (jinja.h), run as `transformers` runs it. Its arguments are the messages without keys
  * that are null, tools, documents, add_generation_prompt, the names of special tokens, and further variables. Three
- * templates are our own and have names.
+ * templates are built in and have names.
  *
  * A rendering is a list of pieces, each from the template or from a message. In the template's pieces, names of special
  * tokens are the tokens, and so are names of other added tokens that the template itself contains. In a message's
@@ -138,7 +138,7 @@ extern const char *const chat_answers_names[]; /* "all", "last", NULL */
 int chat_render_row(struct chat_template *template, const struct chat_request *request, enum chat_answers which,
                     struct chat_pieces *pieces);
 /* Renders an instruction with its answer: a user's turn whose input follows on the next lines, or in alpaca Stanford's
- * own prompt. `input` may be NULL. `request` has no messages. The errors of chat_render. */
+ * prompt. `input` may be NULL. `request` has no messages. The errors of chat_render. */
 struct chat_instruction {
     const json_t *instruction, *input, *output; /* strings */
 };

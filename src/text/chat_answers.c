@@ -81,22 +81,22 @@ static int render_part(struct row *row, size_t count, bool asks) {
 }
 
 /* Returns the end of the last text that came from a message. */
-static size_t behind_words(const struct chat_pieces *pieces) {
-    size_t from = 0, behind = 0;
+static size_t after_words(const struct chat_pieces *pieces) {
+    size_t from = 0, after = 0;
     for (size_t i = 0; i < pieces->count; i++) {
         from += pieces->items[i].length;
         if (!(pieces->items[i].flags & CHAT_SPECIAL))
-            behind = from;
+            after = from;
     }
-    return behind;
+    return after;
 }
 
 /* Returns how much of `part` is the beginning of the whole. A template may end a text differently, with an end-of-text.
- * The difference is then the template's own, and the common part ends with white space. SIZE_MAX: messages differ. */
+ * The template then wrote the difference, and the common part ends with white space. SIZE_MAX: messages differ. */
 static size_t common_length(const struct chat_pieces *whole, const struct chat_pieces *part) {
     const char *a = strbuf_text(&whole->text), *b = strbuf_text(&part->text);
     size_t least = whole->text.length < part->text.length ? whole->text.length : part->text.length, common = 0;
-    size_t words = behind_words(part);
+    size_t words = after_words(part);
     while (common < least && a[common] == b[common])
         common++;
     if (common == part->text.length)

@@ -178,7 +178,7 @@ encode_words_by(enum word_pattern pattern, struct tokenizer_encoder *encoder, co
     return STATUS_OK;
 }
 
-/* Parts of a text that no merge joins are words of their own. */
+/* Each part of a text that no merge joins to its neighbours is a word. */
 static int encode_apart(struct tokenizer_encoder *encoder, const unsigned char *bytes, size_t length,
                         struct token_buffer *out) {
     const uint8_t(*joins)[256] = (const uint8_t(*)[256])encoder->tokenizer->joins;
@@ -245,7 +245,7 @@ static __attribute__((noinline)) int encode_words(struct tokenizer_encoder *enco
 /* The place of a stretch within the text. */
 enum place { PLACE_BEGINNING, PLACE_CONTINUED, PLACE_LATER };
 
-/* Copies a text into a buffer of its own, with a space before it and with spaces for its marks. */
+/* Copies a text into a buffer, with a space before it and with spaces for its marks. */
 static int copy_text(const unsigned char **bytes, size_t *length, bool has_space, bool has_marks,
                      struct strbuf *buffer) {
     strbuf_clear(buffer);
@@ -355,9 +355,9 @@ static int append_ids(const struct token_buffer *ids, struct token_buffer *out) 
 int tokenizer_encode(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                      struct token_buffer *out) {
     const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
-    enum place place = flags & TOKENIZER_CONTINUED      ? PLACE_CONTINUED
-                       : flags & TOKENIZER_BEHIND_TOKEN ? PLACE_LATER
-                                                        : PLACE_BEGINNING;
+    enum place place = flags & TOKENIZER_CONTINUED     ? PLACE_CONTINUED
+                       : flags & TOKENIZER_AFTER_TOKEN ? PLACE_LATER
+                                                       : PLACE_BEGINNING;
     size_t before = out->count;
     if (length > INT32_MAX - 1)
         return status_fail(STATUS_UNSUPPORTED, "a text of %zu bytes: at most 2147483646 are encoded at once", length);

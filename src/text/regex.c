@@ -191,11 +191,11 @@ static unsigned long most_repeats(const char *pattern) {
 
 /* Compiles the pattern to machine code if possible; otherwise it is interpreted. */
 static void prepare(struct text_regex *regex) {
-    uint32_t references = 0, behind = 0;
+    uint32_t references = 0, lookbehind = 0;
     pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE);
     pcre2_pattern_info(regex->code, PCRE2_INFO_BACKREFMAX, &references);
-    pcre2_pattern_info(regex->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
-    regex->step = 1 + most_repeats(regex->pattern) + behind;
+    pcre2_pattern_info(regex->code, PCRE2_INFO_MAXLOOKBEHIND, &lookbehind);
+    regex->step = 1 + most_repeats(regex->pattern) + lookbehind;
     regex->has_references = references > 0;
 }
 

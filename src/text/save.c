@@ -58,11 +58,11 @@ static void add_part(const struct tokenizer *tokenizer, enum json_part part, str
 }
 
 static void add_template_tokens(const struct tokenizer *tokenizer, const struct token_buffer *ids, const char *before,
-                                const char *behind, struct strbuf *scratch, struct strbuf *out) {
+                                const char *after, struct strbuf *scratch, struct strbuf *out) {
     for (size_t i = 0; i < ids->count; i++) {
         strbuf_format(out, "%s{\"SpecialToken\": {\"id\": ", before);
         add_json_name(tokenizer, ids->ids[i], scratch, out);
-        strbuf_format(out, ", \"type_id\": 0}}%s", behind);
+        strbuf_format(out, ", \"type_id\": 0}}%s", after);
     }
 }
 
@@ -182,8 +182,8 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
     }
 }
 
-/* The class GPT2Tokenizer invents an end-of-text token when the vocabulary has none, and has rules of its own. The
- * generic class uses tokenizer.json unchanged. */
+/* The class GPT2Tokenizer invents an end-of-text token when the vocabulary has none, and has fixed rules. The generic
+ * class uses tokenizer.json unchanged. */
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
     bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !rules->ignore_merges &&

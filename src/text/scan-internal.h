@@ -7,14 +7,14 @@
  *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|
  *     \s+(?!\S)|\s+
  *
- * SmolLM's, which is GPT-2's between single \p{N}. o200k's, where C are the contractions above and U, W the classes of
- * the first and the second part of a word (unicode.h), and Tekken's, without C and with \p{N}:
+ * SmolLM's is GPT-2's between single \p{N}. o200k's is below: C are the contractions above, and U and W the classes of
+ * the first and second part of a word (unicode.h). Tekken's is the same without C, and with \p{N}:
  *
  *     [^\r\n\p{L}\p{N}]?U*W+C?|[^\r\n\p{L}\p{N}]?U+W*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|
  *     \s+(?!\S)|\s+
  *
- * Every character belongs to exactly one word. Bytes that are no UTF-8 count as characters of their own, neither letter
- * nor number nor space. Inline, because encoding and counting words both spend much of their time here. */
+ * Every character belongs to exactly one word. A byte that is not UTF-8 counts as one character, which is neither a
+ * letter nor a number nor a space. Inline, because encoding and counting words both spend much of their time here. */
 #ifndef CAMBIUM_TEXT_SCAN_INTERNAL_H
 #define CAMBIUM_TEXT_SCAN_INTERNAL_H
 
@@ -273,9 +273,9 @@ static inline const unsigned char *scan_cased_word(const unsigned char *at, cons
     if (!word)
         word = scan_upper_word(at, end);
     if (word) {
-        const unsigned char *behind =
+        const unsigned char *after =
             has_contractions && word < end && *word == '\'' ? scan_contraction(word, end) : NULL;
-        return behind ? behind : word;
+        return after ? after : word;
     }
     if (next < end)
         next_kind = scan_character(next, end, &next_bytes);

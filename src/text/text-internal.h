@@ -55,7 +55,7 @@ extern const struct added_flag added_flags[ADDED_FLAG_COUNT];
 enum token_role { ROLE_EOS, ROLE_BOS, ROLE_UNK, ROLE_PAD, ROLE_COUNT };
 extern const char *const token_role_names[ROLE_COUNT];
 
-/* The pattern that splits a text into words; scan-internal.h has the patterns. ByteLevel has its own, which is GPT-2's.
+/* The pattern that splits a text into words; scan-internal.h has the patterns. WORDS_BYTE_LEVEL is GPT-2's.
  * WORDS_STEPS: several steps, or none. WORDS_WHOLE: no splitting, for words that begin as characters. WORDS_METASPACE:
  * the same, but a word begins at each space. */
 enum word_pattern {
@@ -277,7 +277,7 @@ static inline int32_t words_find(const struct tokenizer *tokenizer, struct word_
     }
 }
 
-/* Finds the tokens that are words: all of them when merges are ignored, else those that their own merges make.
+/* Finds the tokens that are words: all of them when merges are ignored, else those that the merges of their bytes make.
  * STATUS_MEMORY. */
 int words_index(struct tokenizer *tokenizer);
 

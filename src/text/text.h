@@ -120,7 +120,7 @@ enum tokenizer_flags {
     TOKENIZER_PLAIN = 0,              /* names of special tokens in the text are ordinary text */
     TOKENIZER_ALLOW_SPECIAL = 1 << 0, /* they are the special tokens */
     TOKENIZER_CONTINUED = 1 << 1,     /* the text continues where a longer one was cut: no space is put before it */
-    TOKENIZER_BEHIND_TOKEN = 1 << 4,  /* the text follows a special token of a longer one */
+    TOKENIZER_AFTER_TOKEN = 1 << 4,   /* the text follows a special token of a longer one */
     TOKENIZER_ADD_BEGIN = 1 << 2,     /* adds the tokens that the files' post-processor puts before every text, */
     TOKENIZER_ADD_END = 1 << 3,       /* and those that it puts after every text; */
     TOKENIZER_ADD_SPECIAL = TOKENIZER_ADD_BEGIN | TOKENIZER_ADD_END /* both, except for texts that a template made */

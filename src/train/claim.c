@@ -13,7 +13,7 @@ static bool is_same_directory(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-int64_t train_own_until(const struct train_run *run) {
+int64_t train_ours_until(const struct train_run *run) {
     char parent[PATH_MAX];
     bool is_own = *run->checkpoint && run->config.checkpoint.save &&
                   !file_join(parent, sizeof parent, run->checkpoint, "..") &&
@@ -83,7 +83,7 @@ static int claim(struct trainer *trainer) {
     if (!status)
         status = check_writable(save);
     if (!status)
-        status = ckpt_list_above(save, train_own_until(run), &others, &count);
+        status = ckpt_list_above(save, train_ours_until(run), &others, &count);
     if (!status && count)
         status = check_newest(run);
     if (!status)

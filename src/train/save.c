@@ -34,7 +34,7 @@ static int describe(const struct train_run *run, const struct param_table *table
                   .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000},
         .optimizer_count = kind || run->config.train.precision == PRECISION_FP32 ? 2 : 3,
         .keep_last = run->config.checkpoint.keep_last,
-        .own_until = train_own_until(run),
+        .ours_until = train_ours_until(run),
     };
     if (!kind)
         return STATUS_OK;

@@ -59,7 +59,7 @@ int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, en
 int train_claim(struct trainer *trainer);
 void train_unclaim(struct trainer *trainer);
 /* The checkpoints in checkpoint.save are the run's own up to this iteration; -1: none is. */
-int64_t train_own_until(const struct train_run *run);
+int64_t train_ours_until(const struct train_run *run);
 /* Whether it is the run that it finds in its directory, perhaps interrupted before its first checkpoint. */
 bool train_goes_on(const struct train_run *run);
 

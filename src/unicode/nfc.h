@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns how many bytes are in normal form whatever follows: all of them, or those before a character that may join
- * the next. Invalid UTF-8 stays unchanged. */
+/* Returns how many bytes stay in normal form whatever text follows: all of them, or those before a character that may
+ * join the next one. Invalid UTF-8 stays unchanged. */
 size_t nfc_normal_length(const unsigned char *bytes, size_t length);
 /* True when the normal form of a text is that of its parts before and after `at`. */
 bool nfc_is_border(const unsigned char *begin, const unsigned char *at, const unsigned char *end);

@@ -1,4 +1,4 @@
-/* Characters that have a shape of their own, by the categories of libutf8proc. */
+/* Printable characters, by the categories of libutf8proc. */
 #include "unicode.h"
 
 #include <utf8proc.h>

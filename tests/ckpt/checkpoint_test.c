@@ -68,7 +68,7 @@ static void trainer_fill(struct trainer *t, int64_t iteration) {
 }
 
 static int trainer_save_among(struct trainer *t, const char *root, int64_t iteration, int64_t keep_last,
-                              int64_t own_until) {
+                              int64_t ours_until) {
     char state[64];
     snprintf(state, sizeof state, "{\"iteration\": %lld}\n", (long long)iteration);
     struct ckpt_save save = {
@@ -79,7 +79,7 @@ static int trainer_save_among(struct trainer *t, const char *root, int64_t itera
         .optimizer_count = 3,
         .state_text = state,
         .keep_last = keep_last,
-        .own_until = own_until,
+        .ours_until = ours_until,
     };
     trainer_fill(t, iteration);
     return ckpt_save(&save);

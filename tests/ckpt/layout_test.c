@@ -288,7 +288,7 @@ static int part_save(struct part *part) {
                              .optimizer_count = MOMENTS,
                              .state_text = is_first ? "{}\n" : NULL,
                              .keep_last = 2,
-                             .own_until = INT64_MAX};
+                             .ours_until = INT64_MAX};
     return run->is_background ? save_beside(part, &save) : ckpt_save(&save);
 }
 

@@ -205,7 +205,7 @@ static inline struct ckpt_save tiny_training_save(const struct tiny_training *t,
                               .model = {.table = &t->table, .weights = t->arrays, .config_text = "{}\n"},
                               .optimizer = t->arrays + 1,
                               .optimizer_count = TINY_ARRAYS - 1,
-                              .own_until = INT64_MAX};
+                              .ours_until = INT64_MAX};
 }
 
 static inline char *tiny_path(const char *directory, const char *name) {

@@ -198,7 +198,7 @@ static void a_text_behind_a_token_has_the_ids_of_the_whole(void **state) {
             test_ok(tokenizer_encode(shape.encoder, whole_text, strlen(whole_text), TOKENIZER_ALLOW_SPECIAL, &whole));
             test_ok(tokenizer_encode(shape.encoder, "a", 1, TOKENIZER_PLAIN, &parts));
             test_ok(token_buffer_add(&parts, tokenizer_find(shape.tokenizer, "</s>", 4)));
-            test_ok(tokenizer_encode(shape.encoder, texts[k], strlen(texts[k]), TOKENIZER_BEHIND_TOKEN, &parts));
+            test_ok(tokenizer_encode(shape.encoder, texts[k], strlen(texts[k]), TOKENIZER_AFTER_TOKEN, &parts));
             assert_int_equal(parts.count, whole.count);
             assert_memory_equal(parts.ids, whole.ids, whole.count * sizeof *whole.ids);
             token_buffer_free(&whole);
