@@ -62,8 +62,11 @@ static int export(const struct engine_bench *bench, int kind, struct peft_config
 
 /* A base of random weights, which DoRA measures, and a fresh adapter on it. */
 static int write_adapter(const struct engine_bench *bench, int kind, struct device *device) {
-    struct model_options options = {
-        .config = bench->config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = TRAIN_ROWS};
+    struct model_options options = {.config = bench->config,
+                                    .dtype = DTYPE_F32,
+                                    .use = MODEL_TRAIN,
+                                    .train.is_frozen = true,
+                                    .max_rows = TRAIN_ROWS};
     const char *all = "all-linear";
     struct peft_config config = config_of(bench, kind, &all);
     struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};

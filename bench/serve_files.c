@@ -28,8 +28,11 @@ static int write_model(const void *context) {
     const struct serve_bench *bench = context;
     const struct bench_options *o = &bench->engine_options;
     enum dtype dtype = o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    struct model_options options = {
-        .config = bench->engine.config, .dtype = dtype, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = MODEL_ROWS};
+    struct model_options options = {.config = bench->engine.config,
+                                    .dtype = dtype,
+                                    .use = MODEL_TRAIN,
+                                    .train.is_frozen = true,
+                                    .max_rows = MODEL_ROWS};
     struct device *device;
     struct rank rank;
     struct model *model = NULL;

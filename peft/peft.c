@@ -184,12 +184,13 @@ static int choose_rows(struct peft *peft) {
 static int open_store(struct peft *peft, const struct model_options *model) {
     struct param_part part = {
         .tensor = peft->rank->place.tensor, .tensors = peft->rank->grid.tensor, .is_held = peft->is_held};
-    return param_store_sketch(&peft->store, &(const struct param_store_options){.table = &peft->table,
-                                                                                .part = &part,
-                                                                                .device = peft->rank->device,
-                                                                                .dtype = peft->dtype,
-                                                                                .has_gradients = peft->trains,
-                                                                                .layer_shards = model->layer_shards});
+    return param_store_sketch(&peft->store,
+                              &(const struct param_store_options){.table = &peft->table,
+                                                                  .part = &part,
+                                                                  .device = peft->rank->device,
+                                                                  .dtype = peft->dtype,
+                                                                  .has_gradients = peft->trains,
+                                                                  .layer_shards = model->train.layer_shards});
 }
 
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **out) {

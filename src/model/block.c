@@ -14,7 +14,7 @@ static int64_t stream_rows(const struct block_pass *block) {
 
 /* Whether the backward makes such outputs again: not where nobody wrote over them. */
 static bool is_recomputed(const struct block_pass *block, bool is_chosen) {
-    return is_chosen && block->pass->model->options.recompute.how == RECOMPUTE_SELECTIVE && !block->is_fresh;
+    return is_chosen && block->pass->model->options.train.recompute.how == RECOMPUTE_SELECTIVE && !block->is_fresh;
 }
 
 static const struct hook_list *hooks_at(const struct block_pass *block, enum attach_place place) {
@@ -288,7 +288,7 @@ static int attention_half_backward(const struct block_pass *block) {
     int status = STATUS_OK;
     if (block->is_lowest)
         after.dx = NULL;
-    if (is_recomputed(block, model->options.recompute.layernorm))
+    if (is_recomputed(block, model->options.train.recompute.layernorm))
         status =
             norm_forward(model, &params->norm1, stream_rows(block), saved->x, saved->norm1, saved->mean1, saved->rstd1);
     if (!status)
@@ -503,10 +503,10 @@ static int mlp_half_backward(const struct block_pass *block) {
     int status = STATUS_OK;
     if (is_end)
         after.dx = NULL;
-    if (is_recomputed(block, model->options.recompute.layernorm))
+    if (is_recomputed(block, model->options.train.recompute.layernorm))
         status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
                               saved->rstd2);
-    if (!status && is_recomputed(block, model->options.recompute.mlp_act))
+    if (!status && is_recomputed(block, model->options.train.recompute.mlp_act))
         status = activation_again(block);
     if (!status)
         status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),

@@ -266,7 +266,7 @@ static int plan_head(const struct pass *pass, int64_t rows) {
 int model_plan_step(struct model *model, const struct model_step_shape *shape) {
     struct model_kv kv = {.page_count = 1};
     struct pass pass = pass_of(model, &kv, shape->rows);
-    pass.max_pages = model->options.max_pages;
+    pass.max_pages = model->options.infer.max_pages;
     pass.seen = shape->seen;
     rank_plan_part(model->rank, WORK_FORWARD, 0);
     int status = run_blocks(&pass);
@@ -292,8 +292,8 @@ int model_step_work(struct model *model, const struct model_step_shape *shape, s
 
 static int check_step(const struct model *model, const struct model_step *step) {
     const struct model_options *o = &model->options;
-    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->max_logit_rows ||
-                   step->changed_rows > o->max_sequences || step->change_count > o->max_changes
+    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->infer.max_logit_rows ||
+                   step->changed_rows > o->infer.max_sequences || step->change_count > o->infer.max_changes
                ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
            : model_gives_results(model) ? step_check_fetches(model)
                                         : STATUS_OK;
@@ -301,7 +301,7 @@ static int check_step(const struct model *model, const struct model_step *step) 
 
 /* Rows of the page table that are new, to their places in the device's. */
 static int update_page_table(struct model *model, const struct model_step *step, const int32_t *rows) {
-    int64_t pages = model->options.max_pages;
+    int64_t pages = model->options.infer.max_pages;
     int status = STATUS_OK;
     for (int64_t i = 0; i < step->changed_rows && !status; i++)
         status = stream_copy(model->rank->exec.stream, model->step.page_table + step->changed_row[i] * pages,
@@ -311,10 +311,10 @@ static int update_page_table(struct model *model, const struct model_step *step,
 
 static const int32_t *add_changed_rows(struct upload *upload, const struct model *model,
                                        const struct model_step *step) {
-    size_t bytes = (size_t)model->options.max_pages * sizeof(int32_t);
+    size_t bytes = (size_t)model->options.infer.max_pages * sizeof(int32_t);
     char *to = upload_take(upload, (size_t)step->changed_rows * bytes);
     for (int64_t i = 0; i < step->changed_rows; i++)
-        memcpy(to + (size_t)i * bytes, step->page_table + step->changed_row[i] * model->options.max_pages, bytes);
+        memcpy(to + (size_t)i * bytes, step->page_table + step->changed_row[i] * model->options.infer.max_pages, bytes);
     return upload_place(upload, to);
 }
 
@@ -363,7 +363,7 @@ static int upload_step(struct model *model, const struct model_step *step) {
 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
     struct pass pass = pass_of(model, kv, step->rows);
-    pass.max_pages = model->options.max_pages;
+    pass.max_pages = model->options.infer.max_pages;
     int status = upload_step(model, step);
     if (!status)
         status = run_blocks(&pass);

@@ -127,7 +127,7 @@ static void open_passing(struct model *model) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
     bool all_pass = !model_has_backward(o, last->first + last->count);
-    model->kept.passing_stash = &model->kept.stashes[all_pass ? 0 : o->stashes];
+    model->kept.passing_stash = &model->kept.stashes[all_pass ? 0 : o->train.stashes];
     model->kept.first_layer = model->share.lowest < last->first                 ? 0
                               : model->share.lowest < last->first + last->count ? model->share.lowest - last->first
                                                                                 : last->count;
@@ -139,7 +139,7 @@ static int open_stage(struct model *model) {
     int64_t layers = o->config.num_layers, end = 0;
     if (!o->chunk_count)
         o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
-    o->stashes = o->use == MODEL_TRAIN && o->stashes ? o->stashes : 1;
+    o->train.stashes = o->use == MODEL_TRAIN && o->train.stashes ? o->train.stashes : 1;
     for (int c = 0; c < o->chunk_count; c++) {
         const struct model_chunk *chunk = &o->chunks[c];
         if (chunk->first < end || chunk->count < 1 || chunk->count != o->chunks[0].count)
@@ -153,12 +153,12 @@ static int open_stage(struct model *model) {
     model->share.has_head = end == layers;
     model->share.lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
     size_t count = (size_t)o->chunks[0].count;
-    model->kept.stashes = calloc((size_t)o->stashes + 1, sizeof *model->kept.stashes);
-    model->kept.saved = calloc((size_t)o->stashes * count, sizeof *model->kept.saved);
+    model->kept.stashes = calloc((size_t)o->train.stashes + 1, sizeof *model->kept.stashes);
+    model->kept.saved = calloc((size_t)o->train.stashes * count, sizeof *model->kept.saved);
     model->kept.again = calloc(count, sizeof *model->kept.again);
     if (!model->kept.stashes || !model->kept.saved || !model->kept.again)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int stash = 0; stash < o->stashes; stash++)
+    for (int stash = 0; stash < o->train.stashes; stash++)
         model->kept.stashes[stash].saved = model->kept.saved + (size_t)stash * count;
     open_passing(model);
     return STATUS_OK;
@@ -194,7 +194,7 @@ static int plan_batch(struct model *model, int64_t rows) {
     struct device_batch *batch = &model->kept.stashes[0].batch;
     int status = STATUS_OK;
     batch->rows = batch->head.count = rows;
-    batch->segments = o->segment_rows && rows > o->segment_rows ? rows / o->segment_rows : 1;
+    batch->segments = o->train.segment_rows && rows > o->train.segment_rows ? rows / o->train.segment_rows : 1;
     batch->head.is_all = true;
     for (int c = 0; c < o->chunk_count && !status; c++) {
         struct model_pass pass = {.chunk = c, .has_dropout = true};
@@ -210,7 +210,7 @@ static int plan_rows(struct model *model, int64_t rows) {
     const struct model_options *o = &model->options;
     int64_t at_a_time = model_sizes(model)->step_rows;
     struct model_step_shape step = {.rows = rows, .logit_rows = rows, .seen = (double)o->max_positions};
-    step.logit_rows = rows < o->max_logit_rows ? rows : o->max_logit_rows;
+    step.logit_rows = rows < o->infer.max_logit_rows ? rows : o->infer.max_logit_rows;
     step.logit_rows = step.logit_rows < at_a_time ? step.logit_rows : at_a_time;
     return o->use == MODEL_INFER ? model_plan_step(model, &step) : plan_batch(model, rows);
 }
@@ -261,21 +261,21 @@ static int build(struct model *model, struct model_plan *plan) {
         status = model_describe(&o->config, &model->table);
     if (!status)
         status = choose_parameters(model);
-    for (int i = 0; i < model->table.count && o->is_frozen; i++)
+    for (int i = 0; i < model->table.count && o->train.is_frozen; i++)
         model->table.rows[i].is_trainable = false;
     struct param_part part = {.tensor = model->rank->place.tensor,
                               .tensors = model->rank->grid.tensor,
                               .is_held = model->share.is_held,
                               .is_copy = model->share.is_copy};
     if (!status)
-        status = param_store_sketch(
-            &model->store, &(const struct param_store_options){.table = &model->table,
-                                                               .part = &part,
-                                                               .device = model->rank->device,
-                                                               .dtype = o->dtype,
-                                                               .has_gradients = o->use == MODEL_TRAIN && !o->is_frozen,
-                                                               .layer_shards = o->layer_shards,
-                                                               .storage = storage_of(o)});
+        status = param_store_sketch(&model->store, &(const struct param_store_options){
+                                                       .table = &model->table,
+                                                       .part = &part,
+                                                       .device = model->rank->device,
+                                                       .dtype = o->dtype,
+                                                       .has_gradients = o->use == MODEL_TRAIN && !o->train.is_frozen,
+                                                       .layer_shards = o->train.layer_shards,
+                                                       .storage = storage_of(o)});
     if (!status)
         status = find_parameters(model);
     if (!status)

@@ -40,29 +40,38 @@ struct model_chunk {
 };
 enum { MODEL_CHUNKS_MAX = 64 };
 
+/* Options of MODEL_TRAIN alone. */
+struct model_training {
+    bool is_frozen; /* nothing of the model trains, only what hooks have; there are no gradients */
+    struct model_recompute recompute;
+    int64_t segment_rows; /* of a batch, in the mean: planning counts attention by it; 0: all rows are one segment */
+    int stashes;          /* micro batches of chunks that are held for their backward at once; 0: 1 */
+    /* With RECOMPUTE_BLOCK: stashes from this one on recompute all layers; 0: all stashes are as `recompute` says. */
+    int partial_stashes;
+    int layer_shards; /* each unit can be cut into this number of equal shards; 0: never cut */
+};
+
+/* Options of MODEL_INFER alone. */
+struct model_inference {
+    int64_t max_logit_rows;           /* rows whose logits one step may want */
+    int64_t max_changes;              /* of logits, of all rows of a step */
+    int64_t max_sequences, max_pages; /* of a step's page table */
+};
+
 struct model_options {
     struct model_config config; /* resolved */
     enum dtype dtype;           /* of weights and activations: DTYPE_F32 or DTYPE_BF16 */
     enum model_use use;
-    bool is_frozen; /* MODEL_TRAIN: nothing of the model trains, only what hooks have; there are no gradients */
-    struct model_recompute recompute; /* MODEL_TRAIN */
-    int64_t max_rows;                 /* rows of the largest batch */
-    int64_t
-        segment_rows; /* of a batch for training, in the mean: planning counts attention by it; 0: all rows are one */
+    int64_t max_rows;      /* rows of the largest batch */
     int64_t max_positions; /* that rows may have; 0: the model's */
     /* A pipeline stage: its runs of layers, ascending; one of them for MODEL_INFER. Who has the first layer has the
      * embedding, who has the last one the head. 0: one run of all layers. */
     int chunk_count;
     struct model_chunk chunks[MODEL_CHUNKS_MAX];
-    int stashes; /* MODEL_TRAIN: micro batches of chunks that are held for their backward at once; 0: 1 */
-    /* With RECOMPUTE_BLOCK: stashes from this one on recompute all layers; 0: all stashes are as `recompute` says. */
-    int partial_stashes;
-    int layer_shards;                 /* MODEL_TRAIN: as in struct param_store_options */
-    int64_t max_logit_rows;           /* MODEL_INFER: rows whose logits one step may want */
-    int64_t max_changes;              /* MODEL_INFER: of logits, of all rows of a step */
-    int64_t max_sequences, max_pages; /* MODEL_INFER: of a step's page table */
-    const struct hook_table *hooks;   /* or NULL; must outlive the model */
-    const struct storage *storage;    /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
+    struct model_training train;
+    struct model_inference infer;
+    const struct hook_table *hooks; /* or NULL; must outlive the model */
+    const struct storage *storage;  /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
 };
 
 /* Whether the layer is the stage's. */

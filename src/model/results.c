@@ -9,12 +9,13 @@ bool model_gives_results(const struct model *model) {
 }
 
 size_t step_fetches_bytes(const struct model *model) {
-    return model_gives_results(model) ? MODEL_STEPS * model_results_bytes(model->options.max_logit_rows, true) : 0;
+    return model_gives_results(model) ? MODEL_STEPS * model_results_bytes(model->options.infer.max_logit_rows, true)
+                                      : 0;
 }
 
 int step_open_fetches(struct model *model) {
     struct device *device = model->rank->device;
-    size_t bytes = model_results_bytes(model->options.max_logit_rows, true);
+    size_t bytes = model_results_bytes(model->options.infer.max_logit_rows, true);
     int status = STATUS_OK;
     for (int i = 0; i < MODEL_STEPS && !status && model_gives_results(model); i++) {
         status = device_host_alloc(device, bytes, &model->step.fetches[i].host);

@@ -12,13 +12,14 @@ static size_t rounded(size_t bytes) {
 
 size_t model_upload_bytes(const struct model *model) {
     const struct model_options *o = &model->options;
-    size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->max_logit_rows * 4);
+    size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->infer.max_logit_rows * 4);
     if (o->use != MODEL_INFER) /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
         return 8 * rows + rounded((size_t)(o->max_rows + 1) * sizeof(int64_t));
     /* tokens, positions, sequence, cached, place; rows of the page table; logit_row, labels; sample, changes; hooks' */
-    return 5 * rows + rounded((size_t)(o->max_sequences * o->max_pages) * 4) + 2 * wanted +
-           rounded((size_t)o->max_logit_rows * sizeof(struct sample_row)) +
-           rounded((size_t)o->max_changes * sizeof(struct sample_change)) + (o->hooks ? o->hooks->upload.bytes : 0);
+    return 5 * rows + rounded((size_t)(o->infer.max_sequences * o->infer.max_pages) * 4) + 2 * wanted +
+           rounded((size_t)o->infer.max_logit_rows * sizeof(struct sample_row)) +
+           rounded((size_t)o->infer.max_changes * sizeof(struct sample_change)) +
+           (o->hooks ? o->hooks->upload.bytes : 0);
 }
 
 static size_t stream_bytes(const struct model *model) {
@@ -69,12 +70,12 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     const struct model_options *o = &model->options;
     size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
     const struct model_widths *widths = &model->share.widths;
-    bool is_within = shared && o->recompute.how == RECOMPUTE_SELECTIVE;
-    bool is_unread = shared && o->is_frozen, no_norms = is_within && o->recompute.layernorm;
+    bool is_within = shared && o->train.recompute.how == RECOMPUTE_SELECTIVE;
+    bool is_unread = shared && o->train.is_frozen, no_norms = is_within && o->train.recompute.layernorm;
     bool no_norm1 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION));
     bool no_norm2 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_AFTER_MLP));
     bool no_activated =
-        (is_within && o->recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
+        (is_within && o->train.recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
     saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
     saved->qkv = arena_take(arena, whole_bytes(model, widths->qkv));
     place_heads(model, arena, saved);
@@ -102,9 +103,9 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer,
 }
 
 bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end) {
-    const struct model_recompute *r = &model->options.recompute;
+    const struct model_recompute *r = &model->options.train.recompute;
     int64_t layers = model->options.chunks[0].count, from = model->kept.first_layer;
-    bool is_partial = !model->options.partial_stashes || stash < model->options.partial_stashes;
+    bool is_partial = !model->options.train.partial_stashes || stash < model->options.train.partial_stashes;
     bool is_uniform = r->how == RECOMPUTE_UNIFORM && layer >= from;
     *first = is_uniform ? from + (layer - from) / r->num_layers * r->num_layers : layer;
     *end = is_uniform ? *first + r->num_layers : layer + 1;
@@ -169,23 +170,23 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
         if (model->share.lowest - o->chunks[0].first > i && o->chunks[0].count > i)
             model->kept.passing[i].x = arena_take(arena, stream_bytes(model));
     }
-    if (model->kept.passing_stash == &model->kept.stashes[o->stashes] &&
+    if (model->kept.passing_stash == &model->kept.stashes[o->train.stashes] &&
         !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
         place_batch(model, arena, &model->kept.passing_stash->batch);
 }
 
 static void place_stashes(struct model *model, struct arena *arena) {
-    const struct model_recompute *r = &model->options.recompute;
+    const struct model_recompute *r = &model->options.train.recompute;
     struct block_saved shared = {0};
     int64_t placed = 0;
-    bool is_frozen = model->options.is_frozen;
+    bool is_frozen = model->options.train.is_frozen;
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->layernorm)) {
         shared.norm1 = arena_take(arena, stream_bytes(model));
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
     if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
         shared.activated = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
-    for (int stash = 0; stash < model->options.stashes; stash++) {
+    for (int stash = 0; stash < model->options.train.stashes; stash++) {
         place_batch(model, arena, &model->kept.stashes[stash].batch);
         place_kept_blocks(model, arena, stash, &placed, &shared);
         model->kept.stashes[stash].x_last = model->share.has_head ? arena_take(arena, stream_bytes(model)) : NULL;
@@ -254,14 +255,14 @@ static void place_step(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     struct device_step *step = &model->step;
     int64_t most = model_sizes(model)->step_rows;
-    size_t wanted = (size_t)(o->max_logit_rows < most ? o->max_logit_rows : most);
+    size_t wanted = (size_t)(o->infer.max_logit_rows < most ? o->infer.max_logit_rows : most);
     step->block = arena_take(arena, model_upload_bytes(model));
-    step->page_table = arena_take(arena, (size_t)(o->max_sequences * o->max_pages) * sizeof(int32_t));
+    step->page_table = arena_take(arena, (size_t)(o->infer.max_sequences * o->infer.max_pages) * sizeof(int32_t));
     for (int i = 0; i < 2 && !model->share.has_head; i++)
         step->out[i] = arena_take(arena, stream_bytes(model));
     if (!model->share.has_head)
         return;
-    step->results = arena_take(arena, model_results_bytes(o->max_logit_rows, true));
+    step->results = arena_take(arena, model_results_bytes(o->infer.max_logit_rows, true));
     step->logits = arena_take(arena, wanted * (size_t)model->share.vocab_stride * sizeof(float));
     step->rows = arena_take(arena, wanted * (size_t)o->config.hidden_size * dtype_bytes(o->dtype));
     if (model->rank->grid.tensor == 1)

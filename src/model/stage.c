@@ -3,7 +3,7 @@
 
 int64_t model_lowest_layer(const struct model_options *options) {
     int64_t layers = options->config.num_layers;
-    if (!options->is_frozen || hook_table_tokens(options->hooks)->count)
+    if (!options->train.is_frozen || hook_table_tokens(options->hooks)->count)
         return -1;
     for (int64_t layer = 0; layer < layers; layer++)
         if (hook_table_changes(options->hooks, layer))

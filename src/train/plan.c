@@ -19,7 +19,7 @@ static int plan_update(struct rank *rank, const struct model_options *options, c
                        const struct model_plan *of_model, const struct param_store *adapter) {
     int64_t trained = adapter ? adapter->map.flat_elements : of_model->flat_elements;
     int64_t message = (int64_t)(of_model->stream_bytes / dtype_bytes(options->dtype));
-    int shards = options->layer_shards ? options->layer_shards : 1;
+    int shards = options->train.layer_shards ? options->train.layer_shards : 1;
     int status = pipeline_plan(rank, shape, message, options->dtype);
     if (!status)
         status = gradient_sync_plan(rank, trained, shards > 1, options->dtype);
@@ -50,7 +50,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         return status;
     const struct param_store *adapter = run->trainee ? trainee->store : NULL;
     int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
-    int shards = options.layer_shards ? options.layer_shards : 1;
+    int shards = options.train.layer_shards ? options.train.layer_shards : 1;
     if ((status = plan_update(rank, &options, &shape, &of_model, adapter)))
         return status;
     double share = adapter ? frozen_share : 1;

@@ -57,18 +57,18 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .use = MODEL_TRAIN,
-        .is_frozen = run->trainee != NULL,
+        .train.is_frozen = run->trainee != NULL,
         .hooks = trainee->hooks,
-        .recompute = recompute_of(&run->config),
+        .train.recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
-        .segment_rows = run->config.data.seq_length,
+        .train.segment_rows = run->config.data.seq_length,
         .chunk_count = shape->chunks,
-        .partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
-        .layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
+        .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
+        .train.layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
     int status = find_first_backward(&split, options, shape);
     if (!status)
-        status = pipeline_stashes(shape, rank->place.pipeline, &options->stashes);
+        status = pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes);
     for (int c = 0; c < shape->chunks && !status; c++)
         status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
     return status;

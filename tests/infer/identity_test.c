@@ -85,7 +85,7 @@ static void load_base(struct trained *t) {
 
 /* `config` NULL: the base alone. */
 static void trained_open(struct trained *t, const struct peft_config *config, enum dtype dtype, struct comm *world) {
-    struct model_options options = {.dtype = dtype, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = TOKENS};
+    struct model_options options = {.dtype = dtype, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = TOKENS};
     struct peft_options adapters = {.adapters = config, .count = 1, .model = &options, .trains = true};
     *t = (struct trained){0};
     read_base(&options.config);

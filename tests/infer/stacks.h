@@ -127,7 +127,7 @@ struct trained {
 
 static inline void trained_open(struct trained *t, const struct stack *stack) {
     struct directories directories;
-    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = ROWS};
+    struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = ROWS};
     struct ckpt_tensors *tensors;
     *t = (struct trained){0};
     find_stack(stack, &directories);

@@ -80,8 +80,11 @@ static struct model_options options_of(const struct task *task) {
     struct model_config config = tiny_model(&(const struct tiny_model){
         .layers = task->layers, .hidden = H, .heads = HEADS, .ffn = 4 * H, .positions = S, .vocab = VOCAB});
     config.hidden_dropout = config.attention_dropout = 0.1;
-    return (struct model_options){
-        .config = config, .dtype = DTYPE_BF16, .use = MODEL_TRAIN, .recompute = task->recompute, .max_rows = S * B};
+    return (struct model_options){.config = config,
+                                  .dtype = DTYPE_BF16,
+                                  .use = MODEL_TRAIN,
+                                  .train.recompute = task->recompute,
+                                  .max_rows = S * B};
 }
 
 static int forward(struct model *model) {
@@ -186,12 +189,12 @@ static void each_held_micro_batch_keeps_its_own(void **state) {
     struct model_options options = options_of(&task);
     options.chunk_count = 1;
     options.chunks[0] = (struct model_chunk){4, 4};
-    options.stashes = 1;
-    options.partial_stashes = 2;
+    options.train.stashes = 1;
+    options.train.partial_stashes = 2;
     double one = planned(options);
-    options.stashes = 2;
+    options.train.stashes = 2;
     double two = planned(options);
-    options.stashes = 5;
+    options.train.stashes = 5;
     double five = planned(options);
     double in_part = two - one, in_full = (five - two) / 3;
     /* Two layers of 34, two inputs and the last output; four inputs and the last output: each of 2, and the batch. */

@@ -11,9 +11,9 @@ static struct model_options make_options(enum model_use use) {
                                   .dtype = DTYPE_F32,
                                   .use = use,
                                   .max_rows = ROWS,
-                                  .max_logit_rows = 1,
-                                  .max_sequences = 1,
-                                  .max_pages = 2};
+                                  .infer.max_logit_rows = 1,
+                                  .infer.max_sequences = 1,
+                                  .infer.max_pages = 2};
 }
 
 /* ---- config.json ---- */

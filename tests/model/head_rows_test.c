@@ -9,8 +9,11 @@
 enum { T = 40, SAMPLES = 16, ROWS = T * SAMPLES, STASHES = 2, V = TEST_VOCAB };
 
 static struct model_options make_options(bool is_untied) {
-    struct model_options options = {
-        .config = test_config(1, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .stashes = STASHES, .max_rows = ROWS};
+    struct model_options options = {.config = test_config(1, T),
+                                    .dtype = DTYPE_F32,
+                                    .use = MODEL_TRAIN,
+                                    .train.stashes = STASHES,
+                                    .max_rows = ROWS};
     options.config.hidden_dropout = 0.1;
     options.config.untie_embeddings_and_output_weights = is_untied;
     return options;

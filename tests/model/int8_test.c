@@ -236,9 +236,9 @@ static void run(const char *name, const struct storage *storage, bool is_rounded
     struct model_options options = {.config = g.config,
                                     .use = MODEL_INFER,
                                     .max_rows = g.T,
-                                    .max_logit_rows = g.T,
-                                    .max_sequences = 1,
-                                    .max_pages = (g.T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS,
+                                    .infer.max_logit_rows = g.T,
+                                    .infer.max_sequences = 1,
+                                    .infer.max_pages = (g.T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS,
                                     .storage = storage};
     test_ok(device_open(test_device(), 0, 2, &test.device));
     test_ok(rank_open_single(&test.rank, test.device, 1));

@@ -12,7 +12,7 @@ static struct model_options make_options(struct model_recompute recompute) {
     config.hidden_dropout = config.embedding_dropout = 0.1;
     config.attention_dropout = 0.2;
     return (struct model_options){
-        .config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .recompute = recompute, .max_rows = ROWS};
+        .config = config, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.recompute = recompute, .max_rows = ROWS};
 }
 
 struct outcome {

@@ -37,10 +37,10 @@ static int part_open(struct part *part, const struct scene *scene, struct comm *
     part->options = (struct model_options){.config = test_config(LAYERS, T),
                                            .dtype = DTYPE_F32,
                                            .use = MODEL_TRAIN,
-                                           .is_frozen = scene->is_frozen,
-                                           .recompute = scene->recompute,
+                                           .train.is_frozen = scene->is_frozen,
+                                           .train.recompute = scene->recompute,
                                            .max_rows = ROWS,
-                                           .stashes = scene->chunks,
+                                           .train.stashes = scene->chunks,
                                            .chunk_count = scene->chunks,
                                            .storage = counting_begin(&storage_whole)};
     part->options.config.untie_embeddings_and_output_weights = scene->is_untied;
@@ -248,9 +248,9 @@ static void so_in_a_step_of_inference_with_packed_weights(void **state) {
         struct model_options options = {.config = test_config(LAYERS, T),
                                         .use = MODEL_INFER,
                                         .max_rows = ROWS,
-                                        .max_logit_rows = 1,
-                                        .max_sequences = 1,
-                                        .max_pages = 2,
+                                        .infer.max_logit_rows = 1,
+                                        .infer.max_sequences = 1,
+                                        .infer.max_pages = 2,
                                         .storage = counting_begin(&storage_packed)};
         options.config.untie_embeddings_and_output_weights = is_untied;
         test_model_open(&test, options);

@@ -9,7 +9,7 @@ static const double C = TEST_HIDDEN, F = TEST_FFN, V = TEST_VOCAB, LAYERS = L, R
 
 static struct model_options train_options(void) {
     struct model_options options = {
-        .config = test_config(L, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = N, .segment_rows = T};
+        .config = test_config(L, T), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = N, .train.segment_rows = T};
     options.config.vocab_size = 4 * TEST_VOCAB; /* divides */
     return options;
 }
@@ -96,7 +96,7 @@ static void recomputation_is_counted_in_the_backward(void **state) {
     struct test_model kept, again;
     struct model_options options = train_options();
     plan(&kept, &options, alone, 0, false);
-    options.recompute = (struct model_recompute){.how = RECOMPUTE_UNIFORM, .num_layers = 1};
+    options.train.recompute = (struct model_recompute){.how = RECOMPUTE_UNIFORM, .num_layers = 1};
     plan(&again, &options, alone, 0, false);
     is_about(flops_of(&again, "gemm", WORK_FORWARD), flops_of(&kept, "gemm", WORK_FORWARD));
     is_about(flops_of(&again, "gemm", WORK_BACKWARD) - flops_of(&kept, "gemm", WORK_BACKWARD),
@@ -109,7 +109,7 @@ static void a_frozen_model_has_no_weight_gradients(void **state) {
     (void)state;
     struct test_model t;
     struct model_options options = train_options();
-    options.is_frozen = true;
+    options.train.is_frozen = true;
     plan(&t, &options, alone, 0, false);
     is_about(flops_of(&t, "gemm", WORK_FORWARD), 2 * ROWS * LAYERS * BLOCK);
     is_about(flops_of(&t, "gemm", WORK_BACKWARD), 4 * ROWS * 4 * V * C); /* the head, and the gradient of its input */
@@ -210,9 +210,9 @@ static void a_decode_step_reads_weights_and_pages(void **state) {
                                     .dtype = DTYPE_F32,
                                     .use = MODEL_INFER,
                                     .max_rows = 8,
-                                    .max_logit_rows = 8,
-                                    .max_sequences = 8,
-                                    .max_pages = 2};
+                                    .infer.max_logit_rows = 8,
+                                    .infer.max_sequences = 8,
+                                    .infer.max_pages = 2};
     test_model_open(&t, options);
     const struct model_step_shape shape = {.rows = SEQUENCES, .logit_rows = SEQUENCES, .seen = SEEN};
     test_ok(model_step_work(t.model, &shape, &list));

@@ -257,8 +257,11 @@ static void the_base_has_no_memory_for_gradients(void **state) {
     struct rank rank;
     struct model *none;
     struct model_plan plan;
-    struct model_options options = {
-        .config = prompt_base(), .use = MODEL_TRAIN, .is_frozen = true, .hooks = peft_hooks(run.peft), .max_rows = 32};
+    struct model_options options = {.config = prompt_base(),
+                                    .use = MODEL_TRAIN,
+                                    .train.is_frozen = true,
+                                    .hooks = peft_hooks(run.peft),
+                                    .max_rows = 32};
     test_ok(rank_open_single(&rank, run.device, 1));
     test_ok(model_open(&options, &rank, true, &plan, &none));
     assert_int_equal(plan.gradients, 0);
@@ -477,8 +480,11 @@ static int note_base(const struct forward *forward, struct comm *world, struct d
                      struct noted_group *group) {
     struct rank rank;
     struct model *model;
-    struct model_options options = {
-        .config = tuned_base(true), .dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = TUNED_ROWS};
+    struct model_options options = {.config = tuned_base(true),
+                                    .dtype = DTYPE_F32,
+                                    .use = MODEL_TRAIN,
+                                    .train.is_frozen = true,
+                                    .max_rows = TUNED_ROWS};
     int status = rank_open(&rank, &(const struct rank_grid){2, 1, 1, 1, 1}, world, device, 1);
     rank.is_sequence_parallel = forward->is_sequence_parallel;
     if (!status)

@@ -74,7 +74,7 @@ static void tuned_open(struct tuned *t, const char *name) {
     golden_open(&t->golden, name);
     const struct golden *g = &t->golden;
     struct model_options options = {
-        .config = g->model, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .is_frozen = true, .max_rows = g->rows};
+        .config = g->model, .dtype = DTYPE_F32, .use = MODEL_TRAIN, .train.is_frozen = true, .max_rows = g->rows};
     struct peft_options adapters = {.adapters = &g->config, .count = 1, .model = &options, .trains = true};
     struct optimizer_options adamw = {.beta1 = g->optimizer.beta1,
                                       .beta2 = g->optimizer.beta2,

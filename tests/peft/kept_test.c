@@ -47,10 +47,10 @@ static void chunked_open(struct chunked *c, const struct prompt_stack *stack, in
     *c = (struct chunked){.options = {.config = prompt_base(),
                                       .dtype = stack->dtype,
                                       .use = MODEL_TRAIN,
-                                      .is_frozen = true,
+                                      .train.is_frozen = true,
                                       .max_rows = ROWS_MOST,
-                                      .stashes = MICROS * chunks,
-                                      .recompute = *recompute,
+                                      .train.stashes = MICROS * chunks,
+                                      .train.recompute = *recompute,
                                       .chunk_count = chunks}};
     for (int i = 0; i < chunks; i++)
         c->options.chunks[i] = (struct model_chunk){i * LAYERS / chunks, LAYERS / chunks};

@@ -66,9 +66,9 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     struct model_options options = {.config = prompt_base_of(stack),
                                     .dtype = stack->dtype,
                                     .use = MODEL_TRAIN,
-                                    .is_frozen = true,
+                                    .train.is_frozen = true,
                                     .max_rows = ROWS_MOST,
-                                    .stashes = stack->stashes,
+                                    .train.stashes = stack->stashes,
                                     .chunk_count = 1};
     int64_t layers = options.config.num_layers = stack->layers ? stack->layers : LAYERS;
     int64_t first = param_share(layers, run->rank.place.pipeline, grid->pipeline);

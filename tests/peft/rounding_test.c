@@ -118,11 +118,11 @@ static void opened_open(struct opened *o, const struct place *place, int count, 
     struct model_options options = {.config = tuned_base(false),
                                     .dtype = DTYPE_BF16,
                                     .use = use,
-                                    .is_frozen = use == MODEL_TRAIN,
+                                    .train.is_frozen = use == MODEL_TRAIN,
                                     .max_rows = ROWS,
-                                    .max_logit_rows = 1,
-                                    .max_sequences = 1,
-                                    .max_pages = 4};
+                                    .infer.max_logit_rows = 1,
+                                    .infer.max_sequences = 1,
+                                    .infer.max_pages = 4};
     set_base(&options.config, place);
     struct peft_options stack = {
         .adapters = pairs_at(place), .count = count, .model = &options, .trains = use == MODEL_TRAIN};

@@ -75,11 +75,11 @@ static inline int tuned_open(struct tuned *t, const struct tuned_options *o, str
     struct model_options options = {.config = tuned_base(o->has_dropout),
                                     .dtype = o->dtype,
                                     .use = MODEL_TRAIN,
-                                    .is_frozen = true,
-                                    .recompute = o->recompute,
+                                    .train.is_frozen = true,
+                                    .train.recompute = o->recompute,
                                     .chunk_count = o->chunk_count,
                                     .chunks = {o->chunks[0], o->chunks[1]},
-                                    .stashes = o->chunk_count,
+                                    .train.stashes = o->chunk_count,
                                     .storage = o->storage,
                                     .max_rows = TUNED_ROWS};
     struct peft_options stack = {.adapters = o->adapters, .count = o->count, .model = &options, .trains = true};

@@ -139,9 +139,9 @@ static void so_while_an_adapter_becomes_an_image(void **state) {
     struct model_options options = {.config = tuned_base(false),
                                     .use = MODEL_INFER,
                                     .max_rows = 4,
-                                    .max_logit_rows = 1,
-                                    .max_sequences = 1,
-                                    .max_pages = 1,
+                                    .infer.max_logit_rows = 1,
+                                    .infer.max_sequences = 1,
+                                    .infer.max_pages = 1,
                                     .chunk_count = 1,
                                     .chunks = {{0, LAYERS}},
                                     .storage = counting_begin(&storage_packed)};
