@@ -323,7 +323,7 @@ struct run {
 
 /* The ends of a text: tokens, and stop strings with that of a turn's end. */
 struct ends {
-    struct prompt_ends own;
+    struct prompt_ends prompt;
     const char **stop; /* [stop_count] */
     size_t stop_count;
 };
@@ -338,9 +338,9 @@ static int find_ends(const struct run *run, struct ends *ends) {
     struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
     int status = c->ignore_eos ? STATUS_OK
                                : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template,
-                                                  c->template_timeout, &ends->own);
-    if (*ends->own.turn_end)
-        ends->stop[ends->stop_count++] = ends->own.turn_end;
+                                                  c->template_timeout, &ends->prompt);
+    if (*ends->prompt.turn_end)
+        ends->stop[ends->stop_count++] = ends->prompt.turn_end;
     if (status)
         free(ends->stop);
     return status;
@@ -367,8 +367,8 @@ static int write_texts(struct run *run) {
                      .seed = (uint64_t)c->seed},
         .stop = ends.stop,
         .stop_count = ends.stop_count,
-        .end_ids = ends.own.ids,
-        .end_count = ends.own.count,
+        .end_ids = ends.prompt.ids,
+        .end_count = ends.prompt.count,
         .on_text = c->stream ? print_part : NULL,
     };
     if (c->stream && c->echo)

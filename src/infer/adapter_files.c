@@ -1,4 +1,4 @@
-/* Reading an adapter's files, which is the same whoever wants them and needs no engine. */
+/* Reads an adapter's files; needs no engine. */
 #include "adapters.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ void adapter_files_free(struct adapter_files *files) {
     *files = (struct adapter_files){0};
 }
 
-/* ---- a check of many ---- */
+/* ---- report of a check ---- */
 
 enum { NAMED_AT_MOST = 8 };
 

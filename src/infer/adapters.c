@@ -1,5 +1,5 @@
-/* Adapters by name. A name has a present version; versions that were replaced or unloaded live on until their last text
- * has ended. A version that is in memory has an image, and images are what slots are made of. */
+/* Adapters by name. A name has a current version; replaced or unloaded versions stay until their last completion has
+ * ended. A version in memory has an image, and a slot is an ordered set of images. */
 #include "infer/adapters.h"
 #include "images.h"
 #include "slots.h"
@@ -9,7 +9,7 @@
 
 /* One generation of a name. */
 struct version {
-    struct named *named; /* NULL: retired */
+    struct named *named; /* NULL: replaced or unloaded */
     uint64_t generation;
     int image; /* -1: not in memory */
     size_t bytes;
@@ -25,13 +25,13 @@ struct named {
     bool is_pinned, is_spared;
 };
 
-/* A generation that is being loaded beside steps. */
+/* A generation that is loaded between steps. */
 struct job {
     struct named *named; /* NULL: none */
     struct adapter_files files;
     enum adapter_change change;
-    bool is_under_way; /* in the engine */
-    bool is_done;      /* then its status, and why: */
+    bool is_under_way; /* the engine has begun */
+    bool is_done;      /* status and message are then set: */
     int status;
     char reason[512];
 };
@@ -39,9 +39,9 @@ struct job {
 struct adapters {
     struct job job;
     struct engine *engine;
-    struct named **named; /* [count] in the order in which they came */
+    struct named **named; /* [count] in the order of adding */
     int count;
-    struct version **versions; /* [version_count] all that live */
+    struct version **versions; /* [version_count] all versions, replaced ones too */
     int version_count;
     uint64_t last_generation, uses;
 };
@@ -146,7 +146,7 @@ static int drop_image(struct adapters *adapters, struct version *version) {
     return image < 0 ? STATUS_OK : engine_image_drop(adapters->engine, image);
 }
 
-/* A version that no name has any more goes with its last text. */
+/* Frees a version that has no name any more, when its last completion has ended. */
 static int end_if_retired(struct adapters *adapters, struct version *version) {
     if (version->named || version->texts)
         return STATUS_OK;
@@ -169,7 +169,7 @@ static bool is_idle(const struct version *version) {
            !version->named->is_spared;
 }
 
-/* The idle image that was used longest ago goes. *is_any: there was one. */
+/* Evicts the least recently used idle image; sets *is_any to whether there was one. */
 static int evict(struct adapters *adapters, const struct version *spared, bool *is_any) {
     struct version *oldest = NULL;
     for (int i = 0; i < adapters->version_count; i++) {
@@ -190,9 +190,9 @@ static bool has_texts(const struct adapters *adapters) {
 
 static void settle(struct adapters *adapters);
 
-/* An image of the bytes; idle ones make room for it. STATUS_MEMORY where those that texts use are in the way, another
- * failure where there is not so much memory at all. Another rank's failure is one of memory: all have the same bytes.
- */
+/* Makes an image of the bytes, and evicts idle ones to make room. STATUS_MEMORY when completions use the memory;
+ * another failure when the image is larger than all memory. Another rank's failure counts as one of memory: all ranks
+ * have the same bytes. */
 static int make_image(struct adapters *adapters, const struct peft_bytes *bytes, const struct version *spared,
                       int *image) {
     for (bool is_any = true;;) {
@@ -220,7 +220,7 @@ static int check_digest(const struct named *named, const char *digest) {
 
 static void set_image(struct adapters *adapters, struct version *version, int image) {
     version->image = image;
-    version->last_use = ++adapters->uses; /* whoever wanted it has not begun yet */
+    version->last_use = ++adapters->uses; /* its first user has not started yet */
     version->bytes = engine_image_bytes(adapters->engine, image);
     version->virtual_tokens = engine_image_stem(adapters->engine, image);
 }
@@ -229,7 +229,7 @@ struct peft_limits adapters_limits(const struct adapters *adapters) {
     return (struct peft_limits){.bytes = ENGINE_ADAPTER_BYTES, .bank = engine_bank(adapters->engine)};
 }
 
-/* An adapter that is larger than all memory waits in vain: nothing that ends makes room for it. */
+/* Reads files. An adapter larger than all memory is refused: no ending completion can make room for it. */
 static int read_files(const struct adapters *adapters, const char *directory, struct adapter_files *files) {
     struct peft_limits limits = adapters_limits(adapters);
     int status = adapter_files_read(&(struct peft_place){.path = directory}, &limits, files);
@@ -243,7 +243,7 @@ int adapters_check(const struct adapters *adapters, const char *name) {
     return status ? status : peft_check_directory(&(struct peft_place){.path = named->directory}, &limits);
 }
 
-/* Loads what the directory has, as a version that is not the name's yet. `digest`: of the files. */
+/* Loads a directory as a version without a name. `digest`: of the files. */
 static int load_version(struct adapters *adapters, const char *directory, const struct version *spared,
                         struct version *version, char digest[PEFT_SHA256_BYTES], const struct named *expected) {
     struct adapter_files files;
@@ -262,12 +262,12 @@ static int load_version(struct adapters *adapters, const char *directory, const 
     return status;
 }
 
-/* The name's present version into memory; a first one where there was none. */
+/* Brings the name's current version into memory, or loads its first. */
 static int make_resident(struct adapters *adapters, struct named *named) {
     char digest[PEFT_SHA256_BYTES] = "";
     if (named->version && named->version->image >= 0)
         return STATUS_OK;
-    settle(adapters); /* which may give the name another version */
+    settle(adapters); /* this may give the name another version */
     struct version *version = named->version ? named->version : add_version(adapters);
     if (!version)
         return STATUS_MEMORY;
@@ -329,7 +329,8 @@ static int check_generation(const struct named *named, uint64_t if_generation) {
                        (unsigned long long)present, (unsigned long long)if_generation);
 }
 
-/* The version is the name's from here on; what it was goes with its last text. The directory is the name's, too. */
+/* Makes the version the name's current one; the previous one stays until its last completion has ended. Takes over the
+ * directory. */
 static int install(struct adapters *adapters, struct named *named, struct version *version, char *directory,
                    const char *digest) {
     struct version *old = named->version;
@@ -363,9 +364,9 @@ int adapters_replace(struct adapters *adapters, const char *name, const char *di
     return status;
 }
 
-/* ---- beside steps ---- */
+/* ---- loading between steps ---- */
 
-/* If there is no room, drops an idle image and begins again. */
+/* Begins the load. When there is no room, evicts an idle image and tries again. */
 static int begin_job(struct adapters *adapters) {
     struct job *job = &adapters->job;
     for (bool is_any = true;;) {
@@ -380,7 +381,7 @@ static int begin_job(struct adapters *adapters) {
     }
 }
 
-/* The image is the name's: of its present generation, which had none, or of a new one. */
+/* Gives the finished image to the name: to its current generation, which had none, or to a new one. */
 static int use_image(struct adapters *adapters, int image) {
     struct job *job = &adapters->job;
     struct version *present = job->named->version;
@@ -400,7 +401,7 @@ static int use_image(struct adapters *adapters, int image) {
     return status ? status : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* The image is all ranks', and used; or there is none, or it begins again. */
+/* Ends the load on all ranks: the image is used, or there is none, or the load begins again. */
 static int end_image(struct adapters *adapters) {
     struct job *job = &adapters->job;
     int image = engine_image_end(adapters->engine), status = STATUS_OK;
@@ -478,7 +479,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
     return status;
 }
 
-/* One adapter is loaded at a time: what is under way ends first, and is told by the next adapters_continue. */
+/* Completes the load under way, because only one adapter is loaded at a time. The next adapters_continue reports it. */
 static void settle(struct adapters *adapters) {
     while (adapters->job.named && !adapters->job.is_done)
         go_on(adapters, 1e9);
@@ -499,7 +500,7 @@ int adapters_unload(struct adapters *adapters, const char *name) {
     return status;
 }
 
-/* ---- texts ---- */
+/* ---- slots of completions ---- */
 
 static struct version *version_of(const struct adapters *adapters, int image) {
     int i = 0;
@@ -523,7 +524,7 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
         if (status)
             break;
         taken[done] = named->version;
-        taken[done]->texts++; /* so that the next one does not make it go */
+        taken[done]->texts++; /* protects it while the next one is loaded */
         taken[done]->last_use = ++adapters->uses;
         images[done] = taken[done]->image;
         generations[done] = taken[done]->generation;
@@ -546,7 +547,7 @@ int adapters_give(struct adapters *adapters, int slot) {
     return status;
 }
 
-/* ---- for people ---- */
+/* ---- reports ---- */
 
 static struct adapter_view view_of(const struct named *named) {
     const struct version *version = named->version;

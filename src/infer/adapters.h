@@ -1,8 +1,10 @@
-/* Adapters by name, at the leader: which are known, which stand in memory, and what a text gets that names them.
+/* Adapters by name: which names are known, which adapters are in memory, and which images a completion uses. Only the
+ * leader has this registry.
  *
- * A name has a generation, a number that is never used again. A text keeps the generation that it began with: replaced
- * or unloaded, the old image stays until its last text has ended. Where memory runs out, images that no text uses go,
- * the least recently used first, and come back from their directories at their next use, with the digest checked. */
+ * Each replacement of an adapter gives its name a new generation, a number that is never used again. A completion keeps
+ * the generation with which it started: the image of a replaced or unloaded adapter stays in memory until its last
+ * completion has ended. When memory runs out, images in no use are evicted, the least recently used first. They are
+ * read again from their directories at their next use, and their digest is checked. */
 #ifndef CAMBIUM_INFER_ADAPTERS_H
 #define CAMBIUM_INFER_ADAPTERS_H
 
@@ -12,88 +14,97 @@ struct adapters;
 
 enum adapter_state { ADAPTER_KNOWN, ADAPTER_RESIDENT, ADAPTER_EVICTED };
 
-/* An adapter as its name now stands for it. Its strings live until the next call. */
+/* The current state of a name. Its strings live until the next call. */
 struct adapter_view {
     const char *name, *directory;
-    enum adapter_state state; /* known: never loaded so far */
+    enum adapter_state state; /* ADAPTER_KNOWN: never loaded */
     uint64_t generation;      /* 0: never loaded */
-    const char *digest;       /* SHA-256, "" before the first loading */
-    size_t bytes;             /* of its image on this rank; 0 where it has none */
-    int64_t virtual_tokens;   /* with those of a prefix */
-    int64_t texts;            /* that use this generation */
+    const char *digest;       /* SHA-256 of its files; "" when never loaded */
+    size_t bytes;             /* of its image on this rank; 0: not in memory */
+    int64_t virtual_tokens;   /* including the positions of a prefix */
+    int64_t texts;            /* completions that use this generation */
     bool is_pinned;
 };
 
+/* Makes an empty registry for an engine. STATUS_MEMORY. */
 int adapters_open(struct engine *engine, struct adapters **adapters);
-/* Call it after the last text. Images go with the engine. */
+/* Frees the registry. All completions have ended; the engine frees the images. */
 void adapters_close(struct adapters *adapters);
 
-/* Checks that the name's directory can be loaded, as adapter_files_read does before it reads. Known names. */
+/* Checks the files of a known name's directory as adapter_files_read does before it reads all of them, and returns its
+ * errors. STATUS_NOT_FOUND for an unknown name. */
 int adapters_check(const struct adapters *adapters, const char *name);
-/* Makes a name known; its files are read at its first use. STATUS_INVALID for a name that is known. */
+/* Makes a name known; its files are read at its first use. STATUS_INVALID: the name is known already, or empty.
+ * STATUS_MEMORY. */
 int adapters_add(struct adapters *adapters, const char *name, const char *directory);
-/* Reads a known name's files and makes its image now. `is_pinned`: it stays when memory runs out. */
+/* Loads a known adapter now. `is_pinned`: never evict it. Errors of adapter_files_read; STATUS_NOT_FOUND for an unknown
+ * name; STATUS_MEMORY. */
 int adapters_load(struct adapters *adapters, const char *name, bool is_pinned);
-/* The name stands for what is in `directory` now (NULL: its own again), as a new generation. Where that cannot be
- * loaded, beside the old one, nothing has changed. `if_generation` other than 0: only if that is the present one. */
+/* Loads the adapter in `directory` (NULL: in the name's directory) as a new generation of the name. The old image stays
+ * in memory meanwhile. A failure changes nothing. `if_generation` other than 0: replace only this generation. Errors as
+ * adapters_load; STATUS_INVALID for another generation. */
 int adapters_replace(struct adapters *adapters, const char *name, const char *directory, uint64_t if_generation);
 
-/* The directory of the one adapter that `directory` stands for: its own, or that of the newest checkpoint; the caller
- * frees *found. STATUS_NOT_FOUND where it holds none, STATUS_INVALID where it holds several. */
+/* Finds the only adapter of a directory: in the directory itself, or in its newest checkpoint. The caller frees *found.
+ * STATUS_NOT_FOUND when there is none, STATUS_INVALID when there are several. */
 int adapter_files_find(const char *directory, char **found);
-/* An adapter's files as they were read, by any thread. */
+/* The contents of an adapter's files. Any thread may read and free them. */
 struct adapter_files {
     struct peft_bytes bytes;
     char digest[PEFT_SHA256_BYTES];
 };
-/* Sizes, configuration, header, names and shapes are checked before the files are read whole. */
+/* Reads an adapter's files. Sizes, configuration, header, names and shapes are checked first. STATUS_INVALID,
+ * STATUS_IO, STATUS_MEMORY. */
 int adapter_files_read(const struct peft_place *place, const struct peft_limits *limits, struct adapter_files *files);
-/* The limits of adapters for this engine, which any thread may read files by. */
+/* Returns the engine's limits for adapters; any thread may pass them to adapter_files_read. */
 struct peft_limits adapters_limits(const struct adapters *adapters);
-/* Zeroed files are allowed. */
+/* Frees the contents. Zeroed files are allowed. */
 void adapter_files_free(struct adapter_files *files);
 
-/* The findings of a check of the adapters below a root, as one line. Zeroed, it is empty. */
+/* Collects the results of checking a root's adapters, to report them in one line. Zero-initialise it. */
 struct adapter_report {
     struct strbuf names;
     int checked, refused;
 };
-/* `reason` NULL: the adapter can be loaded. */
+/* Adds a result. `reason` NULL: the adapter can be loaded. */
 void adapter_report_add(struct adapter_report *report, const char *name, const char *reason);
-/* "2 of 9 adapters below --adapter-root will be refused: NAME (REASON); ...", which lives until the next call; NULL
- * where all can be loaded. */
+/* Returns "2 of 9 adapters below --adapter-root will be refused: NAME (REASON); ...", valid until the next call; NULL
+ * when all can be loaded. */
 const char *adapter_report_line(struct adapter_report *report);
 void adapter_report_free(struct adapter_report *report);
 
 enum adapter_change {
-    ADAPTER_BRING,  /* the present generation into memory, from the same files; or the first one */
-    ADAPTER_REPLACE /* a new generation */
+    ADAPTER_BRING,  /* load the current generation from unchanged files, or the first generation */
+    ADAPTER_REPLACE /* make a new generation */
 };
-/* A name's files to its image beside steps, one adapter at a time: begun, then gone on with after each step, for an
- * eighth of its time, until *is_done, when the status is that of the whole. The files are taken over with status 0,
- * else they stay the caller's: STATUS_MEMORY where texts are in the way of an image, and later there may be room. */
+/* Load an adapter between steps, one at a time. adapters_begin starts with files that were read; it owns them when it
+ * returns 0. Call adapters_continue after each step, which works for an eighth of the step's time. When it sets
+ * *is_done, its status is that of the whole load. STATUS_MEMORY: running completions use the memory, so a later attempt
+ * may succeed. */
 int adapters_begin(struct adapters *adapters, const char *name, struct adapter_files *files, enum adapter_change change,
                    uint64_t if_generation);
 int adapters_continue(struct adapters *adapters, bool *is_done);
-/* Whether it stays when memory runs out. STATUS_NOT_FOUND. */
+/* Pins or unpins an adapter; a pinned one is never evicted. STATUS_NOT_FOUND for an unknown name. */
 int adapters_pin(struct adapters *adapters, const char *name, bool is_pinned);
-/* Until the next call no image of these names makes room for another. */
+/* Protects the images of these names from eviction until the next call of this function. */
 void adapters_spare(struct adapters *adapters, const char *const *names, int count);
-/* Every image that no text uses and that is not pinned goes, of spared names, too: pieces of memory become one. */
+/* Evicts all images that are neither in use nor pinned, also those of spared names, so that free memory is in one
+ * piece. Errors of engine_image_drop. */
 int adapters_clear(struct adapters *adapters);
-/* The first of these names that is known and not in memory, which adapters_take would load; -1: none. */
+/* Returns the index of the first known name that is not in memory and that adapters_take would load; -1: none. */
 int adapters_absent(const struct adapters *adapters, const char *const *names, int count);
-/* The name is unknown from here on. */
+/* Forgets a name. Its image stays until its last completion has ended. STATUS_NOT_FOUND. */
 int adapters_unload(struct adapters *adapters, const char *name);
 
-/* *slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, loaded where they are not; the present
- * generation of each. STATUS_NOT_FOUND for a name that is unknown, STATUS_MEMORY where those that texts use leave no
- * room: later, perhaps. adapters_give ends it, after the text. */
+/* Takes a slot of the named adapters in this order, at most PEFT_SLOT_IMAGES, for one completion or request. Loads
+ * those that are not in memory, and stores the current generation of each. Give the slot back with adapters_give.
+ * STATUS_NOT_FOUND for an unknown name. STATUS_MEMORY when completions use the memory; a later attempt may succeed. */
 int adapters_take(struct adapters *adapters, const char *const *names, int count, int *slot,
                   uint64_t generations[PEFT_SLOT_IMAGES]);
 int adapters_give(struct adapters *adapters, int slot);
 
-/* The names in their order, from 0; false after the last. */
+/* Gets the state of the adapter with this number, in the order of adding, or with this name. Returns false if there is
+ * none. */
 bool adapters_at(const struct adapters *adapters, int number, struct adapter_view *view);
 bool adapters_find(const struct adapters *adapters, const char *name, struct adapter_view *view);
 

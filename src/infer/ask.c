@@ -1,4 +1,4 @@
-/* The fields of a request, a row each, and what follows from them. A field that is null counts as absent. */
+/* The table of a request's fields, and checking, scheduling and writing by them. A null field counts as absent. */
 #include "ask.h"
 
 #include "base/digest.h"
@@ -153,7 +153,7 @@ static int read_stop_ids(const struct field *field, const json_t *value, struct 
     return status;
 }
 
-/* A key is an id in plain digits; -1 for what is none of the vocabulary. */
+/* Returns the id that the key has in plain digits; -1 if it is not an id of the vocabulary. */
 static int64_t read_key(const char *key, int64_t vocab) {
     int64_t id = 0;
     if (!*key || (*key == '0' && key[1]))
@@ -268,7 +268,7 @@ void ask_free(struct ask *ask) {
     *ask = (struct ask){0};
 }
 
-/* ---- together ---- */
+/* ---- checks of combined fields ---- */
 
 static int check_ids(const struct ask *ask, int64_t vocab, const char **field) {
     const struct field *row = find_field("logit_bias");
@@ -326,9 +326,9 @@ void ask_derive_seed(struct ask *ask, uint64_t seed, int64_t number) {
     ask->has_seed = true;
 }
 
-/* ---- what ends its texts ---- */
+/* ---- ends of its completions ---- */
 
-/* A tokenizer may know ids that the model cannot draw. */
+/* Drops end ids of the tokenizer that the model cannot draw. */
 static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
     size_t kept = 0;
     for (size_t i = 0; i < ends->count; i++)
@@ -343,16 +343,16 @@ int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct a
     *ends = (struct ask_ends){0};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
-                                  model->template_seconds, &ends->own);
+                                  model->template_seconds, &ends->prompt);
     if (status)
         return status;
-    drop_ends(&ends->own, model->vocab);
+    drop_ends(&ends->prompt, model->vocab);
     struct writer_string *strings = calloc(count + 1, sizeof *strings);
     if (!strings)
         return status_fail(STATUS_MEMORY, "out of memory");
     if (count)
         memcpy(strings, ask->stop, count * sizeof *strings);
-    const char *turn_end = ends->own.turn_end;
+    const char *turn_end = ends->prompt.turn_end;
     if (*turn_end)
         strings[count++] = (struct writer_string){.bytes = turn_end, .length = strlen(turn_end)};
     status = count ? writer_stops_open(strings, count, &ends->stops) : STATUS_OK;
@@ -365,7 +365,7 @@ void ask_ends_close(struct ask_ends *ends) {
     *ends = (struct ask_ends){0};
 }
 
-/* ---- in an engine ---- */
+/* ---- scheduling ---- */
 
 int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
                      int64_t prompt_length, const char **field) {
@@ -398,8 +398,8 @@ void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, 
         .sampling = ask->sampling,
         .bias = ask->bias,
         .bias_count = ask->bias_count,
-        .end_ids = ends->own.ids,
-        .end_count = (int64_t)ends->own.count,
+        .end_ids = ends->prompt.ids,
+        .end_count = (int64_t)ends->prompt.count,
         .stop_ids = ask->stop_ids,
         .stop_count = ask->stop_id_count,
         .top_count = ask->logprobs > 0 ? (int32_t)ask->logprobs : 0,
@@ -409,14 +409,14 @@ void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, 
     };
 }
 
-/* ---- one of its texts ---- */
+/* ---- writing a completion ---- */
 
 int ask_write(const struct ask *ask, const struct ask_ends *ends, const struct tokenizer *tokenizer, int32_t token,
               int64_t drawn, struct writer *writer, struct strbuf *out, bool *is_ended) {
     size_t length = 0;
-    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
+    /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
     const unsigned char *bytes = tokenizer ? tokenizer_token_bytes(tokenizer, token, &length) : NULL;
-    /* A string that lies within the first min_tokens tokens is no end, nor is one that begins there. */
+    /* A stop string that begins within the first min_tokens tokens does not count. */
     writer->stops = drawn > ask->min_tokens ? ends->stops : NULL;
     int status = writer_add(writer, bytes, length, out);
     *is_ended = writer->is_stopped;

@@ -1,4 +1,4 @@
-/* The engine as a scheduler asks for it. */
+/* The engine's table of calls for a scheduler. */
 #include "infer/engine.h"
 #include "infer/sequences.h"
 
@@ -38,9 +38,9 @@ static double now(void *self) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* The cost of attending to one more row, over that of a row's products with the weights; the head is for few rows. An
- * operation of attention takes about twice as long as one of a product: of GPT-2 124M on two cores, 2.1 times in bf16
- * and 1.7 in fp32, by a fit over the steps of bench serve --scenario long-prompt. */
+/* Returns the cost of attending to one more row, relative to a row's products with the weights (without the head, which
+ * few rows need). An operation of attention takes about twice as long as one of a product. With GPT-2 124M on two cores
+ * it took 2.1 times in bf16 and 1.7 in fp32, by a fit over the steps of bench serve --scenario long-prompt. */
 static double row_growth(const struct model_config *config) {
     static const double slowness = 2;
     double weights = model_flops_per_token(config, 0);

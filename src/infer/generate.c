@@ -1,4 +1,4 @@
-/* Generation: one request of the scheduler, its texts written as they come. */
+/* Generation by one request of the scheduler. */
 #include "infer/generate.h"
 #include "infer/engine.h"
 #include "infer/slots.h"
@@ -12,15 +12,15 @@ struct generation {
     const struct tokenizer *tokenizer;
     const struct generate_options *options;
     struct generated *out;
-    int32_t *end_ids; /* those that the model can draw */
+    int32_t *end_ids; /* the end ids that the model can draw */
     int64_t end_count;
     struct writer *writers; /* [samples] */
-    size_t *given;          /* [samples] bytes of the text that on_text has had */
+    size_t *given;          /* [samples] bytes already passed to on_text */
     bool is_done;
-    int status; /* of a callback */
+    int status; /* first failure in a callback */
 };
 
-/* Hands on the bytes that the writer let go. */
+/* Passes the bytes that the writer released to on_text. */
 static void give_text(struct generation *g, int64_t sample) {
     const struct strbuf *text = &g->out[sample].text;
     size_t from = g->given[sample];
@@ -38,7 +38,7 @@ static bool on_token(void *context, int64_t sample, const struct scheduler_token
     if (g->status || token->is_end)
         return g->status != STATUS_OK;
     g->status = token_buffer_add(&out->tokens, token->token);
-    /* A vocabulary is often padded beyond the tokenizer's: such an id stands for no text. */
+    /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
     const unsigned char *bytes = g->tokenizer ? tokenizer_token_bytes(g->tokenizer, token->token, &length) : NULL;
     if (!g->status)
         g->status = writer_add(&g->writers[sample], bytes, length, &out->text);
@@ -59,7 +59,7 @@ static void on_done(void *context) {
     g->is_done = true;
 }
 
-/* As many tokens as there are positions: the one after the last is drawn, and not run. */
+/* Returns the most tokens that fit: the token after the last position is drawn but not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
     int64_t left = positions + 1 - engine_slot_stem(engine, engine_opened_slot(engine)) - options->prompt_length;

@@ -1,24 +1,26 @@
-/* Images of the engine: adapters in the memory of all ranks. The leader calls. */
+/* Images of the engine: adapters in the memory of all ranks. Only the leader calls these functions. */
 #ifndef CAMBIUM_INFER_IMAGES_H
 #define CAMBIUM_INFER_IMAGES_H
 
 #include "infer/engine.h"
 
-/* Makes an adapter's files an image on all ranks; its number, or why a rank cannot: then none has it. */
+/* Makes an image of an adapter's files on all ranks and returns its number. When a rank fails, no rank has the image
+ * and the call returns that rank's status. */
 int engine_image_load(struct engine *engine, const struct peft_bytes *bytes);
-/* The same beside steps, one adapter at a time: begun (STATUS_MEMORY where this rank has no room; nothing has begun
- * then), gone on with between steps, for about so long, until it is ready, and ended: its number, or why not. The bytes
- * stay until then. The others go on after each of their steps, for an eighth of its time. */
+/* The same between steps, one adapter at a time. engine_image_begin returns STATUS_MEMORY, and begins nothing, when
+ * this rank has no room. Call engine_image_continue between steps; it works for about `seconds`. When it sets
+ * *is_ready, engine_image_end returns the number or a failure. `bytes` must live until then. The other ranks work on
+ * the image after each step, for an eighth of the step's time. */
 int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes);
 int engine_image_continue(struct engine *engine, double seconds, bool *is_ready);
 int engine_image_end(struct engine *engine);
-/* An image that no open slot has goes, and its pages with it. */
+/* Frees an image that no open slot has, and its cached pages. STATUS_PEER. */
 int engine_image_drop(struct engine *engine, int image);
-/* The bank of images; NULL: the engine was opened without memory for adapters. */
+/* Returns the bank of images; NULL: the engine has no memory for adapters. */
 const struct peft_bank *engine_bank(const struct engine *engine);
-/* Bytes that images take on this rank. */
+/* Returns the bytes that all images take on this rank. */
 size_t engine_adapter_bytes(const struct engine *engine);
-/* Bytes on this rank, and the tokens that stand before each text. */
+/* Return the bytes of an image on this rank, and the number of its prefix tokens. */
 size_t engine_image_bytes(const struct engine *engine, int image);
 int64_t engine_image_stem(const struct engine *engine, int image);
 

@@ -1,5 +1,4 @@
-/* Pages of the KV cache: a stack of free ones, a hash table of published ones, and a list of those that are only kept.
- */
+/* Pages of the KV cache: a stack of free pages, a hash table of published ones, and a list of findable ones. */
 #include "infer/kv_pool.h"
 
 #include "base/base.h"
@@ -10,7 +9,7 @@
 
 enum { NONE = -1 };
 
-/* A parent is known by its serial as well as by its number: a page that is published again is another parent. */
+/* A parent is identified by its serial, not only by its number: a page that is published again is another parent. */
 struct kv_page {
     int32_t references;
     int32_t parent;  /* of a published page: NONE at the beginning of a text */
@@ -62,15 +61,15 @@ int kv_pool_open(struct kv_pool *pool, int64_t count, bool keeps_findable) {
                              .hash = hash_of};
     pool->bucket_count = count_buckets(count);
     size_t bytes = kv_pool_bytes(count);
-    pool->memory = calloc(1, bytes); /* pages that no text had take no memory yet */
+    pool->memory = calloc(1, bytes); /* pages that were never used take no memory */
     if (!pool->memory)
         return status_fail(STATUS_MEMORY, "out of memory");
     struct arena arena = arena_over(pool->memory, bytes);
     place(pool, &arena);
     if (getrandom(&pool->seed, sizeof pool->seed, GRND_NONBLOCK) < 0)
-        pool->seed = (uint64_t)(clock_wall_seconds() * 1e6); /* early in a boot: the best that there is */
+        pool->seed = (uint64_t)(clock_wall_seconds() * 1e6); /* no random bytes early in a boot: use the time */
     for (int64_t i = 0; i < count; i++)
-        pool->free_list[i] = (int32_t)(count - 1 - i); /* low numbers leave first */
+        pool->free_list[i] = (int32_t)(count - 1 - i); /* low numbers are taken first */
     for (int64_t i = 0; i < pool->bucket_count; i++)
         pool->bucket[i] = NONE;
     return STATUS_OK;
@@ -85,7 +84,7 @@ static int32_t *bucket_of(struct kv_pool *pool, uint64_t hash) {
     return &pool->bucket[hash & (uint64_t)(pool->bucket_count - 1)];
 }
 
-/* ---- pages that are kept for nobody ---- */
+/* ---- findable pages ---- */
 
 static void keep(struct kv_pool *pool, int32_t number) {
     struct kv_page *page = &pool->page[number];
@@ -140,7 +139,7 @@ void kv_pool_release(struct kv_pool *pool, int32_t page) {
         pool->free_list[pool->free_count++] = page;
 }
 
-/* ---- what is in them ---- */
+/* ---- contents ---- */
 
 /* The hash of a page starts with that of its parent, or of the root. */
 static uint64_t beginning_of(struct kv_pool *pool, const struct kv_root *root, int32_t parent) {

@@ -1,11 +1,11 @@
-/* Plans as blocks of arrays. */
+/* Lays the arrays of a plan out in a block. */
 #include "infer/plan.h"
 
 #include <string.h>
 
 enum { ARRAYS = 15 };
 
-/* Every array: the pointer to it, the size of an element, and how many there are. */
+/* An array of a plan: its pointer, the size of an element, and the number of elements. */
 struct plan_array {
     void **at;
     size_t width;

@@ -1,8 +1,8 @@
-/* A plan: one step of the ranks that hold a model together, or a change of what they hold, with everything resolved.
+/* A plan: one step of the ranks that hold a model, or a change of their images, with everything resolved.
  *
- * The first rank, the leader, alone has sequences, pages and samplers; it makes plans and runs them itself. The others
- * get them as messages, in the same order, and run them: they have the model, the cache and a page table, and know no
- * text. A plan is a header of fixed size and a block that holds its arrays, one after the other. */
+ * Only the first rank, the leader, has sequences, pages and samplers. It makes plans and runs them. The other ranks get
+ * the plans as messages in the same order and run them; they have the model, the cache and a page table. A plan is a
+ * header of fixed size and a block with its arrays, one after the other. */
 #ifndef CAMBIUM_INFER_PLAN_H
 #define CAMBIUM_INFER_PLAN_H
 
@@ -12,16 +12,16 @@
 enum plan_kind {
     PLAN_STEP,
     PLAN_BYTES, /* a piece of an adapter's files */
-    PLAN_LOAD,  /* the adapter whose files have all come becomes an image, if all ranks can make it */
-    PLAN_DROP,  /* an image goes */
-    PLAN_END,   /* there are no more plans */
+    PLAN_LOAD,
+    /* make an image of the complete files, if all ranks can */ PLAN_DROP,
+    /* free an image */ PLAN_END, /* the last plan */
 };
 
-/* Page `page` stands at `index` in the row `sequence` of the page table. */
+/* Sets entry `index` of the page table's row `sequence` to `page`. */
 struct plan_page {
     int32_t sequence, index, page;
 };
-/* Tokens first .. first + count - 1 of an image's prefix go to places[first_place ..]. */
+/* Copies positions first .. first + count - 1 of an image's prefix to places[first_place ..]. */
 struct plan_prefix {
     int32_t image;
     int64_t first, count, first_place;
@@ -34,9 +34,9 @@ struct plan_counts {
 struct plan_header {
     int64_t kind, number;
     struct plan_counts counts;
-    bool has_labels, draws, has_top; /* of a step: some row does */
+    bool has_labels, draws, has_top; /* PLAN_STEP: true if it holds for any row */
     int32_t image;                   /* PLAN_DROP */
-    int64_t offset, total;           /* PLAN_BYTES: where the bytes stand, and how many come in all */
+    int64_t offset, total;           /* PLAN_BYTES: position of this piece, and size of all files */
 };
 
 /* Host memory. */
@@ -46,7 +46,7 @@ struct plan {
     struct peft_segment *segments;
     struct plan_page *pages;
     struct plan_prefix *prefixes;
-    int32_t *prefix_sequence; /* [prefixes] of each; the leader's to know */
+    int32_t *prefix_sequence; /* [prefixes] its sequence; only the leader uses it */
     int32_t *places;
     int32_t *logit_row, *labels; /* [logit_rows] */
     struct sample_row *sample;   /* [logit_rows] */
@@ -54,13 +54,13 @@ struct plan {
     char *bytes;
 };
 
-/* Bytes of a block with these counts of each array. */
+/* Returns the bytes of a block with these counts. */
 size_t plan_block_bytes(const struct plan_counts *counts);
-/* Points the plan's arrays into a block, which is aligned to ARENA_ALIGNMENT, as the counts say. */
+/* Points the plan's arrays into a block of plan_block_bytes(counts), aligned to ARENA_ALIGNMENT. */
 void plan_place(struct plan *plan, const struct plan_counts *counts, void *block);
-/* The arrays, as far as the header counts them, into a block of plan_block_bytes(&plan->header.counts). */
+/* Copies the plan's arrays into a block of plan_block_bytes(&plan->header.counts). */
 void plan_pack(const struct plan *plan, void *block);
-/* STATUS_INVALID where a header counts more than `most`, or less than nothing. */
+/* Checks a received header. STATUS_INVALID when a count is negative or above `most`. */
 int plan_check(const struct plan_header *header, const struct plan_counts *most);
 
 #endif

@@ -1,35 +1,35 @@
-/* Rows of a step of the engine, and what they give. */
+/* Rows of an engine's step, and their results. */
 #ifndef CAMBIUM_INFER_ROW_H
 #define CAMBIUM_INFER_ROW_H
 
 #include "infer/sampler.h"
 
-/* As a row's token: the next token of the slot's stem, what its adapters put before every text. */
+/* The token of a row that runs the slot's next prefix token. */
 enum { ENGINE_STEM = -1 };
 
-/* One row of a step: the next token of a sequence. Rows of one sequence stand in their order. What a row points to
- * stays as it is until the step was collected. */
+/* One row of a step: the next token of a sequence. Rows of one sequence are in the order of its tokens. The caller
+ * keeps what a row points to unchanged until the step is collected. */
 struct engine_row {
     int32_t token; /* or ENGINE_STEM */
     int32_t sequence;
     bool wants_logits;
-    int32_t label;                       /* with wants_logits: also log p(label); -1: none */
-    int32_t top_count;                   /* with wants_logits: the likeliest tokens; 0: none */
-    const struct sampling *sampling;     /* with wants_logits: draw the next token; NULL: none */
+    int32_t label;                       /* with wants_logits: report log p(label); -1: none */
+    int32_t top_count;                   /* with wants_logits: number of likeliest tokens to report */
+    const struct sampling *sampling;     /* with wants_logits: draw the next token; NULL: do not */
     const struct sample_change *changes; /* [change_count] for that draw */
     int64_t change_count;
 };
 
-/* The message where a log-probability is not finite. */
+/* The error message for a log-probability that is not finite. */
 #define ENGINE_NO_PROBABILITY "a token has no probability: the model's numbers are broken"
 
-/* The results of a row that wants logits. Log-probabilities are those of the plain
- * logits; they are not numbers where any of these logits is not finite. */
+/* The results of a row that wants logits. Log-probabilities are computed from the unchanged logits; they are NaN when
+ * any logit is not finite. */
 struct engine_result {
     int32_t token; /* drawn; -1: none */
     float logprob; /* of the drawn token */
     float label_logprob;
-    const int32_t *top_token; /* [top_count] the likeliest first; the engine's, until its next collect */
+    const int32_t *top_token; /* [top_count] likeliest first; valid until the engine's next collect */
     const float *top_logprob; /* [top_count] */
 };
 

@@ -1,4 +1,4 @@
-/* The ids whose logits a text's past changes: a list, with an index by hash that finds an id's place in it. */
+/* A list of the ids whose logits change, with an index by hash. */
 #include "infer/sampler.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static int64_t place_of(const struct sampler *sampler, int32_t id) {
     return (int64_t)at;
 }
 
-/* The change of an id, a new one where there is none. */
+/* Returns the change of an id, after adding it if necessary. */
 static struct sample_change *change_of(struct sampler *sampler, int32_t id) {
     int64_t place = place_of(sampler, id);
     if (sampler->index[place] < 0) {
@@ -42,7 +42,7 @@ static int allocate(struct sampler *sampler, int64_t capacity, int64_t banned_co
 static void ban(struct sampler *sampler, const struct sampler_options *o) {
     for (int64_t i = 0; i < o->banned_count; i++) {
         struct sample_change *change = change_of(sampler, o->banned[i]);
-        if (change->bias == -INFINITY) /* named twice, or banned for ever */
+        if (change->bias == -INFINITY) /* listed twice, or banned for ever */
             continue;
         sampler->banned[sampler->banned_count] = o->banned[i];
         sampler->banned_bias[sampler->banned_count++] = change->bias;

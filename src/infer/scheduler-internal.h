@@ -1,4 +1,4 @@
-/* The scheduler inside: requests and their texts, the steps under way, who has had how much, what steps cost. */
+/* Internals of the scheduler: requests and their completions, steps under way, shares of clients, cost of steps. */
 #ifndef CAMBIUM_INFER_SCHEDULER_INTERNAL_H
 #define CAMBIUM_INFER_SCHEDULER_INTERNAL_H
 
@@ -9,20 +9,21 @@
 
 /* ---- fairness: scheduler_share.c ---- */
 
-/* The share that a client (of the root), or an adapter of a client, has had so far. */
+/* The service that a client, or an adapter of a client, has received. Clients are the children of a root. */
 struct share {
     uint64_t id;
-    double weight, counter; /* virtual cost by weight */
-    int64_t texts;          /* that wait or run */
-    double last_left;       /* the counter of the child that was active last */
-    struct text *least;     /* of a client: the least important of its texts, from which `above` leads to the others */
-    struct text *due;       /* of a client: scratch of a plan, the text that begins next */
+    double weight, counter;   /* counter: virtual cost divided by weight */
+    int64_t completions;      /* number that waits or runs */
+    double last_counter;      /* the counter of the child that was active last */
+    struct completion *least; /* of a client: its least important completion; `above` links the others */
+    struct completion *due;   /* of a client: the completion to start next; scratch of a plan */
     struct share *children, *next;
 };
-/* The child with this id, which is made where there is none; NULL: out of memory. */
+/* Returns the child with this id, after making it if necessary; NULL: out of memory. */
 struct share *share_find(struct share *parent, uint64_t id, double weight);
-/* A text came; a child that was idle begins with no less than the least of the active ones. */
+/* Counts one more completion. An idle child's counter is raised to the least counter of the active ones. */
 void share_begin(struct share *parent, struct share *share);
+/* Counts one completion less. */
 void share_end(struct share *parent, struct share *share);
 void share_close(struct share *root);
 
@@ -30,49 +31,51 @@ void share_close(struct share *root);
 
 enum { COST_BUCKETS = 32 };
 
-/* Seconds of steps, learned from steps that were run. */
+/* The cost of steps in seconds, learned from steps that ran. */
 struct step_cost {
     int64_t max_decode;
-    double *decode;       /* [max_decode + 1] a step of this number of decode rows alone; 0: not known */
-    double seconds, work; /* sums over the prefill rows of late, older ones counting less */
-    int32_t
-        mixed[COST_BUCKETS]; /* steps with prefill since one without, by the logarithm of the decode rows; -1: never */
+    double *decode;              /* [max_decode + 1] of a step with only this many decode rows; 0: not known */
+    double seconds, work;        /* decaying sums over prefill rows */
+    int32_t mixed[COST_BUCKETS]; /* steps with prefill since the last without, by the logarithm of the decode rows; -1:
+                                    none without yet */
 };
+/* Prepares for steps of up to max_decode decode rows. STATUS_MEMORY. */
 int step_cost_open(struct step_cost *cost, int64_t max_decode);
 void step_cost_close(struct step_cost *cost);
-/* `work` of the prefill rows, in rows with nothing before them. */
+/* Learns from a step. `work`: cost of its prefill rows, in units of a row without earlier rows. */
 void step_cost_learn(struct step_cost *cost, int64_t decode_rows, int64_t prefill_rows, double work, double seconds);
-/* For 0 rows the cost that every step has. 0: not known. */
+/* Returns the seconds of a step with `rows` decode rows; for 0 rows, the cost that every step has. 0: not known. */
 double step_cost_decode(const struct step_cost *cost, int64_t rows);
-/* The cost of a row with nothing before it. */
+/* Returns the seconds of a prefill row without earlier rows; 0: not known. */
 double step_cost_prefill_row(const struct step_cost *cost);
-/* Whether a step of `decode_rows` has to be measured without prefill: nearly as many were never, or not of late.
- */
+/* True when a step of about `decode_rows` rows was not measured without prefill, or not recently. */
 bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows);
 
 /* ---- requests ---- */
 
-enum text_state { TEXT_WAITS, TEXT_RUNS, TEXT_ENDED };
+enum completion_state { COMPLETION_WAITS, COMPLETION_RUNS, COMPLETION_ENDED };
 
-/* A choice of a request. Its rows are those of its stem and of its tokens, prompt and output. */
-struct text {
+/* A completion: a choice of a request. Its rows are those of the prefix tokens, the prompt and the output. */
+struct completion {
     struct request *request;
     int64_t choice;
-    uint64_t serial; /* in the order of submission */
-    /* Importance among all texts, lower numbers first. Submission gives it the serial; a client's text of higher
-     * priority takes the place of those below it, which move down by one among the client's own places. */
+    uint64_t serial; /* number in the order of submission */
+    /* Importance among all completions; lower numbers are more important. At first it is the serial. A client's
+     * completion of higher priority takes the place of a less urgent one, and those below it move down by one among the
+     * client's places. */
     uint64_t place;
-    struct text *above, *below; /* the neighbours by place among the client's texts */
-    enum text_state state;
-    struct text *previous, *next; /* while it waits */
-    int32_t *tokens;              /* [prompt_length + max_tokens] */
-    int64_t count;                /* of them */
-    int sequence;                 /* while it runs */
-    int64_t submitted;            /* rows of its sequence */
-    int64_t under_way;            /* steps */
-    int64_t turn;                 /* when it was written last, among all texts */
-    int64_t blocked_at;           /* the scheduler's `closed` when there were no pages for it */
-    bool is_ending, was_charged;  /* it ends when nothing of it is under way; its input was paid for */
+    struct completion *above, *below; /* neighbours by place among the client's completions */
+    enum completion_state state;
+    struct completion *previous, *next; /* links of the waiting list */
+    int32_t *tokens;                    /* [prompt_length + max_tokens] */
+    int64_t count;                      /* tokens so far */
+    int sequence;                       /* while it runs */
+    int64_t submitted;                  /* rows of its sequence that steps have had */
+    int64_t under_way;                  /* steps with its rows that were not collected */
+    int64_t turn;                       /* the scheduler's `turns` when it last had a decode row */
+    int64_t blocked_at;                 /* the scheduler's `closed` when no pages were free for it */
+    bool is_ending,
+        was_charged; /* is_ending: it ends when none of its steps is under way; was_charged: for its input */
     enum scheduler_end reason;
     struct sampling sampling;
     struct sampler sampler;
@@ -81,71 +84,72 @@ struct text {
 struct request {
     uint64_t number;
     struct request *previous, *next;
-    struct scheduler_request asked; /* its arrays are copies; what was 0 is said */
+    struct scheduler_request asked; /* with copied arrays and defaults filled in */
     struct share *client, *adapter;
     bool is_cancelled, is_paused, has_started;
-    int64_t queued_tokens;  /* that are not prefilled, of its first choice */
-    int64_t given_logprobs; /* the prompt token whose log-probability is given next */
-    int64_t ended;          /* texts */
+    int64_t queued_tokens;  /* of its first choice, not yet prefilled */
+    int64_t given_logprobs; /* the next prompt token to report */
+    int64_t ended;          /* completions that have ended */
     int32_t *ids;
-    struct text text[];
+    struct completion completion[];
 };
 
-static inline int64_t text_stem(const struct text *text) {
-    return text->request->asked.stem_tokens;
+static inline int64_t completion_prefix_tokens(const struct completion *completion) {
+    return completion->request->asked.stem_tokens;
 }
-static inline bool text_has_output(const struct text *text) {
-    return text->count > text->request->asked.prompt_length;
+static inline bool completion_has_output(const struct completion *completion) {
+    return completion->count > completion->request->asked.prompt_length;
 }
-/* Rows that are known: the last of them draws, where anything is to be drawn. */
-static inline int64_t text_goal(const struct text *text) {
-    return text_stem(text) + text->count - (text->request->asked.max_tokens == 0);
+/* Returns the number of rows whose tokens are known. The last of them draws the next token, if one is wanted. */
+static inline int64_t completion_goal(const struct completion *completion) {
+    return completion_prefix_tokens(completion) + completion->count - (completion->request->asked.max_tokens == 0);
 }
-/* It runs, and has at most its next row before it. */
-static inline bool text_is_written(const struct text *text) {
-    return text->state == TEXT_RUNS && text_has_output(text) && text_goal(text) - text->submitted <= 1;
+/* True when it is decoding: it runs, has output, and needs at most one row to draw the next token. */
+static inline bool completion_is_decoding(const struct completion *completion) {
+    return completion->state == COMPLETION_RUNS && completion_has_output(completion) &&
+           completion_goal(completion) - completion->submitted <= 1;
 }
-static inline bool text_is_complete(const struct text *text) {
-    return text->request->asked.max_tokens == 0 && text->submitted >= text_goal(text);
+static inline bool completion_is_complete(const struct completion *completion) {
+    return completion->request->asked.max_tokens == 0 && completion->submitted >= completion_goal(completion);
 }
-/* Whether the log-probability of a token of the prompt is wanted of this row, and was not given. */
-static inline bool text_row_is_scored(const struct text *text, int64_t row) {
-    const struct scheduler_request *asked = &text->request->asked;
+/* True when this row must report the log-probability of a prompt token that was not reported before. */
+static inline bool completion_row_is_scored(const struct completion *completion, int64_t row) {
+    const struct scheduler_request *asked = &completion->request->asked;
     int64_t index = row + 1 - asked->stem_tokens;
-    return asked->wants_prompt_logprobs && text->choice == 0 && index >= text->request->given_logprobs &&
+    return asked->wants_prompt_logprobs && completion->choice == 0 && index >= completion->request->given_logprobs &&
            index < asked->prompt_length;
 }
-static inline bool text_row_draws(const struct text *text, int64_t row) {
-    return row == text_goal(text) - 1 && text->request->asked.max_tokens > 0;
+static inline bool completion_row_draws(const struct completion *completion, int64_t row) {
+    return row == completion_goal(completion) - 1 && completion->request->asked.max_tokens > 0;
 }
 
 /* ---- the scheduler ---- */
 
-/* The rows of one text in a step. */
-struct step_text {
-    struct text *text;
-    int64_t first_row; /* of the step */
-    int64_t start;     /* the first's place in its sequence */
+/* The rows of one completion in a step. */
+struct step_completion {
+    struct completion *completion;
+    int64_t first_row; /* index in the step */
+    int64_t start;     /* index of that row in the sequence */
     int64_t rows;
     bool draws;
 };
 
 struct step {
-    struct step_text *text; /* [max_sequences] */
-    int64_t text_count, rows, logit_rows, decode_rows;
-    double prefill_work; /* of the other rows, in rows with nothing before them */
+    struct step_completion *completion; /* [max_sequences] */
+    int64_t completion_count, rows, logit_rows, decode_rows;
+    double prefill_work; /* cost of the prefill rows, in units of a row without earlier rows */
     double submitted_at;
 };
 
 struct scheduler {
     struct scheduler_engine engine;
     struct scheduler_options options;
-    int failure; /* the engine's status; everything ended with it */
+    int failure; /* status of a failed engine; all requests have ended */
     struct request *requests, *last_request;
-    struct text *waiting, *last_waiting;
-    struct text **running; /* [max_sequences] by importance */
+    struct completion *waiting, *last_waiting;
+    struct completion **running; /* [max_sequences] by importance */
     int64_t running_count, waiting_count;
-    struct text **ready; /* [max_sequences] scratch of a plan */
+    struct completion **ready; /* [max_sequences] scratch of a plan: completions that can decode */
     struct share everybody;
     struct step_cost cost;
     struct step *step; /* [depth] a ring */
@@ -154,55 +158,56 @@ struct scheduler {
     struct engine_row *rows; /* [max_rows] */
     struct engine_result *results;
     uint64_t last_number, last_serial;
-    int64_t closed; /* sequences so far: when it has changed, there may be more pages */
+    int64_t closed; /* sequences closed so far; after a change more pages may be free */
     int64_t queued_tokens, done_requests;
     int64_t turns;
-    int64_t planned_pages; /* of the step that is planned */
-    struct text *stalled;  /* the most important text that found no pages in the last plan */
+    int64_t planned_pages;      /* pages that the step being planned takes */
+    struct completion *stalled; /* the most important completion that found no pages in the last plan */
     struct scheduler_stats stats;
 };
 
-/* Whether `a` is more important than `b`, as pages and rows go. */
-static inline bool text_is_before(const struct text *a, const struct text *b) {
+/* True when `a` is more important than `b` and gets pages and rows first. */
+static inline bool completion_is_before(const struct completion *a, const struct completion *b) {
     return a->place < b->place;
 }
-/* Whether `a` yields to `b`: both are of one client, who says that `b` is more urgent. */
-static inline bool text_yields_to(const struct text *a, const struct text *b) {
+/* True when both belong to one client and `b` has the higher priority. */
+static inline bool completion_yields_to(const struct completion *a, const struct completion *b) {
     return a->request->client == b->request->client && a->request->asked.priority > b->request->asked.priority;
 }
-/* Puts `first` ones of text[count] first; stable, and quick where they nearly are in order. */
-static inline void text_sort(struct text **text, int64_t count,
-                             bool (*is_first)(const struct text *a, const struct text *b)) {
+/* Sorts completion[count] by is_first; stable, and fast when nearly sorted. */
+static inline void completion_sort(struct completion **completion, int64_t count,
+                                   bool (*is_first)(const struct completion *a, const struct completion *b)) {
     for (int64_t i = 1; i < count; i++) {
-        struct text *moved = text[i];
+        struct completion *moved = completion[i];
         int64_t at = i;
-        for (; at > 0 && is_first(moved, text[at - 1]); at--)
-            text[at] = text[at - 1];
-        text[at] = moved;
+        for (; at > 0 && is_first(moved, completion[at - 1]); at--)
+            completion[at] = completion[at - 1];
+        completion[at] = moved;
     }
 }
 
-/* scheduler_text.c */
-/* Gives a new text, with its serial, its place among those of its client and of all. */
-void text_take_place(struct scheduler *s, struct text *text);
-void text_wait(struct scheduler *s, struct text *text);
-/* From waiting to running, with a sequence that is open. */
-void text_run(struct scheduler *s, struct text *text, int sequence, int64_t cached);
-/* Gives its sequence back; it waits again. Nothing of it is under way. */
-void text_preempt(struct scheduler *s, struct text *text);
-/* Ends it, now or when nothing of it is under way any more. */
-void text_end(struct scheduler *s, struct text *text, enum scheduler_end reason);
-/* The results of its rows in a step. */
-void text_give(struct scheduler *s, const struct step_text *of, const struct engine_result *results);
+/* ---- completions: scheduler_completion.c ---- */ /* Gives a new completion, whose serial is set, its place among its
+                                                 client's and among all. */
+void completion_take_place(struct scheduler *s, struct completion *completion);
+/* Puts it into the waiting list. */
+void completion_wait(struct scheduler *s, struct completion *completion);
+/* Moves it from waiting to running, with an open sequence. */
+void completion_run(struct scheduler *s, struct completion *completion, int sequence, int64_t cached);
+/* Closes its sequence and puts it back into the waiting list. None of its steps is under way. */
+void completion_preempt(struct scheduler *s, struct completion *completion);
+/* Ends it, now or when none of its steps is under way. */
+void completion_end(struct scheduler *s, struct completion *completion, enum scheduler_end reason);
+/* Reports the results of its rows in a step. */
+void completion_report(struct scheduler *s, const struct step_completion *of, const struct engine_result *results);
 
-/* A virtual cost, to be counted for its client and its adapter. */
+/* Adds a virtual cost to the counters of its client and its adapter. */
 void request_charge(struct request *request, double cost);
 
-/* scheduler_plan.c */
-/* Plans a step and submits it: 1, 0 when there are no rows, or a negative status. */
+/* ---- planning: scheduler_plan.c ---- */ /* Plans a step and submits it. Returns 1, 0 when there are no rows, or a
+                                              negative status. */
 int scheduler_plan(struct scheduler *s);
 
-/* scheduler_request.c */
+/* Frees a request whose completions have ended: scheduler_request.c. */
 void request_free(struct request *request);
 
 #endif

@@ -1,5 +1,5 @@
-/* The scheduler: opened, driven step by step, closed. scheduler_request.c takes requests in, scheduler_plan.c makes a
- * step of them, scheduler_text.c gives out what it brought. */
+/* The scheduler: opening, stepping, closing. The file scheduler_request.c accepts requests, scheduler_plan.c plans
+ * steps, and scheduler_completion.c reports their results. */
 #include "scheduler-internal.h"
 
 #include <stdlib.h>
@@ -25,9 +25,9 @@ static int allocate(struct scheduler *s) {
     size_t sequences = (size_t)o->max_sequences, rows = (size_t)o->max_rows;
     bool is_whole = (s->step = calloc((size_t)o->depth, sizeof *s->step)) != NULL;
     for (int i = 0; i < o->depth && is_whole; i++)
-        is_whole = (s->step[i].text = calloc(sequences, sizeof *s->step[i].text)) != NULL;
-    s->running = calloc(sequences, sizeof(struct text *));
-    s->ready = calloc(sequences, sizeof(struct text *));
+        is_whole = (s->step[i].completion = calloc(sequences, sizeof *s->step[i].completion)) != NULL;
+    s->running = calloc(sequences, sizeof(struct completion *));
+    s->ready = calloc(sequences, sizeof(struct completion *));
     s->rows = calloc(rows, sizeof *s->rows);
     s->results = calloc(rows, sizeof *s->results);
     if (!is_whole || !s->running || !s->ready || !s->rows || !s->results)
@@ -37,7 +37,7 @@ static int allocate(struct scheduler *s) {
 
 static void free_all(struct scheduler *s) {
     for (int i = 0; s->step && i < s->options.depth; i++)
-        free(s->step[i].text);
+        free(s->step[i].completion);
     free(s->step);
     free(s->running);
     free(s->ready);
@@ -74,14 +74,14 @@ int scheduler_open(const struct scheduler_engine *engine, const struct scheduler
 
 static void end_request(struct scheduler *s, struct request *request, enum scheduler_end reason) {
     for (int64_t i = 0; i < request->asked.choices; i++)
-        text_end(s, &request->text[i], reason);
+        completion_end(s, &request->completion[i], reason);
 }
 
 static bool is_late(const struct request *request, double now) {
     return request->asked.deadline != 0 && now >= request->asked.deadline;
 }
 
-/* Ends the requests that were cancelled or are late; whether there were any. */
+/* Ends requests that were cancelled or are past their deadline. Returns whether there were any. */
 static bool end_unwanted(struct scheduler *s) {
     double now = s->engine.now(s->engine.self);
     bool has_ended = false;
@@ -94,7 +94,7 @@ static bool end_unwanted(struct scheduler *s) {
     return has_ended;
 }
 
-/* Forgets the requests all of whose texts have ended. */
+/* Frees requests whose completions have all ended. */
 static void forget_done(struct scheduler *s) {
     for (struct request *request = s->requests, *next; request && s->done_requests; request = next) {
         next = request->next;
@@ -113,7 +113,7 @@ static int fail_all(struct scheduler *s, int status) {
     s->failure = status;
     for (struct request *request = s->requests; request; request = request->next) {
         for (int64_t i = 0; i < request->asked.choices; i++)
-            request->text[i].under_way = 0;
+            request->completion[i].under_way = 0;
         end_request(s, request, SCHEDULER_FAILED);
     }
     forget_done(s);
@@ -133,10 +133,10 @@ static int collect(struct scheduler *s) {
     step_cost_learn(&s->cost, step->decode_rows, step->rows - step->decode_rows, step->prefill_work, now - began);
     s->first = (s->first + 1) % s->options.depth;
     s->under_way--;
-    for (int64_t i = 0; i < step->text_count; i++)
-        step->text[i].text->under_way--;
-    for (int64_t i = 0; i < step->text_count; i++)
-        text_give(s, &step->text[i], s->results);
+    for (int64_t i = 0; i < step->completion_count; i++)
+        step->completion[i].completion->under_way--;
+    for (int64_t i = 0; i < step->completion_count; i++)
+        completion_report(s, &step->completion[i], s->results);
     return STATUS_OK;
 }
 
@@ -173,7 +173,7 @@ void scheduler_close(struct scheduler *s) {
     free_all(s);
 }
 
-/* ---- wishes ---- */
+/* ---- cancelling and pausing ---- */
 
 static struct request *find_request(const struct scheduler *s, uint64_t number) {
     struct request *request = s->requests;

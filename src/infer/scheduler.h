@@ -1,18 +1,23 @@
-/* The scheduler: which rows of which texts each step of an engine has.
+/* The scheduler chooses the rows of each step of an engine.
  *
- * It knows no model. An engine is a small table of calls; requests come in by scheduler_submit, and whoever owns the
- * engine calls scheduler_step again and again. A step mixes decode rows (the next token of a text) and chunks of
- * prompts, under a budget of rows, of sequences and of rows with logits. The client that has had least is next (virtual
- * token counters, Sheng et al., "Fairness in serving large language models", arXiv 2401.00588). Of its texts, the next
- * is chosen by priority, then by what their adapter has had, then by age: a priority orders one client's texts and
- * never costs another client its turn. When pages run out, the least important text gives its pages back and is
- * prefilled again later; it resumes where it was, with the same tokens. Texts are important by age; a client's urgent
- * ones stand at the places of its older ones. While texts are being written, chunks are so long that a step lasts at
- * most prefill_stretch times one that writes all texts that can run; where nobody knows how long that is, or not of
- * late, a step goes without.
+ * It knows no model; an engine is a table of calls. Requests come in by scheduler_submit, and the engine's owner calls
+ * scheduler_step repeatedly. A step mixes decode rows (the next token of a completion) and chunks of prompts. It is
+ * limited in rows, sequences and rows with logits.
  *
- * Memory is allocated by scheduler_open and scheduler_submit alone. One thread at a time. Callbacks come from
- * scheduler_step (and scheduler_close), and may call scheduler_cancel, scheduler_pause and scheduler_resume. */
+ * Fairness: the client with the least service so far is next (virtual token counters, Sheng et al., "Fairness in
+ * serving large language models", arXiv 2401.00588). Among that client's completions the order is priority, then the
+ * service of their adapter, then age. A priority thus orders one client's completions and never costs another client
+ * its turn.
+ *
+ * Preemption: when pages run out, the least important completion gives its pages back. It is prefilled again later and
+ * resumes with the same tokens. Older completions are more important; a client's urgent ones take the places of its
+ * older ones.
+ *
+ * Prefill: while completions are decoding, a step takes at most prefill_stretch times as long as a step that decodes
+ * all of them. A step has no prefill when that time is unknown or was not measured recently.
+ *
+ * Only scheduler_open and scheduler_submit allocate memory. One thread at a time may call. Callbacks are made by
+ * scheduler_step and scheduler_close; they may call scheduler_cancel, scheduler_pause and scheduler_resume. */
 #ifndef CAMBIUM_INFER_SCHEDULER_H
 #define CAMBIUM_INFER_SCHEDULER_H
 
@@ -20,101 +25,101 @@
 
 /* ---- the engine ---- */
 
-/* Calls return 0 or a negative status, which is the end of all requests, except where they say something else. */
+/* Calls return 0 or a negative status. A failure ends all requests, unless a call says otherwise. */
 struct scheduler_engine {
     void *self;
-    /* A sequence number with the longest cached beginning of the slot's stem and these tokens, or STATUS_MEMORY when
-     * there is none now. `cached`: rows of that beginning, a multiple of a page, fewer than stem and tokens; 0 with
-     * reads_cache false. Full pages of submitted rows may be cached for sequences that are opened later, as steps run
-     * in order. */
+    /* Opens a sequence and returns its number; STATUS_MEMORY when none is free now, which ends no request. The sequence
+     * starts with the longest cached beginning of the slot's prefix tokens and these tokens. `cached`: rows of that
+     * beginning, a multiple of a page, fewer than all; 0 with reads_cache false. Full pages of submitted rows may be
+     * cached for sequences that are opened later, because steps run in order. */
     int (*sequence_open)(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt, bool reads_cache,
                          int64_t *cached);
-    /* None of its rows is under way. */
+    /* Closes a sequence; none of its rows is in a step under way. */
     void (*sequence_close)(void *self, int sequence);
-    /* Pages that nobody holds. */
+    /* Returns how many pages no sequence holds. */
     int64_t (*pages_available)(void *self);
-    /* The number of them that `rows` more of a sequence take. */
+    /* Returns how many more pages a sequence needs for `rows` more rows. */
     int64_t (*pages_needed)(void *self, int sequence, int64_t rows);
     /* Starts a step; at most `depth` are under way. */
     int (*submit)(void *self, const struct engine_row *rows, int64_t count);
     /* Waits for the oldest step under way; results[i] belongs to its row i. */
     int (*collect)(void *self, struct engine_result *results);
-    /* Seconds of a monotonic clock. */
+    /* Returns the seconds of a monotonic clock. */
     double (*now)(void *self);
 };
 
 /* ---- requests ---- */
 
 enum scheduler_end {
-    SCHEDULER_STOP,      /* an end id, a stop id, or on_token said so */
+    SCHEDULER_STOP,      /* an end id, a stop id, or the result of on_token */
     SCHEDULER_LENGTH,    /* max_tokens */
     SCHEDULER_CANCELLED, /* scheduler_cancel, scheduler_close */
     SCHEDULER_DEADLINE,
-    SCHEDULER_FAILED, /* the engine, or this text alone where its logits are no numbers */
+    SCHEDULER_FAILED, /* the engine failed, or this completion's logits are not finite */
 };
 
 /* A drawn token, or one of the prompt. */
 struct scheduler_token {
     int32_t token;
-    bool is_end; /* drawn, and an end id or a stop id: the text ends before it */
+    bool is_end; /* a drawn end id or stop id; the completion ends before it */
     float logprob;
     int32_t top_count;
     const int32_t *top_token; /* [top_count] valid during the call */
     const float *top_logprob;
 };
 
-/* Any of them may be NULL. `context` is the request's. */
+/* Callbacks of a request. Each may be NULL. `context` is the request's. */
 struct scheduler_calls {
-    /* The first choice is taken up, once a request; `cached` tokens of its prompt were cached. */
+    /* Called once, when the first choice starts. `cached`: tokens of the prompt that were found in the cache. */
     void (*on_start)(void *context, int64_t cached);
-    /* Returns whether the text ends here. */
+    /* Called for each drawn token. Returns true to end the completion here. */
     bool (*on_token)(void *context, int64_t choice, const struct scheduler_token *token);
-    /* The log-probability of prompt token `index`: from 1, or from 0 where the stem predicts the first. Each once, in
-     * order, before the first token of choice 0. */
+    /* Called with the log-probability of prompt token `index`, once for each, in order, before the first token of
+     * choice 0. Starts at 1, or at 0 when prefix tokens predict the first token. */
     void (*on_prompt_logprob)(void *context, int64_t index, const struct scheduler_token *token);
-    /* Once for each choice. */
+    /* Called once for each choice. */
     void (*on_end)(void *context, int64_t choice, enum scheduler_end reason);
-    /* Once, at last: the request is gone. */
+    /* The last call, made once. The request no longer exists. */
     void (*on_done)(void *context);
 };
 
-/* Zero is the default of what is not said otherwise. Arrays are copied. */
+/* A request. Arrays are copied. Members are 0 by default. */
 struct scheduler_request {
     const int32_t *prompt; /* [prompt_length] at least one */
     int64_t prompt_length;
     int slot;            /* of adapters; -1: the base */
-    int64_t stem_tokens; /* rows before each text of the slot */
-    bool stem_predicts;  /* the stem's last row has logits, those of a text's first token */
+    int64_t stem_tokens; /* prefix tokens of the slot: rows before the prompt */
+    bool stem_predicts;  /* the last prefix token predicts the prompt's first token */
     uint64_t salt;
-    int64_t max_tokens; /* -1: as many as there is room for. 0: the prompt alone */
+    int64_t max_tokens; /* -1: up to the end of the context; 0: only the prompt runs */
     int64_t min_tokens;
-    int64_t choices;          /* texts to write; 0: one */
-    struct sampling sampling; /* `choice` is that of the first; the others count up */
+    int64_t choices;          /* completions; 0 means one */
+    struct sampling sampling; /* sampling.choice is the number of the first choice */
     const struct logit_bias *bias;
     int64_t bias_count;
-    const int32_t *end_ids, *stop_ids; /* either ends a text; ignore_eos takes back the end ids */
+    const int32_t *end_ids, *stop_ids; /* either ends a completion; ignore_eos disables the end ids */
     int64_t end_count, stop_count;
     bool ignore_eos;
-    int32_t top_count; /* of each drawn token */
+    int32_t top_count; /* likeliest tokens to report for each drawn token */
     bool wants_prompt_logprobs;
     int32_t prompt_top_count;
-    int32_t priority; /* among the client's own; lower numbers first */
+    int32_t priority; /* among this client's requests; lower numbers first */
     uint64_t client;
-    double weight;    /* of the client: its share is in proportion; 0: 1 */
-    uint64_t adapter; /* identity for fairness among the client's requests */
-    double deadline;  /* of the engine's clock, also while the request waits; 0: none */
+    double weight;    /* of the client, whose share is proportional to it; 0 means 1 */
+    uint64_t adapter; /* groups the client's requests for fairness among adapters */
+    double deadline;  /* time of the engine's clock; applies to waiting requests too; 0: none */
     struct scheduler_calls calls;
     void *context;
 };
 
-/* Why a request was not taken. */
+/* The reason why a request was not accepted. */
 enum scheduler_refusal {
     SCHEDULER_TAKEN,
     SCHEDULER_WRONG,           /* a value that no request may have */
     SCHEDULER_TOO_LONG,        /* more tokens than the context has */
     SCHEDULER_TOO_LARGE,       /* more tokens than all pages hold */
-    SCHEDULER_QUEUED_REQUESTS, /* there are max_requests texts: later, perhaps */
-    SCHEDULER_QUEUED_TOKENS,   /* too many tokens wait to be prefilled: later, perhaps */
+    SCHEDULER_QUEUED_REQUESTS, /* there are max_requests completions; a later attempt may succeed */
+    SCHEDULER_QUEUED_TOKENS,   /* too many tokens wait to be prefilled; a later attempt may succeed */
     SCHEDULER_NO_MEMORY,
     SCHEDULER_ENGINE_FAILED,
 };
@@ -126,49 +131,52 @@ struct scheduler_options {
     int64_t max_positions;  /* rows of a sequence */
     int64_t page_tokens, pages;
     int64_t vocab;
-    int64_t max_requests;         /* texts that wait or run (a request counts its choices); 0: any number */
-    int64_t max_queued_tokens;    /* of prompts that are not prefilled; 0: any number */
+    int64_t max_requests;         /* limit of completions that wait or run; 0: none */
+    int64_t max_queued_tokens;    /* limit of prompt tokens that wait to be prefilled; 0: none */
     int depth;                    /* steps under way at once, 1 .. SCHEDULER_MAX_DEPTH */
-    double prefill_stretch;       /* at least 1; 0: chunks as long as a step has rows */
-    double row_growth;            /* part of itself by which a prefill row costs more for each row before it */
-    double in_weight, out_weight; /* virtual cost of a row prefilled for the first time and not cached, and of a token
-                                     written; both 0: 1 and 2 */
+    double prefill_stretch;       /* at least 1; 0: prefill is limited by max_rows only */
+    double row_growth;            /* relative cost that each earlier row of the sequence adds to a prefill row */
+    double in_weight, out_weight; /* virtual cost of an uncached row that is prefilled for the first time, and of a
+                                     drawn token; both 0: 1 and 2 */
 };
 enum { SCHEDULER_MAX_DEPTH = 64 };
 
 struct scheduler_stats {
-    int64_t waiting, running;                              /* texts */
-    int64_t queued_tokens;                                 /* of prompts that are not prefilled */
+    int64_t waiting, running;                              /* completions */
+    int64_t queued_tokens;                                 /* of prompts, not yet prefilled */
     int64_t steps, decode_rows, prefill_rows, preemptions; /* since the opening */
-    double prefill_row_seconds;                            /* with no row before it; 0: not known yet */
+    double prefill_row_seconds;                            /* of a row without earlier rows; 0: not known yet */
 };
 
 struct scheduler;
 
-/* STATUS_INVALID, STATUS_MEMORY. */
+/* Makes a scheduler for an engine, whose table is copied. STATUS_INVALID, STATUS_MEMORY. */
 int scheduler_open(const struct scheduler_engine *engine, const struct scheduler_options *options,
                    struct scheduler **scheduler);
-/* Ends what is left (SCHEDULER_CANCELLED) and frees all. Steps under way are collected first. */
+/* Collects the steps under way, ends the remaining requests (SCHEDULER_CANCELLED) and frees the scheduler. */
 void scheduler_close(struct scheduler *scheduler);
 
-/* Takes a request; `number` names it from now on and is never used again. Or a negative status with its text, and why:
- * STATUS_INVALID for what can never run, STATUS_MEMORY for what might later. No call of the request comes before the
- * next scheduler_step. Not from a callback. */
+/* Submits a request. `number` identifies it and is never used again. STATUS_INVALID: it can never run. STATUS_MEMORY:
+ * it may be accepted later. *refusal is the reason. Callbacks come from the next scheduler_step on. Do not call this
+ * from a callback. */
 int scheduler_submit(struct scheduler *scheduler, const struct scheduler_request *request, uint64_t *number,
                      enum scheduler_refusal *refusal);
-/* Ends a request at the next scheduler_step, where its pages are free as soon as no row of it is under way; no token
- * comes any more. A request that is gone already is no error. */
+/* Cancels a request: no further token is reported. The next scheduler_step ends it and frees its pages as soon as none
+ * of its rows is under way. An unknown number is ignored. */
 void scheduler_cancel(struct scheduler *scheduler, uint64_t number);
-/* A paused request has no rows in further steps; tokens under way still come. Its pages may be taken from it. */
+/* Pauses a request: it gets no rows in further steps, but tokens under way are still reported. It may lose its
+ * pages. */
 void scheduler_pause(struct scheduler *scheduler, uint64_t number);
+/* Resumes a paused request. */
 void scheduler_resume(struct scheduler *scheduler, uint64_t number);
 
-/* Submits steps until `depth` are under way or nothing more can run, and gives out the results of the oldest. Returns 1
- * when there was something to do, 0 when nothing can run until a call changes that or a deadline passes, or the status
- * of the engine, whose failure ends all requests. */
+/* Submits steps until `depth` are under way or nothing more can run; then collects the oldest and reports its results.
+ * Returns 1 when it did something. Returns 0 when nothing can run until another call or a deadline. Returns the
+ * engine's status when it failed, which ends all requests. */
 int scheduler_step(struct scheduler *scheduler);
-/* The next deadline; 0: none. */
+/* Returns the earliest deadline of all requests; 0: none. */
 double scheduler_next_deadline(const struct scheduler *scheduler);
+/* Copies the current counters. */
 void scheduler_read_stats(const struct scheduler *scheduler, struct scheduler_stats *stats);
 
 #endif

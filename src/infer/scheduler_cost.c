@@ -1,13 +1,13 @@
-/* The cost of steps, learned from their times. A decode step is known by its number of rows; a prefill row is what a
- * step with some of them lasted longer than one without, as an average over the rows of late; by so much more as a row
- * with others before it attends to more. */
+/* Learns the cost of steps from their times. The cost of a decode step depends on its number of rows. The cost of a
+ * prefill row is the average time by which recent steps with such rows took longer than steps without. A row with
+ * earlier rows costs more, because it attends to them. */
 #include "scheduler-internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Steps with prefill after which one without is measured again: after fewer, where the last one was not as expected.
- * Of few rows, a step of prefill alone says more of what any step costs than of its rows. */
+/* OLD: steps with prefill after which one without is measured again; OLD_SOON: the same after an unexpected result.
+ * FEW_ROWS: a prefill step with fewer rows teaches more about the fixed cost of a step than about rows. */
 enum { OLD = 64, OLD_SOON = 8, FEW_ROWS = 16 };
 static const double as_expected = 0.25, fall_part = 0.8, rise_part = 0.2, most_rise = 2, kept_part = 0.8;
 
@@ -36,7 +36,7 @@ bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows) {
     return mixed < 0 || mixed >= OLD;
 }
 
-/* One slow step, which the system had other reasons for, says little; a fast one says what is possible. */
+/* A slow step may have other causes and counts little; a fast step shows what is possible. */
 static void learn_decode(struct step_cost *cost, int64_t rows, double seconds) {
     double *known = &cost->decode[rows], before = *known > 0 ? *known : seconds;
     bool is_expected = fabs(seconds - before) <= as_expected * before;
@@ -81,5 +81,5 @@ double step_cost_prefill_row(const struct step_cost *cost) {
     if (cost->work == 0)
         return 0;
     double row = cost->seconds / cost->work;
-    return row > 1e-9 ? row : 1e-9; /* hidden by the decode rows, but known */
+    return row > 1e-9 ? row : 1e-9; /* decode rows hide the cost, but it counts as known */
 }

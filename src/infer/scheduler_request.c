@@ -1,4 +1,4 @@
-/* Requests come in: what can never run and what is too much is refused, the rest is copied and waits. */
+/* Accepts requests: refuses those that can never run or are too many, copies the others and lets them wait. */
 #include "scheduler-internal.h"
 
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
     return status;
 }
 
-/* Whether the text can run when it is alone; fills in max_tokens. The last token that is drawn needs no row. */
+/* Checks that the request can run alone, and fills in max_tokens. The last drawn token needs no row. */
 static int check_length(const struct scheduler *s, struct scheduler_request *asked, enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
     int64_t page_rows = o->pages * o->page_tokens, most = page_rows < o->max_positions ? page_rows : o->max_positions;
@@ -58,16 +58,16 @@ static int check_length(const struct scheduler *s, struct scheduler_request *ask
 static int check_queue(const struct scheduler *s, const struct scheduler_request *asked,
                        enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
-    int64_t texts = s->waiting_count + s->running_count, tokens = asked->stem_tokens + asked->prompt_length;
-    if (o->max_requests && asked->choices > o->max_requests - texts)
+    int64_t completions = s->waiting_count + s->running_count, tokens = asked->stem_tokens + asked->prompt_length;
+    if (o->max_requests && asked->choices > o->max_requests - completions)
         return status_fail(
             refuse(refusal, asked->choices > o->max_requests ? SCHEDULER_WRONG : SCHEDULER_QUEUED_REQUESTS),
-            "%lld texts beside %lld that wait or run: at most %lld are taken", (long long)asked->choices,
-            (long long)texts, (long long)o->max_requests);
+            "%lld completions beside %lld that wait or run: at most %lld are accepted", (long long)asked->choices,
+            (long long)completions, (long long)o->max_requests);
     if (o->max_queued_tokens && s->queued_tokens && tokens > o->max_queued_tokens - s->queued_tokens)
         return status_fail(refuse(refusal, SCHEDULER_QUEUED_TOKENS),
-                           "a prompt of %lld tokens beside %lld that wait: at most %lld are taken", (long long)tokens,
-                           (long long)s->queued_tokens, (long long)o->max_queued_tokens);
+                           "a prompt of %lld tokens beside %lld that wait: at most %lld are accepted",
+                           (long long)tokens, (long long)s->queued_tokens, (long long)o->max_queued_tokens);
     return STATUS_OK;
 }
 
@@ -79,34 +79,34 @@ static int32_t *copy_ids(int32_t **at, const int32_t *ids, int64_t count) {
     return copy;
 }
 
-static int open_text(struct request *request, int64_t choice, int32_t **at) {
+static int open_completion(struct request *request, int64_t choice, int32_t **at) {
     const struct scheduler_request *asked = &request->asked;
-    struct text *text = &request->text[choice];
+    struct completion *completion = &request->completion[choice];
     int32_t banned_count = (int32_t)(asked->stop_count + (asked->ignore_eos ? 0 : asked->end_count));
-    text->request = request;
-    text->choice = choice;
-    text->count = asked->prompt_length;
-    text->tokens = copy_ids(at, asked->prompt, asked->prompt_length);
+    completion->request = request;
+    completion->choice = choice;
+    completion->count = asked->prompt_length;
+    completion->tokens = copy_ids(at, asked->prompt, asked->prompt_length);
     *at += asked->max_tokens;
-    text->sampling = asked->sampling;
-    text->sampling.choice += (uint32_t)choice;
-    /* Stop ids stand before end ids, as request_copy has put them. */
-    return sampler_open(&text->sampler, &(struct sampler_options){.sampling = &text->sampling,
-                                                                  .prompt = asked->prompt,
-                                                                  .prompt_length = asked->prompt_length,
-                                                                  .max_tokens = asked->max_tokens,
-                                                                  .bias = asked->bias,
-                                                                  .bias_count = asked->bias_count,
-                                                                  .banned = asked->stop_ids,
-                                                                  .banned_count = banned_count,
-                                                                  .min_tokens = asked->min_tokens});
+    completion->sampling = asked->sampling;
+    completion->sampling.choice += (uint32_t)choice;
+    /* request_copy stored the stop ids before the end ids. */
+    return sampler_open(&completion->sampler, &(struct sampler_options){.sampling = &completion->sampling,
+                                                                        .prompt = asked->prompt,
+                                                                        .prompt_length = asked->prompt_length,
+                                                                        .max_tokens = asked->max_tokens,
+                                                                        .bias = asked->bias,
+                                                                        .bias_count = asked->bias_count,
+                                                                        .banned = asked->stop_ids,
+                                                                        .banned_count = banned_count,
+                                                                        .min_tokens = asked->min_tokens});
 }
 
-/* The request with its own copies of all arrays but the biases, which its samplers have. */
+/* Copies a request with its arrays, except the biases, which its samplers copy. */
 static int request_copy(const struct scheduler_request *asked, struct request **out) {
-    int64_t text_ids = asked->prompt_length + asked->max_tokens;
-    int64_t ids = asked->choices * text_ids + asked->stop_count + asked->end_count;
-    struct request *request = calloc(1, sizeof *request + (size_t)asked->choices * sizeof *request->text);
+    int64_t completion_ids = asked->prompt_length + asked->max_tokens;
+    int64_t ids = asked->choices * completion_ids + asked->stop_count + asked->end_count;
+    struct request *request = calloc(1, sizeof *request + (size_t)asked->choices * sizeof *request->completion);
     if (!request)
         return status_fail(STATUS_MEMORY, "out of memory");
     request->asked = *asked;
@@ -119,12 +119,12 @@ static int request_copy(const struct scheduler_request *asked, struct request **
         request->asked.end_ids = copy_ids(&at, asked->end_ids, asked->end_count);
     }
     for (int64_t choice = 0; choice < asked->choices && !status; choice++)
-        status = open_text(request, choice, &at);
+        status = open_completion(request, choice, &at);
     if (status) {
         request_free(request);
         return status;
     }
-    request->asked.prompt = request->text[0].tokens;
+    request->asked.prompt = request->completion[0].tokens;
     request->asked.bias = NULL;
     *out = request;
     return STATUS_OK;
@@ -132,7 +132,7 @@ static int request_copy(const struct scheduler_request *asked, struct request **
 
 void request_free(struct request *request) {
     for (int64_t i = 0; i < request->asked.choices; i++)
-        sampler_close(&request->text[i].sampler);
+        sampler_close(&request->completion[i].sampler);
     free(request->ids);
     free(request);
 }
@@ -144,12 +144,12 @@ static void enqueue(struct scheduler *s, struct request *request) {
     s->last_request = request;
     s->queued_tokens += request->queued_tokens;
     for (int64_t i = 0; i < request->asked.choices; i++) {
-        struct text *text = &request->text[i];
-        text->serial = ++s->last_serial;
+        struct completion *completion = &request->completion[i];
+        completion->serial = ++s->last_serial;
         share_begin(&s->everybody, request->client);
         share_begin(request->client, request->adapter);
-        text_take_place(s, text);
-        text_wait(s, text);
+        completion_take_place(s, completion);
+        completion_wait(s, completion);
     }
 }
 

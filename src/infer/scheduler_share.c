@@ -1,15 +1,16 @@
-/* Virtual token counters (arXiv 2401.00588): who waits and has had least is next. A child that comes back from idleness
- * is lifted to the least of the active ones, so that nobody saves up, and keeps what it owes. */
+/* Virtual token counters (arXiv 2401.00588): among those that wait, the one with the lowest counter is next. A child
+ * that becomes active again is raised to the lowest active counter: it saves up no service, and keeps a higher
+ * counter. */
 #include "scheduler-internal.h"
 
 #include <stdlib.h>
 
-/* The counter that a child which becomes active begins with, unless it has more. */
+/* Returns the lowest counter with which a child becomes active. */
 static double least_active(const struct share *parent) {
-    double least = parent->last_left;
+    double least = parent->last_counter;
     bool is_found = false;
     for (const struct share *child = parent->children; child; child = child->next)
-        if (child->texts && (!is_found || child->counter < least)) {
+        if (child->completions && (!is_found || child->counter < least)) {
             least = child->counter;
             is_found = true;
         }
@@ -25,11 +26,11 @@ static void free_children(struct share *share) {
     share->children = NULL;
 }
 
-/* An idle child that owes nothing: it would be lifted, so that nothing is lost with it. */
+/* Returns an idle child that can be reused: its counter would be raised anyway, so nothing is lost. */
 static struct share *find_spare(struct share *parent) {
     double least = least_active(parent);
     for (struct share *child = parent->children; child; child = child->next)
-        if (!child->texts && child->counter <= least)
+        if (!child->completions && child->counter <= least)
             return child;
     return NULL;
 }
@@ -40,7 +41,7 @@ struct share *share_find(struct share *parent, uint64_t id, double weight) {
         share = share->next;
     if (!share && (share = find_spare(parent))) {
         free_children(share);
-        share->counter = share->last_left = 0;
+        share->counter = share->last_counter = 0;
     }
     if (!share) {
         share = calloc(1, sizeof *share);
@@ -56,14 +57,14 @@ struct share *share_find(struct share *parent, uint64_t id, double weight) {
 
 void share_begin(struct share *parent, struct share *share) {
     double least = least_active(parent);
-    if (share->texts == 0 && share->counter < least)
+    if (share->completions == 0 && share->counter < least)
         share->counter = least;
-    share->texts++;
+    share->completions++;
 }
 
 void share_end(struct share *parent, struct share *share) {
-    if (--share->texts == 0)
-        parent->last_left = share->counter;
+    if (--share->completions == 0)
+        parent->last_counter = share->counter;
 }
 
 void share_close(struct share *root) {

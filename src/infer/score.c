@@ -1,4 +1,4 @@
-/* Log-probabilities of given tokens: requests of the scheduler that write nothing. */
+/* Scores texts by requests of the scheduler that draw no tokens. */
 #include "infer/score.h"
 #include "infer/engine.h"
 #include "infer/slots.h"

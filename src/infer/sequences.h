@@ -1,26 +1,27 @@
-/* Sequences of the engine, and the pages that hold their keys and values. The leader calls. */
+/* Sequences of the engine, and the pages that hold their keys and values. Only the leader calls these functions. */
 #ifndef CAMBIUM_INFER_SEQUENCES_H
 #define CAMBIUM_INFER_SEQUENCES_H
 
 #include "infer/engine.h"
 
-/* A text that is to come. */
+/* The beginning of a sequence. */
 struct engine_text {
     int slot;              /* -1: the bare base */
-    const int32_t *tokens; /* [count] to be found in the cache */
+    const int32_t *tokens; /* [count] tokens to look up in the cache */
     int64_t count;
-    uint64_t salt; /* texts of different salts share no pages */
+    uint64_t salt; /* sequences of different salts share no pages */
     bool reads_cache;
 };
-/* A sequence (its number) with the longest beginning of stem and tokens that pages have, but for the last token: in
- * *cached, which may be NULL, how many tokens that is. STATUS_MEMORY when all sequences are in use. */
+/* Opens a sequence and returns its number. It starts with the longest cached beginning of prefix tokens and tokens,
+ * which excludes the last token. *cached, which may be NULL, is the length of that beginning. STATUS_MEMORY when all
+ * sequences are in use. */
 int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached);
-/* An empty one of the opened slot. */
+/* Opens an empty sequence with the engine's opened slot. Errors as engine_sequence_open. */
 int engine_sequence_new(struct engine *engine);
 void engine_sequence_close(struct engine *engine, int sequence);
-/* Tokens in the cache, the stem's with them. */
+/* Returns the tokens of a sequence in the cache, including prefix tokens. */
 int64_t engine_sequence_length(const struct engine *engine, int sequence);
-/* Pages that nobody holds; the number of them that `rows` more of a sequence take; and all there are. */
+/* Return the pages that no sequence holds; the pages that a sequence needs for `rows` more rows; and all pages. */
 int64_t engine_pages_available(const struct engine *engine);
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows);
 int64_t engine_pages(const struct engine *engine);

@@ -1,7 +1,7 @@
 /* Stop strings as an automaton: Aho and Corasick, "Efficient string matching" (Communications of the ACM 18, 1975).
  *
- * A state is a beginning of a stop string. After every byte it is the longest one that the text ends with: these bytes
- * may yet become a stop string. States are numbered by length, so a state's own next ones stand side by side. */
+ * A state is a beginning of a stop string. After every byte the state is the longest beginning with which the text
+ * ends; these bytes may become a stop string. States are numbered by length, so the next states of one are adjacent. */
 #include "infer/writer.h"
 
 #include "base/utf8.h"
@@ -10,13 +10,13 @@
 #include <string.h>
 
 struct state {
-    uint32_t fail;    /* the longest beginning that is an end of this one */
+    uint32_t fail;    /* the longest beginning that is a proper suffix of this one */
     uint32_t next;    /* the first state that is longer by a byte */
     uint16_t length;  /* of the beginning */
     uint16_t longest; /* the longest stop string that ends here; 0: none does */
-    uint8_t count;    /* of next ones, by byte */
+    uint8_t count;    /* number of next states, sorted by byte */
     uint8_t byte;     /* the last one of the beginning */
-    uint8_t from, to; /* the strings that begin so, while it is made */
+    uint8_t from, to; /* while compiling: range of the strings with this beginning */
 };
 struct writer_stops {
     uint32_t count;
@@ -45,7 +45,7 @@ static int check_strings(const struct writer_string *strings, size_t count) {
     return STATUS_OK;
 }
 
-/* The next state by this byte; 0, which none leads to, where there is none. */
+/* Returns the next state by this byte; 0 when there is none, since no byte leads to state 0. */
 static uint32_t find_next(const struct state *states, uint32_t at, uint8_t byte) {
     uint32_t low = states[at].next, high = low + states[at].count;
     while (low < high) {
@@ -58,8 +58,8 @@ static uint32_t find_next(const struct state *states, uint32_t at, uint8_t byte)
     return low < states[at].next + states[at].count && states[low].byte == byte ? low : 0;
 }
 
-/* Each step back makes the state shorter, and each byte makes it longer by one at most: two looks a byte, all in all.
- */
+/* Moves to the state after a byte. Each step back shortens the state, and each byte lengthens it by at most one, so a
+ * byte costs two lookups on average. */
 static uint32_t step(const struct state *states, uint32_t at, uint8_t byte) {
     uint32_t next;
     while (!(next = find_next(states, at, byte)) && at)
@@ -67,7 +67,7 @@ static uint32_t step(const struct state *states, uint32_t at, uint8_t byte) {
     return next;
 }
 
-/* Makes the states that are longer by a byte than state `at`; all that are shorter are complete. */
+/* Makes the next states of state `at`; all shorter states are complete. */
 static void expand(struct writer_stops *stops, uint32_t at, const struct writer_string *sorted) {
     struct state *state = &stops->states[at];
     uint8_t i = state->from;
@@ -125,7 +125,7 @@ void writer_free(struct writer *writer) {
     *writer = (struct writer){0};
 }
 
-/* Gives the first bytes of those that are held, and keeps the last `kept`. */
+/* Releases `count` held bytes, and keeps the last `kept`. */
 static int give(struct writer *writer, size_t count, size_t kept, struct strbuf *out) {
     strbuf_add(out, strbuf_text(&writer->held), count);
     if (kept && kept < writer->held.length)
@@ -135,7 +135,8 @@ static int give(struct writer *writer, size_t count, size_t kept, struct strbuf 
     return strbuf_status(out);
 }
 
-/* The start of the first stop string that bytes from `from` on complete; the number of all bytes if none does. */
+/* Returns the start of the first stop string that is completed by bytes at or after `from`; the number of bytes if none
+ * is. */
 static size_t find_stop(struct writer *writer, size_t from) {
     const struct state *states = writer->stops ? writer->stops->states : NULL;
     size_t first = writer->held.length;

@@ -1,9 +1,9 @@
-/* Texts while they are written: tokens become bytes, and bytes go out as soon as they can be no part of a stop string,
- * nor half of a character.
+/* Writing completions: releases the bytes of tokens as soon as they cannot be part of a stop string or of an incomplete
+ * character.
  *
- * A request's stop strings are compiled once, and any number of texts share them; each text has a writer. A text ends
- * before the first stop string in it: of those that its tokens so far complete, the one that begins first. What a byte
- * costs depends neither on the stop strings nor on the text. Any thread, one at a time a writer. */
+ * A request's stop strings are compiled once, and its completions share them; each completion has a writer. A
+ * completion ends before its first stop string: of those that its tokens complete, the one that begins first. The cost
+ * of a byte depends neither on the stop strings nor on the text. Any thread may use a writer, one at a time. */
 #ifndef CAMBIUM_INFER_WRITER_H
 #define CAMBIUM_INFER_WRITER_H
 
@@ -19,31 +19,31 @@ struct writer_string {
 };
 enum { WRITER_MAX_STOPS = 64, WRITER_MAX_STOP_BYTES = 1024 /* each */ };
 
-/* Stop strings, compiled; nothing changes them. */
+/* Compiled stop strings; constant after opening. */
 struct writer_stops;
 
-/* STATUS_INVALID, in one line, for too many, for one that is too long, and for an empty one, which would end every
- * text. The strings may go afterwards. */
+/* Compiles stop strings, which may be freed afterwards. STATUS_INVALID when there are too many, or one is too long or
+ * empty: an empty one would end every completion. STATUS_MEMORY. */
 int writer_stops_open(const struct writer_string *strings, size_t count, struct writer_stops **stops);
-/* NULL is allowed. */
+/* Frees compiled stop strings. NULL is allowed. */
 void writer_stops_close(struct writer_stops *stops);
 
 struct writer {
     const struct writer_stops *stops; /* NULL: none */
-    struct strbuf held;               /* bytes that wait: fewer than the longest stop string has, or than a character */
-    uint32_t state;                   /* of the automaton */
-    bool is_stopped;                  /* a stop string ended the text */
-    size_t added, given;              /* bytes of the text so far, and those that went out */
+    struct strbuf held;  /* bytes not yet released: less than the longest stop string, or than a character */
+    uint32_t state;      /* of the automaton */
+    bool is_stopped;     /* a stop string ended the text */
+    size_t added, given; /* bytes added, and bytes released */
 };
 
-/* Begins a text; writer_free ends it. */
+/* Begins a completion. Free the writer with writer_free. */
 void writer_begin(struct writer *writer, const struct writer_stops *stops);
 void writer_free(struct writer *writer);
-/* Takes the bytes of a token and appends to `out` what can go out. Where that completes a stop string, `out` gets the
- * rest of the text before it, is_stopped is set, and later bytes are none of the text. Where `out` holds a character of
- * several bytes it holds it whole: parts can be repaired (utf8_add_repaired) one by one. */
+/* Adds the bytes of a token, and appends the bytes that are ready to `out`. When a stop string is complete, `out` gets
+ * the rest before it, is_stopped is set, and later bytes are ignored. Each piece holds only complete characters, so
+ * pieces can be repaired (utf8_add_repaired) one by one. STATUS_MEMORY. */
 int writer_add(struct writer *writer, const void *bytes, size_t length, struct strbuf *out);
-/* The text has ended otherwise: what was held back goes out. */
+/* Ends a completion that no stop string ended: releases the held bytes. STATUS_MEMORY. */
 int writer_end(struct writer *writer, struct strbuf *out);
 
 #endif

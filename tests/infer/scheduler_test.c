@@ -62,7 +62,7 @@ static void what_can_never_run_is_refused_at_once(void **state) {
     a->request.stop_count = 1;
     assert_refused(a, STATUS_INVALID, SCHEDULER_WRONG, "stop id -4");
     prepare(0, 3, 1)->request.choices = 6;
-    assert_refused(&asked[0], STATUS_INVALID, SCHEDULER_WRONG, "6 texts beside 0 that wait or run: at most 5");
+    assert_refused(&asked[0], STATUS_INVALID, SCHEDULER_WRONG, "6 completions beside 0 that wait or run: at most 5");
     prepare(0, 30, 20)->request.stem_tokens = 16; /* each counts */
     assert_refused(&asked[0], STATUS_INVALID, SCHEDULER_TOO_LONG, "46 tokens and 20");
     assert_int_equal(scheduler_step(scheduler), 0);
@@ -84,10 +84,10 @@ static void a_full_queue_refuses_for_now(void **state) {
     begin(&(struct scheduler_options){.max_requests = 3, .max_queued_tokens = 100, .max_rows = 64});
     submit(0, 90, 5);
     assert_refused(prepare(1, 11, 5), STATUS_MEMORY, SCHEDULER_QUEUED_TOKENS,
-                   "a prompt of 11 tokens beside 90 that wait: at most 100 are taken");
+                   "a prompt of 11 tokens beside 90 that wait: at most 100 are accepted");
     submit(1, 10, 5);
     prepare(2, 1, 1)->request.choices = 2;
-    assert_refused(&asked[2], STATUS_MEMORY, SCHEDULER_QUEUED_REQUESTS, "2 texts beside 2 that wait or run");
+    assert_refused(&asked[2], STATUS_MEMORY, SCHEDULER_QUEUED_REQUESTS, "2 completions beside 2 that wait or run");
     scheduler_step(scheduler);
     assert_refused(prepare(2, 75, 5), STATUS_MEMORY, SCHEDULER_QUEUED_TOKENS, "beside 36");
     submit(2, 64, 5);
