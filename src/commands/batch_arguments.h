@@ -1,4 +1,5 @@
-/* Options of commands that keep many texts under way: how large a batch is, and what the engine gets for it. */
+/* Options of commands that run many completions at once: the size of a batch, and the engine's options that follow from
+ * it. */
 #ifndef CAMBIUM_COMMANDS_BATCH_ARGUMENTS_H
 #define CAMBIUM_COMMANDS_BATCH_ARGUMENTS_H
 
@@ -6,15 +7,16 @@
 #include "infer/engine.h"
 
 struct batch_arguments {
-    int64_t max_size, max_tokens; /* texts at once; rows of a step */
-    int64_t kv_cache_memory;      /* bytes on each rank; 0: not said */
+    int64_t max_size, max_tokens; /* completions at once; rows of a step */
+    int64_t kv_cache_memory;      /* bytes on each rank; 0: not given */
     double prefill_stretch;
-    int prefix_cache; /* of batch_on_off */
+    int prefix_cache; /* index into batch_on_off */
 };
 
 static const char *const batch_on_off[] = {"on", "off", NULL};
 
-/* Rows of a command whose struct has its batch_arguments at `at`; `of` stands before each help. */
+/* The rows of these options, for a command whose struct has its batch_arguments at offset `at`. `of` is put before each
+ * help text. */
 #define BATCH_ROWS(at, of, cache_default, cache_help)                                                                  \
     {.path = "max-batch-size",                                                                                         \
      .type = CONFIG_INT,                                                                                               \
@@ -50,7 +52,7 @@ static const char *const batch_on_off[] = {"on", "off", NULL};
         .choices = batch_on_off, .help = of "whether prompts that begin alike are computed once"                       \
     }
 
-/* STATUS_USAGE for a batch that cannot be. */
+/* Checks the options in combination. STATUS_USAGE. */
 static inline int batch_check(const struct batch_arguments *batch) {
     return batch->max_tokens >= batch->max_size
                ? STATUS_OK
@@ -58,7 +60,7 @@ static inline int batch_check(const struct batch_arguments *batch) {
                              (long long)batch->max_tokens, (long long)batch->max_size);
 }
 
-/* Rows with logits are those that draw, and those of prompts whose log-probabilities are asked for. */
+/* Returns the engine's options. Rows with logits are those that draw and those of prompts with log-probabilities. */
 static inline struct engine_options batch_engine_options(const struct batch_arguments *batch, size_t adapter_memory) {
     enum { SCORED_ROWS = 256 };
     int64_t scored = batch->max_tokens < SCORED_ROWS ? batch->max_tokens : SCORED_ROWS;

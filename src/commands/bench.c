@@ -189,7 +189,7 @@ static bool has_peers(const char *what) {
 }
 
 static int measure(const char *what, struct bench_options *values) {
-    json_begin(); /* ended by each line that is printed */
+    json_begin(); /* each printed line ends it */
     if (values->has_peer && what && !has_peers(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
                            what);
@@ -206,7 +206,7 @@ static int measure(const char *what, struct bench_options *values) {
 }
 
 struct benching {
-    const char *what; /* NULL: not said */
+    const char *what; /* NULL: not given */
     struct bench_options *values;
 };
 

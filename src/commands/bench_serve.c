@@ -1,4 +1,4 @@
-/* cambium bench serve: its own options are read here; those of serve go to the server that it starts. */
+/* cambium bench serve: reads its options, and passes options of serve to the server that it starts. */
 #include "bench.h"
 #include "commands.h"
 #include "launch.h"
@@ -14,7 +14,7 @@
 struct values {
     struct bench_serve_options options; /* first: bench_section_rows counts from its `engine` */
     int64_t ranks;
-    int precision; /* of model_precisions */
+    int precision; /* index into model_precisions */
 };
 _Static_assert(offsetof(struct values, options.engine) == 0, "where bench_section_rows begins");
 
@@ -98,7 +98,7 @@ static const struct config_row rows[] = {
      .help = "of each rank; 0 is all cores, one where shared"},
     RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
 };
-/* Options that the server gets as well; all that are not in `rows` go to it alone. */
+/* Options that both get. Options that are not in `rows` are the server's. */
 static const char *const shared[] = {"device", "precision", "threads", "ranks"};
 
 static struct config_command describe(const struct config_row *sections, size_t count) {
@@ -129,11 +129,11 @@ static struct config_command describe(const struct config_row *sections, size_t 
     };
 }
 
-/* ---- whose an option is ---- */
+/* ---- dividing the options ---- */
 
 struct words {
-    const char **own, **passed; /* [own_count], [passed_count] */
-    int own_count, passed_count;
+    const char **benchmark, **server; /* [benchmark_count], [server_count] */
+    int benchmark_count, server_count;
 };
 
 static bool is_named(const char *word, const char *path) {
@@ -141,25 +141,25 @@ static bool is_named(const char *word, const char *path) {
     return !strncmp(word + 2, path, length) && !path[length];
 }
 
-/* An option is ours, the server's, or both; its values go with it. */
+/* Divides the words: each option, with its values, is the benchmark's, the server's, or both. */
 static void divide(int argc, char **argv, const struct config_command *command, struct words *words) {
-    bool is_own = true, is_passed = false;
+    bool is_benchmarks = true, is_servers = false;
     for (int i = 0; i < argc; i++) {
         bool is_option = !strncmp(argv[i], "--", 2);
         if (is_option || !strcmp(argv[i], "-h")) {
-            is_own = !is_option || is_named(argv[i], "help");
-            is_passed = false;
+            is_benchmarks = !is_option || is_named(argv[i], "help");
+            is_servers = false;
             for (size_t k = 0; k < command->row_count; k++)
-                is_own |= is_option && is_named(argv[i], command->rows[k].path);
+                is_benchmarks |= is_option && is_named(argv[i], command->rows[k].path);
             for (size_t k = 0; k < command->section_row_count; k++)
-                is_own |= is_option && is_named(argv[i], command->section_rows[k].path);
+                is_benchmarks |= is_option && is_named(argv[i], command->section_rows[k].path);
             for (size_t k = 0; k < sizeof shared / sizeof *shared; k++)
-                is_passed |= is_option && is_named(argv[i], shared[k]);
+                is_servers |= is_option && is_named(argv[i], shared[k]);
         }
-        if (is_own)
-            words->own[words->own_count++] = argv[i];
-        if (is_passed || !is_own)
-            words->passed[words->passed_count++] = argv[i];
+        if (is_benchmarks)
+            words->benchmark[words->benchmark_count++] = argv[i];
+        if (is_servers || !is_benchmarks)
+            words->server[words->server_count++] = argv[i];
     }
 }
 
@@ -168,8 +168,8 @@ static int measure(struct values *values, const struct config *config, const str
     options->engine.precision = values->precision - 1;
     options->ranks = (int)values->ranks;
     options->is_mixed = !config_is_given(config, "method");
-    options->words = words->passed;
-    options->word_count = words->passed_count;
+    options->words = words->server;
+    options->word_count = words->server_count;
     json_begin(); /* ended by each line that is printed */
     return bench_serve(options);
 }
@@ -180,19 +180,19 @@ int bench_serve_command(int argc, char **argv) {
     const struct config_command command = describe(sections, count);
     struct values values = {0};
     struct config *config = NULL;
-    struct words words = {.own = calloc((size_t)argc + 1, sizeof *words.own),
-                          .passed = calloc((size_t)argc + 1, sizeof *words.passed)};
+    struct words words = {.benchmark = calloc((size_t)argc + 1, sizeof *words.benchmark),
+                          .server = calloc((size_t)argc + 1, sizeof *words.server)};
     bool is_help = false;
-    int status = sections && words.own && words.passed ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = sections && words.benchmark && words.server ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     if (!status) {
         divide(argc, argv, &command, &words);
-        status = config_parse(&command, words.own_count, (char **)words.own, &values, &config, &is_help);
+        status = config_parse(&command, words.benchmark_count, (char **)words.benchmark, &values, &config, &is_help);
     }
     if (!status && !is_help)
         status = measure(&values, config, &words);
     config_free(config);
     free(sections);
-    free(words.own);
-    free(words.passed);
+    free(words.benchmark);
+    free(words.server);
     return command_exit_status(status);
 }

@@ -1,11 +1,12 @@
-/* One file a subcommand: options in, rooms called, results out. Each returns the process's exit status: 0 success, 1 a
- * failure at run time, 2 bad usage. Results go to standard output, everything else to standard error. */
+/* The subcommands, one file each. A command parses options, calls a job or another room, and prints results to standard
+ * output; everything else goes to standard error. Each returns the process's exit status: 0 for success, 1 for a
+ * failure at run time, 2 for bad usage. */
 #ifndef CAMBIUM_COMMANDS_H
 #define CAMBIUM_COMMANDS_H
 
 #include <stddef.h>
 
-/* argv[0] is the first word after the command's name. */
+/* In each, argv[0] is the first word after the command's name. */
 int command_tokenizer(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);

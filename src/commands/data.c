@@ -1,5 +1,5 @@
-/* cambium data show: the index maps and samples of a data path, or a row of a tuning file, as the trainer will see
- * them, as one JSON object. */
+/* cambium data show: prints a data path's index maps or one sample, or a row of a tuning file, as the trainer sees
+ * them. */
 #include "commands.h"
 #include "launch.h"
 #include "model_arguments.h"
@@ -20,7 +20,7 @@ struct show_options {
     const char *split, *tokenizer, *data_cache_path;
     int which; /* enum data_split */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    /* of rows */
+    /* options for rows */
     const char *data, *chat_template;
     double template_timeout;
     int64_t row;
@@ -158,7 +158,7 @@ static const struct config_command show_command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* "name":[item,...], where the items come from an expression over i. */
+/* Prints "name":[item,...], where the items come from an expression over i. */
 #define PRINT_ARRAY(name, count, format, ...)                                                                          \
     do {                                                                                                               \
         printf("\"%s\": [", name);                                                                                     \
@@ -241,7 +241,7 @@ static int print_sample(const struct gpt_split *split, const struct show_options
 
 /* ---- rows ---- */
 
-/* The text of tokens [from, to) as one part. */
+/* Prints the text of tokens [from, to) as one part. */
 static int print_part(const struct tokenizer *tokenizer, const int32_t *tokens, int64_t from, int64_t to,
                       bool is_trained) {
     struct strbuf text = STRBUF_INIT;

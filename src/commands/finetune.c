@@ -18,7 +18,7 @@
 
 static const char *const truncations[] = {"right", "left", NULL};
 
-/* The sections that the YAML file may also have; the run's own come first. */
+/* The sections of the YAML file. Those that pretrain has too come first. */
 struct sections {
     struct run_config run;
     struct stack_options peft;
@@ -52,7 +52,7 @@ static const struct config_row rows[] = {
      .is_path = true,
      .help = "read the run's keys from this file first",
      .may_differ = true},
-    OPTION("model", model, "DIR", "the model directory, or one of checkpoints, that stays as it is"),
+    OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
     {.path = "peft",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
@@ -106,7 +106,7 @@ static void name_rows(struct named_rows *named) {
 }
 
 #define TUNING(field) offsetof(struct sections, tuning.field)
-/* A key of the section `data` that only rows of messages have. */
+/* A key of the section `data` that pretrain lacks. */
 static const struct config_row answers_row = {
     .path = "data.answers",
     .type = CONFIG_CHOICE,
@@ -175,7 +175,7 @@ static struct config_command describe(const struct named_rows *named, const stru
         .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
                     "[--section.key=value ...] [--ranks N]",
         .description =
-            "Trains a small set of parameters on a model that stays as it is, and writes an adapter that Hugging "
+            "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging "
             "Face's "
             "PEFT reads. Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
             "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is "
@@ -209,15 +209,15 @@ struct tuning {
     struct trainee_adapters adapters;
     struct trainee trainee;
     struct tuning_options rows;
-    size_t row_bytes;               /* in memory */
-    struct chat_template *template; /* of the rows; NULL: they need none */
+    size_t row_bytes;               /* memory of the rows */
+    struct chat_template *template; /* renders the rows; NULL: they need none */
     struct tokenizer *tokenizer;
-    struct token_buffer prompt_text; /* what virtual tokens start as */
+    struct token_buffer prompt_text; /* initial text of virtual tokens */
     struct stack stack;
-    struct peft_texts texts; /* beside the values */
+    struct peft_texts texts; /* the files besides the values */
 };
 
-/* The base is never written to, and no other model. */
+/* Refuses to write into the base or into another model's directory. */
 static int check_output(const struct options *options) {
     char found[PATH_MAX], path[PATH_MAX];
     if (ckpt_resolve_model(options->output, found, sizeof found) ||
@@ -251,7 +251,7 @@ static int check_given(const struct options *options) {
     return skips ? STATUS_OK : check_output(options);
 }
 
-/* Methods to train, or adapters to look at. */
+/* Chooses the methods to train, or the adapters to evaluate. */
 static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
     const struct stack_options *keys = &options->sections.peft;
     if (options->sections.run.train.skip_train)
@@ -309,8 +309,7 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* Finds what only the rows tell: the template that they are put in, their memory, and the iterations of the epochs.
- */
+/* Reads the rows to find their template, their memory, and the iterations of the epochs. */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
     describe_rows(tuning, options);
@@ -332,7 +331,7 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
 
-/* The files beside the values: configurations, the base's digest, the template of the training. */
+/* Makes the files besides the values: configurations, the base's digest, the chat template. */
 static int make_texts(struct tuning *tuning) {
     struct peft_notes notes = {0};
     int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
@@ -393,7 +392,7 @@ static int prepare(const struct launch *launch, const struct config *given, void
     return STATUS_OK;
 }
 
-/* The files that the run names. */
+/* Adds facts about the files that the run names. */
 static int add_facts(void *context, struct facts *facts) {
     const struct tuning *tuning = context;
     int status = STATUS_OK;
@@ -416,7 +415,7 @@ static int train(struct comm *world, void *context) {
     if (!status)
         status = trainer_run(trainer);
     const char *output = tuning->run.config.checkpoint.save;
-    if (!status && trainer_iteration(trainer) == 0) /* stopped before it was trained */
+    if (!status && trainer_iteration(trainer) == 0) /* stopped before the first iteration */
         output = NULL;
     if (!status && output)
         status = trainer_export(trainer, output, true);
@@ -441,8 +440,8 @@ static void group_digits(int64_t value, char out[32]) {
     out[used] = 0;
 }
 
-/* The line that PEFT's users know. */
-static void tell_parameters(const struct train_plan *plan) {
+/* Prints the line that PEFT prints. */
+static void print_parameters(const struct train_plan *plan) {
     char trainable[32], all[32];
     group_digits(plan->trainable_parameters, trainable);
     group_digits(plan->parameters, all);
@@ -450,7 +449,7 @@ static void tell_parameters(const struct train_plan *plan) {
              100.0 * (double)plan->trainable_parameters / (double)plan->parameters);
 }
 
-/* The run as a configuration file, and the plan as a comment in it. */
+/* Prints the run as a configuration file, and the plan as a comment in it. */
 static int dry_run(const struct tuning *tuning, const struct train_plan *plan) {
     struct options *options = tuning->options;
     struct named_rows named;
@@ -465,7 +464,7 @@ static int dry_run(const struct tuning *tuning, const struct train_plan *plan) {
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
 
-/* The plan, and the run where it fits into the host's memory. */
+/* Makes the plan, and runs it if it fits into memory. */
 static int run(struct launch *launch, void *context) {
     struct tuning *tuning = context;
     const struct options *options = tuning->options;
@@ -474,7 +473,7 @@ static int run(struct launch *launch, void *context) {
     if (status)
         return status;
     if (launch->is_first)
-        tell_parameters(&plan);
+        print_parameters(&plan);
     if (launch->is_first && options->is_dry_run)
         status = dry_run(tuning, &plan);
     else if (launch->is_first)

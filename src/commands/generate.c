@@ -28,7 +28,7 @@ struct generate_command {
     struct requests_options requests;
     struct adapter_names names;
     struct batch_arguments batch;
-    bool is_watching; /* signals are a wish: requests.c */
+    bool is_watching; /* signals only request a stop: base/stop.h */
 };
 
 #define AT(field) offsetof(struct generate_command, field)
@@ -39,7 +39,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(prompt),
      .metavar = "TEXT",
-     .help = "text to go on from; - reads standard input"},
+     .help = "text to continue; - reads standard input"},
     {.path = "messages",
      .type = CONFIG_STRING,
      .offset = AT(messages),
@@ -58,7 +58,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = AT(prompt_tokens),
      .metavar = "ID...",
-     .help = "token ids to go on from, instead of a text: the output is token ids as well"},
+     .help = "token ids to continue, instead of a text: the output is token ids as well"},
     TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     MODEL_TOKENIZER_ROW(AT(base)),
     {.path = "max-new-tokens",
@@ -67,7 +67,7 @@ static const struct config_row rows[] = {
      .default_text = "128",
      .minimum = 1,
      .maximum = 1e9,
-     .help = "tokens to write at most"},
+     .help = "most tokens to generate"},
     {.path = "temperature",
      .type = CONFIG_FLOAT,
      .offset = AT(temperature),
@@ -114,12 +114,12 @@ static const struct config_row rows[] = {
      .default_text = "1",
      .minimum = 1,
      .maximum = 256,
-     .help = "texts to write"},
-    {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "go on after an end-of-text"},
+     .help = "completions to generate"},
+    {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "continue after an end-of-text"},
     {.path = "stream",
      .type = CONFIG_BOOL,
      .offset = AT(stream),
-     .help = "print the text while it is written (one sample)"},
+     .help = "print the text as it is generated (one sample)"},
     {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each text"},
     {.path = "json",
      .type = CONFIG_BOOL,
@@ -173,7 +173,7 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* Whether the texts are texts, and not ids alone. */
+/* True when completions are printed as text, not only as ids. */
 static bool has_text(const struct generate_command *c) {
     return c->prompt || c->messages;
 }
@@ -191,7 +191,7 @@ static int read_input(struct strbuf *text) {
     return strbuf_status(text);
 }
 
-/* "1 2 3", "1,2,3" and 1 2 3 are the same ids. */
+/* Parses ids: "1 2 3", "1,2,3" and 1 2 3 are equal. */
 static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
     static const char separators[] = ", \t\n";
     for (size_t i = 0; i < words->count; i++) {
@@ -224,7 +224,7 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
 
 /* ---- the output ---- */
 
-/* Everything that printing the texts needs. */
+/* The state of printing completions. */
 struct output {
     const struct generate_command *command;
     const struct strbuf *prompt;
@@ -252,7 +252,7 @@ static int print_json(const struct output *o, const struct generated *text, int6
     if (o->command->echo)
         strbuf_add(&bytes, strbuf_text(o->prompt), o->prompt->length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
-    utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON holds characters */
+    utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON needs valid UTF-8 */
     json_begin();
     json_t *string = o->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
     json_t *object =
@@ -309,19 +309,19 @@ static int print_texts(const struct output *o, const struct generated *texts) {
 
 /* ---- the run ---- */
 
-/* One rank of it. */
+/* A rank. */
 struct run {
     const struct generate_command *command;
     struct comm *world;
     bool is_first;
     struct engine *engine;
     struct tokenizer *tokenizer;
-    struct chat_template *template; /* of messages; NULL: none */
-    struct strbuf prompt;           /* of the first rank */
+    struct chat_template *template; /* renders messages; NULL: none */
+    struct strbuf prompt;           /* first rank only */
     struct token_buffer ids;
 };
 
-/* The ends of a text: tokens, and stop strings with that of a turn's end. */
+/* The ends of a completion: tokens, stop strings and the end of a turn. */
 struct ends {
     struct prompt_ends prompt;
     const char **stop; /* [stop_count] */
@@ -386,7 +386,7 @@ static int write_texts(struct run *run) {
 
 /* ---- messages ---- */
 
-/* The option's; else the adapter's, of the first that has one; else the tokenizer's. */
+/* Finds the chat template: the option's; else that of the first adapter that has one; else the tokenizer's. */
 static int find_template(struct run *run, const char *tokenizer) {
     const struct config_list *adapters = &run->command->base.adapters;
     struct chat_template **template = &run->template;
@@ -409,7 +409,7 @@ static int find_template(struct run *run, const char *tokenizer) {
     return status;
 }
 
-/* Messages in words, which ask for an answer. */
+/* Renders messages as a prompt for an answer. */
 static int render(struct run *run, const char *tokenizer, struct chat_request *request) {
     struct tokenizer_encoder *encoder = NULL;
     request->tokenizer = run->tokenizer;
@@ -442,7 +442,7 @@ static int read_messages(struct run *run, const char *tokenizer) {
     return status;
 }
 
-/* The first rank's part: the prompt, and whether the model can go on from it. */
+/* Reads the prompt on the first rank, and checks that the model can continue it. */
 static int read_prompt(struct run *run, const char *tokenizer) {
     const struct generate_command *c = run->command;
     int status = STATUS_OK;
@@ -503,7 +503,7 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* Options of one form alone. */
+/* Refuses options that the chosen form of input does not have. */
 static int check_forms(const struct generate_command *c, const struct config *config) {
     static const char *const of_one[] = {
         "max-new-tokens", "temperature", "top-k", "top-p", "repetition-penalty", "stop", "num-samples",

@@ -1,15 +1,15 @@
-/* Processes of a launcher, or threads: what every command with ranks begins and ends with. */
+/* Starting and ending a command that runs on the processes of a launcher or on threads. */
 #include "launch.h"
 
 #include "base/base.h"
 
 #include <stdio.h>
 
-/* Without a sign of life for so long, a rank is stopped. */
+/* A rank that gives no sign of life for this time counts as stopped. */
 enum { RANK_SECONDS = 5 };
 
-/* Joins the other processes, if a launcher started several. Standard output of all but the first goes nowhere, and
- * they are quiet. */
+/* Joins the other processes, if a launcher started several. All but the first are quiet, and their standard output is
+ * discarded. */
 static int begin(struct launch *launch, const struct launch_steps *steps) {
     *launch = (struct launch){0};
     int status = !steps->is_alone && comm_mpi_is_launched() ? comm_mpi_open(&launch->world) : STATUS_OK;
@@ -30,7 +30,7 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {
     return STATUS_OK;
 }
 
-/* The first rank with a failure, and whether all have the same one. */
+/* Finds the first rank with a failure (-1: none), and whether all ranks have the same status. */
 static int find_failure(struct comm *world, int status, int *first, bool *is_same) {
     int64_t words[3] = {status ? world->size - world->rank : 0, status, -(int64_t)status};
     struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};
@@ -53,17 +53,16 @@ int launch_agree(struct launch *launch, int status) {
         log_error("%s", status_text());
     else if (world->rank == first)
         log_error("rank %d: %s", first, status_text());
-    launch->is_told = true;
-    launch->is_teller = world->rank == first;
+    launch->is_reported = true;
+    launch->is_reporter = world->rank == first;
     int64_t theirs = status;
     struct comm_data data = {.send = &theirs, .receive = &theirs, .count = 1, .dtype = DTYPE_I64};
     found = comm_broadcast(world, &data, first);
     return found ? found : (int)theirs;
 }
 
-/* ---- what all mean ---- */
-
-/* Weights that several ranks have are the same only where the same instructions computed them. */
+/* ---- facts that all processes share ---- */ /* Adds the program's digest. Copies of weights are equal on all ranks
+                                                  only if the same instructions computed them. */
 static int add_program(struct facts *facts) {
     static const char because[] = "all ranks need the same build of cambium";
     int64_t bytes;
@@ -76,8 +75,8 @@ static int add_program(struct facts *facts) {
     return facts_add(facts, because, "the program", text, NULL);
 }
 
-/* The program itself, --help and the rows of the command, then what the command adds. Without a launch the list stays
- * empty: threads have one of everything. */
+/* Lists the program, --help, the options of the command, and the command's facts. Without a launch the list stays
+ * empty, because threads share everything. */
 static int list_facts(const struct launch *launch, const struct launch_steps *steps, bool is_help, void *context,
                       struct facts *facts) {
     if (!launch->world || steps->may_disagree)
@@ -92,7 +91,7 @@ static int list_facts(const struct launch *launch, const struct launch_steps *st
     return status || is_help || !steps->add_facts ? status : steps->add_facts(context, facts);
 }
 
-/* Whether the processes have the same facts; says what is not the same. */
+/* Checks that all processes have the same facts; the error names the first difference. */
 static int compare_facts(struct launch *launch, const struct launch_steps *steps, const struct facts *facts) {
     return launch->world && !steps->may_disagree ? launch_agree(launch, comm_same(launch->world, facts)) : STATUS_OK;
 }
@@ -113,15 +112,16 @@ int command_exit_status(int status) {
     return status == STATUS_USAGE ? 2 : 1;
 }
 
-/* Leaves the launch; the exit status of the process. Of a failure that one process says, that one alone fails. */
+/* Leaves the launch and returns the exit status. When one process has printed the failure, only that process exits with
+ * an error. */
 static int end(struct launch *launch, int status) {
     comm_close(launch->world);
     launch->world = NULL;
-    if (!status || !launch->is_told)
+    if (!status || !launch->is_reported)
         return command_exit_status(status);
-    /* mpirun ends the others as soon as one process fails, and what they have said may be lost: the one that says why
-     * is the one that fails. */
-    if (!launch->is_teller)
+    /* mpirun kills the other processes as soon as one exits with an error, and their output may be lost. Therefore the
+     * process that printed the error is the one that exits with an error. */
+    if (!launch->is_reporter)
         return 0;
     return status == STATUS_USAGE ? 2 : 1;
 }

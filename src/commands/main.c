@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return 2;
     }
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding the limit of a file's size is then an error, like a full disk */
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);

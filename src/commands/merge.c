@@ -18,7 +18,7 @@ static const struct config_row rows[] = {
      .metavar = "DIR",
      .is_path = true,
      .is_required = true,
-     .help = "model directory, or a directory of checkpoints (the newest is taken); it stays as it is"},
+     .help = "model directory, or a directory of checkpoints (the newest is taken); it is not changed"},
     {.path = "adapter",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, adapters),
@@ -48,7 +48,7 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* One process of a launch writes. */
+/* Merges and writes. Runs in one process of a launch. */
 static int merge(const struct options *options) {
     struct peft_files *files = NULL;
     log_info("loading %s", options->model);

@@ -1,4 +1,4 @@
-/* The options of a trained model: its ranks, and what they must have in common. */
+/* The options of a trained model: its ranks and its facts. */
 #include "model_arguments.h"
 
 #include "ckpt/ckpt.h"

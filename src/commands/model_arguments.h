@@ -12,7 +12,7 @@
 
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 
-/* Rows of a command whose struct has its job_model at `at`. */
+/* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
     {                                                                                                                  \
         .path = "model", .type = CONFIG_STRING, .offset = (at) + offsetof(struct job_model, model), .metavar = "DIR",  \
@@ -89,12 +89,13 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .help = "for adapters by name, on each rank: those that no text uses make room for others"                     \
     }
 
-/* STATUS_USAGE for --adapter-memory without an adapter that has a name. */
+/* Refuses --adapter-memory when no adapter has a name. STATUS_USAGE. */
 int adapter_memory_check(const struct adapter_names *names, const struct config *config);
-/* Finds the grid of the ranks before they start, and says that the model is being loaded. Refuses a model that is not
- * there, and layouts that cannot be: STATUS_USAGE, and what reading its configuration gives. */
+/* Computes the grid of the ranks before they start, and logs that the model is being loaded. STATUS_USAGE for an
+ * impossible layout; errors of reading the model's configuration. */
 int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);
-/* Lists what all processes of a launch must have in common beyond the command's rows: the files of the model. */
+/* Adds the facts that all processes must have in common besides the options: the model's files. STATUS_MEMORY,
+ * STATUS_IO. */
 int model_facts(const struct job_model *arguments, struct facts *facts);
 
 #endif

@@ -104,7 +104,7 @@ static void report(const struct preprocess_options *options, const struct prepro
     }
 }
 
-/* One rank. */
+/* Runs one rank. */
 static int run_rank(struct comm *world, void *context) {
     struct options options = *(const struct options *)context;
     struct rank_site site;
@@ -124,7 +124,7 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* A pipe is read by the first rank alone. */
+/* Adds a fact about an input file. Only the first rank reads a pipe. */
 static int add_input(const char *path, struct facts *facts) {
     bool is_pipe = file_size(path) == STATUS_INVALID && !file_is_directory(path);
     return is_pipe ? facts_add(facts, FACT_FILES, "--input", path, "a pipe") : facts_add_file(facts, "--input", path);
@@ -135,7 +135,7 @@ struct preprocessing {
     int ranks;
     struct tokenizer_files files;
     struct tokenizer *tokenizer;
-    int status; /* of the run */
+    int status; /* the run's status */
 };
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
@@ -150,7 +150,7 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status ? status : preprocess_check(&p->options->preprocess);
 }
 
-/* The files that it reads. */
+/* Adds facts about the files that it reads. */
 static int add_facts(void *context, struct facts *facts) {
     const struct preprocessing *p = context;
     const struct config_list *inputs = &p->options->preprocess.inputs;
@@ -163,8 +163,8 @@ static int add_facts(void *context, struct facts *facts) {
 static int run(struct launch *launch, void *context) {
     struct preprocessing *p = context;
     int status = launch_run(launch, p->ranks, run_rank, p->options);
-    launch->is_told |= launch->world && status == STATUS_PEER;
-    if (status && launch->world && !launch->is_told)
+    launch->is_reported |= launch->world && status == STATUS_PEER;
+    if (status && launch->world && !launch->is_reported)
         status_wrap(status, "rank %d", launch->world->rank);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
@@ -188,7 +188,7 @@ int command_preprocess(int argc, char **argv) {
                                        .run = run,
                                        .close = close_all};
     sigset_t signals;
-    preprocess_hold_signals(&signals); /* also for the threads of MPI */
+    preprocess_hold_signals(&signals); /* before MPI starts threads, which inherit the mask */
     int exit_status = launch_command(&steps, argc, argv, &p);
     preprocess_release_signals(&signals, p.status ? p.status : exit_status);
     return exit_status;

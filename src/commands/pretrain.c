@@ -44,7 +44,7 @@ static struct config_command describe(void) {
         .description =
             "Trains a GPT on a dataset of 'cambium preprocess'. Keys stand in the sections of FILE.yaml, and each "
             "can be given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and "
-            "exit with 0; with checkpoint.load the same command goes on from there, bit for bit. Under mpirun or "
+            "exit with 0; with checkpoint.load the same command resumes from there, bit for bit. Under mpirun or "
             "srun each process is a rank; how ranks share the work is said in the section parallel, and data "
             "parallelism is what is left of them.",
         .examples = "  cambium pretrain --config run.yaml\n"
@@ -64,7 +64,7 @@ static struct config_command describe(void) {
 
 static int dry_run(const struct config_command *command, const struct options *options, const struct train_plan *plan) {
     config_dump(command, options, stdout);
-    train_plan_print(plan, "# ", stdout); /* a comment, so that the output is a configuration as it stands */
+    train_plan_print(plan, "# ", stdout); /* a comment, so that the output is a valid configuration */
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
 
@@ -89,7 +89,7 @@ static int train(struct comm *world, void *context) {
     return status;
 }
 
-/* Names what is read before the first step: that may take long. */
+/* Logs what is read before the first step, which may take long. */
 static void say_loading(const struct options *options) {
     const struct config_list *data = &options->run.data.data_path;
     struct strbuf names = STRBUF_INIT;
@@ -113,7 +113,7 @@ struct pretraining {
     int ranks;
 };
 
-/* Everything that is said and done before the ranks are planned. */
+/* Prepares the run, before its ranks are planned. */
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct pretraining *p = context;
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
@@ -126,13 +126,13 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     return status;
 }
 
-/* The files that the run names. */
+/* Adds facts about the files that the run names. */
 static int add_facts(void *context, struct facts *facts) {
     const struct pretraining *p = context;
     return train_facts(&p->run, facts);
 }
 
-/* The plan, and the run where it fits into the host's memory. */
+/* Makes the plan, and runs it if it fits into memory. */
 static int run(struct launch *launch, void *context) {
     struct pretraining *p = context;
     struct train_plan plan;

@@ -23,12 +23,12 @@ struct serve_command {
     struct adapter_names names;
     struct config_list cors_origins, allowed_hosts;
     const char *listen, *control, *api_key_file, *control_key_file, *tls_cert, *tls_key;
-    int metrics_on_data; /* enum serve_metrics, of metrics_choices */
+    int metrics_on_data; /* enum serve_metrics, index into metrics_choices */
     const char *metrics_key_file, *otlp_endpoint;
     const char *chat_template;
     int64_t max_queued_requests, max_queued_tokens;
     double template_timeout, request_timeout, drain_delay, drain_timeout, rank_timeout;
-    int log_format; /* of log_formats */
+    int log_format; /* index into log_formats */
     struct transport_limits limits;
 };
 
@@ -187,15 +187,15 @@ struct serving {
     struct serve_command *command;
     struct serve_options options;
     struct serve_name *adapters;
-    char *names;          /* that the adapters' point into */
-    const char *own_name; /* of the base's directory, where none was given */
+    char *names;                /* memory of the adapters' names */
+    const char *directory_name; /* name of the base's directory, when no name was given */
     struct config_list base_names;
-    struct chat_template *template; /* of the option; NULL: none */
-    struct server *server;          /* of the first rank */
-    atomic_bool is_lost;            /* a rank is, and the watch's thread ends the process */
+    struct chat_template *template; /* the option's; NULL: none */
+    struct server *server;          /* first rank only */
+    atomic_bool is_lost;            /* a rank is lost; the watch's thread ends the process */
 };
 
-/* "NAME=DIR" as two strings. */
+/* Splits each "NAME=DIR" into two strings. */
 static int split_names(struct serving *serving) {
     const struct config_list *given = &serving->command->names.given;
     size_t bytes = 1;
@@ -217,8 +217,8 @@ static int split_names(struct serving *serving) {
     return STATUS_OK;
 }
 
-/* Nothing is waited for: the engine's thread may sit in MPI, where nothing reaches it. */
-/* Even where nobody reads the pipe that its line would go to. */
+/* Ends the process without waiting, because the engine's thread may be blocked in MPI. Nothing may block here, not even
+ * the write of the line to a full pipe. */
 static void end_process(const char *line) {
     if (log_is_writable())
         log_error("%s", line);
@@ -229,7 +229,7 @@ static int fill_options(struct serving *serving) {
     const struct serve_command *c = serving->command;
     int status = split_names(serving);
     if (!status)
-        status = job_model_names(&c->base, &serving->own_name, &serving->base_names);
+        status = job_model_names(&c->base, &serving->directory_name, &serving->base_names);
     if (!status)
         status = chat_template_open_option(c->chat_template, &serving->template);
     serving->options = (struct serve_options){
@@ -270,7 +270,7 @@ static int fill_options(struct serving *serving) {
     return status;
 }
 
-/* Names of the base stand in answers, logs and metrics. */
+/* Checks the base's names, which appear in answers, logs and metrics. */
 static int check_model_names(const struct config_list *names) {
     for (size_t i = 0; i < names->count; i++) {
         const unsigned char *at = (const unsigned char *)names->items[i], *end = at + strlen(names->items[i]);
@@ -290,7 +290,7 @@ static int check_model_names(const struct config_list *names) {
     return STATUS_OK;
 }
 
-/* Names as they stand in Host, without a port. */
+/* Checks names of hosts, which have no port. */
 static int check_hosts(const struct config_list *hosts) {
     for (size_t i = 0; i < hosts->count; i++) {
         const char *name = hosts->items[i];
@@ -300,7 +300,7 @@ static int check_hosts(const struct config_list *hosts) {
     return STATUS_OK;
 }
 
-/* A file of keys that opens nothing is a mistake, and so is one of a door that stands open. */
+/* Refuses a file of keys for metrics that are not served, or that anybody may read. */
 static int check_metrics(const struct serve_command *c) {
     if (c->metrics_key_file && c->metrics_on_data == SERVE_METRICS_OPEN)
         return status_fail(STATUS_USAGE, "--metrics-key-file: --metrics-on-data open lets anybody read /metrics");
@@ -326,7 +326,7 @@ static int check(struct serve_command *c) {
     return status ? status : batch_check(&c->batch);
 }
 
-/* The memory for keys and values where none is named: what the first rank finds, for all. */
+/* Chooses the memory for keys and values when none is given: the first rank's choice, for all. */
 static int choose_cache(struct serve_command *c, const struct launch *launch, int ranks) {
     struct memory_limit limit = memory_limit_find("");
     int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
@@ -371,9 +371,9 @@ static int serve(struct serving *serving, struct engine *engine) {
         print_plan(serving, engine);
         status = server_run(serving->server, engine, tokenizer, tokenizer ? &files : NULL);
     }
-    while (status && atomic_load(&serving->is_lost)) /* this rank or another says why, and the watch ends the process */
+    while (status && atomic_load(&serving->is_lost)) /* a rank prints the reason, and the watch ends the process */
         pause();
-    server_close(serving->server); /* it has borrowed engine and tokenizer */
+    server_close(serving->server); /* it uses engine and tokenizer */
     serving->server = NULL;
     tokenizer_close(tokenizer);
     tokenizer_files_free(&files);
@@ -398,7 +398,7 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-/* Answers get a moment to go out. */
+/* Gives pending answers a moment to be sent, then ends the process. */
 static void on_lost_rank(void *context, int rank, const char *line) {
     struct serving *serving = context;
     struct timespec moment = {.tv_nsec = 300000000};
@@ -411,7 +411,7 @@ static void on_lost_rank(void *context, int rank, const char *line) {
     _exit(1);
 }
 
-/* The loop begins before the first rank is bound to its cores. The others leave signals to the first. */
+/* Begins the server's loop before the first rank is bound to its cores. Only the first rank handles signals. */
 static int begin(struct serving *serving, struct launch *launch) {
     int status = fill_options(serving);
     if (!status && launch->is_first)
@@ -457,7 +457,7 @@ static void close_all(void *context) {
     server_close(serving->server);
     free(serving->adapters);
     free(serving->names);
-    free((char *)serving->own_name);
+    free((char *)serving->directory_name);
     chat_template_close(serving->template);
 }
 

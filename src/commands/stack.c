@@ -9,11 +9,12 @@ static const char type_path[] = "peft.type";
 
 /* ---- rows ---- */
 
-/* The row of one method alone, where the key of all may have a default, or a value that stands for none. */
+/* Returns the row of a key for one method only. Unlike the key for all methods it has no default and no value that
+ * means none. */
 static struct config_row alone_row(const struct peft_alone_key *key, size_t offset) {
     struct config_row row = *key->common;
     row.path = key->path;
-    row.offset += offset + offsetof(struct stack_options, own) + (size_t)key->type * sizeof(struct peft_config);
+    row.offset += offset + offsetof(struct stack_options, alone) + (size_t)key->type * sizeof(struct peft_config);
     row.default_text = NULL;
     if (row.type == CONFIG_INT)
         row.minimum = 1;
@@ -45,7 +46,7 @@ size_t stack_rows(struct config_row *rows, size_t offset) {
 
 /* ---- methods ---- */
 
-/* In the order of their names. */
+/* Inserts a method in the order of names. */
 static int add_method(struct stack *stack, const struct peft_config *config, const char *where) {
     const char *name = peft_method_names[config->type];
     int at = stack->count;
@@ -77,14 +78,14 @@ static int find_method(const char *name, int *type) {
     return status_fail(STATUS_USAGE, "--peft %s: expected %s, or several", name, names);
 }
 
-/* The common configuration with what was given for this method alone. */
+/* Returns the configuration for all methods, overridden by the keys given for this method only. */
 static struct peft_config config_of(int type, const struct stack_options *options, const struct config *given) {
     struct peft_config config = options->all;
     config.type = type;
     struct peft_alone_key key;
     for (size_t i = 0; peft_alone_key(i, &key); i++)
         if (key.type == type && config_is_given(given, key.path))
-            peft_copy_key(key.common, &options->own[type], &config);
+            peft_copy_key(key.common, &options->alone[type], &config);
     return config;
 }
 
@@ -95,7 +96,7 @@ static bool has_method(const struct stack *stack, int type) {
     return false;
 }
 
-/* Whether any of its methods has the key. */
+/* True when any method of the stack has the key. */
 static bool has_key(const struct stack *stack, const char *path) {
     for (int i = 0; i < stack->count; i++)
         if (peft_has_key(stack->configs[i].type, path))
@@ -114,7 +115,7 @@ void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t 
             }
 }
 
-/* An empty list would be read as one that is not given: as the method's own modules, or all layers. */
+/* Refuses empty lists. They would be read as not given: as the method's default modules, or as all layers. */
 static int check_empty_lists(const struct stack *stack, const struct config *given) {
     for (int i = 0; i < stack->count; i++) {
         const struct peft_config *c = &stack->configs[i];
@@ -125,17 +126,17 @@ static int check_empty_lists(const struct stack *stack, const struct config *giv
                      {"layers_to_transform", &c->layers_to_transform},
                      {"feedforward_modules", &c->feedforward_modules}};
         for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
-            char common[64], own[64];
+            char common[64], alone[64];
             snprintf(common, sizeof common, "peft.%s", lists[l].name);
-            snprintf(own, sizeof own, "peft.%s.%s", peft_method_names[c->type], lists[l].name);
-            if (!lists[l].list->count && (config_is_given(given, common) || config_is_given(given, own)))
+            snprintf(alone, sizeof alone, "peft.%s.%s", peft_method_names[c->type], lists[l].name);
+            if (!lists[l].list->count && (config_is_given(given, common) || config_is_given(given, alone)))
                 return status_fail(STATUS_USAGE, "peft.%s: an empty list: expected at least one entry", lists[l].name);
         }
     }
     return STATUS_OK;
 }
 
-/* A key of methods that do not train would do nothing. */
+/* Refuses keys of methods that are not trained: they would do nothing. */
 static int check_idle_keys(const struct stack *stack, const struct config *given) {
     const struct config_row *key;
     struct peft_alone_key alone;
@@ -171,7 +172,7 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
 
 /* ---- from a directory ---- */
 
-/* Refuses keys that say what the adapter is: its directory says that. */
+/* Refuses keys that define an adapter, because its directory defines it. */
 static int check_keys(const struct config *given, const char *flag) {
     const struct config_row *key;
     struct peft_alone_key alone;
@@ -221,7 +222,7 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
         struct peft_config config = peft_files_configs(stack->init)[i];
         take_run_keys(&config, &options->all);
         status = add_method(stack, &config, directory);
-        /* Its own order is that of its directories' names, and says which method changes what first. */
+        /* The directories' names give the order in which methods apply. */
         if (!status && stack->configs[i].type != config.type)
             status = status_fail(STATUS_USAGE,
                                  "%s: %s stands after a method with a later name: finetune keeps a stack in the order "

@@ -1,8 +1,6 @@
 /* cambium tokenize and detokenize: filters between lines of text and lines of token ids.
  *
- * All that one read brings is answered with one write, so that the commands serve a pipe or a terminal as well as a
- * file.
- */
+ * The output of each read is written at once, so the commands work on a pipe or a terminal as well as on a file. */
 #include "commands.h"
 #include "launch.h"
 #include "model_arguments.h"
@@ -26,7 +24,7 @@ struct options {
     bool renders;
 };
 
-/* One line of input, without its newline, into the output, with one. */
+/* Converts one line of input, without its newline, into a line of output, with one. */
 struct filter {
     int (*line)(struct filter *filter, const char *bytes, size_t length);
     struct tokenizer *tokenizer;
@@ -104,7 +102,7 @@ static const struct config_command detokenize_command = {
     .positional_offset = SIZE_MAX,
 };
 
-/* The ids as a line of the output. */
+/* Adds the ids as a line of the output. */
 static int add_ids(struct filter *filter) {
     int status = strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
     if (status)
@@ -213,7 +211,7 @@ static int filter_input(struct filter *filter) {
             status = whole_lines(filter, &pending, scanned);
         else if (pending.length > 0)
             status = one_line(filter, pending.data, pending.length);
-        /* Lines before a bad one are written as well. */
+        /* Lines before a bad one are written, too. */
         int written = filter->out.length > 0 ? write_output(filter) : STATUS_OK;
         status = status ? status : written;
     }
@@ -223,7 +221,7 @@ static int filter_input(struct filter *filter) {
 
 /* ---- messages ---- */
 
-/* The option's, else the tokenizer's own. */
+/* Finds the chat template: the option's, else the tokenizer's. */
 static int find_template(const struct options *options, struct chat_template **template) {
     struct tokenizer_files files;
     int status = chat_template_open_option(options->chat_template, template);

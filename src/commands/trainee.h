@@ -5,13 +5,13 @@
 #include "peft/peft.h"
 #include "train/train.h"
 
-/* A stack is opened from this; it outlives the trainee. */
+/* The adapters to train. It outlives the trainee. */
 struct trainee_adapters {
     const struct peft_config *configs;
     int count;
-    const struct peft_files *files; /* whose values they start with; NULL: initial ones */
+    const struct peft_files *files; /* files with their initial values; NULL: the method's initial values */
 };
-/* Without texts and initial values of files, which are the caller's to set. */
+/* Returns a trainee. The caller sets its texts and its init_directory. */
 struct trainee trainee_of_adapters(const struct trainee_adapters *adapters);
 
 #endif
