@@ -1,4 +1,5 @@
-/* A call on the loop's side: it is checked, tokenized and passed to the driver; its news goes to whoever made it. */
+/* A call on the loop's side: it is checked, tokenized and passed to the driver; its updates go to the code that made
+ * it. */
 #include "call.h"
 
 #include "call_own.h"
@@ -16,8 +17,8 @@
 
 /* ---- making and freeing ---- */
 
-static struct call_news *new_news(void) {
-    return calloc(1, sizeof(struct call_news));
+static struct call_update *new_update(void) {
+    return calloc(1, sizeof(struct call_update));
 }
 
 static void free_call(struct call *call) {
@@ -30,9 +31,9 @@ static void free_call(struct call *call) {
         own->next->previous = own->previous;
     ask_ends_close(&own->ends);
     chat_template_close(own->chat_template);
-    news_free(own->making);
-    news_free(own->published);
-    news_free(own->reading);
+    update_free(own->making);
+    update_free(own->published);
+    update_free(own->reading);
     call_count_close(own);
     free(own);
     for (int64_t i = 0; i < call->prompt_count; i++)
@@ -66,9 +67,9 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
     ask_begin(&call->ask);
     call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
     call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
-    own->making = new_news();
-    own->published = new_news();
-    own->reading = new_news();
+    own->making = new_update();
+    own->published = new_update();
+    own->reading = new_update();
     if (call->prompts && call->cached && own->making && own->published && own->reading)
         return call;
     call->prompt_count = call->prompts ? prompt_count : 0;
@@ -88,7 +89,7 @@ void call_free(struct call *call, enum error_case why) {
         driver_tell(own->driver, own, CALL_CANCEL);
 }
 
-/* ---- news ---- */
+/* ---- updates ---- */
 
 static int64_t texts_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
@@ -114,50 +115,50 @@ static void leave(struct call_own *own, const struct error *error) {
     call_count_done(own, error);
 }
 
-static void hand_over(struct call_own *own, const struct call_news *news) {
+static void hand_over(struct call_own *own, const struct call_update *update) {
     struct call *call = own->call;
-    if (news->is_accepted)
-        memcpy(call->generations, news->generations, sizeof call->generations);
-    own->has_started |= news->start_count > 0;
-    for (int64_t i = 0; i < news->start_count; i++) {
-        call->cached[news->starts[i].prompt] = news->starts[i].cached;
-        release_tokens(own, (int64_t)call->prompts[news->starts[i].prompt].ids.count);
+    if (update->is_accepted)
+        memcpy(call->generations, update->generations, sizeof call->generations);
+    own->has_started |= update->start_count > 0;
+    for (int64_t i = 0; i < update->start_count; i++) {
+        call->cached[update->starts[i].prompt] = update->starts[i].cached;
+        release_tokens(own, (int64_t)call->prompts[update->starts[i].prompt].ids.count);
     }
-    call_count_news(own, news);
-    if (news->is_done) {
-        struct error error = news->error;
+    call_count_update(own, update);
+    if (update->is_done) {
+        struct error error = update->error;
         if (own->was_not_read && error.which == ERROR_CANCELLED)
             error.which = ERROR_SLOW_READER;
         leave(own, &error);
     }
     if (own->is_abandoned || own->is_failed)
         return;
-    call->on_news(call, news);
+    call->on_update(call, update);
 }
 
 static void submit_again(struct call_own *own);
 
-static void take_news(struct loop_note *note) {
+static void take_update(struct loop_note *note) {
     struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
     struct call *call = own->call;
-    struct call_news *news = driver_take_news(own->driver, own);
-    bool is_done = news->is_done, is_abandoned = own->is_abandoned;
+    struct call_update *update = driver_take_update(own->driver, own);
+    bool is_done = update->is_done, is_abandoned = own->is_abandoned;
     if (is_done)
         own->is_submitted = false;
     if (is_done && own->is_outdated && !is_abandoned && !own->is_failed) {
-        news_clear(news);
+        update_clear(update);
         submit_again(own);
         return;
     }
-    hand_over(own, news);
-    /* After the last news the call belongs to its owner, who may have freed it during on_news. */
+    hand_over(own, update);
+    /* After the last update the call belongs to its owner, who may have freed it during on_update. */
     if (!is_done)
-        news_clear(news);
+        update_clear(update);
     else if (is_abandoned)
         free_call(call);
 }
 
-/* An error before the engine has the call also comes as news. */
+/* An error before the engine has the call also comes as an update. */
 static void tell_failure(struct loop_note *note) {
     struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
     struct call *call = own->call;
@@ -281,7 +282,7 @@ static void take_token_places(struct call_own *own) {
 
 static void give_to_driver(struct call_own *own) {
     own->is_submitted = true;
-    own->note.run = take_news;
+    own->note.run = take_update;
     driver_tell(own->driver, own,
                 CALL_SUBMIT | (own->is_abandoned ? (unsigned)CALL_CANCEL : 0) |
                     (own->must_stop ? (unsigned)CALL_STOP : 0));
@@ -458,7 +459,7 @@ static int open_ends(struct call_own *own) {
 }
 
 /* Its adapters have other generations than those it was rendered for, and their templates matter. The loop heard of
- * them before this news, so the call comes back again only if they are replaced once more. */
+ * them before this update, so the call comes back again only if they are replaced once more. */
 static void submit_again(struct call_own *own) {
     struct call *call = own->call;
     struct chat_template *before = chat_template_keep(own->chat_template);
@@ -558,13 +559,13 @@ void call_stop_all(struct server *server) {
 
 void call_fail_all(struct server *server, const struct error *error) {
     for (struct call_own *own = server->own->first_call, *next; own; own = next) {
-        struct call_news news = {.is_done = true, .error = *error};
+        struct call_update update = {.is_done = true, .error = *error};
         next = own->next;
         if (own->is_failed || own->is_abandoned || !own->has_entered || own->has_left)
             continue;
         leave(own, error);
         own->is_failed = true;
         own->is_submitted = true; /* keeps memory that the engine may still read */
-        own->call->on_news(own->call, &news);
+        own->call->on_update(own->call, &update);
     }
 }

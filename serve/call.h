@@ -1,10 +1,10 @@
 /* A call: a client's request to the model and its results, independent of the protocol.
  *
  * A protocol makes a call, fills in the request (struct ask, prompts), and passes it to call_submit. Results arrive as
- * news through on_news, whenever the engine has made some, until `is_done`. The functions here run on the loop's
- * thread; a call that was not submitted may be made and freed on any thread. Between submission and news, tokenizing
- * (long texts on a worker) and the engine (driver.c) run on their own threads. The engine never waits for a client: a
- * call whose client does not read is paused. */
+ * updates: on_update is called whenever the engine has new results, until `is_done`. The functions here run on the
+ * loop's thread; a call that was not submitted may be made and freed on any thread. Between submission and updates,
+ * tokenizing (long texts on a worker) and the engine (driver.c) run on their own threads. The engine never waits for a
+ * client: a call whose client does not read is paused. */
 #ifndef CAMBIUM_SERVE_CALL_H
 #define CAMBIUM_SERVE_CALL_H
 
@@ -37,14 +37,14 @@ struct call_token {
     int32_t id;
     bool has_logprob; /* nothing predicts the first token of a prompt */
     float logprob;
-    int64_t first_top, top_count; /* indices of news->tops */
+    int64_t first_top, top_count; /* indices of update->tops */
 };
 /* An addition to one completion. With prompt_logprobs, a prompt's tokens come in order as choice -1, before the first
  * token of choice 0. A token arrives with the text that completes it: with its last byte, once no stop string can begin
  * there. */
 struct call_piece {
     int64_t prompt, choice;
-    size_t begin, length; /* in news->text; whole characters, or invalid bytes */
+    size_t begin, length; /* in update->text; whole characters, or invalid bytes */
     int64_t first_token, token_count;
 };
 struct call_end {
@@ -66,7 +66,7 @@ struct call_draw { /* a token was drawn, even if it cannot be reported yet */
     double time; /* monotonic seconds */
 };
 
-struct call_news {
+struct call_update {
     bool is_accepted; /* names, lengths and room were checked: an answer can begin; the call's generations are set */
     uint64_t generations[ASK_MAX_ADAPTERS];
     struct call_start *starts; /* [start_count] prompts that began to run; call->cached has the numbers too */
@@ -100,7 +100,7 @@ struct call {
     size_t cache_salt_length;
     json_t *texts;       /* JSON that holds the request's strings: a reference of the call; NULL: none */
     uint64_t turn_owner; /* for taking turns at the worker for texts: exchange_owner */
-    void (*on_news)(struct call *call, const struct call_news *news);
+    void (*on_update)(struct call *call, const struct call_update *update);
     void *context; /* for the protocol */
     /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
@@ -110,12 +110,13 @@ struct call {
 
 /* Makes a call with `prompt_count` zeroed prompts and default settings. NULL: no memory. */
 struct call *call_new(struct server *server, int64_t prompt_count);
-/* Passes the call to the engine. on_news is called later, never inside this function; errors come as news too. */
+/* Passes the call to the engine. on_update is called later, never inside this function; errors come as an update
+ * too. */
 void call_submit(struct call *call);
 /* Pauses the call while its client does not read, and resumes it. */
 void call_pause(struct call *call, bool is_paused);
-/* Frees the call, and ends it if it still runs; no more news comes. It must not be called inside on_news, except with
- * is_done. A call that still ran is counted as not read (`why` ERROR_SLOW_READER), else as cancelled. */
+/* Frees the call, and ends it if it still runs; no more updates come. It must not be called inside on_update, except
+ * with is_done. A call that still ran is counted as not read (`why` ERROR_SLOW_READER), else as cancelled. */
 void call_free(struct call *call, enum error_case why);
 
 #endif

@@ -64,26 +64,26 @@ static void count_start(struct call_own *own, const struct call_start *start) {
     own->counts->is_running = true;
 }
 
-void call_count_news(struct call_own *own, const struct call_news *news) {
+void call_count_update(struct call_own *own, const struct call_update *update) {
     struct call_counts *counts = own->counts;
     struct metrics *metrics = own->call->server->metrics;
     int64_t choices = own->call->ask.choices;
     if (!counts || own->has_left)
         return;
-    if (news->is_accepted)
+    if (update->is_accepted)
         count_accepted(own);
-    for (int64_t i = 0; i < news->start_count; i++)
-        count_start(own, &news->starts[i]);
-    for (int64_t i = 0; i < news->draw_count; i++) {
-        const struct call_draw *draw = &news->draws[i];
+    for (int64_t i = 0; i < update->start_count; i++)
+        count_start(own, &update->starts[i]);
+    for (int64_t i = 0; i < update->draw_count; i++) {
+        const struct call_draw *draw = &update->draws[i];
         metrics_token(metrics, &counts->prompts[draw->prompt], &counts->texts[draw->prompt * choices + draw->choice],
                       draw->time);
     }
-    for (int64_t i = 0; i < news->end_count; i++) {
-        int64_t text = news->ends[i].prompt * choices + news->ends[i].choice;
+    for (int64_t i = 0; i < update->end_count; i++) {
+        int64_t text = update->ends[i].prompt * choices + update->ends[i].choice;
         counts->has_ended[text] = true;
-        metrics_ended(metrics, &counts->prompts[news->ends[i].prompt], &counts->texts[text],
-                      news->ends[i].is_stop ? METRICS_STOP : METRICS_LENGTH, clock_seconds());
+        metrics_ended(metrics, &counts->prompts[update->ends[i].prompt], &counts->texts[text],
+                      update->ends[i].is_stop ? METRICS_STOP : METRICS_LENGTH, clock_seconds());
     }
 }
 

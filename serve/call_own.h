@@ -1,8 +1,8 @@
 /* The parts of a call that call.c (the loop's side) and driver_call.c (the engine's) share. Comments name the thread
  * that owns a group of fields.
  *
- * The engine's thread makes news in `making`. Under the driver's lock it is exchanged with `published`, and from there
- * with `reading` on the loop's thread. With three blocks nobody copies or waits. */
+ * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and
+ * from there with `reading` on the loop's thread. With three blocks nobody copies or waits. */
 #ifndef CAMBIUM_SERVE_CALL_OWN_H
 #define CAMBIUM_SERVE_CALL_OWN_H
 
@@ -70,7 +70,7 @@ struct call_own {
     struct error failure;       /* an error before the engine had the call */
     double submitted;           /* time */
     struct call_counts *counts; /* call_count.c */
-    struct call_news *reading;
+    struct call_update *reading;
     struct call_own *next, *previous; /* list of all calls */
     /* set before submission, read by both threads: */
     char names[ASK_MAX_ADAPTERS][72];
@@ -89,42 +89,42 @@ struct call_own {
     bool is_outdated; /* an adapter's generation changed since the chat was rendered, and nothing ran: the loop renders
                          the chat again when it gets the call back */
     enum error_case cause;         /* why it is cancelled, unless its client did so */
-    struct call_own *next_changed; /* list of calls with unpublished news */
+    struct call_own *next_changed; /* list of calls with an unpublished update */
     struct error error;
-    struct call_news *making;
+    struct call_update *making;
     /* under the driver's lock: */
     unsigned commands; /* enum call_command */
     struct call_own *next_command;
     bool is_told;   /* in the list of commands */
-    bool is_posted; /* `published` has news that the loop has not taken */
-    bool is_over;   /* the last news is out: the engine hears no more commands */
-    struct call_news *published;
+    bool is_posted; /* `published` has an update that the loop has not taken */
+    bool is_over;   /* the last update is published: the engine ignores further commands */
+    struct call_update *published;
     struct loop_note note;
 };
 
-/* ---- news.c: making it; STATUS_MEMORY ---- */
+/* ---- filling an update; STATUS_MEMORY: call_update.c ---- */
 
-int news_add_start(struct call_news *news, const struct call_start *start);
-int news_add_draw(struct call_news *news, const struct call_draw *draw);
+int update_add_start(struct call_update *update, const struct call_start *start);
+int update_add_draw(struct call_update *update, const struct call_draw *draw);
 /* Adds a piece without tokens; its text was appended from `begin` on. */
-int news_add_piece(struct call_news *news, int64_t prompt, int64_t choice, size_t begin);
+int update_add_piece(struct call_update *update, int64_t prompt, int64_t choice, size_t begin);
 /* Adds a token to the last piece. */
-int news_add_token(struct call_news *news, const struct call_token *token, const struct call_top *tops);
+int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops);
 /* `tops` are those of its token. */
-int news_add_end(struct call_news *news, const struct call_end *end, const struct call_top *tops);
-/* news_clear keeps the memory, news_free does not. */
-void news_clear(struct call_news *news);
-void news_free(struct call_news *news);
+int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops);
+/* update_clear keeps the memory, update_free does not. */
+void update_clear(struct call_update *update);
+void update_free(struct call_update *update);
 
-/* Lets a call whose last news was taken be submitted once more. The loop's thread. */
+/* Lets a call whose last update was taken be submitted once more. The loop's thread. */
 void driver_take_back(struct driver *driver, struct call_own *own);
-/* Returns the published news, valid until the next call. The loop's thread. */
-struct call_news *driver_take_news(struct driver *driver, struct call_own *own);
+/* Returns the published update, valid until the next call. The loop's thread. */
+struct call_update *driver_take_update(struct driver *driver, struct call_own *own);
 
 /* ---- call_count.c: metrics, the log and the registry's counts ---- */
 
 int call_count_begin(struct call_own *own);
-void call_count_news(struct call_own *own, const struct call_news *news);
+void call_count_update(struct call_own *own, const struct call_update *update);
 void call_count_done(struct call_own *own, const struct error *error);
 void call_count_close(struct call_own *own);
 

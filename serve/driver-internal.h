@@ -10,7 +10,7 @@ struct driver {
     struct driver_options options;
     struct scheduler *scheduler;
     int64_t calls;            /* that it has now */
-    struct call_own *changed; /* with news to publish */
+    struct call_own *changed; /* calls with an update to publish */
     struct call_own *waiting; /* calls that wait for adapters, in order of arrival */
     struct driver_change *changes, **last_change;
     bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
@@ -25,7 +25,8 @@ struct driver {
     struct driver_change *new_changes, **last_new_change;
     struct driver_name *new_names; /* in no particular order */
     bool must_end;
-    bool has_more, has_taken; /* unpublished news waits for the loop to take the last; the loop has taken some since */
+    bool has_more,
+        has_taken; /* an update waits until the loop has taken the previous one; the loop has taken some since */
     struct driver_stats stats;
     struct metrics_steps steps;
 };
@@ -36,7 +37,7 @@ struct driver {
 void driver_do(struct driver *driver, struct call_own *own, unsigned commands);
 /* Retries calls that wait for adapters. */
 void driver_retry(struct driver *driver);
-/* Marks the call as having news. */
+/* Marks the call as having an update to publish. */
 void driver_note(struct driver *driver, struct call_own *own);
 /* Returns the first waiting call that names the adapter, or NULL. */
 struct call_own *driver_first_waiting(const struct driver *driver, const char *name);

@@ -117,7 +117,7 @@ static void take_told(struct driver *driver, bool *must_end) {
 
 /* ---- what it tells ---- */
 
-/* After its last news the loop may free a call, whatever commands it has given since. Under the lock. */
+/* After its last update the loop may free a call, whatever commands it has given since. Under the lock. */
 static void forget_told(struct driver *driver, struct call_own *own) {
     struct call_own **at = &driver->commands, *before = NULL;
     own->is_over = true;
@@ -140,7 +140,7 @@ void driver_take_back(struct driver *driver, struct call_own *own) {
     own->is_ended = false;
 }
 
-/* Publishes news. Where the loop has not taken a call's last news, the next waits in `making`. */
+/* Publishes updates. While the loop has not taken a call's previous update, the next one stays in `making`. */
 static void publish_calls(struct driver *driver) {
     struct call_own *own = driver->changed;
     struct loop_note *notes = NULL, **last = &notes;
@@ -154,9 +154,9 @@ static void publish_calls(struct driver *driver) {
         pthread_mutex_lock(&driver->lock);
         bool can_go = !own->is_posted;
         if (can_go) {
-            struct call_news *news = own->published;
+            struct call_update *update = own->published;
             own->published = own->making;
-            own->making = news;
+            own->making = update;
             own->is_posted = true;
             if (own->published->is_done)
                 forget_told(driver, own);
@@ -177,17 +177,17 @@ static void publish_calls(struct driver *driver) {
     pthread_mutex_unlock(&driver->lock);
 }
 
-struct call_news *driver_take_news(struct driver *driver, struct call_own *own) {
+struct call_update *driver_take_update(struct driver *driver, struct call_own *own) {
     pthread_mutex_lock(&driver->lock);
-    struct call_news *news = own->published;
+    struct call_update *update = own->published;
     own->published = own->reading;
-    own->reading = news;
+    own->reading = update;
     own->is_posted = false;
     driver->has_taken = true;
     if (driver->has_more)
         pthread_cond_signal(&driver->told);
     pthread_mutex_unlock(&driver->lock);
-    return news;
+    return update;
 }
 
 static int64_t deferred_texts(const struct driver *driver) {

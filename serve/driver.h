@@ -1,6 +1,6 @@
 /* The driver: the engine's thread, between a queue and the scheduler.
  *
- * The loop passes it calls and changes of adapters. It answers with news and notes. Neither waits for the other.
+ * The loop passes it calls and changes of adapters. It answers with updates and notes. Neither waits for the other.
  * driver.c has the thread's loop and its queue, driver_call.c handles calls, and driver_change.c handles adapters. */
 #ifndef CAMBIUM_SERVE_DRIVER_H
 #define CAMBIUM_SERVE_DRIVER_H

@@ -30,7 +30,8 @@ static void free_runs(struct call_own *own) {
     own->runs = NULL;
 }
 
-/* Nothing of the call is in the scheduler any more. Its last news is also the engine's last access to it. */
+/* Publishes a call's last update, when none of its completions is in the scheduler. The engine does not access the call
+ * afterwards. */
 static void finish(struct driver *driver, struct call_own *own) {
     if (own->has_slot) {
         int status = adapters_give(driver->options.adapters, own->slot);
@@ -88,8 +89,8 @@ static void on_start(void *context, int64_t cached) {
     struct call_run *run = context;
     run->own->has_begun = true;
     keep(run->own,
-         news_add_start(run->own->making,
-                        &(struct call_start){.prompt = run->prompt, .cached = cached, .time = clock_seconds()}));
+         update_add_start(run->own->making,
+                          &(struct call_start){.prompt = run->prompt, .cached = cached, .time = clock_seconds()}));
     driver_note(run->own->driver, run->own);
 }
 
@@ -114,7 +115,7 @@ static int give_held(struct call_own *own, struct call_text *text, bool is_end) 
     int64_t given = 0;
     int status = STATUS_OK;
     while (given < text->held_count && !status && (is_end || text->held[given].end <= text->writer.given)) {
-        status = news_add_token(own->making, &text->held[given].token, text->held[given].tops);
+        status = update_add_token(own->making, &text->held[given].token, text->held[given].tops);
         given++;
     }
     text->held_count -= given;
@@ -131,7 +132,7 @@ static int give_piece(struct call_run *run, int64_t choice, size_t begin, bool i
         return STATUS_OK;
     int status = strbuf_status(&own->making->text);
     if (!status)
-        status = news_add_piece(own->making, run->prompt, choice, begin);
+        status = update_add_piece(own->making, run->prompt, choice, begin);
     driver_note(own->driver, own);
     return status ? status : give_held(own, text, is_end);
 }
@@ -153,8 +154,8 @@ static void add_prompt_token(struct call_run *run, const struct scheduler_token 
     struct call_own *own = run->own;
     struct call_held held;
     read_token(own, token, has_logprob, &held);
-    int status = news_add_piece(own->making, run->prompt, -1, own->making->text.length);
-    keep(own, status ? status : news_add_token(own->making, &held.token, held.tops));
+    int status = update_add_piece(own->making, run->prompt, -1, own->making->text.length);
+    keep(own, status ? status : update_add_token(own->making, &held.token, held.tops));
     run->has_prompt = true;
     driver_note(own->driver, own);
 }
@@ -179,7 +180,7 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     own->driver->drawn++;
     text->drawn++;
     add_first_token(run);
-    keep(own, news_add_draw(own->making, &(struct call_draw){run->prompt, choice, clock_seconds()}));
+    keep(own, update_add_draw(own->making, &(struct call_draw){run->prompt, choice, clock_seconds()}));
     driver_note(own->driver, own);
     read_token(own, token, true, &held);
     if (token->is_end) {
@@ -226,7 +227,7 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
                            .completion_tokens = text->drawn,
                            .has_token = text->has_end,
                            .token = text->end.token};
-    keep(own, news_add_end(own->making, &end, text->end.tops));
+    keep(own, update_add_end(own->making, &end, text->end.tops));
     driver_note(own->driver, own);
 }
 

@@ -119,13 +119,13 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 /* ---- what is kept ---- */
 
 /* Fails early when the answer can no longer fit one message. */
-static bool has_room(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
+static bool has_room(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {
     enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and both lengths */
     bool has_logprobs = piece->choice < 0 || generation->asked->ask.logprobs >= 0;
     struct error error;
     generation->bytes += piece->length + (size_t)piece->token_count;
     for (int64_t i = 0; has_logprobs && i < piece->token_count; i++)
-        generation->bytes += (size_t)(1 + news->tokens[piece->first_token + i].top_count) * LEAST_LOGPROB;
+        generation->bytes += (size_t)(1 + update->tokens[piece->first_token + i].top_count) * LEAST_LOGPROB;
     if (generation->bytes <= GRPC_MAX_MESSAGE)
         return true;
     error_set(&error, ERROR_BODY_SIZE, NULL, "the answer would be larger than the %d bytes of a message%s",
@@ -153,11 +153,12 @@ static void send_started(struct generation *generation) {
     grpc_token_list_free(&started.prompt);
 }
 
-static void send_output(struct generation *generation, const struct call_news *news, const struct call_piece *piece) {
+static void send_output(struct generation *generation, const struct call_update *update,
+                        const struct call_piece *piece) {
     struct output output;
     Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&news->text) + piece->begin,
-                             piece->length, news->tokens + piece->first_token, piece->token_count, news->tops);
+    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&update->text) + piece->begin,
+                             piece->length, update->tokens + piece->first_token, piece->token_count, update->tops);
     answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
     answer.output = &output.message;
     if (status)
@@ -177,27 +178,27 @@ static void send_finished(struct generation *generation, const struct call_end *
 }
 
 /* When the prompt's log-probabilities are requested, Started waits for them; they come before the first text. */
-static int stream_news(struct generation *generation, const struct call_news *news) {
-    if (news->is_accepted)
+static int stream_update(struct generation *generation, const struct call_update *update) {
+    if (update->is_accepted)
         grpc_begin_answer(generation->call, NULL, 0);
-    if (news->start_count && generation->asked->ask.prompt_logprobs < 0)
+    if (update->start_count && generation->asked->ask.prompt_logprobs < 0)
         send_started(generation);
-    for (int64_t i = 0; i < news->piece_count; i++) {
-        const struct call_piece *piece = &news->pieces[i];
+    for (int64_t i = 0; i < update->piece_count; i++) {
+        const struct call_piece *piece = &update->pieces[i];
         if (piece->choice >= 0) {
             send_started(generation);
-            send_output(generation, news, piece);
-        } else if (!has_room(generation, news, piece)) {
+            send_output(generation, update, piece);
+        } else if (!has_room(generation, update, piece)) {
             return STATUS_OK;
-        } else if (kept_tokens_add(&generation->prompt, news, piece)) {
+        } else if (kept_tokens_add(&generation->prompt, update, piece)) {
             return STATUS_MEMORY;
         }
     }
-    for (int64_t i = 0; i < news->end_count; i++) {
+    for (int64_t i = 0; i < update->end_count; i++) {
         send_started(generation);
-        send_finished(generation, &news->ends[i]);
+        send_finished(generation, &update->ends[i]);
     }
-    if (!news->is_done && grpc_is_full(generation->call))
+    if (!update->is_done && grpc_is_full(generation->call))
         call_pause(generation->asked, true);
     return STATUS_OK;
 }
@@ -210,26 +211,26 @@ void grpc_generate_room(struct grpc_call *call) {
 
 /* ---- whole ---- */
 
-static int keep_news(struct generation *generation, const struct call_news *news) {
+static int keep_update(struct generation *generation, const struct call_update *update) {
     int status = STATUS_OK;
-    for (int64_t i = 0; i < news->piece_count && !status; i++) {
-        const struct call_piece *piece = &news->pieces[i];
-        if (!has_room(generation, news, piece))
+    for (int64_t i = 0; i < update->piece_count && !status; i++) {
+        const struct call_piece *piece = &update->pieces[i];
+        if (!has_room(generation, update, piece))
             return STATUS_OK;
         if (piece->choice < 0) {
-            status = kept_tokens_add(&generation->prompt, news, piece);
+            status = kept_tokens_add(&generation->prompt, update, piece);
         } else if (piece->choice < generation->choice_count) {
             struct choice *choice = &generation->choices[piece->choice];
-            strbuf_add(&choice->text, strbuf_text(&news->text) + piece->begin, piece->length);
+            strbuf_add(&choice->text, strbuf_text(&update->text) + piece->begin, piece->length);
             status = strbuf_status(&choice->text);
             if (!status)
-                status = kept_tokens_add(&choice->kept, news, piece);
+                status = kept_tokens_add(&choice->kept, update, piece);
         }
     }
-    for (int64_t i = 0; i < news->end_count; i++)
-        if (news->ends[i].choice < generation->choice_count) {
-            generation->choices[news->ends[i].choice].end = news->ends[i];
-            generation->choices[news->ends[i].choice].has_ended = true;
+    for (int64_t i = 0; i < update->end_count; i++)
+        if (update->ends[i].choice < generation->choice_count) {
+            generation->choices[update->ends[i].choice].end = update->ends[i];
+            generation->choices[update->ends[i].choice].has_ended = true;
         }
     return status;
 }
@@ -357,18 +358,18 @@ static void fail(struct generation *generation, struct error error) {
     grpc_finish(generation->call, &error);
 }
 
-static void on_news(struct call *asked, const struct call_news *news) {
+static void on_update(struct call *asked, const struct call_update *update) {
     struct generation *generation = asked->context;
     if (grpc_is_finished(generation->call))
         return; /* it is freed when the exchange closes */
-    log_take_news(grpc_exchange(generation->call), news);
-    int status = generation->kind == STREAMED ? stream_news(generation, news) : keep_news(generation, news);
+    log_take_update(grpc_exchange(generation->call), update);
+    int status = generation->kind == STREAMED ? stream_update(generation, update) : keep_update(generation, update);
     if (status)
         grpc_finish_memory(generation->call);
-    if (!news->is_done)
+    if (!update->is_done)
         return;
-    if (news->error.which)
-        fail(generation, news->error);
+    if (update->error.which)
+        fail(generation, update->error);
     else if (generation->kind == STREAMED)
         grpc_finish(generation->call, NULL);
     else
@@ -424,7 +425,7 @@ static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
         (struct generation){.call = call, .asked = asked, .kind = kind, .choices = choices, .choice_count = count};
     keep_texts(generation);
     asked->context = generation;
-    asked->on_news = on_news;
+    asked->on_update = on_update;
     grpc_set_context(call, generation);
     call_submit(asked);
 }

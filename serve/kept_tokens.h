@@ -1,6 +1,6 @@
 /* Tokens that an answer keeps until it is sent whole, with their log-probabilities and likeliest alternatives.
  *
- * Keeping copies only numbers, so the loop can do it as news arrives. The answer is written from them later, on a
+ * Keeping copies only numbers, so the loop can do it as updates arrive. The answer is written from them later, on a
  * worker when it is long. Starts zeroed. One thread at a time. */
 #ifndef CAMBIUM_SERVE_KEPT_TOKENS_H
 #define CAMBIUM_SERVE_KEPT_TOKENS_H
@@ -15,7 +15,7 @@ struct kept_tokens {
 };
 
 /* Adds copies of a piece's tokens. STATUS_MEMORY. */
-int kept_tokens_add(struct kept_tokens *kept, const struct call_news *news, const struct call_piece *piece);
+int kept_tokens_add(struct kept_tokens *kept, const struct call_update *update, const struct call_piece *piece);
 /* Frees the memory and leaves zeros. */
 void kept_tokens_free(struct kept_tokens *kept);
 

@@ -104,15 +104,15 @@ void log_event(struct server *server, enum log_level level, const char *event, c
 
 /* ---- requests ---- */
 
-void log_take_news(struct exchange *exchange, const struct call_news *news) {
+void log_take_update(struct exchange *exchange, const struct call_update *update) {
     struct request_usage *usage = &exchange->request->usage;
-    if (news->start_count && usage->started == 0)
-        usage->started = news->starts[0].time;
-    if (news->draw_count && usage->first_token == 0)
-        usage->first_token = news->draws[0].time;
-    usage->completion_tokens += news->draw_count;
-    for (int64_t i = 0; i < news->end_count; i++, usage->end_count++)
-        if (usage->end_count < REQUEST_ENDS && !news->ends[i].is_stop)
+    if (update->start_count && usage->started == 0)
+        usage->started = update->starts[0].time;
+    if (update->draw_count && usage->first_token == 0)
+        usage->first_token = update->draws[0].time;
+    usage->completion_tokens += update->draw_count;
+    for (int64_t i = 0; i < update->end_count; i++, usage->end_count++)
+        if (usage->end_count < REQUEST_ENDS && !update->ends[i].is_stop)
             usage->length_ends |= (uint64_t)1 << usage->end_count;
 }
 

@@ -23,9 +23,9 @@ enum log_level { LOG_INFO, LOG_WARNING, LOG_ERROR };
 void log_event(struct server *server, enum log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Collect the usage of a request that asks the model, from each of its news and, before the call is freed, from the
+/* Collect the usage of a request to the model, from each of its updates and, before the call is freed, from the
  * call. */
-void log_take_news(struct exchange *exchange, const struct call_news *news);
+void log_take_update(struct exchange *exchange, const struct call_update *update);
 void log_take_call(struct exchange *exchange, const struct call *call);
 /* Logs an exchange that has ended. */
 void log_request(const struct exchange *exchange, bool is_whole);

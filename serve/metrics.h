@@ -1,9 +1,9 @@
 /* The server's metrics, as /metrics shows them: vLLM's names and buckets, so that its dashboards work, and our own.
  *
- * The driver's news counts completions, prompts and steps, with the engine's times. The router counts refusals.
- * Everything runs on the loop's thread. A NULL metrics counts nothing. Each completion (a choice of a prompt) is a
- * request in the histograms; the tokens of a prompt count once, however many choices it has. After metrics_new, memory
- * is allocated only for an adapter's first request. */
+ * The driver's updates are the source for completions, prompts and steps, with the engine's times. The router counts
+ * refusals. Everything runs on the loop's thread. A NULL metrics counts nothing. Each completion (a choice of a prompt)
+ * is a request in the histograms; the tokens of a prompt count once, however many choices it has. After metrics_new,
+ * memory is allocated only for an adapter's first request. */
 #ifndef CAMBIUM_SERVE_METRICS_H
 #define CAMBIUM_SERVE_METRICS_H
 

@@ -1,6 +1,7 @@
 /* A request of the OpenAI API, from its body to its answer; shared by openai_*.c.
  *
- *     openai_request.c      the call, and its news;  openai_free.c   its end
+ *     openai_request.c      the call and its updates
+ *     openai_free.c         freeing a request
  *     openai_fields.c       fields that completions and chats share, and unknown fields
  *     openai_completions.c  POST /v1/completions: prompts
  *     openai_chat.c         POST /v1/chat/completions: messages
@@ -78,7 +79,7 @@ struct openai_choice {
     struct openai_part part; /* for an answer that is not streamed */
     struct openai_place place;
     bool has_begun, is_ended, is_stop;
-    int64_t last_piece, end; /* while news is read: an index and one more; 0: none */
+    int64_t last_piece, end; /* while an update is read: an index plus one; 0: none */
 };
 
 struct openai {
@@ -158,7 +159,7 @@ int64_t openai_prompt_of(const struct openai *request, const struct openai_choic
 const char *openai_finish_reason(const struct openai_choice *choice);
 /* Adds a piece to a part, and the choice's end unless `end` is NULL. In a stream, the echo precedes a choice's first
  * piece. */
-void openai_take(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part);
 /* Writes "id":...,"object":...,"created":...,"model":...,"system_fingerprint":..., */
 void openai_add_head(const struct openai *request, struct strbuf *out);
@@ -168,8 +169,8 @@ void openai_add_facts(const struct openai *request, struct strbuf *out);
 void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struct strbuf *out);
 void openai_add_usage(const struct openai *request, struct strbuf *out);
 
-/* Take news of an answer that is one text, or a stream. */
-void openai_answer_news(struct openai *request, const struct call_news *news);
+/* Takes an update, for an answer that is one JSON text. */
+void openai_answer_update(struct openai *request, const struct call_update *update);
 /* Sends more of a long answer, as far as the client reads it. */
 void openai_answer_room(struct openai *request);
 /* Writes `count` tokens of a prompt into its echo and its log-probabilities. Their first_top counts in `tops`. */
@@ -177,7 +178,8 @@ void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt
                               const struct call_token *tokens, int64_t count, const struct call_top *tops);
 /* Frees a request whose exchange has closed. `why`: see call_free. */
 void openai_free(struct openai *request, enum error_case why);
-void openai_stream_news(struct openai *request, const struct call_news *news);
+/* Takes an update, for an answer that is a stream; frees a stream. */
+void openai_stream_update(struct openai *request, const struct call_update *update);
 void openai_stream_free(struct openai *request);
 
 #endif

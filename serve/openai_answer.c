@@ -19,11 +19,11 @@ const char *openai_finish_reason(const struct openai_choice *choice) {
     return !choice->is_ended ? "null" : choice->is_stop ? "\"stop\"" : "\"length\"";
 }
 
-static void add_token(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+static void add_token(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                       const struct call_token *told, struct openai_part *part) {
     struct openai_token token = {.tokenizer = request->server->model.tokenizer,
                                  .token = told,
-                                 .tops = news->tops + told->first_top,
+                                 .tops = update->tops + told->first_top,
                                  .most = request->tops};
     if (request->tells_logprobs && request->is_chat)
         openai_add_chat_token(part, &token);
@@ -31,7 +31,7 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
         openai_add_completion_token(part, &choice->place, &token);
 }
 
-void openai_take(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                  const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
     const struct openai_prompt *prompt = &request->prompts[openai_prompt_of(request, choice)];
     if (!choice->has_begun && request->echoes) {
@@ -41,10 +41,10 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
     }
     choice->has_begun = true;
     if (piece)
-        strbuf_add(&part->text, strbuf_text(&news->text) + piece->begin, piece->length);
+        strbuf_add(&part->text, strbuf_text(&update->text) + piece->begin, piece->length);
     for (int64_t i = 0; piece && i < piece->token_count; i++) {
-        const struct call_token *token = &news->tokens[piece->first_token + i];
-        add_token(request, choice, news, token, part);
+        const struct call_token *token = &update->tokens[piece->first_token + i];
+        add_token(request, choice, update, token, part);
         if (request->returns_ids)
             strbuf_format(&part->ids, "%s%d", part->ids.length ? "," : "", token->id);
     }
@@ -53,7 +53,7 @@ void openai_take(struct openai *request, struct openai_choice *choice, const str
     choice->is_ended = true;
     choice->is_stop = end->is_stop;
     if (end->has_token && !request->is_chat) /* a chat's log-probabilities cover only its text */
-        add_token(request, choice, news, &end->token, part);
+        add_token(request, choice, update, &end->token, part);
 }
 
 /* ---- around them ---- */
@@ -256,21 +256,21 @@ static void answer(struct openai *request) {
     route_answer_json(request->exchange, &request->answer);
 }
 
-void openai_answer_news(struct openai *request, const struct call_news *news) {
+void openai_answer_update(struct openai *request, const struct call_update *update) {
     int64_t choices = request->call->ask.choices;
-    for (int64_t i = 0; i < news->piece_count; i++) {
-        const struct call_piece *piece = &news->pieces[i];
+    for (int64_t i = 0; i < update->piece_count; i++) {
+        const struct call_piece *piece = &update->pieces[i];
         if (piece->choice < 0)
             continue;
         struct openai_choice *choice = &request->choices[piece->prompt * choices + piece->choice];
-        openai_take(request, choice, news, piece, NULL, &choice->part);
+        openai_take(request, choice, update, piece, NULL, &choice->part);
     }
-    for (int64_t i = 0; i < news->end_count; i++) {
-        const struct call_end *end = &news->ends[i];
+    for (int64_t i = 0; i < update->end_count; i++) {
+        const struct call_end *end = &update->ends[i];
         struct openai_choice *choice = &request->choices[end->prompt * choices + end->choice];
-        openai_take(request, choice, news, NULL, end, &choice->part);
+        openai_take(request, choice, update, NULL, end, &choice->part);
     }
-    if (!news->is_done)
+    if (!update->is_done)
         return;
     request->has_answered = true;
     if (request->error.which)

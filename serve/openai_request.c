@@ -79,24 +79,26 @@ static void on_room(struct exchange *exchange) {
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
 /* Keeps a prompt's tokens until the answer is built. Only the place after them is needed before. */
-static void keep_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
+static void keep_prompt_tokens(struct openai *request, const struct call_update *update,
+                               const struct call_piece *piece) {
     struct openai_prompt *prompt = &request->prompts[piece->prompt];
-    if (kept_tokens_add(&prompt->kept, news, piece))
+    if (kept_tokens_add(&prompt->kept, update, piece))
         prompt->logprobs.failed = true;
     for (int64_t i = 0; request->echoes && request->tells_logprobs && i < piece->token_count; i++) {
         struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                     .token = &news->tokens[piece->first_token + i]};
+                                     .token = &update->tokens[piece->first_token + i]};
         openai_move_place(&prompt->place, &token);
     }
 }
 
 /* Takes a prompt's tokens, for echoes and for prompt_logprobs. */
-static void take_prompt_tokens(struct openai *request, const struct call_news *news, const struct call_piece *piece) {
+static void take_prompt_tokens(struct openai *request, const struct call_update *update,
+                               const struct call_piece *piece) {
     if (request->is_stream)
-        openai_add_prompt_tokens(request, &request->prompts[piece->prompt], news->tokens + piece->first_token,
-                                 piece->token_count, news->tops);
+        openai_add_prompt_tokens(request, &request->prompts[piece->prompt], update->tokens + piece->first_token,
+                                 piece->token_count, update->tops);
     else
-        keep_prompt_tokens(request, news, piece);
+        keep_prompt_tokens(request, update, piece);
 }
 
 /* A chat's field for the prompt is called messages. */
@@ -106,23 +108,23 @@ static void take_error(struct openai *request, const struct error *error) {
         snprintf(request->error.param, sizeof request->error.param, "messages");
 }
 
-static void on_news(struct call *call, const struct call_news *news) {
+static void on_update(struct call *call, const struct call_update *update) {
     struct openai *request = call->context;
     if (request->has_answered)
         return;
-    log_take_news(request->exchange, news);
-    for (int64_t i = 0; i < news->end_count; i++)
-        request->completion_tokens += news->ends[i].completion_tokens;
-    request->exchange->request->is_accepted |= news->is_accepted;
-    for (int64_t i = 0; i < news->piece_count; i++)
-        if (news->pieces[i].choice < 0)
-            take_prompt_tokens(request, news, &news->pieces[i]);
-    if (news->is_done && news->error.which)
-        take_error(request, &news->error);
+    log_take_update(request->exchange, update);
+    for (int64_t i = 0; i < update->end_count; i++)
+        request->completion_tokens += update->ends[i].completion_tokens;
+    request->exchange->request->is_accepted |= update->is_accepted;
+    for (int64_t i = 0; i < update->piece_count; i++)
+        if (update->pieces[i].choice < 0)
+            take_prompt_tokens(request, update, &update->pieces[i]);
+    if (update->is_done && update->error.which)
+        take_error(request, &update->error);
     if (request->is_stream)
-        openai_stream_news(request, news);
+        openai_stream_update(request, update);
     else
-        openai_answer_news(request, news);
+        openai_answer_update(request, update);
 }
 
 /* ---- read: any thread ---- */
@@ -215,7 +217,7 @@ static void fill_call(struct openai *request) {
     call->client = exchange->request->client;
     call->turn_owner = request_owner(exchange);
     call->texts = json_incref(request->root);
-    call->on_news = on_news;
+    call->on_update = on_update;
     call->context = request;
     request->created = (int64_t)clock_wall_seconds();
 }

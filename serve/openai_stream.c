@@ -120,12 +120,12 @@ static void add_roles(struct openai *request) {
         add_delta(request, &request->choices[i], "\"role\":\"assistant\",\"content\":\"\"");
 }
 
-static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_news *news,
+static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_update *update,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
     add_roles(request); /* before the choice has ended: the role comes without a finish reason */
     openai_part_clear(&request->chunk);
-    openai_take(request, choice, news, piece, end, &request->chunk);
+    openai_take(request, choice, update, piece, end, &request->chunk);
     if (piece || is_first || !request->is_chat)
         add_text_chunk(request, choice, is_first);
     if (end && request->is_chat)
@@ -136,27 +136,27 @@ static struct openai_choice *choice_of(struct openai *request, int64_t prompt, i
     return &request->choices[prompt * request->call->ask.choices + choice];
 }
 
-/* An end belongs to the choice's last piece in the same news. */
-static void add_news(struct openai *request, const struct call_news *news) {
-    for (int64_t i = 0; i < news->end_count; i++)
-        choice_of(request, news->ends[i].prompt, news->ends[i].choice)->end = i + 1;
-    for (int64_t i = 0; i < news->piece_count; i++)
-        if (news->pieces[i].choice >= 0)
-            choice_of(request, news->pieces[i].prompt, news->pieces[i].choice)->last_piece = i + 1;
-    for (int64_t i = 0; i < news->piece_count; i++) {
-        const struct call_piece *piece = &news->pieces[i];
+/* An end belongs to the choice's last piece in the same update. */
+static void add_update(struct openai *request, const struct call_update *update) {
+    for (int64_t i = 0; i < update->end_count; i++)
+        choice_of(request, update->ends[i].prompt, update->ends[i].choice)->end = i + 1;
+    for (int64_t i = 0; i < update->piece_count; i++)
+        if (update->pieces[i].choice >= 0)
+            choice_of(request, update->pieces[i].prompt, update->pieces[i].choice)->last_piece = i + 1;
+    for (int64_t i = 0; i < update->piece_count; i++) {
+        const struct call_piece *piece = &update->pieces[i];
         if (piece->choice < 0)
             continue;
         struct openai_choice *choice = choice_of(request, piece->prompt, piece->choice);
         bool is_last = choice->last_piece == i + 1 && choice->end;
-        add_piece(request, choice, news, piece, is_last ? &news->ends[choice->end - 1] : NULL);
+        add_piece(request, choice, update, piece, is_last ? &update->ends[choice->end - 1] : NULL);
         if (is_last)
             choice->end = 0;
     }
-    for (int64_t i = 0; i < news->end_count; i++) {
-        struct openai_choice *choice = choice_of(request, news->ends[i].prompt, news->ends[i].choice);
+    for (int64_t i = 0; i < update->end_count; i++) {
+        struct openai_choice *choice = choice_of(request, update->ends[i].prompt, update->ends[i].choice);
         if (choice->end)
-            add_piece(request, choice, news, NULL, &news->ends[i]);
+            add_piece(request, choice, update, NULL, &update->ends[i]);
         choice->end = 0;
     }
 }
@@ -192,15 +192,15 @@ static void add_last(struct openai *request) {
     strbuf_add_text(&request->out, "data: [DONE]\n\n");
 }
 
-void openai_stream_news(struct openai *request, const struct call_news *news) {
-    if (news->is_accepted)
+void openai_stream_update(struct openai *request, const struct call_update *update) {
+    if (update->is_accepted)
         start_timer(request);
-    add_news(request, news);
-    if (news->is_done && !request->error.which)
+    add_update(request, update);
+    if (update->is_done && !request->error.which)
         add_last(request);
     if (request->out.failed && !request->error.which)
         error_set(&request->error, ERROR_OVERLOADED, NULL, "out of memory");
-    request->has_answered = news->is_done || request->error.which;
+    request->has_answered = update->is_done || request->error.which;
     if (request->error.which)
         fail(request);
     else if (request->out.length && begin(request))

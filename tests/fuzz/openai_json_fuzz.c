@@ -61,26 +61,26 @@ static void tell(struct call *call, bool fails) {
     struct call_token token = {.id = 9, .has_logprob = true, .logprob = -1, .top_count = 1};
     struct call_piece piece = {.length = sizeof text - 1, .token_count = 1};
     struct call_end end = {.completion_tokens = 2, .is_stop = true, .has_token = true, .token = token};
-    struct call_news news = {.is_accepted = true, .tokens = &token, .token_count = 1, .tops = &top, .top_count = 1};
-    strbuf_add(&news.text, text, sizeof text - 1);
-    call->on_news(call, &news);
-    news.is_accepted = false;
-    news.pieces = &piece;
-    news.piece_count = 1;
+    struct call_update update = {.is_accepted = true, .tokens = &token, .token_count = 1, .tops = &top, .top_count = 1};
+    strbuf_add(&update.text, text, sizeof text - 1);
+    call->on_update(call, &update);
+    update.is_accepted = false;
+    update.pieces = &piece;
+    update.piece_count = 1;
     for (int64_t p = 0; p < call->prompt_count; p++)
         for (int64_t c = call->ask.prompt_logprobs >= 0 ? -1 : 0; c < call->ask.choices; c++) {
             piece.prompt = end.prompt = p;
             piece.choice = end.choice = c;
-            news.ends = &end;
-            news.end_count = c >= 0;
-            call->on_news(call, &news);
+            update.ends = &end;
+            update.end_count = c >= 0;
+            call->on_update(call, &update);
         }
-    news.piece_count = news.end_count = 0;
-    news.is_done = true;
+    update.piece_count = update.end_count = 0;
+    update.is_done = true;
     if (fails)
-        error_set(&news.error, ERROR_DEADLINE, NULL, "late");
-    call->on_news(call, &news);
-    strbuf_free(&news.text);
+        error_set(&update.error, ERROR_DEADLINE, NULL, "late");
+    call->on_update(call, &update);
+    strbuf_free(&update.text);
 }
 
 static void check_stream(const struct fake *fake) {

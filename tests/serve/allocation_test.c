@@ -21,27 +21,27 @@ static void tell(struct call *call) {
     struct call_token token = {.id = 9, .has_logprob = true, .logprob = -1, .top_count = 1};
     struct call_piece piece = {.length = 2, .token_count = 1};
     struct call_end end = {.completion_tokens = 2, .is_stop = true, .has_token = true, .token = token};
-    struct call_news news = {.is_accepted = true,
-                             .tokens = &token,
-                             .token_count = 1,
-                             .tops = &top,
-                             .top_count = 1,
-                             .text = {.data = "a\"", .length = 2}};
-    call->on_news(call, &news);
-    news.is_accepted = false;
-    news.pieces = &piece;
-    news.piece_count = 1;
-    news.ends = &end;
+    struct call_update update = {.is_accepted = true,
+                                 .tokens = &token,
+                                 .token_count = 1,
+                                 .tops = &top,
+                                 .top_count = 1,
+                                 .text = {.data = "a\"", .length = 2}};
+    call->on_update(call, &update);
+    update.is_accepted = false;
+    update.pieces = &piece;
+    update.piece_count = 1;
+    update.ends = &end;
     for (int64_t p = 0; p < call->prompt_count; p++)
         for (int64_t c = call->ask.prompt_logprobs >= 0 ? -1 : 0; c < call->ask.choices; c++) {
             piece.prompt = end.prompt = p;
             piece.choice = end.choice = c;
-            news.end_count = c >= 0;
-            call->on_news(call, &news);
+            update.end_count = c >= 0;
+            call->on_update(call, &update);
         }
-    news.piece_count = news.end_count = 0;
-    news.is_done = true;
-    call->on_news(call, &news);
+    update.piece_count = update.end_count = 0;
+    update.is_done = true;
+    call->on_update(call, &update);
 }
 
 static int ask(void *context) {

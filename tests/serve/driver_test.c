@@ -34,7 +34,7 @@ static void end(struct driver *driver, struct call_own *own) {
     driver_note(driver, own);
 }
 
-/* As a client does it that leaves while its last news is on its way. Its memory is then anybody's. */
+/* A client disconnects while its last update is on the way. Its memory may be reused then. */
 static void free_call(struct call_own *own) {
     int number = number_of(own);
     free(own->making);
@@ -112,8 +112,8 @@ static void take(struct loop_note *note) {
     struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
     struct driver *driver = own->driver;
     bool is_first_round = play.round == 1;
-    assert_true(driver_take_news(driver, own)->is_done);
-    driver_tell(driver, own, CALL_PAUSE); /* before it looks at the news */
+    assert_true(driver_take_update(driver, own)->is_done);
+    driver_tell(driver, own, CALL_PAUSE); /* before it looks at the update */
     free_call(own);
     if (is_first_round)
         driver_tell(driver, play.calls[CALLS - 1], CALL_SUBMIT);

@@ -1,5 +1,5 @@
-/* A server without an engine, a registry of two adapters, and calls whose news a test makes up. A test program has it
- * once: the functions here stand for those of call.c, registry.c, text_job.c and server.c. */
+/* A server without an engine, a registry of two adapters, and calls whose updates a test makes up. A test program has
+ * it once: the functions here stand for those of call.c, registry.c, text_job.c and server.c. */
 #ifndef CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
 #define CAMBIUM_TESTS_SERVE_FAKE_SERVER_H
 

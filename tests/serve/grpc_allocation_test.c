@@ -8,7 +8,7 @@
 static void try_all(void (*use)(void)) {
     long most = 0, told = 0;
     for (long n = 0; n <= most; n++) {
-        begin_news();
+        begin_update();
         failing_start(n);
         use();
         long count = failing_stop();
@@ -29,8 +29,8 @@ static void ask_and_tell(const char *path, bool wants_prompt) {
     failing_pause(true);
     ask_generate(path, 2, wants_prompt, NULL);
     failing_pause(false);
-    news.is_accepted = true;
-    starts[news.start_count++] = (struct call_start){.cached = 0};
+    update.is_accepted = true;
+    starts[update.start_count++] = (struct call_start){.cached = 0};
     tell();
     for (int32_t id = 1; id <= 3 && wants_prompt; id++)
         add_piece(-1, "", 0, id);
@@ -100,8 +100,8 @@ static void a_refusal_without_memory_has_its_status(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(allocations_of_calls_fail),
                                        cmocka_unit_test(a_refusal_without_memory_has_its_status)};
-    test_ok(strbuf_reserve(&news.text, 4096));
+    test_ok(strbuf_reserve(&update.text, 4096));
     int failed = cmocka_run_group_tests(tests, start, stop);
-    strbuf_free(&news.text);
+    strbuf_free(&update.text);
     return failed;
 }

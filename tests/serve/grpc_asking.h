@@ -1,4 +1,4 @@
-/* Calls of gRPC over an exchange whose answer is kept, to a server whose calls' news a test makes up. A test program
+/* Calls of gRPC over an exchange whose answer is kept, to a server whose calls' updates a test makes up. A test program
  * has it once. */
 #ifndef CAMBIUM_TESTS_SERVE_GRPC_ASKING_H
 #define CAMBIUM_TESTS_SERVE_GRPC_ASKING_H
@@ -52,7 +52,7 @@ static inline void ask_send(const ProtobufCMessage *message) {
     fake.exchange.handler->on_end(&fake.exchange);
 }
 
-/* Requests `n` texts after three ids; the test makes the call's news. */
+/* Requests `n` texts after three ids; the test makes the call's updates. */
 static inline void ask_generate(const char *path, uint32_t n, bool wants_prompt, const char *timeout) {
     Cambium__V1__GenerateRequest asked = CAMBIUM__V1__GENERATE_REQUEST__INIT;
     Cambium__V1__Tokens tokens = CAMBIUM__V1__TOKENS__INIT;
@@ -75,47 +75,47 @@ static inline bool has_ended(int status) {
     return fake.ended && strstr(strbuf_text(fake.length == 0 ? &fake.head : &fake.trailers), wanted);
 }
 
-/* ---- news ---- */
+/* ---- updates ---- */
 
 enum { NEWS_ROOM = 8 };
-static struct call_news news;
+static struct call_update update;
 static struct call_piece pieces[NEWS_ROOM];
 static struct call_token tokens[NEWS_ROOM];
 static struct call_top tops[NEWS_ROOM];
 static struct call_end ends[NEWS_ROOM];
 static struct call_start starts[NEWS_ROOM];
 
-static inline void begin_news(void) {
-    strbuf_clear(&news.text);
-    news = (struct call_news){
-        .text = news.text, .pieces = pieces, .tokens = tokens, .tops = tops, .ends = ends, .starts = starts};
+static inline void begin_update(void) {
+    strbuf_clear(&update.text);
+    update = (struct call_update){
+        .text = update.text, .pieces = pieces, .tokens = tokens, .tops = tops, .ends = ends, .starts = starts};
 }
 
 /* A piece with one token and the likeliest beside it. */
 static inline void add_piece(int64_t choice, const char *text, size_t length, int32_t id) {
-    int64_t n = news.token_count++;
-    pieces[news.piece_count++] = (struct call_piece){
-        .choice = choice, .begin = news.text.length, .length = length, .first_token = n, .token_count = 1};
-    strbuf_add(&news.text, text, length);
+    int64_t n = update.token_count++;
+    pieces[update.piece_count++] = (struct call_piece){
+        .choice = choice, .begin = update.text.length, .length = length, .first_token = n, .token_count = 1};
+    strbuf_add(&update.text, text, length);
     tokens[n] = (struct call_token){
-        .id = id, .has_logprob = id != 1, .logprob = -0.5f, .first_top = news.top_count, .top_count = 1};
-    tops[news.top_count++] = (struct call_top){9, -0.25f};
+        .id = id, .has_logprob = id != 1, .logprob = -0.5f, .first_top = update.top_count, .top_count = 1};
+    tops[update.top_count++] = (struct call_top){9, -0.25f};
 }
 
 static inline void add_end(int64_t choice) {
-    ends[news.end_count++] = (struct call_end){.choice = choice, .is_stop = true, .completion_tokens = 2};
+    ends[update.end_count++] = (struct call_end){.choice = choice, .is_stop = true, .completion_tokens = 2};
 }
 
 static inline void tell(void) {
     if (fake_call)
-        fake_call->on_news(fake_call, &news);
-    begin_news();
+        fake_call->on_update(fake_call, &update);
+    begin_update();
 }
 
 static inline void tell_done(enum error_case which) {
-    news.is_done = true;
+    update.is_done = true;
     if (which)
-        error_set(&news.error, which, "prompt", "it went wrong");
+        error_set(&update.error, which, "prompt", "it went wrong");
     tell();
 }
 

@@ -1,5 +1,5 @@
-/* Generate, GenerateOnce and Score over calls whose news this test makes up, and changes of adapters that outlive who
- * asked for them. */
+/* Generate, GenerateOnce and Score over calls whose updates this test makes up, and changes of adapters that outlive
+ * who asked for them. */
 #include "serve/grpc_asking.h"
 
 /* ---- reading answers ---- */
@@ -60,9 +60,9 @@ static void started_waits_for_the_prompt(void **state) {
     struct answers answers;
     (void)state;
     ask_generate(stream_path, 1, true, NULL);
-    begin_news();
-    news.is_accepted = true;
-    starts[news.start_count++] = (struct call_start){.cached = 0};
+    begin_update();
+    update.is_accepted = true;
+    starts[update.start_count++] = (struct call_start){.cached = 0};
     tell();
     assert_int_equal(fake.begun, 1); /* the head goes out at once, */
     expect_events("");               /* Started does not */
@@ -93,8 +93,8 @@ static void a_text_with_a_nul_is_whole(void **state) {
     struct answers answers;
     (void)state;
     ask_generate(stream_path, 1, false, NULL);
-    begin_news();
-    starts[news.start_count++] = (struct call_start){.cached = 0};
+    begin_update();
+    starts[update.start_count++] = (struct call_start){.cached = 0};
     add_piece(0, "a\0b\xff", 4, 4);
     tell();
     answers_read(&answers);
@@ -113,7 +113,7 @@ static void a_slow_reader_pauses_its_call(void **state) {
     (void)state;
     ask_generate(stream_path, 1, false, NULL);
     fake_paused = 0;
-    begin_news();
+    begin_update();
     add_piece(0, "a", 1, 4);
     tell();
     assert_int_equal(fake_paused, 0);
@@ -130,7 +130,7 @@ static void a_slow_reader_pauses_its_call(void **state) {
 static void a_failure_is_the_end_of_what_has_begun(void **state) {
     (void)state;
     ask_generate(stream_path, 1, false, NULL);
-    begin_news();
+    begin_update();
     add_piece(0, "a", 1, 4);
     tell();
     tell_done(ERROR_ENGINE_FAILED);
@@ -141,7 +141,7 @@ static void a_failure_is_the_end_of_what_has_begun(void **state) {
     fake_close(&fake);
     assert_int_equal(fake_freed, 1);
     ask_generate(once_path, 1, false, NULL);
-    begin_news();
+    begin_update();
     tell_done(ERROR_CONTEXT_LENGTH);
     assert_true(has_ended(11));
     assert_int_equal(fake.length, 0);
@@ -153,7 +153,7 @@ static void a_deadline_frees_the_call(void **state) {
     (void)state;
     ask_generate(stream_path, 1, false, "1m");
     assert_true(fake_call->deadline > 0);
-    begin_news();
+    begin_update();
     add_piece(0, "a", 1, 4);
     tell();
     event_base_loop(server.base, EVLOOP_ONCE);
@@ -168,7 +168,7 @@ static void an_answer_goes_out_whole(void **state) {
     struct answers answers;
     (void)state;
     ask_generate(once_path, 2, true, NULL);
-    begin_news();
+    begin_update();
     for (int32_t id = 1; id <= 3; id++)
         add_piece(-1, "", 0, id);
     add_piece(1, "x", 1, 5);
@@ -205,7 +205,7 @@ static void what_no_message_can_hold_is_not_kept(void **state) {
     (void)state;
     memset(large, 'a', sizeof large);
     ask_generate(once_path, 1, false, NULL);
-    begin_news();
+    begin_update();
     add_piece(0, large, sizeof large, 4);
     tell();
     assert_int_equal(fake.ended, 0);
@@ -213,7 +213,7 @@ static void what_no_message_can_hold_is_not_kept(void **state) {
     tell();
     assert_true(has_ended(8));
     assert_int_equal(fake.body.length, 0);
-    assert_int_equal(fake_freed, 0); /* it is told while the call tells its news */
+    assert_int_equal(fake_freed, 0); /* it is asked to free the call while the call reports its update */
     tell_done(ERROR_NONE);
     fake_close(&fake);
     assert_int_equal(fake_freed, 1);
@@ -259,6 +259,6 @@ int main(void) {
         cmocka_unit_test(a_change_outlives_who_asked),
     };
     int failed = cmocka_run_group_tests(tests, start, stop);
-    strbuf_free(&news.text);
+    strbuf_free(&update.text);
     return failed;
 }

@@ -50,7 +50,7 @@ static void one_request(void) {
                         .cached = cached,
                         .ask = {.adapters = {"tone", "style"}, .adapter_count = 2}};
     struct call_start start = {.time = asking.start + 0.25};
-    log_take_news(&asking, &(struct call_news){.starts = &start, .start_count = 1});
+    log_take_update(&asking, &(struct call_update){.starts = &start, .start_count = 1});
     log_take_call(&asking, &call);
     request.error = ERROR_DEADLINE;
     log_request(&asking, true);

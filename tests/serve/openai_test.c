@@ -1,4 +1,4 @@
-/* The OpenAI API over calls whose news this test makes up: every byte of a stream, and what requests ask for. */
+/* The OpenAI API over calls whose updates this test makes up: every byte of a stream, and what requests ask for. */
 #include "serve/fake_exchange.h"
 #include "serve/fake_server.h"
 
@@ -51,54 +51,54 @@ static void refused(const char *path, const char *body, int status, const char *
 
 static const char completions[] = "/v1/completions", chats[] = "/v1/chat/completions";
 
-/* ---- news ---- */
+/* ---- updates ---- */
 
-static struct call_news news;
+static struct call_update update;
 static struct call_piece pieces[8];
 static struct call_token tokens[8];
 static struct call_top tops[8];
 static struct call_end ends[8];
 
-static void begin_news(void) {
-    strbuf_free(&news.text);
-    news = (struct call_news){.pieces = pieces, .tokens = tokens, .tops = tops, .ends = ends};
+static void begin_update(void) {
+    strbuf_free(&update.text);
+    update = (struct call_update){.pieces = pieces, .tokens = tokens, .tops = tops, .ends = ends};
 }
 
 static void add_text(int64_t choice, const char *text) {
-    pieces[news.piece_count++] = (struct call_piece){.choice = choice,
-                                                     .begin = news.text.length,
-                                                     .length = strlen(text),
-                                                     .first_token = news.token_count,
-                                                     .token_count = 1};
-    strbuf_add_text(&news.text, text);
-    tokens[news.token_count] = (struct call_token){
-        .id = 40 + (int32_t)news.token_count, .has_logprob = true, .logprob = -0.1f, .first_top = news.top_count};
-    news.token_count++;
+    pieces[update.piece_count++] = (struct call_piece){.choice = choice,
+                                                       .begin = update.text.length,
+                                                       .length = strlen(text),
+                                                       .first_token = update.token_count,
+                                                       .token_count = 1};
+    strbuf_add_text(&update.text, text);
+    tokens[update.token_count] = (struct call_token){
+        .id = 40 + (int32_t)update.token_count, .has_logprob = true, .logprob = -0.1f, .first_top = update.top_count};
+    update.token_count++;
 }
 
 static void add_top(int32_t id, float logprob) {
-    tops[news.top_count++] = (struct call_top){id, logprob};
-    tokens[news.token_count - 1].top_count++;
+    tops[update.top_count++] = (struct call_top){id, logprob};
+    tokens[update.token_count - 1].top_count++;
 }
 
 static void add_end(int64_t choice, bool is_stop, int64_t count) {
-    ends[news.end_count++] = (struct call_end){
+    ends[update.end_count++] = (struct call_end){
         .prompt = choice / 1000, .choice = choice % 1000, .is_stop = is_stop, .completion_tokens = count};
 }
 
 static void tell(void) {
-    fake_call->on_news(fake_call, &news);
-    begin_news();
+    fake_call->on_update(fake_call, &update);
+    begin_update();
 }
 
 static void tell_accepted(void) {
-    begin_news();
-    news.is_accepted = true;
+    begin_update();
+    update.is_accepted = true;
     tell();
 }
 
 static void done(void) {
-    news.is_done = true;
+    update.is_done = true;
     tell();
 }
 
@@ -168,7 +168,7 @@ static void a_chat_streams_byte_by_byte(void **state) {
     add_text(0, "b");
     add_end(0, true, 2);
     add_end(1, false, 1);
-    news.is_done = true;
+    update.is_done = true;
     tell();
     stream_has(
         &fake, CHAT_HEAD FACTS
@@ -205,8 +205,8 @@ static void an_error_before_the_head_has_a_status(void **state) {
     struct fake fake;
     (void)state;
     asks(&fake, completions, "{\"prompt\":[1],\"stream\":true}");
-    begin_news();
-    error_set(&news.error, ERROR_CONTEXT_LENGTH, "prompt", "too long");
+    begin_update();
+    error_set(&update.error, ERROR_CONTEXT_LENGTH, "prompt", "too long");
     done();
     assert_int_equal(fake.status, 400);
     assert_non_null(strstr(strbuf_text(&fake.body), "context_length_exceeded"));
@@ -221,7 +221,7 @@ static void fail_within(bool is_http2) {
     tell_accepted();
     add_text(0, "a");
     tell();
-    error_set(&news.error, ERROR_DEADLINE, NULL, "late");
+    error_set(&update.error, ERROR_DEADLINE, NULL, "late");
     done();
     stream_has(
         &fake, HEAD FACTS
