@@ -45,7 +45,7 @@ int bench_tokenizer(const struct bench_options *options);
  * called comm_abort. */
 int bench_train(const struct bench_options *options);
 /* Measures the step of a method on a frozen base, in turn with one that trains the whole model. Also measures the peak
- * memory of both, each in a process of its own, and the time to load the adapter. */
+ * memory of both, each in a separate process, and the time to load the adapter. */
 int bench_finetune(const struct bench_options *options);
 /* Measures saves of the trainer, `steps` in the foreground and `steps` in the background, and a plain write to the
  * disk. */

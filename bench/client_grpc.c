@@ -231,7 +231,7 @@ static int pack(const struct client_text *text, struct call *call) {
 static ssize_t read_request(nghttp2_session *session, int32_t id, uint8_t *bytes, size_t length, uint32_t *flags,
                             nghttp2_data_source *source, void *context) {
     struct call *call = source->ptr;
-    size_t left = call->length - call->sent, count = left < length ? left : length;
+    size_t remaining = call->length - call->sent, count = remaining < length ? remaining : length;
     (void)session;
     (void)id;
     (void)context;
@@ -260,7 +260,7 @@ static int submit(struct call *call) {
         nghttp2_submit_request(call->connection->session, NULL, fields, sizeof fields / sizeof *fields, &body, call);
     if (call->id < 0)
         return status_fail(STATUS_IO, "cannot send a request");
-    call->connection->calls++; /* from here on the session has it */
+    call->connection->calls++; /* the session owns it now */
     call->text->wire = call;
     if (nghttp2_session_send(call->connection->session))
         fail(call->connection, "cannot send a request");

@@ -23,8 +23,8 @@ struct http_connection {
     enum http_state state;
     int code;
     bool is_reused, is_chunked, has_length, closes, has_ended; /* has_ended: [DONE], or an error in the stream */
-    uint64_t left;                                             /* of the chunk, or of the body */
-    struct evbuffer *body;                                     /* that is not read yet */
+    uint64_t remaining;                                        /* bytes of the chunk, or of the body */
+    struct evbuffer *body;                                     /* the body so far */
 };
 
 /* ---- connections ---- */
@@ -154,7 +154,7 @@ static void read_field(struct http_connection *connection, const char *line) {
         connection->is_chunked = !strcasecmp(value, "chunked");
     } else if (name == 14 && !strncasecmp(line, "content-length", name)) {
         connection->has_length = true;
-        connection->left = strtoull(value, NULL, 10);
+        connection->remaining = strtoull(value, NULL, 10);
     } else if (name == 10 && !strncasecmp(line, "connection", name)) {
         connection->closes = !strcasecmp(value, "close");
     }
@@ -176,8 +176,8 @@ static void take_line(struct http_connection *connection, const char *line) {
             begin_body(connection);
         break;
     case AT_SIZE:
-        connection->left = strtoull(line, NULL, 16);
-        connection->state = connection->left ? IN_CHUNK : AT_TRAILERS;
+        connection->remaining = strtoull(line, NULL, 16);
+        connection->state = connection->remaining ? IN_CHUNK : AT_TRAILERS;
         break;
     default:
         connection->state = AT_SIZE; /* after a chunk */
@@ -187,13 +187,13 @@ static void take_line(struct http_connection *connection, const char *line) {
 /* Moves the available part of a chunk or body. */
 static void take_body(struct http_connection *connection, struct evbuffer *input) {
     size_t length = evbuffer_get_length(input);
-    if (connection->state == UNTIL_CLOSE || length < connection->left) {
+    if (connection->state == UNTIL_CLOSE || length < connection->remaining) {
         evbuffer_add_buffer(connection->body, input);
-        connection->left -= connection->state == UNTIL_CLOSE ? 0 : length;
+        connection->remaining -= connection->state == UNTIL_CLOSE ? 0 : length;
         return;
     }
-    evbuffer_remove_buffer(input, connection->body, (size_t)connection->left);
-    connection->left = 0;
+    evbuffer_remove_buffer(input, connection->body, (size_t)connection->remaining);
+    connection->remaining = 0;
     if (connection->state == IN_CHUNK)
         connection->state = BEHIND_CHUNK;
 }
@@ -202,7 +202,7 @@ static void take_body(struct http_connection *connection, struct evbuffer *input
 static bool take_more(struct http_connection *connection, struct evbuffer *input, bool *is_whole) {
     if (connection->state == IN_CHUNK || connection->state == IN_LENGTH || connection->state == UNTIL_CLOSE) {
         take_body(connection, input);
-        *is_whole = connection->state == IN_LENGTH && !connection->left;
+        *is_whole = connection->state == IN_LENGTH && !connection->remaining;
         return *is_whole || connection->state == BEHIND_CHUNK;
     }
     size_t length;
@@ -316,7 +316,7 @@ static int ask(struct client *client, struct client_text *text) {
     connection->is_reused = is_reused;
     connection->code = 0;
     connection->is_chunked = connection->has_length = connection->closes = connection->has_ended = false;
-    connection->left = 0;
+    connection->remaining = 0;
     connection->text = text;
     text->wire = connection;
     return STATUS_OK;

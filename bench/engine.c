@@ -13,7 +13,7 @@ static const struct {
     const char *name;
     int (*measure)(struct engine_bench *bench, json_t **figure);
 } figures[] = {
-    /* Figures measured in processes of their own come first, because a process with threads cannot be copied. */
+    /* Figures measured in separate processes come first, because a process with threads cannot be forked. */
     {"memory", engine_figure_memory},
     {"memory-adapters", engine_figure_adapter_memory},
     {"scheduler", engine_figure_scheduler},

@@ -16,7 +16,7 @@ enum {
     ENGINE_IN = 128,
     ENGINE_OUT = 128,
     ENGINE_SHARED = 512,
-    ENGINE_OWN = 16
+    ENGINE_UNSHARED = 16
 };
 
 /* Adapters of every kind, as files with random values: the options' method as described, two variants for methods with
@@ -45,10 +45,10 @@ int64_t engine_bench_share(const struct engine_bench *bench, int64_t of_1024);
 
 /* Measurements of two sides in turn. */
 struct engine_pairs {
-    struct bench_series own, other; /* seconds */
+    struct bench_series measured, baseline; /* seconds */
 };
 /* Adds a pair of measurements and prints a line. STATUS_MEMORY. */
-int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other);
+int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double measured, double baseline);
 /* Makes {"figure", "ratio": the median of pairs, its quartiles, the medians of both sides}, and the speed of
  * measurements of `tokens` tokens. `is_speed`: the ratio is of speeds, not of times. Frees the pairs. */
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed, double tokens);
@@ -66,10 +66,10 @@ struct engine_group {
 };
 /* Returns token `index` of the random text with this number. */
 int32_t engine_token(const struct model_config *config, uint64_t text, int64_t index);
-/* Opens `count` texts, at most ENGINE_MOST_TEXTS, text i on slots[i] (NULL: the base). Runs prefixes and prompts of
- * `in` tokens in the longest possible steps, and draws the first token of each. */
+/* Opens `count` texts, at most ENGINE_MOST_TEXTS, text i on slots[i] (NULL: the base). Runs prefix tokens and prompts
+ * of `in` tokens in the longest possible steps, and draws the first token of each. Errors of the engine. */
 int engine_group_open(struct engine_group *group, struct engine *engine, const int *slots, int64_t count, int64_t in);
-/* engine_group_step draws the next token of each. */
+/* Draws the next token of each. */
 int engine_group_step(struct engine_group *group, double *seconds);
 void engine_group_close(struct engine_group *group);
 /* Measures `count` texts on the base, from the opening to the last of `out` tokens. */
@@ -114,7 +114,7 @@ int engine_load_run(struct engine_bench *bench, struct engine *engine, int depth
 
 /* ---- adapters: engine_adapters.c ---- */
 
-/* Writes the files of all kinds below bench->directory, in a process of its own, because this one must not have started
+/* Writes the files of all kinds below bench->directory, in a separate process, because this one must not have started
  * threads. */
 int engine_adapters_write(struct engine_bench *bench);
 void engine_adapters_path(const struct engine_bench *bench, int kind, char path[96]);

@@ -184,15 +184,15 @@ static int give_slots(struct bank *bank, const int slots[ENGINE_TEXTS]) {
     return status;
 }
 
-/* ---- decode steps beside those of the base ---- */
+/* ---- decode steps in turn with those of the base ---- */
 
 /* Takes steps of each group in turn. */
-static int contest(struct engine_bench *bench, struct engine_group *own, struct engine_group *other, int64_t count,
+static int contest(struct engine_bench *bench, struct engine_group *measured, struct engine_group *other, int64_t count,
                    struct engine_pairs *pairs) {
     int status = STATUS_OK;
     for (int64_t i = 0; i < count && !status; i++) {
         double seconds, baseline;
-        status = engine_group_step(own, &seconds);
+        status = engine_group_step(measured, &seconds);
         if (!status)
             status = engine_group_step(other, &baseline);
         if (!status)
@@ -203,26 +203,26 @@ static int contest(struct engine_bench *bench, struct engine_group *own, struct 
 
 /* Returns how many steps texts with `in` tokens can take. */
 static int64_t count_steps(const struct engine_bench *bench, int64_t in) {
-    int64_t left = bench->config.max_position_embeddings - bench->options->peft.num_virtual_tokens - in,
+    int64_t remaining = bench->config.max_position_embeddings - bench->options->peft.num_virtual_tokens - in,
             steps = PAIRS * bench->options->steps;
-    return steps < left ? steps : left;
+    return steps < remaining ? steps : remaining;
 }
 
 int engine_figure_adapters(struct engine_bench *bench, json_t **figure) {
     struct bank bank = {0};
-    struct engine_group own = {0}, base = {0};
+    struct engine_group measured = {0}, base = {0};
     struct engine_pairs pairs = {0};
     int slots[ENGINE_TEXTS];
     int status = open_kinds(bench, 2 * ENGINE_TEXTS, &bank);
     if (!status)
         status = take_kinds(&bank, slots);
     if (!status)
-        status = engine_group_open(&own, bank.engine, slots, ENGINE_TEXTS, bench->in);
+        status = engine_group_open(&measured, bank.engine, slots, ENGINE_TEXTS, bench->in);
     if (!status)
         status = engine_group_open(&base, bank.engine, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
-        status = contest(bench, &own, &base, count_steps(bench, bench->in), &pairs);
-    engine_group_close(&own);
+        status = contest(bench, &measured, &base, count_steps(bench, bench->in), &pairs);
+    engine_group_close(&measured);
     engine_group_close(&base);
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
     close_bank(&bank);
@@ -249,19 +249,19 @@ static int open_many(struct engine_bench *bench, struct bank *bank, char (*name)
 /* Takes a few steps of texts with ENGINE_TEXTS of the adapters, one each. */
 static int contest_of_some(struct engine_bench *bench, struct bank *bank, char (*name)[NAME_BYTES],
                            struct engine_pairs *pairs) {
-    struct engine_group own = {0}, base = {0};
+    struct engine_group measured = {0}, base = {0};
     int slots[ENGINE_TEXTS], status = STATUS_OK;
-    int64_t in = engine_bench_share(bench, ENGINE_OWN), most = count_steps(bench, in);
+    int64_t in = engine_bench_share(bench, ENGINE_UNSHARED), most = count_steps(bench, in);
     for (int k = 0; k < ENGINE_TEXTS && !status; k++)
         status = take_slot(bank, name[k], &slots[k]);
     if (status)
         return status;
-    status = engine_group_open(&own, bank->engine, slots, ENGINE_TEXTS, in);
+    status = engine_group_open(&measured, bank->engine, slots, ENGINE_TEXTS, in);
     if (!status)
         status = engine_group_open(&base, bank->engine, NULL, ENGINE_TEXTS, in);
     if (!status)
-        status = contest(bench, &own, &base, bench->options->steps < most ? bench->options->steps : most, pairs);
-    engine_group_close(&own);
+        status = contest(bench, &measured, &base, bench->options->steps < most ? bench->options->steps : most, pairs);
+    engine_group_close(&measured);
     engine_group_close(&base);
     return status ? status : give_slots(bank, slots);
 }
@@ -283,19 +283,19 @@ int engine_figure_bank(struct engine_bench *bench, json_t **figure) {
 int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
     struct bank bank = {0};
     struct engine *plain = NULL;
-    struct engine_group own = {0}, other = {0};
+    struct engine_group measured = {0}, other = {0};
     struct engine_pairs pairs = {0};
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = open_kinds(bench, ENGINE_TEXTS, &bank);
     if (!status)
         status = engine_bench_open(bench, options, &plain);
     if (!status)
-        status = engine_group_open(&own, bank.engine, NULL, ENGINE_TEXTS, bench->in);
+        status = engine_group_open(&measured, bank.engine, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
         status = engine_group_open(&other, plain, NULL, ENGINE_TEXTS, bench->in);
     if (!status)
-        status = contest(bench, &own, &other, count_steps(bench, bench->in), &pairs);
-    engine_group_close(&own);
+        status = contest(bench, &measured, &other, count_steps(bench, bench->in), &pairs);
+    engine_group_close(&measured);
     engine_group_close(&other);
     *figure = engine_pairs_figure(bench, &pairs, true, ENGINE_TEXTS);
     engine_close(plain);
@@ -308,7 +308,7 @@ int engine_figure_idle_bank(struct engine_bench *bench, json_t **figure) {
 enum { UNDISTURBED, SWAPPING };
 
 struct swaps {
-    int kind; /* that is replaced */
+    int kind; /* of the adapter that is replaced */
     int64_t window, steps;
     double *seconds;      /* [steps] of each part of a replacement */
     int64_t parts, count; /* of replacements that were completed */
@@ -317,15 +317,15 @@ struct swaps {
 
 /* Plans as many windows with replacements as requested, if the model has positions for them. */
 static int plan_swaps(const struct engine_bench *bench, int64_t tokens, struct swaps *swaps) {
-    int64_t windows = 2 * bench->options->steps, left = tokens - BEGUN;
-    swaps->window = left / windows < WINDOW ? left / windows : WINDOW;
+    int64_t windows = 2 * bench->options->steps, remaining = tokens - BEGUN;
+    swaps->window = remaining / windows < WINDOW ? remaining / windows : WINDOW;
     swaps->window = swaps->window ? swaps->window : 1;
-    swaps->steps = windows * swaps->window < left ? windows * swaps->window : left;
+    swaps->steps = windows * swaps->window < remaining ? windows * swaps->window : remaining;
     swaps->seconds = calloc((size_t)swaps->steps, sizeof *swaps->seconds);
     return swaps->seconds ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-/* Uses the present files of the name. */
+/* Begins to replace the adapter by the files that it has already. */
 static int begin_replacement(struct bank *bank, const char *name) {
     struct adapter_view view;
     struct adapter_files files;
@@ -339,7 +339,7 @@ static int begin_replacement(struct bank *bank, const char *name) {
 }
 
 /* Continues a replacement, or begins the next one. */
-static int go_on(struct bank *bank, const char *name, struct swaps *swaps) {
+static int continue_replacing(struct bank *bank, const char *name, struct swaps *swaps) {
     bool is_done = false;
     double start = clock_seconds();
     int status = swaps->is_under_way ? adapters_continue(bank->adapters, &is_done) : begin_replacement(bank, name);
@@ -349,8 +349,8 @@ static int go_on(struct bank *bank, const char *name, struct swaps *swaps) {
     return status;
 }
 
-/* Takes steps; in every second window one replacement after the other is in progress. Texts keep the versions that they
- * began with. */
+/* Takes steps; in every second window one replacement after the other is in progress. Texts keep the generations with
+ * which they started. */
 static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps) {
     char name[NAME_BYTES];
     int status = STATUS_OK;
@@ -358,7 +358,7 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
     for (int64_t i = 0; i < swaps->steps && !status; i++) {
         load->gap_class = i / swaps->window % 2 ? SWAPPING : UNDISTURBED;
         if (load->gap_class == SWAPPING)
-            status = go_on(bank, name, swaps);
+            status = continue_replacing(bank, name, swaps);
         if (!status)
             status = engine_load_step(load);
     }
@@ -371,7 +371,7 @@ static int swap(struct bank *bank, struct engine_load *load, struct swaps *swaps
     return status;
 }
 
-/* The texts, run until each has a token. */
+/* Submits the texts, and runs steps until each has a token. */
 static int begin_texts(struct engine_bench *bench, struct engine_load *load, const int slots[ENGINE_TEXTS], int64_t out,
                        struct engine_load_text texts[ENGINE_TEXTS]) {
     int32_t *prompt = calloc((size_t)bench->in, sizeof *prompt);

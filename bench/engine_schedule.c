@@ -15,16 +15,16 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
     struct engine *engine = NULL;
     struct engine_pairs pairs = {0};
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
-    double own, bare;
+    double measured, bare;
     int status = engine_bench_open(bench, options, &engine);
     if (!status)
         status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
     for (int64_t i = 0; i < bench->options->steps && !status; i++) {
-        status = engine_load_run(bench, engine, 0, &own);
+        status = engine_load_run(bench, engine, 0, &measured);
         if (!status)
             status = engine_group_run(engine, ENGINE_TEXTS, bench->in, bench->out, &bare);
         if (!status)
-            status = engine_pairs_add(bench, &pairs, own, bare);
+            status = engine_pairs_add(bench, &pairs, measured, bare);
     }
     *figure = engine_pairs_figure(bench, &pairs, true, (double)(ENGINE_TEXTS * bench->out));
     engine_close(engine);
@@ -33,17 +33,17 @@ int engine_figure_scheduler(struct engine_bench *bench, json_t **figure) {
 
 /* ---- a shared beginning ---- */
 
-/* Measures the time to the first token of a text with ENGINE_SHARED tokens that may be cached, and ENGINE_OWN that are
- * not. */
-static int time_first_token(struct engine_bench *bench, struct engine_load *load, uint64_t salt, uint64_t own,
+/* Measures the time to the first token of a text with ENGINE_SHARED tokens that may be cached, and ENGINE_UNSHARED that
+ * are not. */
+static int time_first_token(struct engine_bench *bench, struct engine_load *load, uint64_t salt, uint64_t unshared,
                             double *seconds) {
-    int64_t shared = engine_bench_share(bench, ENGINE_SHARED), in = shared + engine_bench_share(bench, ENGINE_OWN);
+    int64_t shared = engine_bench_share(bench, ENGINE_SHARED), in = shared + engine_bench_share(bench, ENGINE_UNSHARED);
     struct engine_load_text text;
     int32_t *prompt = calloc((size_t)in, sizeof *prompt);
     if (!prompt)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < in; i++)
-        prompt[i] = engine_token(&bench->config, i < shared ? 0 : own, i);
+        prompt[i] = engine_token(&bench->config, i < shared ? 0 : unshared, i);
     struct engine_load_request request = {.slot = -1, .prompt = prompt, .in = in, .out = 1, .salt = salt};
     int status = engine_load_submit(load, &request, &text);
     if (!status)
@@ -76,7 +76,7 @@ int engine_figure_prefix(struct engine_bench *bench, json_t **figure) {
     return status;
 }
 
-/* ---- prompts that come in ---- */
+/* ---- prompts that arrive ---- */
 
 enum { QUIET, BUSY };
 
@@ -89,7 +89,7 @@ struct incoming {
     int32_t *prompt;
 };
 
-/* *steps: until its first token. */
+/* Runs a prompt; *steps is the number of steps until its first token. */
 static int run_prompt(struct incoming *in, double *seconds, int64_t *steps) {
     int64_t length = engine_bench_share(in->bench, PROMPT);
     struct engine_load_text text;
@@ -202,14 +202,14 @@ int64_t engine_first_layers(const struct model_config *c) {
 }
 
 static int lead(struct stages *stages, struct engine *engine) {
-    double own, other;
+    double measured, other;
     int status = engine_load_run(stages->bench, engine, 1, &other);
     for (int64_t i = 0; i < stages->bench->options->steps && !status; i++) {
-        status = engine_load_run(stages->bench, engine, STAGES, &own);
+        status = engine_load_run(stages->bench, engine, STAGES, &measured);
         if (!status)
             status = engine_load_run(stages->bench, engine, 1, &other);
         if (!status)
-            status = engine_pairs_add(stages->bench, &stages->pairs, own, other);
+            status = engine_pairs_add(stages->bench, &stages->pairs, measured, other);
     }
     return status;
 }

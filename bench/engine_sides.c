@@ -4,40 +4,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double own, double other) {
-    int status = bench_series_add(&pairs->own, own);
+int engine_pairs_add(struct engine_bench *bench, struct engine_pairs *pairs, double measured, double baseline) {
+    int status = bench_series_add(&pairs->measured, measured);
     if (!status)
-        status = bench_series_add(&pairs->other, other);
+        status = bench_series_add(&pairs->baseline, baseline);
     return status ? status
-                  : bench_print(json_pack("{s:s, s:f, s:f}", "figure", bench->figure, "seconds", own,
-                                          "baseline_seconds", other));
+                  : bench_print(json_pack("{s:s, s:f, s:f}", "figure", bench->figure, "seconds", measured,
+                                          "baseline_seconds", baseline));
 }
 
 json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pairs *pairs, bool is_speed,
                             double tokens) {
-    int64_t count = pairs->other.count; /* without memory, `own` may have one more */
+    int64_t count = pairs->baseline.count; /* without memory, `measured` may have one more */
     double *ratios = calloc((size_t)count + 1, sizeof *ratios);
     for (int64_t i = 0; ratios && i < count; i++)
-        ratios[i] =
-            is_speed ? pairs->other.values[i] / pairs->own.values[i] : pairs->own.values[i] / pairs->other.values[i];
-    double own = 0, other = 0;
+        ratios[i] = is_speed ? pairs->baseline.values[i] / pairs->measured.values[i]
+                             : pairs->measured.values[i] / pairs->baseline.values[i];
+    double measured = 0, baseline = 0;
     if (count) {
-        own = bench_median(pairs->own.values, count);
-        other = bench_median(pairs->other.values, count);
+        measured = bench_median(pairs->measured.values, count);
+        baseline = bench_median(pairs->baseline.values, count);
     }
     json_t *figure = ratios && count
                          ? json_pack("{s:s, s:f, s:[f, f], s:I, s:f, s:f}", "figure", bench->figure, "ratio",
                                      bench_median(ratios, count), "quartiles", bench_quantile(ratios, count, 0.25),
-                                     bench_quantile(ratios, count, 0.75), "pairs", (json_int_t)count, "seconds", own,
-                                     "baseline_seconds", other)
+                                     bench_quantile(ratios, count, 0.75), "pairs", (json_int_t)count, "seconds",
+                                     measured, "baseline_seconds", baseline)
                          : NULL;
     if (figure && tokens > 0) {
-        json_object_set_new(figure, "tokens_per_s", json_real(tokens / own));
-        json_object_set_new(figure, "baseline_tokens_per_s", json_real(tokens / other));
+        json_object_set_new(figure, "tokens_per_s", json_real(tokens / measured));
+        json_object_set_new(figure, "baseline_tokens_per_s", json_real(tokens / baseline));
     }
     free(ratios);
-    bench_series_free(&pairs->own);
-    bench_series_free(&pairs->other);
+    bench_series_free(&pairs->measured);
+    bench_series_free(&pairs->baseline);
     return figure;
 }
 

@@ -7,11 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Tokens in the cache of each sequence before the measured steps; the first are the summary's own. */
+/* Tokens in the cache of each sequence before the measured steps; the summary itself describes the first. */
 static const int64_t decode_contexts[] = {32, 512, 1000};
 enum {
     CONTEXT_COUNT = sizeof decode_contexts / sizeof *decode_contexts,
-    FILL_ROWS = 64,  /* of a step before */
+    FILL_ROWS = 64,  /* rows of a step that fills the cache */
     PEER_ROUNDS = 2, /* before and after our steps with the first context */
 };
 
@@ -264,7 +264,7 @@ static int decode_once(struct inference *t, int first, int64_t at, double *secon
     return status;
 }
 
-/* The tokens before the measured ones. */
+/* Runs the tokens before the measured ones. */
 static int fill_sequence(struct inference *t, int sequence, int64_t context) {
     int status = STATUS_OK;
     for (int64_t at = 0; at < context && !status;) {
@@ -277,7 +277,8 @@ static int fill_sequence(struct inference *t, int sequence, int64_t context) {
     return status;
 }
 
-/* The sequences of a step with their tokens before the measured ones; *first is the first one's number. */
+/* Opens the sequences of a step and runs the tokens before the measured ones. *first is the number of the first
+ * sequence. */
 static int open_sequences(struct inference *t, int64_t context, int *first) {
     int status = STATUS_OK;
     for (int64_t b = 0; b < t->options->micro_batch_size && !status; b++) {
@@ -290,10 +291,10 @@ static int open_sequences(struct inference *t, int64_t context, int *first) {
     return status;
 }
 
-/* Ends the sequences after as many steps as the model's positions reach. */
+/* Takes as many steps as the model has positions for, then closes the sequences. */
 static int decode_steps(struct inference *t, int c, int first) {
-    int64_t context = decode_contexts[c], left = engine_config(t->engine)->max_position_embeddings - context;
-    int64_t steps = t->options->steps < left ? t->options->steps : left;
+    int64_t context = decode_contexts[c], remaining = engine_config(t->engine)->max_position_embeddings - context;
+    int64_t steps = t->options->steps < remaining ? t->options->steps : remaining;
     int status = begin_measuring(t);
     for (int64_t i = 0; i < steps && !status; i++) {
         status = decode_once(t, first, context + i, &t->seconds[i]);
@@ -322,7 +323,7 @@ static int open_decoding(struct inference *t) {
     return open_inference(t, sequences > FILL_ROWS ? sequences : FILL_ROWS, sequences);
 }
 
-/* Measures decoding after the first context, in a process of its own. */
+/* Measures decoding after the first context. Runs in a separate process. */
 static int decode_alone(const void *options) {
     struct inference t = {.options = options};
     int first = 0, status = open_decoding(&t);

@@ -31,7 +31,7 @@ static int load_once(const void *bench_options) {
     return status;
 }
 
-/* Appends its bytes to those at `at`; without memory it only counts them. */
+/* Reads a file to at + *bytes and adds its length to *bytes. With `at` NULL it only counts. */
 static int read_file(const char *path, char *at, int64_t *bytes) {
     struct stat about;
     ssize_t count = 1;
@@ -40,8 +40,8 @@ static int read_file(const char *path, char *at, int64_t *bytes) {
         close(file);
         return status_fail_errno("cannot open %s", path);
     }
-    for (off_t left = at ? about.st_size : 0; left > 0 && count > 0; left -= count)
-        if ((count = read(file, at + *bytes + (about.st_size - left), (size_t)left)) < 0 && errno == EINTR)
+    for (off_t remaining = at ? about.st_size : 0; remaining > 0 && count > 0; remaining -= count)
+        if ((count = read(file, at + *bytes + (about.st_size - remaining), (size_t)remaining)) < 0 && errno == EINTR)
             count = 0;
     int status = count < 0 ? status_fail_errno("cannot read %s", path) : STATUS_OK;
     *bytes += about.st_size;
@@ -65,7 +65,7 @@ static int read_files(const char *directory, char *memory, int64_t *bytes) {
     return status;
 }
 
-/* All tensors, into memory of the kind that models are in. */
+/* Reads all tensors into memory of the device. */
 static int read_once(struct device *device, const char *directory, int64_t *bytes, double *seconds) {
     void *memory = NULL;
     int status = read_files(directory, NULL, bytes);

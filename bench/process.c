@@ -1,4 +1,4 @@
-/* Programs that a benchmark starts: pipes, waiting, and what /proc tells of them. */
+/* Programs that a benchmark starts: pipes, waiting, and their figures in /proc. */
 #include "process.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ struct program {
     size_t room;
 };
 
-/* Between fork and exec. */
+/* Runs in the child, between fork and exec. */
 static void become(const char *const *words, int output, int errors, pid_t parent) {
     signal(SIGPIPE, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -95,10 +95,10 @@ int64_t program_peak(const struct program *program) {
     return kib * 1024;
 }
 
-int program_end(struct program *program, bool is_told) {
+int program_end(struct program *program, bool terminates) {
     if (!program->pid)
         return program->status;
-    if (is_told)
+    if (terminates)
         kill(program->pid, SIGTERM);
     int ending;
     while (waitpid(program->pid, &ending, 0) < 0 && errno == EINTR)
@@ -125,7 +125,7 @@ void program_close(struct program *program) {
 
 /* ---- threads ---- */
 
-/* The first number of its schedstat: nanoseconds on a core. A thread that has just ended has none. */
+/* Reads a thread's time on a core from its schedstat. A thread that has just ended has none: returns false. */
 static bool read_thread(int id, const char *thread, char name[32], double *seconds) {
     char path[300];
     unsigned long long nanoseconds = 0;

@@ -15,14 +15,15 @@ struct program;
 int program_start(const char *const *words, struct program **program);
 /* Returns the next line of standard output, without its end, valid until the next call; NULL: there is none. */
 const char *program_line(struct program *program);
-/* program_errors copies its standard error so far, at most the first part. */
+/* Copies its standard error so far, at most the first part. STATUS_MEMORY. */
 int program_errors(struct program *program, struct strbuf *text);
+/* Returns its process id. */
 int program_id(const struct program *program);
 /* Returns its peak memory so far in bytes; 0: not known. */
 int64_t program_peak(const struct program *program);
-/* Waits for its end, after SIGTERM with `is_told`. Returns its exit status, 127 when there is no such program, or 128
- * plus the signal. */
-int program_end(struct program *program, bool is_told);
+/* Waits for its end, after sending SIGTERM if `terminates`. Returns its exit status, 127 when there is no such program,
+ * or 128 plus the signal. */
+int program_end(struct program *program, bool terminates);
 /* Kills it if it still runs. NULL is allowed. */
 void program_close(struct program *program);
 

@@ -26,13 +26,13 @@ static int meet(const struct side *side) {
     return side->world ? comm_barrier(side->world) : STATUS_OK;
 }
 
-/* Measured by all ranks at the same time. */
+/* Measures the ceiling on all ranks at the same time. */
 static int measure_ceiling(struct side *side, bool is_before) {
-    struct bench_ceiling own = {0};
+    struct bench_ceiling mine = {0};
     int status = meet(side);
     if (!status)
-        status = bench_measure_ceiling(trainer_rank(side->trainer)->device, side->dtype, &own);
-    double values[] = {own.gemm, own.read};
+        status = bench_measure_ceiling(trainer_rank(side->trainer)->device, side->dtype, &mine);
+    double values[] = {mine.gemm, mine.read};
     if (!status)
         status = sum_over_ranks(side, values, 2, DTYPE_F64);
     if (side->findings)
@@ -77,15 +77,15 @@ static int take_step(struct side *side, bool is_measured) {
 }
 
 static int gather_cores(struct side *side) {
-    const char *own = trainer_site(side->trainer)->cores;
+    const char *mine = trainer_site(side->trainer)->cores;
     int ranks = side->world ? side->world->size : 1;
     char(*cores)[SITE_CORES_BYTES] = calloc((size_t)ranks, sizeof *cores);
     if (!cores)
         return status_fail(STATUS_MEMORY, "out of memory");
-    struct comm_data data = {.send = own, .receive = cores, .count = sizeof *cores, .dtype = DTYPE_U8};
+    struct comm_data data = {.send = mine, .receive = cores, .count = sizeof *cores, .dtype = DTYPE_U8};
     int status = side->world ? comm_all_gather(side->world, &data) : STATUS_OK;
     if (!side->world)
-        memcpy(cores[0], own, sizeof *cores);
+        memcpy(cores[0], mine, sizeof *cores);
     if (side->findings)
         side->findings->cores = cores;
     else
@@ -98,7 +98,7 @@ static int finish(struct side *side) {
     const struct rank_site *site = trainer_site(side->trainer);
     int ranks = side->world ? side->world->size : 1;
     double phases[PHASE_COUNT];
-    int64_t own = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = own;
+    int64_t mine = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = mine;
     double times[] = {-side->times.waited / (double)side->steps, -side->times.last_backward / (double)side->steps};
     struct comm_data data = {.send = times, .receive = times, .count = 2, .dtype = DTYPE_F64};
     int status = trainer_await_weights(side->trainer);
@@ -115,7 +115,7 @@ static int finish(struct side *side) {
     struct bench_findings *f = side->findings;
     if (f) {
         memcpy(f->phases, phases, sizeof phases);
-        f->planned_bytes = site->in_process == ranks ? planned : own;
+        f->planned_bytes = site->in_process == ranks ? planned : mine;
         f->times = (struct trainer_times){.waited = -times[0], .last_backward = -times[1]};
         f->grid = rank->grid;
         snprintf(f->device, sizeof f->device, "%s", device_description(rank->device));
@@ -147,11 +147,11 @@ struct bench_runner {
     const struct train_run *run;
     int ranks, block;
     struct bench_findings findings;
-    struct side own; /* when this thread is the rank; else without a trainer */
+    struct side side; /* of this thread, when it is a rank; else without a trainer */
 
     pthread_t thread; /* starts the other ranks and joins them */
     bool has_thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* for the members below */
     pthread_cond_t change;
     enum bench_order order;
     int64_t given, done; /* orders; the opening is number 0 */
@@ -247,7 +247,7 @@ int bench_runner_open(const struct train_run *run, int ranks, struct comm *world
     if (!runner->findings.seconds)
         return status_fail(STATUS_MEMORY, "out of memory");
     if (world || ranks == 1)
-        return open_side(runner, world, &runner->own);
+        return open_side(runner, world, &runner->side);
     runner->done = -1;
     if (pthread_create(&runner->thread, NULL, run_all, runner))
         return status_fail(STATUS_MEMORY, "cannot start a thread");
@@ -256,8 +256,8 @@ int bench_runner_open(const struct train_run *run, int ranks, struct comm *world
 }
 
 int bench_runner_obey(struct bench_runner *runner, enum bench_order order) {
-    if (runner->own.trainer)
-        return obey(&runner->own, order);
+    if (runner->side.trainer)
+        return obey(&runner->side, order);
     pthread_mutex_lock(&runner->lock);
     runner->order = order;
     int64_t number = ++runner->given;
@@ -271,7 +271,7 @@ struct bench_findings *bench_runner_findings(struct bench_runner *runner) {
 }
 
 struct trainer *bench_runner_trainer(struct bench_runner *runner) {
-    return runner->own.trainer;
+    return runner->side.trainer;
 }
 
 void bench_runner_close(struct bench_runner *runner) {
@@ -281,7 +281,7 @@ void bench_runner_close(struct bench_runner *runner) {
         tell(runner, 0, true);
         pthread_join(runner->thread, NULL);
     }
-    trainer_close(runner->own.trainer);
+    trainer_close(runner->side.trainer);
     pthread_cond_destroy(&runner->change);
     pthread_mutex_destroy(&runner->lock);
     free(runner->findings.seconds);

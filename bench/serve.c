@@ -15,12 +15,12 @@ const char *const bench_scenarios[] = {"streams",  "prefix", "long-prompt", "swa
 
 static const struct scenario {
     int (*run)(struct serve_bench *bench);
-    int64_t requests; /* the default; 0: ROUNDS of each stream */
-    int64_t in;       /* of 1,024 positions */
-    bool wants_own;   /* needs its own server, not one at a URL */
-    bool starts;      /* starts servers itself */
+    int64_t requests;  /* the default; 0: ROUNDS of each stream */
+    int64_t in;        /* of 1,024 positions */
+    bool needs_server; /* starts a server; one at a URL does not do */
+    bool starts;       /* starts servers itself */
 } scenarios[] = {
-    {serve_scenario_streams, 0, ENGINE_IN, false, false},    {serve_scenario_prefix, 32, ENGINE_OWN, false, false},
+    {serve_scenario_streams, 0, ENGINE_IN, false, false},    {serve_scenario_prefix, 32, ENGINE_UNSHARED, false, false},
     {serve_scenario_long_prompt, 16, 1000, false, false},    {serve_scenario_swap, 32, ENGINE_IN, true, false},
     {serve_scenario_bank, 0, ENGINE_IN, false, false},       {serve_scenario_pipeline, 0, ENGINE_IN, true, true},
     {serve_scenario_health, 20000, ENGINE_IN, false, false}, {serve_scenario_idle, 1, ENGINE_IN, true, false},
@@ -56,7 +56,7 @@ static int check(const struct serve_bench *bench) {
     const struct bench_serve_options *o = bench->options;
     if (o->url && o->word_count)
         return status_fail(STATUS_USAGE, "%s is no option of a client, and --url asks a server that runs", o->words[0]);
-    if (o->url && scenario_of(bench)->wants_own)
+    if (o->url && scenario_of(bench)->needs_server)
         return status_fail(STATUS_USAGE, "--scenario %s starts the server itself, and --url asks one that runs",
                            bench_scenarios[o->scenario]);
     if (bench->engine.config.max_position_embeddings < 64)
@@ -103,7 +103,7 @@ static void close_clients(struct serve_bench *bench) {
         client_close(bench->client[i]);
         bench->client[i] = NULL;
     }
-    if (bench->base) /* where libevent closes what it was told to */
+    if (bench->base) /* one more turn, in which libevent closes its connections */
         event_base_loop(bench->base, EVLOOP_NONBLOCK);
 }
 
@@ -128,7 +128,7 @@ static void close_bench(struct serve_bench *bench) {
 
 /* ---- the summary ---- */
 
-/* mean_NAME_ms and its like. */
+/* Adds mean_NAME_ms and the other figures of a series. */
 static void add_series(json_t *summary, const char *name, struct bench_series *series) {
     char key[32];
     double sum = 0, squares = 0, count = (double)series->count;

@@ -54,7 +54,7 @@ struct serve_bench {
     int64_t streams, requests, in, out;
     int64_t adapter_count;
     const char **adapters; /* [adapter_count] names */
-    char *names;           /* our own names */
+    char *names;           /* memory of names made here */
     uint64_t texts;        /* so far; the number of a text determines its tokens */
     bool is_measured;      /* texts count in the tally from now on */
     int gap_class;

@@ -23,7 +23,7 @@ static int write_weights(const struct serve_bench *bench, struct rank *rank, str
     return status;
 }
 
-/* In a process of its own: it starts threads. */
+/* Writes a model. Runs in a separate process, because it starts threads. */
 static int write_model(const void *context) {
     const struct serve_bench *bench = context;
     const struct bench_options *o = &bench->engine_options;
@@ -59,7 +59,7 @@ static bool takes_adapters(const struct serve_bench *bench) {
     return !strcmp(name, "bank") || !strcmp(name, "swap");
 }
 
-/* Counts --adapters: a number of ours, or words. */
+/* Counts --adapters: a number of adapters to make, or words. */
 static int count_adapters(struct serve_bench *bench, bool *are_ours) {
     const struct config_list *list = &bench->options->adapters;
     char *end = NULL;
@@ -105,12 +105,12 @@ int serve_files_write(struct serve_bench *bench) {
     return status || !are_ours ? status : engine_adapters_write(&bench->engine);
 }
 
-/* The directory of adapter `i`: all kinds in turn, or the method's alone. */
+/* Sets the directory of adapter `i`: all kinds in turn, or the method's only. */
 static void path_of(const struct serve_bench *bench, int64_t i, char path[PATH_MAX]) {
-    char own[96];
+    char made[96];
     bool are_ours = bench->adapter_count != (int64_t)bench->options->adapters.count;
-    engine_adapters_path(&bench->engine, bench->options->is_mixed ? (int)(i % ADAPTER_KINDS) : ADAPTER_GIVEN, own);
-    snprintf(path, PATH_MAX, "%s", are_ours ? own : bench->options->adapters.items[i]);
+    engine_adapters_path(&bench->engine, bench->options->is_mixed ? (int)(i % ADAPTER_KINDS) : ADAPTER_GIVEN, made);
+    snprintf(path, PATH_MAX, "%s", are_ours ? made : bench->options->adapters.items[i]);
 }
 
 /* ---- the server ---- */
@@ -130,7 +130,7 @@ static int list_adapters(const struct serve_bench *bench, char ***out) {
 }
 
 /* Reports the server's messages before it ended. */
-static int tell_end(struct program *program) {
+static int report_end(struct program *program) {
     struct strbuf text = STRBUF_INIT;
     int ending = program_end(program, false);
     program_errors(program, &text);
@@ -145,7 +145,7 @@ static int open_client(struct serve_bench *bench, const char *line, int number) 
     const char *control = json_string_value(json_object_get(ready, "control"));
     int status = STATUS_OK;
     if (!listen || !control)
-        status = tell_end(bench->program[number]);
+        status = report_end(bench->program[number]);
     else
         status =
             client_open(bench->base, listen, (enum client_protocol)bench->options->protocol, &bench->client[number]);

@@ -7,7 +7,7 @@
 enum { QUIET, BUSY };
 enum { PROMPT = 1000 /* of 1,024 positions */, WINDOW = 32 /* gaps of each text */ };
 
-/* Texts without pause: when one ends, the next one begins. */
+/* Texts without a pause: when one ends, the next one begins. */
 struct writers {
     struct serve_bench *bench;
     int64_t count;
@@ -20,19 +20,19 @@ static int begin(struct writers *writers, int64_t i) {
     struct serve_bench *bench = writers->bench;
     int64_t in = engine_bench_share(&bench->engine, ENGINE_IN),
             virtual = writers->on_adapters ? bench->options->engine.peft.num_virtual_tokens : 0,
-            left = bench->engine.config.max_position_embeddings - in - virtual;
+            remaining = bench->engine.config.max_position_embeddings - in - virtual;
     return serve_text_ask(bench,
                           &(struct serve_ask){.client = bench->client[0],
                                               .adapter = writers->on_adapters && bench->adapter_count
                                                              ? bench->adapters[i % bench->adapter_count]
                                                              : NULL,
                                               .in = in,
-                                              .out = bench->out && bench->out < left ? bench->out : left,
+                                              .out = bench->out && bench->out < remaining ? bench->out : remaining,
                                               .has_gaps = true},
                           &writers->texts[i]);
 }
 
-/* Waits for something, and lets the next texts begin. */
+/* Waits for an event, and starts the next texts. */
 static int turn(struct writers *writers) {
     struct serve_bench *bench = writers->bench;
     int status = client_turn(bench->client[0]);
@@ -40,7 +40,7 @@ static int turn(struct writers *writers) {
         struct serve_text *text = &writers->texts[i];
         if (!text->text.is_done)
             continue;
-        status = client_await(bench->client[0], &text->text); /* with its failure */
+        status = client_await(bench->client[0], &text->text); /* returns its failure */
         serve_text_free(text);
         if (!status)
             status = begin(writers, i);
@@ -64,7 +64,7 @@ static int open_writers(struct writers *writers) {
     return status;
 }
 
-/* Dropped texts do not count. */
+/* Drops the texts, which do not count. */
 static void close_writers(struct writers *writers) {
     struct serve_bench *bench = writers->bench;
     for (int64_t i = 0; writers->texts && i < writers->count; i++) {
@@ -106,7 +106,7 @@ static double p99(struct serve_bench *bench, int gap_class) {
     return bench_quantile(bench->gaps[gap_class].values, bench->gaps[gap_class].count, 0.99);
 }
 
-/* ---- prompts that come in ---- */
+/* ---- prompts that arrive ---- */
 
 struct prompts {
     int64_t length;

@@ -102,8 +102,8 @@ static int64_t count_rounds(const struct serve_bench *bench) {
     return rounds ? rounds : 1;
 }
 
-/* The ratio of pairs under the scenario's own name, and its quartiles; *baseline (or NULL): seconds of the other side.
- */
+/* Adds the ratio of pairs under the scenario's name, and its quartiles. Stores the baseline's seconds in *baseline,
+ * which may be NULL. */
 static void take_ratio(struct serve_bench *bench, struct engine_pairs *pairs, bool is_speed, const char *name,
                        double *baseline) {
     json_t *figure = engine_pairs_figure(&bench->engine, pairs, is_speed, 0);
@@ -186,7 +186,7 @@ int serve_scenario_prefix(struct serve_bench *bench) {
 
 /* ---- adapters ---- */
 
-/* Files are read when an adapter is first asked for. */
+/* Requests each adapter once, because files are read at an adapter's first request. */
 static int load_all(struct serve_bench *bench) {
     int status = STATUS_OK;
     double unused;
@@ -199,20 +199,20 @@ static int load_all(struct serve_bench *bench) {
 
 int serve_scenario_bank(struct serve_bench *bench) {
     struct serve_round base = {.client = bench->client[0], .count = bench->streams, .in = bench->in, .out = bench->out};
-    struct serve_round own = base;
+    struct serve_round measured = base;
     struct engine_pairs pairs = {0};
     const char **names = calloc((size_t)bench->streams, sizeof *names);
     int64_t rounds = count_rounds(bench), next = 0;
     double seconds, other;
     int status = names ? load_all(bench) : status_fail(STATUS_MEMORY, "out of memory");
-    own.adapters = names;
+    measured.adapters = names;
     if (!status)
         status = serve_round(bench, &base, &other);
     for (int64_t i = 0; i < rounds && !status; i++) {
         for (int64_t k = 0; k < bench->streams; k++)
             names[k] = bench->adapters[next++ % bench->adapter_count];
         bench->is_measured = true;
-        status = serve_round(bench, &own, &seconds);
+        status = serve_round(bench, &measured, &seconds);
         bench->is_measured = false;
         if (!status)
             status = serve_round(bench, &base, &other);
@@ -230,8 +230,8 @@ int serve_scenario_bank(struct serve_bench *bench) {
 int serve_scenario_pipeline(struct serve_bench *bench) {
     char layers[80];
     const char *const staged[] = {"--ranks", "2", "--parallel.pipeline_model_parallel_size=2", layers, NULL};
-    struct serve_round own = {.count = bench->streams, .in = bench->in, .out = bench->out};
-    struct serve_round one = own;
+    struct serve_round measured = {.count = bench->streams, .in = bench->in, .out = bench->out};
+    struct serve_round one = measured;
     struct engine_pairs pairs = {0};
     double seconds, other;
     snprintf(layers, sizeof layers, "--parallel.decoder_first_pipeline_num_layers=%lld",
@@ -240,15 +240,15 @@ int serve_scenario_pipeline(struct serve_bench *bench) {
     int status = serve_start(bench, 0, staged);
     if (!status)
         status = serve_start(bench, 1, NULL);
-    own.client = bench->client[0];
+    measured.client = bench->client[0];
     one.client = bench->client[1];
     if (!status)
-        status = serve_round(bench, &own, &seconds);
+        status = serve_round(bench, &measured, &seconds);
     if (!status)
         status = serve_round(bench, &one, &other);
     for (int64_t i = count_rounds(bench); i > 0 && !status; i--) {
         bench->is_measured = true;
-        status = serve_round(bench, &own, &seconds);
+        status = serve_round(bench, &measured, &seconds);
         bench->is_measured = false;
         if (!status)
             status = serve_round(bench, &one, &other);

@@ -12,7 +12,7 @@ enum { HEALTH_ROUNDS = 5, NO_PROGRAM = 127, TRIES = 500 };
 
 /* ---- health ---- */
 
-/* A port that was free a moment ago. */
+/* Finds a port that was free a moment ago. */
 static int find_port(int *port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
@@ -36,7 +36,7 @@ static bool is_there(int port) {
     return is_open;
 }
 
-/* It does not report when it listens. */
+/* Waits for a program that does not report when it listens. */
 static void await_port(int port) {
     for (int i = 0; i < TRIES && !is_there(port); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
@@ -73,33 +73,33 @@ static int load(const struct serve_bench *bench, const char *url, const char *me
 }
 
 struct health {
-    char own[CLIENT_HOST_BYTES + 64], other[64];
+    char measured[CLIENT_HOST_BYTES + 64], other[64];
     char message[PATH_MAX]; /* the file of an empty request */
     bool is_absent;
 };
 
 static int run_health(struct serve_bench *bench, struct health *health) {
     struct engine_pairs pairs = {0};
-    struct bench_series own = {0};
+    struct bench_series measured = {0};
     int status = STATUS_OK;
     for (int i = 0; i <= HEALTH_ROUNDS && !status && !health->is_absent; i++) {
         double rate, other = 0;
-        status = load(bench, health->own, health->message, &rate, &health->is_absent);
+        status = load(bench, health->measured, health->message, &rate, &health->is_absent);
         if (!status && !health->is_absent)
             status = load(bench, health->other, NULL, &other, &health->is_absent);
         if (i && !status && !health->is_absent) /* the first is a warm-up */
             status = engine_pairs_add(&bench->engine, &pairs, 1 / rate, 1 / other);
         if (i && !status && !health->is_absent)
-            status = bench_series_add(&own, rate);
+            status = bench_series_add(&measured, rate);
     }
     json_t *figure = engine_pairs_figure(&bench->engine, &pairs, true, 0);
-    if (figure && own.count) {
+    if (figure && measured.count) {
         json_object_set(bench->found, "calls_over_nghttpd", json_object_get(figure, "ratio"));
         json_object_set(bench->found, "quartiles", json_object_get(figure, "quartiles"));
-        json_object_set_new(bench->found, "calls_per_s", json_real(bench_median(own.values, own.count)));
+        json_object_set_new(bench->found, "calls_per_s", json_real(bench_median(measured.values, measured.count)));
     }
     json_decref(figure);
-    bench_series_free(&own);
+    bench_series_free(&measured);
     return status;
 }
 
@@ -121,7 +121,7 @@ int serve_scenario_health(struct serve_bench *bench) {
         return status;
     snprintf(text, sizeof text, "%d", port);
     snprintf(health.other, sizeof health.other, "http://127.0.0.1:%d/empty", port);
-    client_url(bench->client[0], "/grpc.health.v1.Health/Check", health.own, sizeof health.own);
+    client_url(bench->client[0], "/grpc.health.v1.Health/Check", health.measured, sizeof health.measured);
     struct program *program;
     const char *const words[] = {"nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", bench->engine.directory, text, NULL};
     status = program_start(words, &program);

@@ -28,7 +28,7 @@ struct measurement {
 
 /* ---- ours ---- */
 
-/* With a new encoder, whose word cache is empty. */
+/* Encodes with a new encoder, whose word cache is empty. */
 static int encode_once(struct measurement *m, double *seconds) {
     struct tokenizer_encoder *encoder = NULL;
     m->ids.count = 0;

@@ -23,7 +23,7 @@ struct measurement {
 
 /* ---- opening ---- */
 
-/* True when one rank that keeps everything would be something else. */
+/* True when the run differs from one rank that keeps all activations. */
 static bool is_layout(const struct bench_options *options) {
     return options->ranks > 1 || options->run.parallel.recompute_granularity != GRANULARITY_NONE;
 }
@@ -91,7 +91,7 @@ static int open_contest(struct measurement *m) {
         status = open_without_overlap(m);
     if (!status && o->has_peer)
         status = open_peer(m);
-    bench_dataset_close(&m->dataset); /* whoever has it open keeps it */
+    bench_dataset_close(&m->dataset); /* a process that has it open can still read it */
     return status;
 }
 
@@ -124,19 +124,19 @@ static void add_layout(json_t *object, const struct measurement *m, const struct
                                                                                                  : "full"));
 }
 
-/* Ratios of medians of one run. */
+/* Adds ratios of medians of one run. */
 static void add_baseline(json_t *object, const struct measurement *m, double seconds, double tokens) {
     struct bench_findings *b = bench_runner_findings(m->contest.baseline);
     const struct rank_grid *grid = &bench_runner_findings(m->contest.runner)->grid;
-    double own = bench_median(b->seconds, b->steps), share = pipeline_share(m, grid);
+    double baseline = bench_median(b->seconds, b->steps), share = pipeline_share(m, grid);
     json_object_set_new(object, "baseline",
-                        json_pack("{s:i, s:f, s:f, s:o}", "threads", b->threads, "seconds", own, "tokens_per_s",
-                                  tokens / own, "phases", bench_phases(b->phases, b->total, b->steps)));
-    json_object_set_new(object, "step_time_over_baseline", json_real(seconds / own));
-    json_object_set_new(object, "tokens_per_s_over_baseline", json_real(own / seconds));
+                        json_pack("{s:i, s:f, s:f, s:o}", "threads", b->threads, "seconds", baseline, "tokens_per_s",
+                                  tokens / baseline, "phases", bench_phases(b->phases, b->total, b->steps)));
+    json_object_set_new(object, "step_time_over_baseline", json_real(seconds / baseline));
+    json_object_set_new(object, "tokens_per_s_over_baseline", json_real(baseline / seconds));
     if (grid->pipeline > 1) {
         json_object_set_new(object, "pipeline_share", json_real(share));
-        json_object_set_new(object, "tokens_per_s_over_baseline_and_share", json_real(own / seconds / share));
+        json_object_set_new(object, "tokens_per_s_over_baseline_and_share", json_real(baseline / seconds / share));
     }
 }
 

@@ -30,7 +30,7 @@ static int write_tokens(const char *prefix, int64_t count, int64_t vocab_size) {
 }
 
 int bench_make_directory(char directory[BENCH_DIRECTORY_BYTES], const char *purpose) {
-    const char *parent = getenv("TMPDIR"); /* as every program that needs files for a while */
+    const char *parent = getenv("TMPDIR"); /* as other programs choose a place for temporary files */
     int length =
         snprintf(directory, BENCH_DIRECTORY_BYTES, "%s/cambium-bench-XXXXXX", parent && *parent ? parent : "/tmp");
     if (length >= BENCH_DIRECTORY_BYTES)

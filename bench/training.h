@@ -11,7 +11,7 @@
 
 /* ---- runs: training.c ---- */
 
-/* A dataset of random tokens in a directory of its own, which is removed with it. */
+/* A dataset of random tokens in a new directory, which is removed with it. */
 struct bench_dataset {
     char directory[BENCH_DIRECTORY_BYTES], prefix[80];
     const char *item; /* the prefix */
@@ -25,7 +25,7 @@ void bench_dataset_close(struct bench_dataset *dataset);
 int bench_training_run(const struct bench_options *options, bool is_one_rank, int64_t iterations,
                        struct bench_dataset *dataset, struct train_run *run);
 
-/* Returns the number of ranks with data of their own; a global batch is a multiple of it. */
+/* Returns the number of data-parallel ranks; a global batch is a multiple of it. */
 int64_t bench_data_ranks(const struct run_config *run, int ranks);
 
 /* ---- runners: runner.c ---- */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An adapter's files do not describe its encoder, so this does. */
+/* Describes the encoder of an adapter, which its files do not. */
 static json_t *encoder_of(const struct peft_config *config) {
     json_t *keys = json_object();
     if (config && peft_config_prefix_tokens(config) && config->prefix_projection)
@@ -30,7 +30,7 @@ static char *describe(const struct bench_transformers_task *task, const char *di
     return text;
 }
 
-/* Takes the text, which may be NULL. */
+/* Writes a file and frees `text`, which may be NULL. */
 static int write_text(const char *directory, const char *name, char *text, int status) {
     char path[PATH_MAX];
     if (!status)
