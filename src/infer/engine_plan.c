@@ -13,9 +13,6 @@ size_t engine_plan_host_bytes(const struct engine_plan *plan) {
 }
 
 void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan) {
-    struct engine counted = *engine; /* placing writes where the arrays stand */
-    struct arena arena = ARENA_PLAN;
-    engine_place_arrays(&counted, &arena);
     const struct peft_bank *bank = engine->bank;
     *plan = (struct engine_plan){
         .weights = engine->plan.weights,
@@ -25,8 +22,8 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
         .workspace =
             engine->plan.activations + engine->plan.workspace - (bank ? peft_bank_hooks(bank)->upload.bytes : 0),
         .transfers = engine->plan.transfers,
-        .steps = arena.used + engine_link_bytes(engine) + (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) +
-                 (bank ? peft_bank_list_bytes(bank) : 0),
+        .steps = engine_array_bytes(engine) + engine_link_bytes(engine) +
+                 (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) + (bank ? peft_bank_list_bytes(bank) : 0),
         .pages = pages,
         .threads = device_threads(engine->device),
     };
@@ -34,10 +31,13 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
 
 /* ---- unopened ---- */
 
-static int sketch(struct engine *engine, const struct pretrained *base, int number) {
+static int sketch(struct engine *engine, int number) {
     struct model_options options;
     rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
-    int status = engine_choose_model(engine, &base->config, &options);
+    engine_find_holders(engine);
+    int status = engine_open_bank(engine);
+    if (!status)
+        status = engine_model_options(engine, &options);
     return status ? status : model_sketch(&options, &engine->rank, &engine->plan, &engine->model);
 }
 
@@ -50,7 +50,7 @@ static void forget_sketch(struct engine *engine) {
 }
 
 /* As many as the rank of the same model that can have fewest: stages and shares differ in size. */
-static int plan_pages(struct engine *engine, const struct pretrained *base, int number, int64_t *pages) {
+static int plan_pages(struct engine *engine, int number, int64_t *pages) {
     const struct rank_grid grid = engine->options.grid, own = rank_grid_place(&grid, number);
     int status = STATUS_OK;
     *pages = INT64_MAX;
@@ -58,7 +58,7 @@ static int plan_pages(struct engine *engine, const struct pretrained *base, int 
         struct rank_grid place = own;
         place.tensor = i % grid.tensor;
         place.pipeline = i / grid.tensor;
-        status = sketch(engine, base, rank_grid_rank(&grid, &place));
+        status = sketch(engine, rank_grid_rank(&grid, &place));
         int64_t count = status ? 0 : engine_count_pages(engine);
         *pages = count < *pages ? count : *pages;
         forget_sketch(engine);
@@ -66,16 +66,15 @@ static int plan_pages(struct engine *engine, const struct pretrained *base, int 
     return status;
 }
 
-static int plan_on(struct engine *engine, const struct pretrained *base, int number, struct engine_plan *plan) {
+static int plan_on(struct engine *engine, int number, struct engine_plan *plan) {
     int64_t pages = 0;
     size_t images = 0;
-    engine_find_sizes(engine, base);
     struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
     int status = device_sketch(&facts, &engine->device);
     if (!status)
-        status = plan_pages(engine, base, number, &pages);
+        status = plan_pages(engine, number, &pages);
     if (!status)
-        status = sketch(engine, base, number);
+        status = sketch(engine, number);
     if (!status)
         status = engine_check_pages(engine, pages);
     if (!status)
@@ -89,17 +88,16 @@ static int plan_on(struct engine *engine, const struct pretrained *base, int num
 
 int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan) {
     struct engine *engine = calloc(1, sizeof *engine);
-    struct pretrained base;
     if (!engine)
         return status_fail(STATUS_MEMORY, "out of memory");
     engine->options = *options;
     engine->options.world = NULL;
     if (!options->grid.tensor)
         engine->options.grid = (struct rank_grid){1, 1, 1, 1, 1};
-    int status = engine_find_model(engine, &base);
+    int status = engine_find_model(engine);
     if (!status)
-        status = plan_on(engine, &base, number, plan);
-    pretrained_close(&base);
+        status = plan_on(engine, number, plan);
+    pretrained_close(&engine->base);
     free(engine);
     return status;
 }

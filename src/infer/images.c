@@ -21,17 +21,15 @@ static void end_loading(struct engine *engine) {
         peft_bank_abandon(engine->bank);
     peft_files_close(engine->loading.files);
     engine->loading = (struct engine_loading){0};
-}
-
-void engine_stop_loading(struct engine *engine) {
-    end_loading(engine);
+    if (engine->leader)
+        engine->leader->sending = NULL;
 }
 
 /* This rank's own beginning; why it failed is told when all vote. */
 static void begin_loading(struct engine *engine, const struct peft_bytes *bytes) {
     struct engine_loading *loading = &engine->loading;
     int status = peft_files_open_bytes(bytes, 1, &loading->files);
-    if (!status && !engine->options.random && engine_is_leader(engine))
+    if (!status && !engine->options.random && engine->leader)
         status = peft_files_check_base(loading->files, engine->directory);
     if (!status)
         status = peft_bank_begin(engine->bank, loading->files, 0);
@@ -177,10 +175,10 @@ int engine_plan_images(struct engine *engine, size_t *bytes) {
     return status;
 }
 
-int engine_open_images(struct engine *engine) {
+int engine_open_images(void *self) {
+    struct engine *engine = self;
     struct found found = {0};
     int images[PEFT_SLOT_IMAGES], status = STATUS_OK;
-    engine->opened_slot = -1;
     if (!engine->bank)
         return STATUS_OK;
     peft_bank_set_base(engine->bank, model_store(engine->model));
@@ -193,28 +191,32 @@ int engine_open_images(struct engine *engine) {
         images[i] = commit_loading(engine);
         status = images[i] < 0 ? images[i] : STATUS_OK;
     }
-    if (!status && found.count)
-        status = engine_slot_open(engine, images, (int)found.count, &engine->opened_slot);
+    if (!status && found.count && engine->leader)
+        status = engine_slot_open(engine, images, (int)found.count, &engine->leader->opened_slot);
     forget_found(&found);
     return status;
+}
+
+void engine_close_images(void *self) {
+    end_loading(self);
 }
 
 /* ---- while the model is open ---- */
 
 /* The next piece to the others. */
 static int send_piece(struct engine *engine) {
-    struct engine_loading *loading = &engine->loading;
-    struct plan plan = {.header = {.kind = PLAN_BYTES, .total = (int64_t)loading->bytes->length}};
-    size_t left = loading->bytes->length - loading->sent;
-    plan.header.offset = (int64_t)loading->sent;
-    plan.header.counts.bytes = left < PIECE_BYTES ? (int64_t)left : PIECE_BYTES;
-    plan.bytes = (char *)loading->bytes->data + loading->sent;
-    loading->sent += (size_t)plan.header.counts.bytes;
+    struct engine_leader *leader = engine->leader;
+    size_t total = leader->sending->length, rest = total - leader->sent_bytes;
+    struct plan plan = {.header = {.kind = PLAN_BYTES, .total = (int64_t)total}};
+    plan.header.offset = (int64_t)leader->sent_bytes;
+    plan.header.counts.bytes = rest < PIECE_BYTES ? (int64_t)rest : PIECE_BYTES;
+    plan.bytes = (char *)leader->sending->data + leader->sent_bytes;
+    leader->sent_bytes += (size_t)plan.header.counts.bytes;
     return engine_send_plan(engine, &plan);
 }
 
 static bool has_sent_all(const struct engine *engine) {
-    return !engine->holders || engine->loading.sent == engine->loading.bytes->length;
+    return !engine->holders || engine->leader->sent_bytes == engine->leader->sending->length;
 }
 
 int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes) {
@@ -223,7 +225,8 @@ int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes) {
     if (engine->loading.has_begun)
         return status_fail(STATUS_INVALID, "an adapter is being loaded already");
     begin_loading(engine, bytes);
-    engine->loading.bytes = bytes;
+    engine->leader->sending = bytes;
+    engine->leader->sent_bytes = 0;
     if (!engine->loading.status)
         return STATUS_OK;
     int status = status_fail(engine->loading.status, "%s", engine->loading.reason);
@@ -284,7 +287,7 @@ int engine_forget_image(struct engine *engine, int image) {
 /* A follower has as many bytes as the leader says there will be; with the last one it begins. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan) {
     const struct plan_header *h = &plan->header;
-    struct peft_bytes *arriving = &engine->arriving;
+    struct peft_bytes *arriving = &engine->follower->arriving;
     if (h->offset == 0) {
         end_loading(engine);
         peft_bytes_free(arriving);
@@ -310,7 +313,7 @@ int engine_take_bytes(struct engine *engine, const struct plan *plan) {
 
 int engine_make_image(struct engine *engine) {
     commit_loading(engine); /* why there is no image is the leader's to say */
-    peft_bytes_free(&engine->arriving);
-    engine->arriving = (struct peft_bytes){0};
+    peft_bytes_free(&engine->follower->arriving);
+    engine->follower->arriving = (struct peft_bytes){0};
     return STATUS_OK;
 }

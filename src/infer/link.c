@@ -22,34 +22,55 @@ size_t engine_link_bytes(const struct engine *engine) {
     return followers(engine) == 0 ? 0 : engine_is_leader(engine) ? (size_t)engine_flights(engine) * bytes : bytes;
 }
 
-int engine_open_link(struct engine *engine) {
-    size_t bytes = plan_block_bytes(&engine->most);
-    if (!engine->holders)
-        return STATUS_OK;
-    if (!engine_is_leader(engine)) {
-        engine->received = aligned_alloc(ARENA_ALIGNMENT, bytes);
-        return engine->received ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    }
-    engine->messages = calloc((size_t)engine_flights(engine), sizeof *engine->messages);
-    for (int i = 0; i < engine_flights(engine) && engine->messages; i++) {
-        struct plan_message *message = &engine->messages[i];
+static int open_messages(struct engine *engine, size_t bytes) {
+    struct engine_leader *leader = engine->leader;
+    leader->messages = calloc((size_t)engine_flights(engine), sizeof *leader->messages);
+    for (int i = 0; i < engine_flights(engine) && leader->messages; i++) {
+        struct plan_message *message = &leader->messages[i];
         message->block = aligned_alloc(ARENA_ALIGNMENT, bytes);
         message->sent = calloc(2 * (size_t)followers(engine), sizeof *message->sent);
         if (!message->block || !message->sent)
             return status_fail(STATUS_MEMORY, "out of memory");
     }
-    return engine->messages ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    return leader->messages ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-void engine_close_link(struct engine *engine) {
-    for (int i = 0; engine->messages && i < engine_flights(engine); i++) {
-        for (int k = 0; engine->messages[i].sent && k < 2 * followers(engine); k++)
-            comm_forget(&engine->messages[i].sent[k]);
-        free(engine->messages[i].block);
-        free(engine->messages[i].sent);
+static void close_messages(struct engine *engine) {
+    struct engine_leader *leader = engine->leader;
+    for (int i = 0; leader->messages && i < engine_flights(engine); i++) {
+        struct plan_message *message = &leader->messages[i];
+        for (int k = 0; message->sent && k < 2 * followers(engine); k++)
+            comm_forget(&message->sent[k]);
+        free(message->block);
+        free(message->sent);
     }
-    free(engine->messages);
-    free(engine->received);
+    free(leader->messages);
+    leader->messages = NULL;
+}
+
+int engine_open_link(void *self) {
+    struct engine *engine = self;
+    size_t bytes = plan_block_bytes(&engine->most);
+    if (!engine->holders)
+        return STATUS_OK;
+    if (engine->leader) {
+        int status = open_messages(engine, bytes);
+        if (status)
+            close_messages(engine);
+        return status;
+    }
+    engine->follower->received = aligned_alloc(ARENA_ALIGNMENT, bytes);
+    return engine->follower->received ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+void engine_close_link(void *self) {
+    struct engine *engine = self;
+    if (engine->leader) {
+        close_messages(engine);
+        return;
+    }
+    free(engine->follower->received);
+    engine->follower->received = NULL;
 }
 
 static int wait_for(struct engine *engine, struct plan_message *message) {
@@ -62,12 +83,13 @@ static int wait_for(struct engine *engine, struct plan_message *message) {
 int engine_send_plan(struct engine *engine, const struct plan *plan) {
     if (!engine->holders)
         return STATUS_OK;
-    struct plan_message *message = &engine->messages[engine->plan_number % engine_flights(engine)];
+    struct engine_leader *leader = engine->leader;
+    struct plan_message *message = &leader->messages[leader->plan_number % engine_flights(engine)];
     int status = wait_for(engine, message);
     if (status)
         return status;
     message->header = plan->header;
-    message->header.number = engine->plan_number++;
+    message->header.number = leader->plan_number++;
     plan_pack(plan, message->block);
     struct comm_data header = data_of(&message->header, NULL, sizeof message->header);
     struct comm_data block = data_of(message->block, NULL, plan_block_bytes(&plan->header.counts));
@@ -86,11 +108,13 @@ int engine_expect_results(struct engine *engine, struct flight *flight) {
 }
 
 int engine_end(struct engine *engine) {
+    struct engine_leader *leader = engine->leader;
     struct plan plan = {.header = {.kind = PLAN_END}};
-    int status = engine_is_leader(engine) && !engine->has_ended ? engine_send_plan(engine, &plan) : STATUS_OK;
-    engine->has_ended = true;
-    for (int i = 0; engine->messages && i < engine_flights(engine) && !status; i++)
-        status = wait_for(engine, &engine->messages[i]);
+    int status = leader && !leader->has_ended ? engine_send_plan(engine, &plan) : STATUS_OK;
+    for (int i = 0; leader && leader->messages && i < engine_flights(engine) && !status; i++)
+        status = wait_for(engine, &leader->messages[i]);
+    if (leader)
+        leader->has_ended = true;
     return status ? status : model_infer_end(engine->model);
 }
 
@@ -103,7 +127,8 @@ struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
 
 static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;
-    struct comm_data data = data_of(engine->made.token, NULL, model_results_bytes(wanted, plan->header.has_top));
+    size_t bytes = model_results_bytes(wanted, plan->header.has_top);
+    struct comm_data data = data_of(engine->follower->made.token, NULL, bytes);
     return wanted ? comm_send(engine->holders, &data, 0) : STATUS_OK;
 }
 
@@ -114,19 +139,20 @@ static int receive_plan(struct engine *engine, struct plan *plan) {
         status = plan_check(&plan->header, &engine->most);
     if (status)
         return status;
-    plan_place(plan, &plan->header.counts, engine->received);
-    struct comm_data block = data_of(NULL, engine->received, plan_block_bytes(&plan->header.counts));
+    plan_place(plan, &plan->header.counts, engine->follower->received);
+    struct comm_data block = data_of(NULL, engine->follower->received, plan_block_bytes(&plan->header.counts));
     return block.count ? comm_receive(engine->holders, &block, 0) : STATUS_OK;
 }
 
 static int follow(struct engine *engine, const struct plan *plan) {
+    struct results_block *made = &engine->follower->made;
     switch ((enum plan_kind)plan->header.kind) {
     case PLAN_STEP:
-        engine->made = results_at(engine->made.token, plan->header.counts.logit_rows);
+        *made = results_at(made->token, plan->header.counts.logit_rows);
         double start = clock_seconds();
         int status = engine_run_plan(engine, plan);
         if (!status && plan->header.counts.rows && model_gives_results(engine->model)) {
-            status = engine_read_results(engine, &engine->made);
+            status = engine_read_results(engine, made);
             status = status ? status : send_results(engine, plan);
         }
         engine_load_beside(engine, clock_seconds() - start);
@@ -146,7 +172,7 @@ static int follow(struct engine *engine, const struct plan *plan) {
 int engine_follow(struct engine *engine) {
     struct plan plan = {.header = {.kind = PLAN_STEP}};
     int status = STATUS_OK;
-    while (!engine_is_leader(engine) && plan.header.kind != PLAN_END && !status) {
+    while (engine->follower && plan.header.kind != PLAN_END && !status) {
         status = receive_plan(engine, &plan);
         if (!status)
             status = follow(engine, &plan);

@@ -15,7 +15,7 @@ static void attach_pages(struct engine *engine, struct sequence *sequence, const
     while (sequence->length + KV_PAGE_TOKENS < stem + count) {
         for (int64_t i = 0; i < KV_PAGE_TOKENS; i++)
             page_tokens[i] = token_at(tokens, stem, sequence->length + i);
-        int32_t page = kv_pool_find(&engine->pool, &sequence->root, parent, page_tokens);
+        int32_t page = kv_pool_find(&engine->leader->pool, &sequence->root, parent, page_tokens);
         if (page < 0)
             return;
         sequence->pages[sequence->length / KV_PAGE_TOKENS] = parent = page;
@@ -25,7 +25,7 @@ static void attach_pages(struct engine *engine, struct sequence *sequence, const
 
 int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached) {
     for (int64_t i = 0; i < engine->options.max_sequences; i++) {
-        struct sequence *sequence = &engine->sequences[i];
+        struct sequence *sequence = &engine->leader->sequences[i];
         if (sequence->is_used)
             continue;
         sequence->is_used = true;
@@ -43,13 +43,13 @@ int engine_sequence_open(struct engine *engine, const struct engine_text *text, 
 }
 
 int engine_sequence_new(struct engine *engine) {
-    return engine_sequence_open(engine, &(struct engine_text){.slot = engine->opened_slot}, NULL);
+    return engine_sequence_open(engine, &(struct engine_text){.slot = engine->leader->opened_slot}, NULL);
 }
 
 void engine_sequence_close(struct engine *engine, int number) {
-    struct sequence *sequence = &engine->sequences[number];
+    struct sequence *sequence = &engine->leader->sequences[number];
     for (int64_t i = engine_pages_of(sequence->length) - 1; i >= sequence->left; i--)
-        kv_pool_release(&engine->pool, sequence->pages[i]);
+        kv_pool_release(&engine->leader->pool, sequence->pages[i]);
     sequence->is_used = false;
     sequence->length = 0;
 }
@@ -58,22 +58,22 @@ void engine_sequence_close(struct engine *engine, int number) {
 void engine_leave_pages(struct engine *engine, struct sequence *sequence) {
     int64_t first = sequence->length + 1 - engine->window, page = first / KV_PAGE_TOKENS - 1;
     for (; engine->window && sequence->left < page; sequence->left++)
-        kv_pool_release(&engine->pool, sequence->pages[sequence->left]);
+        kv_pool_release(&engine->leader->pool, sequence->pages[sequence->left]);
 }
 
 int64_t engine_sequence_length(const struct engine *engine, int sequence) {
-    return engine->sequences[sequence].length;
+    return engine->leader->sequences[sequence].length;
 }
 
 int64_t engine_pages_available(const struct engine *engine) {
-    return kv_pool_available(&engine->pool);
+    return kv_pool_available(&engine->leader->pool);
 }
 
 int64_t engine_pages_needed(const struct engine *engine, int sequence, int64_t rows) {
-    int64_t length = engine->sequences[sequence].length;
+    int64_t length = engine->leader->sequences[sequence].length;
     return engine_pages_of(length + rows) - engine_pages_of(length);
 }
 
 int64_t engine_pages(const struct engine *engine) {
-    return engine->pool.count;
+    return engine->leader->pool.count;
 }

@@ -8,7 +8,7 @@
 static const struct slot base_slot = {.key = 0};
 
 const struct slot *engine_slot(const struct engine *engine, int slot) {
-    return slot < 0 ? &base_slot : &engine->slots[slot];
+    return slot < 0 ? &base_slot : &engine->leader->slots[slot];
 }
 
 int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, int64_t number) {
@@ -28,25 +28,28 @@ bool engine_slot_predicts_first(const struct engine *engine, int slot) {
 }
 
 static int find_slot(const struct engine *engine, const int *images, int count) {
-    for (int i = 0; i < engine->slot_count; i++)
-        if (engine->slots[i].key && engine->slots[i].count == count &&
-            !memcmp(engine->slots[i].images, images, (size_t)count * sizeof *images))
+    const struct engine_leader *leader = engine->leader;
+    for (int i = 0; i < leader->slot_count; i++)
+        if (leader->slots[i].key && leader->slots[i].count == count &&
+            !memcmp(leader->slots[i].images, images, (size_t)count * sizeof *images))
             return i;
     return -1;
 }
 
 static int take_slot(struct engine *engine) {
-    for (int i = 0; i < engine->slot_count; i++)
-        if (!engine->slots[i].key)
+    struct engine_leader *leader = engine->leader;
+    for (int i = 0; i < leader->slot_count; i++)
+        if (!leader->slots[i].key)
             return i;
-    struct slot *slots = realloc(engine->slots, ((size_t)engine->slot_count + 1) * sizeof *slots);
+    struct slot *slots = realloc(leader->slots, ((size_t)leader->slot_count + 1) * sizeof *slots);
     if (!slots)
         return status_fail(STATUS_MEMORY, "out of memory");
-    engine->slots = slots;
-    return engine->slot_count++;
+    leader->slots = slots;
+    return leader->slot_count++;
 }
 
 int engine_slot_open(struct engine *engine, const int *images, int count, int *out) {
+    struct engine_leader *leader = engine->leader;
     *out = -1;
     if (count == 0)
         return STATUS_OK;
@@ -56,26 +59,26 @@ int engine_slot_open(struct engine *engine, const int *images, int count, int *o
         number = status ? status : take_slot(engine);
         if (number < 0)
             return number;
-        struct slot *slot = &engine->slots[number];
-        *slot = (struct slot){.count = count, .key = ++engine->last_key};
+        struct slot *slot = &leader->slots[number];
+        *slot = (struct slot){.count = count, .key = ++leader->last_key};
         memcpy(slot->images, images, (size_t)count * sizeof *images);
         for (int i = 0; i < count; i++) {
             slot->prefix_tokens += peft_bank_prefix_tokens(engine->bank, images[i]);
             slot->virtual_tokens += peft_bank_virtual_tokens(engine->bank, images[i]);
         }
     }
-    engine->slots[number].references++;
+    leader->slots[number].references++;
     *out = number;
     return STATUS_OK;
 }
 
 void engine_slot_close(struct engine *engine, int slot) {
     if (slot >= 0)
-        engine->slots[slot].references--;
+        engine->leader->slots[slot].references--;
 }
 
 int engine_opened_slot(const struct engine *engine) {
-    return engine->opened_slot;
+    return engine->leader->opened_slot;
 }
 
 int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]) {
@@ -85,10 +88,11 @@ int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SL
 }
 
 void engine_forget_slots(struct engine *engine, int image) {
-    for (int i = 0; i < engine->slot_count; i++)
-        for (int k = 0; k < engine->slots[i].count; k++)
-            if (engine->slots[i].key && engine->slots[i].images[k] == image) {
-                kv_pool_forget(&engine->pool, engine->slots[i].key);
-                engine->slots[i] = (struct slot){0};
+    struct engine_leader *leader = engine->leader;
+    for (int i = 0; i < leader->slot_count; i++)
+        for (int k = 0; k < leader->slots[i].count; k++)
+            if (leader->slots[i].key && leader->slots[i].images[k] == image) {
+                kv_pool_forget(&leader->pool, leader->slots[i].key);
+                leader->slots[i] = (struct slot){0};
             }
 }

@@ -32,9 +32,9 @@ int engine_check_tokens(const struct engine *engine, int slot, const char *what,
 static int check_row(const struct engine *engine, const struct engine_row *row, int64_t number) {
     const struct model_config *config = engine_config(engine);
     if (row->sequence < 0 || row->sequence >= engine->options.max_sequences ||
-        !engine->sequences[row->sequence].is_used)
+        !engine->leader->sequences[row->sequence].is_used)
         return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)number, row->sequence);
-    const struct sequence *sequence = &engine->sequences[row->sequence];
+    const struct sequence *sequence = &engine->leader->sequences[row->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
     int64_t stem = slot->prefix_tokens + slot->virtual_tokens;
     bool is_stem = row->token == ENGINE_STEM;
@@ -67,7 +67,8 @@ static int check_sums(const struct engine *engine, int64_t wanted, int64_t chang
                            (long long)engine->most.changes);
     if (pages > engine_pages_available(engine))
         return status_fail(STATUS_INVALID, "the KV cache has %lld free pages of %lld and %lld are needed",
-                           (long long)engine_pages_available(engine), (long long)engine->pool.count, (long long)pages);
+                           (long long)engine_pages_available(engine), (long long)engine->leader->pool.count,
+                           (long long)pages);
     return STATUS_OK;
 }
 
@@ -79,13 +80,13 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
         return status_fail(STATUS_INVALID, "a step of %lld rows in an engine opened for %lld", (long long)count,
                            (long long)engine->options.max_rows);
     for (; done < count && !(status = check_row(engine, &rows[done], done)); done++) {
-        struct sequence *sequence = &engine->sequences[rows[done].sequence];
+        struct sequence *sequence = &engine->leader->sequences[rows[done].sequence];
         pages += sequence->length++ % KV_PAGE_TOKENS == 0;
         wanted += rows[done].wants_logits;
         changes += rows[done].wants_logits && rows[done].sampling ? rows[done].change_count : 0;
     }
     for (int64_t i = 0; i < done; i++)
-        engine->sequences[rows[i].sequence].length--;
+        engine->leader->sequences[rows[i].sequence].length--;
     return status ? status : check_sums(engine, wanted, changes, pages);
 }
 
@@ -94,9 +95,9 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
 /* A page with the same contents takes the place of one that is full now. Rows of this plan that were to write to the
  * one that goes write nothing: it may be another text's at once. */
 static void publish_page(struct engine *engine, struct sequence *sequence, int64_t index) {
-    struct plan *plan = &engine->built;
+    struct plan *plan = &engine->leader->built;
     int32_t own = sequence->pages[index], parent = index ? sequence->pages[index - 1] : -1;
-    int32_t page = kv_pool_publish(&engine->pool, own, &sequence->root, parent, sequence->page_tokens);
+    int32_t page = kv_pool_publish(&engine->leader->pool, own, &sequence->root, parent, sequence->page_tokens);
     if (page == own)
         return;
     sequence->pages[index] = page;
@@ -113,7 +114,7 @@ static void publish_page(struct engine *engine, struct sequence *sequence, int64
 static int32_t extend(struct engine *engine, struct sequence *sequence, int32_t token) {
     int64_t index = sequence->length / KV_PAGE_TOKENS, at = sequence->length % KV_PAGE_TOKENS;
     if (at == 0)
-        sequence->pages[index] = kv_pool_take(&engine->pool);
+        sequence->pages[index] = kv_pool_take(&engine->leader->pool);
     sequence->page_tokens[at] = token;
     sequence->length++;
     return (int32_t)(sequence->pages[index] * KV_PAGE_TOKENS + at);
@@ -125,9 +126,9 @@ static void publish_if_full(struct engine *engine, struct sequence *sequence) {
 }
 
 static void add_prefix_row(struct engine *engine, const struct engine_row *row) {
-    struct plan *plan = &engine->built;
+    struct plan *plan = &engine->leader->built;
     struct plan_counts *n = &plan->header.counts;
-    struct sequence *sequence = &engine->sequences[row->sequence];
+    struct sequence *sequence = &engine->leader->sequences[row->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
     int64_t token = sequence->length;
     int image = slot->images[0];
@@ -198,8 +199,8 @@ static void add_wanted(struct plan *plan, const struct engine_row *from, int64_t
 }
 
 static void add_row(struct engine *engine, const struct engine_row *from) {
-    struct plan *plan = &engine->built;
-    struct sequence *sequence = &engine->sequences[from->sequence];
+    struct plan *plan = &engine->leader->built;
+    struct sequence *sequence = &engine->leader->sequences[from->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
     if (sequence->length < slot->prefix_tokens) {
         add_prefix_row(engine, from);
@@ -220,9 +221,9 @@ static void add_row(struct engine *engine, const struct engine_row *from) {
 
 /* Pages that sequences of the plan have and no plan has said. */
 static void add_pages(struct engine *engine, const struct engine_row *rows, int64_t count) {
-    struct plan *plan = &engine->built;
+    struct plan *plan = &engine->leader->built;
     for (int64_t i = 0; i < count; i++) {
-        struct sequence *sequence = &engine->sequences[rows[i].sequence];
+        struct sequence *sequence = &engine->leader->sequences[rows[i].sequence];
         int64_t pages = engine_pages_of(sequence->length);
         for (; sequence->told < pages; sequence->told++)
             plan->pages[plan->header.counts.pages++] =
@@ -233,17 +234,18 @@ static void add_pages(struct engine *engine, const struct engine_row *rows, int6
 /* ---- steps ---- */
 
 static struct flight *flight_at(struct engine *engine, int64_t number) {
-    return &engine->flights[number % engine_flights(engine)];
+    return &engine->leader->flights[number % engine_flights(engine)];
 }
 
 static int run(struct engine *engine, struct flight *flight) {
+    struct engine_leader *leader = engine->leader;
     bool is_here = model_gives_results(engine->model);
     int status = !is_here && flight->wanted ? engine_expect_results(engine, flight) : STATUS_OK;
     if (!status)
-        status = engine_send_plan(engine, &engine->built);
+        status = engine_send_plan(engine, &leader->built);
     if (!status)
-        status = engine_run_plan(engine, &engine->built);
-    flight->is_here = is_here && !status && engine->built.header.counts.rows;
+        status = engine_run_plan(engine, &leader->built);
+    flight->is_here = is_here && !status && leader->built.header.counts.rows;
     return status;
 }
 
@@ -253,13 +255,14 @@ static int most_under_way(const struct engine *engine) {
 }
 
 int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t count) {
+    struct engine_leader *leader = engine->leader;
     int status = check_rows(engine, rows, count);
-    if (!status && engine->submitted - engine->collected >= most_under_way(engine))
+    if (!status && leader->submitted - leader->collected >= most_under_way(engine))
         status = status_fail(STATUS_INVALID, "%d steps are under way already", most_under_way(engine));
     if (status)
         return status;
-    struct flight *flight = flight_at(engine, engine->submitted);
-    struct plan_header *header = &engine->built.header;
+    struct flight *flight = flight_at(engine, leader->submitted);
+    struct plan_header *header = &leader->built.header;
     *header = (struct plan_header){.kind = PLAN_STEP};
     for (int64_t i = 0; i < count; i++) {
         int64_t wanted = header->counts.logit_rows;
@@ -269,23 +272,24 @@ int engine_submit(struct engine *engine, const struct engine_row *rows, int64_t 
     }
     add_pages(engine, rows, count);
     for (int64_t i = 0; i < count; i++)
-        engine_leave_pages(engine, &engine->sequences[rows[i].sequence]);
+        engine_leave_pages(engine, &leader->sequences[rows[i].sequence]);
     flight->rows = count;
     flight->start = clock_seconds();
     flight->wanted = header->counts.logit_rows;
     flight->has_top = header->has_top;
-    engine->submitted++;
+    leader->submitted++;
     return run(engine, flight);
 }
 
 int engine_collect(struct engine *engine, struct engine_result *results) {
-    if (engine->collected == engine->submitted)
+    struct engine_leader *leader = engine->leader;
+    if (leader->collected == leader->submitted)
         return status_fail(STATUS_INVALID, "no step is under way");
-    struct flight *flight = flight_at(engine, engine->collected++);
+    struct flight *flight = flight_at(engine, leader->collected++);
     struct results_block block = results_at(flight->results, flight->wanted);
     int status = flight->is_here ? engine_read_results(engine, &block) : comm_wait(&flight->arriving);
     flight->is_here = false;
-    engine->step_seconds = clock_seconds() - flight->start;
+    leader->step_seconds = clock_seconds() - flight->start;
     for (int64_t i = 0; i < flight->wanted && !status; i++)
         results[flight->result_row[i]] = (struct engine_result){
             .token = block.token[i],
@@ -298,7 +302,7 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
 }
 
 double engine_step_seconds(const struct engine *engine) {
-    return engine->step_seconds;
+    return engine->leader->step_seconds;
 }
 
 int engine_step(struct engine *engine, const struct engine_row *rows, int64_t count, struct engine_result *results) {

@@ -1,0 +1,435 @@
+/* The opening of an engine, a table of steps: the model's files, the rank and its part, the model, and the memory that
+ * sequences and steps need. */
+#include "engine-internal.h"
+
+#include "parallel/layout.h"
+#include "parallel/site.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model's files ---- */
+
+static int check_layout(const struct engine_options *options, const struct model_config *config, bool takes_data) {
+    struct parallel_layout layout = {.grid = options->grid,
+                                     .chunks = 1,
+                                     .first = options->first_layers,
+                                     .last = options->last_layers,
+                                     .layers = config->num_layers,
+                                     .heads = config->num_attention_heads,
+                                     .query_groups = config->num_query_groups,
+                                     .ffn_hidden = config->ffn_hidden_size,
+                                     .is_one_model = !takes_data};
+    return parallel_layout_check(&layout);
+}
+
+int engine_check(const struct engine_options *options, bool takes_data) {
+    struct pretrained base;
+    int status = pretrained_open_config(options->model, &base);
+    if (!status)
+        status = check_layout(options, &base.config, takes_data);
+    pretrained_close(&base);
+    return status;
+}
+
+static int choose_positions(struct engine *engine, int64_t most) {
+    int64_t *positions = &engine->options.max_positions;
+    if (*positions > most)
+        return status_fail(STATUS_USAGE, "--max-model-len %lld: the model has %lld positions", (long long)*positions,
+                           (long long)most);
+    *positions = *positions ? *positions : most;
+    return STATUS_OK;
+}
+
+/* The window that every layer has. */
+static int64_t window_of(const struct model_config *config) {
+    for (int64_t layer = 0; layer < config->num_layers; layer++)
+        if (model_layer_is_full(config, layer))
+            return 0;
+    return config->window;
+}
+
+static bool has_bank(const struct engine *engine) {
+    return engine->options.adapter_count > 0 || engine->options.adapter_memory > 0;
+}
+
+static struct plan_counts count_most(const struct engine *engine) {
+    const struct engine_options *o = &engine->options;
+    return (struct plan_counts){.rows = o->max_rows,
+                                .segments = o->max_rows,
+                                .pages = o->max_sequences * engine->max_pages,
+                                .prefixes = o->max_rows,
+                                .places = o->max_rows,
+                                .logit_rows = o->max_logit_rows,
+                                .changes = engine->max_changes,
+                                .bytes = has_bank(engine) ? engine_piece_bytes() : 0};
+}
+
+static void find_sizes(struct engine *engine) {
+    const struct engine_options *o = &engine->options;
+    int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
+    engine->dtype = o->precision >= 0                  ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
+                    : engine->base.dtype == DTYPE_BF16 ? DTYPE_BF16
+                                                       : DTYPE_F32;
+    engine->max_pages = engine_pages_of(o->max_positions);
+    engine->window = window_of(&engine->base.config);
+    engine->max_changes = drawing * (o->max_positions + ENGINE_MAX_BIASES);
+    engine->most = count_most(engine);
+}
+
+static void close_files(void *self) {
+    struct engine *engine = self;
+    pretrained_close(&engine->base);
+}
+
+int engine_find_model(void *self) {
+    struct engine *engine = self;
+    const struct engine_options *o = &engine->options;
+    struct pretrained *base = &engine->base;
+    *base = (struct pretrained){.dtype = DTYPE_F32};
+    if (o->random)
+        base->config = *o->random;
+    int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
+    if (!status)
+        status = choose_positions(engine, base->config.max_position_embeddings);
+    if (!status && o->grid.tensor)
+        status = check_layout(o, &base->config, true);
+    if (status) {
+        close_files(engine);
+        return status;
+    }
+    memcpy(engine->directory, base->directory, sizeof engine->directory);
+    engine->ends = base->ends;
+    find_sizes(engine);
+    return STATUS_OK;
+}
+
+static int release_files(void *self) {
+    close_files(self);
+    return STATUS_OK;
+}
+
+/* ---- the rank ---- */
+
+static int open_device(void *self) {
+    struct engine *engine = self;
+    const struct engine_options *o = &engine->options;
+    int status = device_open(o->device, o->device_number, o->threads, &engine->device);
+    if (!status)
+        rank_site_warn(engine->device, o->threads);
+    return status;
+}
+
+static void close_device(void *self) {
+    struct engine *engine = self;
+    device_close(engine->device);
+    engine->device = NULL;
+}
+
+static int open_rank(void *self) {
+    struct engine *engine = self;
+    const struct engine_options *o = &engine->options;
+    return o->world ? rank_open(&engine->rank, &o->grid, o->world, engine->device, 0)
+                    : rank_open_single(&engine->rank, engine->device, 0);
+}
+
+static void close_rank(void *self) {
+    struct engine *engine = self;
+    rank_close(&engine->rank);
+}
+
+/* Its number among them is that of its place: tensor ranks of a stage, then the next stage. */
+void engine_find_holders(struct engine *engine) {
+    const struct rank_grid *grid = &engine->rank.grid, *place = &engine->rank.place;
+    engine->holder_count = rank_grid_group_size(grid, GRID_TENSOR | GRID_PIPELINE);
+    engine->holder = place->pipeline * grid->tensor + place->tensor;
+}
+
+static int open_holders(void *self) {
+    struct engine *engine = self;
+    engine_find_holders(engine);
+    if (engine->holder_count == 1)
+        return STATUS_OK;
+    struct comm *world = engine->options.world;
+    int *ranks = malloc((size_t)engine->holder_count * sizeof *ranks);
+    if (!ranks)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    rank_grid_group(&engine->rank.grid, GRID_TENSOR | GRID_PIPELINE, world->rank, ranks);
+    int status = comm_subgroup(world, ranks, engine->holder_count, &engine->holders);
+    free(ranks);
+    return status;
+}
+
+static void close_holders(void *self) {
+    struct engine *engine = self;
+    comm_close(engine->holders);
+    engine->holders = NULL;
+}
+
+static int open_part(void *self) {
+    struct engine *engine = self;
+    if (engine_is_leader(engine))
+        engine->leader = calloc(1, sizeof *engine->leader);
+    else
+        engine->follower = calloc(1, sizeof *engine->follower);
+    if (engine->leader)
+        engine->leader->opened_slot = -1;
+    return engine->leader || engine->follower ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static void close_part(void *self) {
+    struct engine *engine = self;
+    if (engine->leader)
+        free(engine->leader->slots);
+    if (engine->follower)
+        peft_bytes_free(&engine->follower->arriving);
+    free(engine->leader);
+    free(engine->follower);
+    engine->leader = NULL;
+    engine->follower = NULL;
+}
+
+/* ---- the model ---- */
+
+int engine_model_options(const struct engine *engine, struct model_options *options) {
+    const struct engine_options *o = &engine->options;
+    *options = (struct model_options){
+        .config = engine->base.config,
+        .dtype = engine->dtype,
+        .use = MODEL_INFER,
+        .max_rows = o->max_rows,
+        .max_positions = o->max_positions,
+        .infer.max_logit_rows = o->max_logit_rows,
+        .infer.max_changes = engine->max_changes,
+        .infer.max_sequences = o->max_sequences,
+        .infer.max_pages = engine->max_pages,
+        .hooks = engine->bank ? peft_bank_hooks(engine->bank) : NULL,
+        .chunk_count = 1,
+    };
+    struct pipeline_split split = {.layers = engine->base.config.num_layers,
+                                   .stages = engine->rank.grid.pipeline,
+                                   .chunks = 1,
+                                   .first = o->first_layers,
+                                   .last = o->last_layers};
+    return pipeline_layers(&split, engine->rank.place.pipeline, 0, &options->chunks[0].first,
+                           &options->chunks[0].count);
+}
+
+int engine_open_bank(void *self) {
+    struct engine *engine = self;
+    struct model_options options;
+    int status = has_bank(engine) ? engine_model_options(engine, &options) : STATUS_OK;
+    return status || !has_bank(engine) ? status : peft_bank_open(&options, &engine->rank, &engine->bank);
+}
+
+static void close_bank(void *self) {
+    struct engine *engine = self;
+    peft_bank_close(engine->bank);
+    engine->bank = NULL;
+}
+
+static int open_model(void *self) {
+    struct engine *engine = self;
+    struct model_options options;
+    int status = engine_model_options(engine, &options);
+    return status ? status : model_open(&options, &engine->rank, false, &engine->plan, &engine->model);
+}
+
+static void close_model(void *self) {
+    struct engine *engine = self;
+    model_close(engine->model);
+    engine->model = NULL;
+}
+
+static int read_parameter(struct param_store *store, struct stream *stream, const struct ckpt_tensors *tensors,
+                          int id) {
+    const struct param_place *place = &store->map.places[id];
+    struct param_range range = {.first = place->offset,
+                                .count = param_local_elements(store, id),
+                                .data = param_borrow_to_write(store, id),
+                                .type = place->type};
+    struct ckpt_flat flat = {.map = &store->map, .stream = stream, .ranges = &range, .count = 1, .dtype = place->type};
+    struct ckpt_array array = ckpt_flat_array(&flat, "", false);
+    int status = ckpt_read_param(tensors, store->map.table, &array, id);
+    param_return(store, id);
+    return status;
+}
+
+/* Fills in the plain values of one parameter: random ones where there are no files. */
+static int fill_parameter(void *self, int id) {
+    struct engine *engine = self;
+    struct param_store *store = model_store(engine->model);
+    struct stream *stream = engine->rank.exec.stream;
+    return engine->base.tensors ? read_parameter(store, stream, engine->base.tensors, id)
+                                : param_initialise(store, stream, 1, id);
+}
+
+static int load_weights(void *self) {
+    struct engine *engine = self;
+    const struct ckpt_tensors *tensors = engine->base.tensors;
+    const struct ckpt_array all = {.prefix = "", .dtype = model_store(engine->model)->map.type};
+    int status = tensors ? ckpt_check(tensors, model_table(engine->model), &all, 1) : STATUS_OK;
+    return status ? status : model_fill(engine->model, fill_parameter, engine);
+}
+
+/* ---- arrays of steps ---- */
+
+static void *take(struct arena *arena, int64_t count, size_t width) {
+    return arena_take(arena, (size_t)count * width);
+}
+
+static void place_leader(const struct engine *engine, struct engine_leader *leader, struct arena *arena) {
+    const struct engine_options *o = &engine->options;
+    leader->sequences = take(arena, o->max_sequences, sizeof *leader->sequences);
+    int32_t *tokens = take(arena, o->max_sequences * KV_PAGE_TOKENS, sizeof *tokens);
+    for (int64_t i = 0; i < o->max_sequences && leader->sequences; i++)
+        leader->sequences[i] = (struct sequence){.pages = engine->page_table + i * engine->max_pages,
+                                                 .page_tokens = tokens + i * KV_PAGE_TOKENS};
+    void *built = take(arena, (int64_t)plan_block_bytes(&engine->most), 1);
+    if (built)
+        plan_place(&leader->built, &engine->most, built);
+    leader->flights = take(arena, engine_flights(engine), sizeof *leader->flights);
+    for (int i = 0; i < engine_flights(engine); i++) {
+        int32_t *rows = take(arena, o->max_logit_rows, sizeof *rows);
+        void *results = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
+        if (leader->flights)
+            leader->flights[i] = (struct flight){.result_row = rows, .results = results};
+    }
+}
+
+static void place_arrays(struct engine *engine, struct arena *arena) {
+    const struct engine_options *o = &engine->options;
+    engine->page_table = take(arena, o->max_sequences * engine->max_pages, sizeof(int32_t));
+    engine->changed = take(arena, o->max_sequences, sizeof *engine->changed);
+    engine->is_changed = take(arena, o->max_sequences, sizeof *engine->is_changed);
+    if (engine_is_leader(engine))
+        place_leader(engine, engine->leader, arena);
+    else
+        engine->follower->made.token = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
+}
+
+/* Placing writes where the arrays stand: here into copies. */
+size_t engine_array_bytes(const struct engine *engine) {
+    struct engine_leader leader = {0};
+    struct engine_follower follower = {0};
+    struct engine counted = *engine;
+    struct arena arena = ARENA_PLAN;
+    counted.leader = &leader;
+    counted.follower = &follower;
+    place_arrays(&counted, &arena);
+    return arena.used;
+}
+
+static int open_arrays(void *self) {
+    struct engine *engine = self;
+    size_t bytes = engine_array_bytes(engine);
+    engine->host = aligned_alloc(ARENA_ALIGNMENT, bytes);
+    if (!engine->host)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    memset(engine->host, 0, bytes);
+    struct arena arena = arena_over(engine->host, bytes);
+    place_arrays(engine, &arena);
+    return STATUS_OK;
+}
+
+static void close_arrays(void *self) {
+    struct engine *engine = self;
+    for (int i = 0; engine->leader && i < engine_flights(engine); i++)
+        comm_forget(&engine->leader->flights[i].arriving);
+    free(engine->host);
+    engine->host = NULL;
+}
+
+/* ---- the cache ---- */
+
+int64_t engine_count_pages(const struct engine *engine) {
+    const struct engine_options *o = &engine->options;
+    int64_t most = o->max_sequences * engine->max_pages, pages = most;
+    if (o->cache_tokens)
+        pages = engine_pages_of(o->cache_tokens);
+    if (o->cache_bytes)
+        pages = (int64_t)(o->cache_bytes / engine->plan.kv_page_bytes);
+    return pages < most ? pages : most;
+}
+
+int engine_check_pages(const struct engine *engine, int64_t pages) {
+    return pages > 0 ? STATUS_OK
+                     : status_fail(STATUS_USAGE, "a KV cache of %zu bytes: a page of %d tokens takes %zu",
+                                   engine->options.cache_bytes, KV_PAGE_TOKENS, engine->plan.kv_page_bytes);
+}
+
+/* Ranks have layers and heads of different sizes: the one that holds least says how many pages there are. */
+static int agree_on_pages(void *self) {
+    struct engine *engine = self;
+    int64_t pages = -engine_count_pages(engine);
+    struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
+    int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
+    engine->kv.page_count = -pages;
+    engine->kv_bytes = engine->plan.kv_page_bytes * (size_t)engine->kv.page_count;
+    return status ? status : engine_check_pages(engine, engine->kv.page_count);
+}
+
+static int open_pool(void *self) {
+    struct engine *engine = self;
+    if (!engine->leader)
+        return STATUS_OK;
+    int status = kv_pool_open(&engine->leader->pool, engine->kv.page_count, !engine->options.has_no_prefix_cache);
+    return status ? status_wrap(status, "KV cache") : STATUS_OK;
+}
+
+static void close_pool(void *self) {
+    struct engine *engine = self;
+    if (engine->leader)
+        kv_pool_close(&engine->leader->pool);
+}
+
+static void close_pages(void *self) {
+    struct engine *engine = self;
+    device_free(engine->device, engine->kv.pages);
+    engine->kv.pages = NULL;
+}
+
+static int open_pages(void *self) {
+    struct engine *engine = self;
+    int status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
+    if (status)
+        return status_wrap(status, "KV cache");
+    if (engine->options.touches_cache) /* a huge page can take as long as a step */
+        status = stream_zero(engine->rank.exec.stream, engine->kv.pages, engine->kv_bytes);
+    if (!status && engine->options.touches_cache)
+        status = stream_wait(engine->rank.exec.stream);
+    if (!status)
+        return STATUS_OK;
+    close_pages(engine);
+    return status_wrap(status, "KV cache");
+}
+
+/* ---- the table ---- */
+
+/* A rank without memory for the model says whose files they are. */
+static int agree(void *self, int status) {
+    struct engine *engine = self;
+    if (status == STATUS_MEMORY && engine->base.tensors)
+        status = status_wrap(status, "%s", engine->directory);
+    return engine->options.world ? comm_agree(engine->options.world, status) : status;
+}
+
+static const struct opening_step steps[] = {
+    {.open = engine_find_model, .close = close_files, .agrees = true},
+    {.open = open_device, .close = close_device, .agrees = true}, /* before ranks wait for each other to form groups */
+    {.open = open_rank, .close = close_rank, .agrees = true},
+    {.open = open_holders, .close = close_holders},
+    {.open = open_part, .close = close_part, .agrees = true},
+    {.open = engine_open_bank, .close = close_bank},
+    {.open = open_model, .close = close_model},
+    {.open = load_weights},
+    {.open = release_files, .agrees = true}, /* the next steps may sum over ranks */
+    {.open = open_arrays, .close = close_arrays},
+    {.open = engine_open_link, .close = engine_close_link, .agrees = true},
+    {.open = agree_on_pages},
+    {.open = open_pool, .close = close_pool},
+    {.open = open_pages, .close = close_pages, .agrees = true},
+    {.open = engine_open_images, .close = engine_close_images, .agrees = true},
+};
+
+const struct opening engine_opening = {steps, sizeof steps / sizeof *steps, agree};

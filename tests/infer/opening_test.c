@@ -1,0 +1,106 @@
+/* Whichever step of an engine's opening fails, on one rank or on one of two, everything that the steps before it took
+ * is given back. Closing an open engine gives all of it back too. */
+#include "engine-internal.h"
+#include "held.h"
+#include "stacks.h"
+
+enum { MOST_STEPS = 32 };
+
+static _Thread_local const struct opening_step *failing;
+
+/* It fails as late as a step can: the other ranks need not wait for its part of the work. */
+static int fail_step(void *self) {
+    test_ok(failing->open(self));
+    if (failing->close)
+        failing->close(self);
+    return status_fail(STATUS_IO, "this step fails");
+}
+
+struct task {
+    size_t step; /* it fails on the last rank; engine_opening.count: none does */
+    struct directories directories;
+};
+
+static void is_empty(const struct engine *engine) {
+    assert_null(engine->base.tensors);
+    assert_null(engine->device);
+    assert_null(engine->rank.device);
+    assert_null(engine->holders);
+    assert_null(engine->leader);
+    assert_null(engine->follower);
+    assert_null(engine->bank);
+    assert_null(engine->model);
+    assert_null(engine->host);
+    assert_null(engine->kv.pages);
+    assert_null(engine->loading.files);
+}
+
+static int open_failing(struct comm *world, void *context) {
+    const struct task *task = context;
+    struct opening_step steps[MOST_STEPS];
+    struct opening opening = engine_opening;
+    assert_true(opening.count <= MOST_STEPS);
+    memcpy(steps, opening.steps, opening.count * sizeof *steps);
+    opening.steps = steps;
+    failing = &engine_opening.steps[task->step];
+    bool fails = task->step < opening.count && world->rank == world->size - 1;
+    if (fails)
+        steps[task->step].open = fail_step;
+    struct engine *engine = calloc(1, sizeof *engine);
+    assert_non_null(engine);
+    engine->options = (struct engine_options){.device = test_device(),
+                                              .model = base_directory(),
+                                              .world = world->size > 1 ? world : NULL,
+                                              .grid = {world->size, 1, 1, 1, 1},
+                                              .adapters = (const char *const *)task->directories.name,
+                                              .adapter_count = 2,
+                                              .threads = 1,
+                                              .max_rows = 8,
+                                              .max_logit_rows = 8,
+                                              .max_sequences = 3};
+    struct held before = held;
+    int status = opening_run(&opening, engine);
+    if (task->step == opening.count) {
+        test_ok(status);
+        assert_true(held.device > before.device && held.blocks > before.blocks);
+        opening_undo(&opening, engine);
+    } else if (fails) {
+        test_fails(status, STATUS_IO, "this step fails");
+    } else {
+        test_fails(status, STATUS_PEER, "this step fails");
+    }
+    is_empty(engine);
+    assert_int_equal(held.device, before.device);
+    assert_int_equal(held.pinned, before.pinned);
+    assert_int_equal(held.blocks, before.blocks);
+    free(engine);
+    return STATUS_OK;
+}
+
+static void each_step_that_fails_is_undone(int ranks) {
+    static const struct stack stack = {{"lora_patterns", "ia3"}, 2, 0, 0};
+    struct task task = {.step = 0};
+    find_stack(&stack, &task.directories);
+    for (; task.step <= engine_opening.count; task.step++)
+        test_ok(comm_local_run(ranks, open_failing, &task));
+    forget_stack(&stack, &task.directories);
+}
+
+static void each_step_that_fails_on_one_rank_is_undone(void **state) {
+    (void)state;
+    each_step_that_fails_is_undone(1);
+}
+
+static void each_step_that_fails_on_one_of_two_ranks_is_undone_on_both(void **state) {
+    (void)state;
+    each_step_that_fails_is_undone(2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_step_that_fails_on_one_rank_is_undone),
+        cmocka_unit_test(each_step_that_fails_on_one_of_two_ranks_is_undone_on_both),
+    };
+    test_ends_within(60);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
