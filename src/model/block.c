@@ -1,7 +1,7 @@
 /* One transformer block, forward and backward: x + attention(norm1(x)), then + mlp(norm2(.)). Training and inference
  * run the same code; inference keeps keys and values in pages instead of in the batch.
  *
- * Each half of a block stands as a pair: what its forward saves (struct block_saved), its backward consumes. */
+ * Each half of a block is a pair of functions: the backward consumes what the forward saves (struct block_saved). */
 #include "model-internal.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static int64_t stream_rows(const struct block_pass *block) {
     return rank_stream_rows(block->pass->model->rank, block->pass->rows);
 }
 
-/* Whether the backward makes such outputs again: not where nobody wrote over them. */
+/* True when the backward recomputes such outputs, because something may have overwritten them. */
 static bool is_recomputed(const struct block_pass *block, bool is_chosen) {
     return is_chosen && block->pass->model->options.train.recompute.how == RECOMPUTE_SELECTIVE && !block->is_fresh;
 }
@@ -21,7 +21,7 @@ static const struct hook_list *hooks_at(const struct block_pass *block, enum att
     return hook_table_list(block->pass->model->options.hooks, block->layer, place);
 }
 
-/* Keys of the rows from `first` on. */
+/* Returns the keys of dropout for the rows from `first` on. */
 static struct row_keys keys_at(const struct block_pass *block, int64_t first) {
     const struct device_batch *batch = block->pass->batch;
     if (!block->pass->asked.has_dropout || !batch->sample)
@@ -101,7 +101,7 @@ size_t block_hook_saved_bytes(const struct model *model, int64_t layer, enum att
 
 /* ---- where the backward ends ---- */
 
-/* Whether nothing before the place trains, so that nobody wants a gradient of what comes into it. */
+/* True when nothing before the place trains, so the gradient of its input is not needed. */
 static bool ends_at(const struct block_pass *block, enum attach_place place) {
     static const enum attach_place order[] = {ATTACH_QKV, ATTACH_PROJECTION, ATTACH_AFTER_ATTENTION,
                                               ATTACH_FC1, ATTACH_FC2,        ATTACH_AFTER_MLP};
@@ -123,7 +123,7 @@ int block_prefix(const struct model *model, int64_t layer, int image, struct hoo
     return status;
 }
 
-/* Tokens that a row sees; 0: all before it. */
+/* Returns how many tokens a row sees; 0: all before it. */
 static int64_t window_of(const struct block_pass *block) {
     const struct model_config *c = &block->pass->model->options.config;
     return model_layer_is_full(c, block->layer) ? 0 : c->window;
@@ -169,7 +169,7 @@ static int attention_call(const struct block_pass *block, struct attention *call
     return status;
 }
 
-/* Keys and values into the pages, then every row looks at its sequence's pages. */
+/* Puts keys and values into the pages; then every row attends to its sequence's pages. */
 static int attention_core_paged(const struct block_pass *block) {
     const struct pass *pass = block->pass;
     const struct model *model = pass->model;
@@ -246,7 +246,7 @@ static int attention_half_forward(const struct block_pass *block) {
     return status;
 }
 
-/* From the gradient of the attention's result in scratch.branch to that of norm1's output. */
+/* Computes the gradient of norm1's output from that of the attention's result, in scratch.branch. */
 static int attention_core_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
@@ -255,7 +255,7 @@ static int attention_core_backward(const struct block_pass *block) {
     projection.x = block->saved->attention;
     projection.dy = model->scratch.branch;
     projection.has_no_dx = is_end;
-    projection.dx = is_end ? NULL : model->gradients.norm; /* first the gradient of the heads' outputs stands there */
+    projection.dx = is_end ? NULL : model->gradients.norm; /* it first holds the gradient of the heads' outputs */
     int status = linear_backward(&params->projection, &projection);
     if (status || is_end)
         return status;
@@ -278,7 +278,7 @@ static int attention_core_backward(const struct block_pass *block) {
     return status ? status : linear_backward(&params->qkv, &qkv);
 }
 
-/* pass->d: in the gradient of `middle`, out that of `x`, unless the backward ends here. */
+/* Replaces the gradient of `middle`, in pass->d, by that of `x`, unless the backward ends here. */
 static int attention_half_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
@@ -363,7 +363,7 @@ static struct swiglu swiglu_call(const struct block_pass *block) {
                            .dx = model->gradients.fc1};
 }
 
-/* From saved->fc1 to saved->activated. */
+/* Computes saved->activated from saved->fc1. */
 static int activate(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     if (model->options.config.swiglu) {
@@ -374,7 +374,7 @@ static int activate(const struct block_pass *block) {
     return rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
 }
 
-/* From gradients.ffn to gradients.fc1. */
+/* Computes gradients.fc1 from gradients.ffn. */
 static int activate_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     if (model->options.config.swiglu) {
@@ -398,7 +398,7 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
     return call;
 }
 
-/* The activation's output, from its input. */
+/* Recomputes the activation's output from its input. */
 static int activation_again(const struct block_pass *block) {
     struct hook_call activated = activated_hook_call(block);
     int status = activate(block);
@@ -415,7 +415,9 @@ static int mlp_half_forward(const struct block_pass *block) {
     fc1.x = saved->norm2;
     fc1.y = saved->activated;
     fc1.epilogue = activation_epilogue(model);
-    fc1.aux = block->pass->kv ? NULL : saved->fc1; /* inference keeps nothing, nor does what has no backward */
+    fc1.aux = block->pass->kv
+                  ? NULL
+                  : saved->fc1; /* kept for a backward; NULL in layers without one, and inference has none */
     bool is_fused = fc1.epilogue != EPILOGUE_NONE && linear_can_fuse(&params->fc1, &fc1);
     if (!is_fused) {
         fc1.y = saved->fc1;
@@ -431,7 +433,7 @@ static int mlp_half_forward(const struct block_pass *block) {
         status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
-        return status; /* what follows keeps nothing */
+        return status; /* nothing after this is kept for the backward */
     fc2.x = saved->activated;
     fc2.y = model->scratch.branch;
     if (!status)
@@ -445,12 +447,13 @@ static int mlp_half_forward(const struct block_pass *block) {
     return status;
 }
 
-/* Whether a gradient of the activation's input is wanted. */
+/* True when the gradient of the activation's input is needed. */
 static bool wants_fc1(const struct block_pass *block) {
     return !ends_at(block, ATTACH_FC1) || hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_BEFORE_ACTIVATION);
 }
 
-/* From the gradient of the MLP's result in scratch.branch to that of the activation's input in gradients.fc1. */
+/* Computes the gradient of the activation's input, in gradients.fc1, from that of the MLP's result, in scratch.branch.
+ */
 static int activation_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct hook_list *fc1_hooks = hooks_at(block, ATTACH_FC1);
@@ -477,7 +480,7 @@ static int activation_backward(const struct block_pass *block) {
     return status || !wants_fc1(block) ? status : activate_backward(block);
 }
 
-/* From the gradient of the MLP's result in scratch.branch to that of norm2's output. */
+/* Computes the gradient of norm2's output from that of the MLP's result, in scratch.branch. */
 static int mlp_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
@@ -492,7 +495,7 @@ static int mlp_backward(const struct block_pass *block) {
     return status ? status : hook_list_backward_input(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
 }
 
-/* pass->d: in the gradient of the block's output, out that of `middle`, unless the backward ends here. */
+/* Replaces the gradient of the block's output, in pass->d, by that of `middle`, unless the backward ends here. */
 static int mlp_half_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];

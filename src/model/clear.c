@@ -1,21 +1,21 @@
-/* Gradients that are zeroed before the first micro batch of a step. Linears write over the gradients of their weights
- * then; all others only ever add. A table on the device lists them, so that a chunk's take one call. */
+/* Zeroes gradients before the first micro batch of a step. Linears overwrite the gradients of their weights then, so
+ * only the others are zeroed. A table on the device lists them, so each chunk takes one call. */
 #include "model-internal.h"
 
 #include <stdlib.h>
 
-/* Whether a parameter belongs to the chunk's layers or ends. */
+/* True when a parameter belongs to the chunk's layers or ends. */
 static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
     int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
-    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_behind = layer == end && chunk_has_head(model, chunk);
-    return is_before || is_behind || (layer >= chunk->first && layer < end);
+    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_after = layer == end && chunk_has_head(model, chunk);
+    return is_before || is_after || (layer >= chunk->first && layer < end);
 }
 
 static bool is_cleared(const struct model *model, const struct model_chunk *chunk, int id) {
     return param_trains(&model->store, id) && !model->table.rows[id].is_linear && is_of_chunk(model, chunk, id);
 }
 
-/* Adds a chunk's ranges to the `count` that are there; returns their number. */
+/* Adds a chunk's ranges after the first `count`; returns the new number. */
 static int add_ranges(const struct model *model, const struct model_chunk *chunk, struct flat_range *ranges,
                       int count) {
     const struct param_store *store = &model->store;
@@ -53,7 +53,7 @@ int model_upload_cleared(struct model *model) {
     return status;
 }
 
-/* Elements of the chunk's ranges, which planning counts by. */
+/* Returns the elements of the chunk's ranges, for planning. */
 static int64_t count_elements(const struct model *model, const struct model_chunk *chunk) {
     int64_t elements = 0;
     for (int i = 0; i < model->table.count; i++)

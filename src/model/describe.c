@@ -1,7 +1,7 @@
-/* The model's parameters, under its own names and those of its family's files: those of the parts that it has.
+/* The table of the model's parameters, with our names and the names in its family's files.
  *
- * If a family's files have a bias of every linear, and the model has none, the rows of the biases stay, zero and
- * frozen: the files stay what `transformers` opens. */
+ * If a family's files have a bias for every linear and the model has none, the table still has rows for the biases,
+ * zero and frozen, because `transformers` needs them in the files. */
 #include "model/family.h"
 
 #include <math.h>
@@ -32,8 +32,8 @@ struct model_widths model_widths(const struct model_config *config, int tensors)
     return widths;
 }
 
-/* Returns where the part of a place's columns that starts at `column` starts on each rank. Projections are whole parts,
- * and each part is cut separately. */
+/* Returns where the part of a place's columns that starts at `column` starts on each rank. Projections consist of whole
+ * parts, and each part is cut separately. */
 static int64_t local_column(const struct model_config *config, int tensors, enum attach_place place, int64_t column) {
     struct model_widths whole = model_widths(config, 1), local = model_widths(config, tensors);
     if (model_linear(place).split != LINEAR_COLUMN)
@@ -103,8 +103,8 @@ static void add_table(struct describer *d, const char *ours, const char *file, i
     add(d, &row);
 }
 
-/* Adds a norm over `columns` columns. For a norm of heads, every tensor rank has its own heads and makes a part of its
- * gradient. */
+/* Adds a norm over `columns` columns. In a norm of heads, each tensor rank has other heads, so it computes a part of
+ * the gradient. */
 static void add_norm(struct describer *d, int64_t layer, const char *ours, const char *file, int64_t columns) {
     bool has_bias = d->config->normalization == NORMALIZATION_LAYER;
     for (int is_bias = 0; is_bias <= has_bias; is_bias++) {
@@ -123,7 +123,7 @@ static void add_norm(struct describer *d, int64_t layer, const char *ours, const
     }
 }
 
-/* There are no more parts of keys and values than heads of them. */
+/* Keys and values have at most as many parts as heads. */
 int model_projection_slices(const struct model_config *config, const struct model_projection *p,
                             struct param_slice slices[PARAM_MAX_SLICES]) {
     int64_t q = model_widths(config, 1).q, row = 0;
@@ -153,7 +153,7 @@ static void add_slices(const struct describer *d, int64_t layer, const struct mo
     row->slice_count += count;
 }
 
-/* A linear [out, in] and its bias. */
+/* Adds a linear [out, in] and its bias. */
 static void add_linear(struct describer *d, int64_t layer, enum attach_place place, double std) {
     struct model_linear linear = model_linear(place);
     bool has_bias = model_has_bias(d->config, place);

@@ -1,30 +1,31 @@
 /* The two ends of the model: the embedding, and the head with its loss.
  *
- * The head never holds all logits. It processes the rows in chunks. During training it turns each chunk's logits into
- * their own gradient in place, so forward and backward of the head are one pass. */
+ * The head never holds all logits. It processes the rows in chunks. During training it replaces each chunk's logits by
+ * their gradient in place, so forward and backward of the head are one pass. */
 #include "model-internal.h"
 
-/* The sum over the tensor ranks of a partial [N, C]: in place, or its own rows of it to each. */
-static int sum_stream(const struct pass *pass, void *partial, void *own) {
+/* Sums a partial [N, C] over the tensor ranks: in place, or under sequence parallelism into `part`, which receives this
+ * rank's rows. */
+static int sum_stream(const struct pass *pass, void *partial, void *part) {
     const struct model_options *o = &pass->model->options;
     struct rank *rank = pass->model->rank;
     int64_t C = o->config.hidden_size;
     if (!rank->is_sequence_parallel)
         return rank_sum(rank, RANK_TENSOR, partial, pass->rows * C, o->dtype);
     struct comm_request request;
-    int status =
-        rank_scatter_start(rank, RANK_TENSOR, partial, own, rank_stream_rows(rank, pass->rows) * C, o->dtype, &request);
+    int status = rank_scatter_start(rank, RANK_TENSOR, partial, part, rank_stream_rows(rank, pass->rows) * C, o->dtype,
+                                    &request);
     return status ? status : rank_wait(rank, &request);
 }
 
-/* *whole [N, C] of the stream's rows: scratch.whole where they are cut, else `own` itself. */
-static int gather_stream(const struct pass *pass, const void *own, const void **whole) {
+/* Sets *whole [N, C] to all rows of the stream: scratch.whole if they are cut, else `part` itself. */
+static int gather_stream(const struct pass *pass, const void *part, const void **whole) {
     const struct model *model = pass->model;
     struct rank *rank = model->rank;
-    *whole = rank->is_sequence_parallel ? model->scratch.whole : own;
+    *whole = rank->is_sequence_parallel ? model->scratch.whole : part;
     if (!rank->is_sequence_parallel)
         return STATUS_OK;
-    return rank_gather(rank, RANK_TENSOR, own, model->scratch.whole,
+    return rank_gather(rank, RANK_TENSOR, part, model->scratch.whole,
                        rank_stream_rows(rank, pass->rows) * model->options.config.hidden_size, model->options.dtype);
 }
 
@@ -74,7 +75,7 @@ int64_t embedding_ids(const struct model *model) {
 }
 
 /* Finds the rows of all methods as one table: the only method's table, or copies one after the other. Each rank has all
- * of them, and one must add them. */
+ * of them, but only one may add them. */
 static int find_virtual_table(const struct model *model, const struct virtuals *virtuals, const void **table) {
     char *to = model->scratch.virtual_rows;
     int status = STATUS_OK;
@@ -158,7 +159,7 @@ int embedding_pass_backward(const struct pass *pass) {
         call.dvirtual_table = virtuals.rows[i].gradient;
         status = rank_run_scratch(model->rank, PHASE_REST, embedding_backward, &call);
         call.first_virtual += call.virtual_tokens;
-        call.dtoken_table = call.dposition_table = NULL; /* they have theirs */
+        call.dtoken_table = call.dposition_table = NULL; /* virtual tokens have gradients of their methods */
     }
     return_virtuals(model);
     return status;
@@ -191,15 +192,15 @@ int head_logits(struct model *model, int64_t first, int64_t count) {
     return linear_forward(&model->head, &call);
 }
 
-/* The loss of a vocabulary that is cut over ranks: three numbers a row travel, never logits. */
+/* Joins the losses of a vocabulary that is cut over ranks. The ranks exchange three numbers per row, never logits. */
 int head_join_loss(struct model *model, const struct cross_entropy *call, bool train) {
     struct rank *rank = model->rank;
-    struct cross_entropy own = *call, whole = *call;
-    own.part = model->scratch.parts + (int64_t)rank->place.tensor * call->rows;
+    struct cross_entropy partial = *call, whole = *call;
+    partial.part = model->scratch.parts + (int64_t)rank->place.tensor * call->rows;
     whole.part = model->scratch.joined;
-    int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &own);
+    int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &partial);
     if (!status)
-        status = rank_gather(rank, RANK_TENSOR, own.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
+        status = rank_gather(rank, RANK_TENSOR, partial.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts);
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);
@@ -224,7 +225,7 @@ static int chunk_loss(const struct pass *pass, int64_t first, int64_t count, boo
                  : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-/* The final norm of the head's rows, where the head reads it. */
+/* Computes the final norm of the head's rows, where the head reads it. */
 static int final_norm_forward(const struct pass *pass) {
     const struct model *model = pass->model;
     const struct model_scratch *scratch = &model->scratch;
@@ -236,7 +237,7 @@ static int final_norm_forward(const struct pass *pass) {
     return status ? status : gather_stream(pass, scratch->final, &whole);
 }
 
-/* From the head's gradient to pass->d. */
+/* Computes pass->d from the head's gradient. */
 static int final_norm_backward(const struct pass *pass) {
     const struct model *model = pass->model;
     const struct model_scratch *scratch = &model->scratch;
@@ -249,7 +250,7 @@ static int final_norm_backward(const struct pass *pass) {
                                   pass->stash->x_last, scratch->final_mean, scratch->final_rstd, norm, NULL, pass->d);
 }
 
-/* Rows [first, first + count) of the head's through it and its loss, and with `train` back. */
+/* Runs the head and its loss over rows [first, first + count) of the head's rows, and with `train` the backward. */
 static int head_chunk(const struct pass *pass, int64_t first, int64_t count, bool train, bool overwrite_gradients) {
     struct model *model = pass->model;
     int status = head_logits(model, first, count);
@@ -260,8 +261,8 @@ static int head_chunk(const struct pass *pass, int64_t first, int64_t count, boo
     return status || !train ? status : linear_backward(&model->head, &call);
 }
 
-/* Every number of rows that a chunk of less than all can have: which it will be is the data's to say, and nothing may
- * be prepared inside a step. */
+/* Plans every number of rows that a partial chunk can have. The data decides which one occurs, and nothing may be
+ * prepared inside a step. */
 static int plan_few_rows(const struct pass *pass, bool train) {
     const struct ops_sizes *sizes = model_sizes(pass->model);
     int64_t multiple = sizes->head_rows_multiple;

@@ -1,4 +1,5 @@
-/* The families, a row each: what it is, in a file of its own. In the order of their numbers; a new one comes last. */
+/* The families, one row each; each is defined in its file. A row's place is the family's number (model_config.family),
+ * so a new row goes last. */
 #ifndef CAMBIUM_MODEL_FAMILY_INTERNAL_H
 #define CAMBIUM_MODEL_FAMILY_INTERNAL_H
 
@@ -16,10 +17,11 @@ MODEL_FAMILIES(MODEL_DECLARE)
 
 /* ---- text_ends.c ---- */
 
-/* Reads those of a config.json. `otherwise`: the end of a text where the file has no key for it; -1: none. */
+/* Reads the ids from a config.json. `otherwise` is the end of a text if the file has no key for it; -1: none. Errors go
+ * to keys->status. */
 void text_ends_read(struct json_keys *keys, const struct model_config *config, int32_t otherwise,
                     struct model_text_ends *ends);
-/* bos_token_id and eos_token_id, new references. */
+/* Return the values of bos_token_id and eos_token_id, as new references. */
 json_t *text_ends_bos(const struct model_text_ends *ends);
 json_t *text_ends_eos(const struct model_text_ends *ends);
 

@@ -1,4 +1,4 @@
-/* The table of families, and what their config.json have in common. */
+/* The table of families, and the keys that all config.json files share. */
 #include "family-internal.h"
 
 #include "base/base.h"
@@ -56,16 +56,16 @@ int model_write_config(const struct model_config *config, enum dtype dtype, cons
     const struct model_family *family = model_family(config);
     const char *type = type_names[dtype == DTYPE_BF16 || dtype == DTYPE_F16 ? dtype : DTYPE_F32];
     json_begin();
-    json_t *own = family->write(family, config);
+    json_t *keys = family->write(family, config);
     json_t *root =
         json_pack("{s:[s], s:o, s:s, s:o, s:s, s:b, s:s, s:b, s:I}", "architectures", family->class_name,
                   "bos_token_id", text_ends_bos(ends), "dtype", type, "eos_token_id", text_ends_eos(ends), "model_type",
                   family->name, "tie_word_embeddings", !config->untie_embeddings_and_output_weights, "torch_dtype",
                   type, "use_cache", 1, "vocab_size", (json_int_t)config->vocab_size);
     char *dump;
-    json_object_update(root, own);
+    json_object_update(root, keys);
     int status = json_end(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), &dump);
-    json_decref(own);
+    json_decref(keys);
     if (status || asprintf(text, "%s\n", dump) < 0)
         *text = NULL;
     free(dump);

@@ -1,4 +1,4 @@
-/* The GPT-2 family. Its files keep linears as Conv1D, [in, out]; ours are [out, in]. */
+/* The GPT-2 family. Its files store linears as Conv1D, [in, out]; ours are [out, in]. */
 #include "family-internal.h"
 
 #include "base/base.h"
@@ -43,7 +43,7 @@ static json_t *write_config(const struct model_family *family, const struct mode
     return object;
 }
 
-/* Keys that change the mathematics, with the one value that is built. */
+/* Refuses keys that change the mathematics, unless they have the one value that is built. */
 static void refuse_what_is_not_built(struct json_keys *keys) {
     static const struct {
         const char *key;
@@ -75,7 +75,7 @@ static int read_activation(struct json_keys *keys) {
     return ACTIVATION_GELU_EXACT;
 }
 
-/* A size under one of two names. */
+/* Reads a size that has one of two names. */
 static int64_t read_size(struct json_keys *keys, const char *key, const char *other, int64_t maximum) {
     const char *found = json_keys_find(keys, key) || !json_keys_find(keys, other) ? key : other;
     json_keys_need(keys, found);

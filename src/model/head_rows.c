@@ -1,8 +1,8 @@
-/* Which rows of a batch go through the head: those whose loss counts. The others' logits would have a gradient of zero,
- * and the head is a third of a small model's work.
+/* Chooses the rows of a batch that go through the head: those whose loss counts. The logits of other rows would have a
+ * gradient of zero, and the head is a third of a small model's work.
  *
- * The rows are chosen on the host as the batch arrives. Where they are all, or nearly, they stay where they are and
- * nothing here costs a pass anything. */
+ * The host chooses the rows when the batch arrives. If all or nearly all rows count, they stay where they are, and
+ * nothing here costs any time. */
 #include "model-internal.h"
 
 #include <stdlib.h>
@@ -24,17 +24,18 @@ void head_staging_close(struct model *model) {
     free(model->staging.loss_weight);
 }
 
-/* A product of each new number of rows has to be prepared, so rows are filled up to few numbers. */
+/* Each new number of rows needs a prepared product, so rows are padded to a few numbers. */
 int64_t head_rows_count(const struct model *model, const struct model_batch *batch) {
     int64_t counted = 0, multiple = model_sizes(model)->head_rows_multiple;
     for (int64_t i = 0; i < batch->rows; i++)
         counted += batch->loss_weight[i] != 0;
     int64_t filled = (counted + multiple - 1) / multiple * multiple;
-    filled = filled ? filled : multiple; /* gradients are written even where nothing counts */
+    filled = filled ? filled : multiple; /* gradients are written even if no row counts */
     return filled < batch->rows ? filled : batch->rows;
 }
 
-/* The batch's rows that count, with their labels and weights, then fill up to `filled`; returns how many count. */
+/* Lists the batch's rows that count, with their labels and weights, then padding up to `filled` rows. Returns how many
+ * count. */
 static int64_t choose(const struct model_batch *batch, const struct head_staging *staging, int64_t filled) {
     int64_t count = 0;
     for (int64_t i = 0; i < batch->rows; i++)
@@ -51,22 +52,22 @@ static int64_t choose(const struct model_batch *batch, const struct head_staging
     return count;
 }
 
-/* Those among them that are this rank's. */
-static void choose_own(const struct model *model, int64_t rows, int64_t counted, struct head_rows *head) {
+/* Finds the rows among them that lie in this rank's part of the stream. */
+static void choose_local(const struct model *model, int64_t rows, int64_t counted, struct head_rows *head) {
     const struct head_staging *staging = &model->staging;
     int64_t start = rank_first_stream_row(model->rank, rows), stream = rank_stream_rows(model->rank, rows);
     head->first = 0;
     while (head->first < counted && staging->row[head->first] < start)
         head->first++;
-    head->own = 0;
+    head->local = 0;
     for (int64_t i = head->first; i < counted && staging->row[i] < start + stream; i++)
-        staging->source[head->own++] = (int32_t)(staging->row[i] - start);
+        staging->source[head->local++] = (int32_t)(staging->row[i] - start);
     for (int64_t i = 0; i < stream; i++)
         staging->place[i] = -1;
-    for (int64_t i = 0; i < head->own; i++)
+    for (int64_t i = 0; i < head->local; i++)
         staging->place[staging->source[i]] = (int32_t)i;
-    for (; !model->rank->is_sequence_parallel && head->own < head->count; head->own++)
-        staging->source[head->own] = -1;
+    for (; !model->rank->is_sequence_parallel && head->local < head->count; head->local++)
+        staging->source[head->local] = -1;
 }
 
 void head_rows_upload(struct model *model, const struct model_batch *batch, struct head_rows *head) {
@@ -77,13 +78,13 @@ void head_rows_upload(struct model *model, const struct model_batch *batch, stru
     head->count = head_rows_count(model, batch);
     head->is_all = head->count == batch->rows;
     if (!head->is_all)
-        choose_own(model, batch->rows, choose(batch, staging, head->count), head);
+        choose_local(model, batch->rows, choose(batch, staging, head->count), head);
     size_t bytes = (size_t)head->count * 4;
     head->labels = upload_add(upload, head->is_all ? batch->labels : staging->labels, bytes);
     head->loss_weight = upload_add(upload, head->is_all ? batch->loss_weight : staging->loss_weight, bytes);
     if (head->is_all)
         return;
-    head->source = upload_add(upload, staging->source, (size_t)head->own * 4);
+    head->source = upload_add(upload, staging->source, (size_t)head->local * 4);
     head->place = upload_add(upload, staging->place, (size_t)rank_stream_rows(model->rank, batch->rows) * 4);
 }
 
@@ -102,12 +103,12 @@ int head_rows_forward(const struct pass *pass) {
                                       (size_t)elements * dtype_bytes(model->options.dtype))
                         : STATUS_OK;
     if (!status)
-        status = rank_run(rank, PHASE_REST, gather_rows, head->own, C, model->options.dtype, pass->stash->x_last,
+        status = rank_run(rank, PHASE_REST, gather_rows, head->local, C, model->options.dtype, pass->stash->x_last,
                           head->source, model->scratch.branch);
     if (!status)
-        status = norm_forward(model, &model->final_norm, head->own, model->scratch.branch, out,
+        status = norm_forward(model, &model->final_norm, head->local, model->scratch.branch, out,
                               model->scratch.final_mean, model->scratch.final_rstd);
-    /* Each row is one rank's, and zero elsewhere. */
+    /* One rank has each row; the other ranks have zeros. */
     return status || !is_cut ? status
                              : rank_sum(rank, RANK_TENSOR, model->scratch.whole, elements, model->options.dtype);
 }
@@ -121,7 +122,7 @@ int head_rows_backward(const struct pass *pass) {
     int status = rank_sum(rank, RANK_TENSOR, whole, head->count * C, model->options.dtype);
     if (!status)
         status =
-            norm_backward(model, &model->final_norm, head->own, model->scratch.branch, model->scratch.final_mean,
+            norm_backward(model, &model->final_norm, head->local, model->scratch.branch, model->scratch.final_mean,
                           model->scratch.final_rstd, row_at(model, whole, head->first), NULL, model->scratch.final);
     return status ? status
                   : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, pass->rows), C, model->options.dtype,
@@ -134,6 +135,6 @@ void head_rows_put_back(const struct model *model, const struct model_batch *bat
         return;
     for (int64_t i = 0; i < batch->rows; i++)
         next += batch->loss_weight[i] != 0;
-    for (int64_t i = batch->rows; i-- > 0;) /* a row's loss stands at its place, or before it */
+    for (int64_t i = batch->rows; i-- > 0;) /* a row's loss lies at its place or before it, so the last goes first */
         losses[i] = batch->loss_weight[i] != 0 ? losses[--next] : 0;
 }

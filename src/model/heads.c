@@ -1,8 +1,8 @@
 /* Processes queries and keys between the product that makes them and the attention. It applies the norm of each head,
  * if the model has it, and the rotation by angles that grow with the position.
  *
- * The angles are those of `transformers`, to the bit where the C library's powers are. They are inverse frequencies in
- * fp32, times the position, rounded to fp32; then cosine and sine are multiplied by YaRN's attention factor. */
+ * The angles have the same bits as in `transformers` if the C library's powers have. An angle is an inverse frequency
+ * in fp32 times the position, rounded to fp32. Cosine and sine are then multiplied by YaRN's attention factor. */
 #include "model-internal.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@ int heads_turned_columns(const struct model_config *config) {
     return turns ? (int)((double)model_widths(config, 1).head * config->rotary.percent) : 0;
 }
 
-/* Llama 3's: long waves are divided by the factor, short ones kept, and those between joined smoothly. */
+/* Llama 3's rule: low frequencies are divided by the factor, high ones are kept, and those in between are interpolated.
+ */
 static float llama3_frequency(const struct model_config *c, float frequency) {
     double original = (double)c->rotary.original_positions;
     float wave = (float)(2 * M_PI) / frequency, factor = (float)c->rotary.factor;
@@ -27,14 +28,14 @@ static float llama3_frequency(const struct model_config *c, float frequency) {
     return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-/* The column pair whose wave turns so often in the positions that the model had. */
+/* Returns the column pair that makes `turns` full rotations within the model's original positions. */
 static double yarn_pair(const struct model_config *c, double turns, int columns) {
     double original = (double)c->rotary.original_positions;
     return columns * log(original / (turns * 2 * M_PI)) / (2 * log(c->rotary.base));
 }
 
-/* YaRN's (arXiv 2309.00071): pairs that turn often are kept, those that turn seldom divided by the factor, and those
- * between joined by a ramp. */
+/* YaRN's rule (arXiv 2309.00071): fast pairs are kept, slow pairs are divided by the factor, and a ramp joins those in
+ * between. */
 static float yarn_frequency(const struct model_config *c, float frequency, int pair, int columns) {
     double low = floor(yarn_pair(c, c->rotary.beta_fast, columns));
     double high = ceil(yarn_pair(c, c->rotary.beta_slow, columns));
@@ -77,7 +78,7 @@ int heads_upload_angles(struct model *model) {
     float factor = attention_factor(c);
     for (int64_t pair = 0; pair < pairs; pair++)
         frequencies[pair] = inverse_frequency(c, (int)pair, angles->columns);
-        /* As many threads as the initial values have: a model of 131,072 positions has 8 million of these. */
+        /* As many threads as for initial values: a model with 131,072 positions has 8 million angles. */
 #pragma omp parallel for num_threads(usable_cores()) schedule(static)
     for (int64_t i = 0; i < count; i++) {
         float angle = (float)(i / pairs) * frequencies[i % pairs];
@@ -126,7 +127,7 @@ static int turn(const struct block_pass *block, void *heads, int64_t stride, boo
     return model->angles.columns ? rank_run(model->rank, PHASE_ATTENTION, rotary, &call) : STATUS_OK;
 }
 
-/* The heads that one norm is of: columns of the product's output, and of what comes of them. */
+/* The heads that share one norm: their columns in the product's output, and in the normalised result. */
 struct heads {
     const struct norm_params *norm;
     int64_t first, count;

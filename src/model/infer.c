@@ -1,5 +1,6 @@
-/* One step of inference: a flat plan of rows through the same blocks, over the paged cache. A stage of a pipeline takes
- * the rows of the stage before and sends them on; the next step's may come while a later stage is at work. */
+/* One step of inference: flat rows through the same blocks as in training, over the paged cache. A pipeline stage
+ * receives the rows of the stage before it and sends them to the next one. It may start the next step while a later
+ * stage still works on this one. */
 #include "model-internal.h"
 
 #include "parallel/schedule.h"
@@ -32,7 +33,7 @@ int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const st
     return status ? status : stream_wait(stream);
 }
 
-/* The rows of the residual stream between two stages. */
+/* Receives rows of the residual stream from the stage before. */
 static int receive_rows(struct model *model, int64_t rows, void *x) {
     struct rank *rank = model->rank;
     int begun = rank_phase_begin(rank);
@@ -40,12 +41,12 @@ static int receive_rows(struct model *model, int64_t rows, void *x) {
                              .count = rows * model->options.config.hidden_size,
                              .dtype = model->options.dtype,
                              .stream = rank->exec.stream};
-    int status = rank->is_planning ? STATUS_OK /* the sender's */
+    int status = rank->is_planning ? STATUS_OK /* the sender's plan has them */
                                    : comm_receive(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline - 1);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-/* To the next stage. What the step before sent may still be on its way: the two take turns. */
+/* Sends rows to the next stage. Those of the previous step may still be on their way, so two buffers alternate. */
 static int send_rows(struct model *model, int64_t rows) {
     struct rank *rank = model->rank;
     struct device_step *step = &model->step;
@@ -61,7 +62,7 @@ static int send_rows(struct model *model, int64_t rows) {
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-/* Finds the memory that the last block writes to: one from which nothing is being sent any more. */
+/* Finds a buffer for the output of the last block, from which nothing is being sent any more. */
 static int find_out(struct model *model, void **out) {
     struct device_step *step = &model->step;
     step->turn = 1 - step->turn;
@@ -107,7 +108,7 @@ static int run_blocks(const struct pass *pass) {
 
 /* ---- the head ---- */
 
-/* Wanted rows [first, first + count) of the step: their logits, in step.logits. */
+/* Computes the logits of wanted rows [first, first + count) of the step, in step.logits. */
 static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
     struct model *model = pass->model;
     const struct device_step *step = pass->step;
@@ -120,7 +121,7 @@ static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
         .store = &model->store,
         .hooks = hook_table_list(NULL, 0, ATTACH_QKV),
         .dtype = model->options.dtype,
-        .y_dtype_is_fp32 = true, /* log-probabilities deserve more than 8 bits */
+        .y_dtype_is_fp32 = true, /* bf16's 8 bits are too few for log-probabilities */
         .rows = count,
         .x = step->rows,
         .y = step->logits,
@@ -145,7 +146,7 @@ static int find_label_losses(const struct pass *pass, int64_t first, int64_t cou
                                         : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
 }
 
-/* Drawing for the chunk's rows, from `logits` of the whole vocabulary. */
+/* Returns the operation that draws tokens for the chunk's rows from `logits` of the whole vocabulary. */
 static struct sample sample_call(const struct model *model, int64_t first, int64_t count, const float *logits) {
     const struct device_step *step = &model->step;
     return (struct sample){
@@ -163,9 +164,8 @@ static struct sample sample_call(const struct model *model, int64_t first, int64
     };
 }
 
-/* The vocabulary is cut over the tensor ranks, but top-k and top-p need all of it, and the draw must be that of a
- * single rank, to the bit. Each rank therefore sends its columns of the chunk to the first tensor rank, in one
- * message. */
+/* The vocabulary is cut over the tensor ranks. But top-k and top-p need all of it, and the draw must have the same bits
+ * as on a single rank. Each rank therefore sends its columns of the chunk to the first tensor rank, in one message. */
 static int collect_logits(struct model *model, int64_t count) {
     struct rank *rank = model->rank;
     struct stream *stream = rank->exec.stream;
@@ -177,9 +177,9 @@ static int collect_logits(struct model *model, int64_t count) {
                    ? rank_note_messages(rank, RANK_TENSOR, "send", count * model->share.vocab_stride, DTYPE_F32, 1)
                    : STATUS_OK;
     if (rank->place.tensor > 0) {
-        struct comm_data own = {
+        struct comm_data part = {
             .send = step->logits, .count = count * model->share.vocab_stride, .dtype = DTYPE_F32, .stream = stream};
-        return comm_send(rank->tensor, &own, 0);
+        return comm_send(rank->tensor, &part, 0);
     }
     for (int t = 0; t < rank->grid.tensor && !status; t++) {
         int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
@@ -213,7 +213,7 @@ static int draw(struct model *model, int64_t first, int64_t count) {
     return status || rank->place.tensor > 0 ? status : rank_run_scratch(rank, PHASE_REST, sample, &call);
 }
 
-/* Computes the results of the wanted rows in chunks: the logits of all of them never exist together. */
+/* Computes the results of the wanted rows in chunks, so their logits never exist all at once. */
 static int run_wanted(const struct pass *pass, const struct model_step *step) {
     struct model *model = pass->model;
     int64_t most = model_sizes(model)->step_rows;
@@ -250,7 +250,7 @@ static struct pass pass_of(struct model *model, const struct model_kv *kv, int64
     };
 }
 
-/* Plans logits and draws of `rows` rows: their number is all that matters. */
+/* Plans logits and draws of `rows` rows; only their number matters. */
 static int plan_head(const struct pass *pass, int64_t rows) {
     int64_t most = model_sizes(pass->model)->step_rows;
     int status = STATUS_OK;
@@ -299,7 +299,7 @@ static int check_step(const struct model *model, const struct model_step *step) 
                                         : STATUS_OK;
 }
 
-/* Rows of the page table that are new, to their places in the device's. */
+/* Copies the changed rows of the page table to their places in the device's table. */
 static int update_page_table(struct model *model, const struct model_step *step, const int32_t *rows) {
     int64_t pages = model->options.infer.max_pages;
     int status = STATUS_OK;

@@ -1,7 +1,7 @@
-/* The Llama family: scaled rotations, and biases where its keys ask for them. */
+/* The Llama family: scaled rotations, and biases if its keys ask for them. */
 #include "llama_like.h"
 
-static const struct llama_kin kin = {
+static const struct llama_variant variant = {
     .vocab_size = 32000,
     .hidden_size = 4096,
     .intermediate_size = 11008,
@@ -17,5 +17,5 @@ const struct model_family model_family_llama = {
     LLAMA_LIKE_SEVEN,
     .eos_id = 2,
     .targets.scales = llama_like_scales_of_keys,
-    .kin = &kin,
+    .variant = &variant,
 };

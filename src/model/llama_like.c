@@ -1,4 +1,4 @@
-/* config.json, names and projections of Llama's kin. */
+/* config.json, names and projections of Llama and its relatives. */
 #include "llama_like.h"
 
 #include "base/base.h"
@@ -40,7 +40,7 @@ static void refuse(struct json_keys *keys, const char *key, const char *value) {
                                    *value ? ": " : "", value);
 }
 
-/* Experts, and layers that do not turn: such models have a model_type of their own, or code of their own. */
+/* Refuses models with experts or with layers that are not rotated. They have another model_type, or bring code. */
 static void refuse_other_models(struct json_keys *keys, const char *class_name) {
     static const char *const others[] = {"num_experts", "num_local_experts", "n_routed_experts", "no_rope_layers"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -68,7 +68,7 @@ static void read_biases(enum llama_biases biases, struct json_keys *keys, struct
     config->add_mlp_bias = biases == LLAMA_BIASES_BOTH && json_keys_bool(keys, "mlp_bias", false);
 }
 
-/* The kind of each layer, where the file has a list of them; false: it has none. */
+/* Reads the kind of each layer from the file's list; returns false when it has none. */
 static bool read_layer_types(struct json_keys *keys, struct model_config *config, int64_t *windows) {
     const json_t *types = json_keys_find(keys, "layer_types");
     if (!types)
@@ -88,12 +88,12 @@ static bool read_layer_types(struct json_keys *keys, struct model_config *config
     return true;
 }
 
-/* A window of one kind for all layers, or of some. */
-static void read_window(const struct llama_kin *kin, struct json_keys *keys, struct model_config *config) {
+/* Reads a window for all layers, or for some. */
+static void read_window(const struct llama_variant *variant, struct json_keys *keys, struct model_config *config) {
     int64_t window = 0, windows = 0;
-    bool is_by_layer = kin->windows == LLAMA_WINDOWS_SOME;
-    if (kin->windows != LLAMA_WINDOWS_NONE && !is_null(keys, "sliding_window"))
-        window = json_keys_integer(keys, "sliding_window", kin->sliding_window, 1, MODEL_MAX_POSITIONS);
+    bool is_by_layer = variant->windows == LLAMA_WINDOWS_SOME;
+    if (variant->windows != LLAMA_WINDOWS_NONE && !is_null(keys, "sliding_window"))
+        window = json_keys_integer(keys, "sliding_window", variant->sliding_window, 1, MODEL_MAX_POSITIONS);
     if (is_by_layer && !json_keys_bool(keys, "use_sliding_window", false))
         window = 0;
     int64_t first = is_by_layer ? json_keys_integer(keys, "max_window_layers", 28, 0, INT32_MAX) : 0;
@@ -113,41 +113,41 @@ static void read_window(const struct llama_kin *kin, struct json_keys *keys, str
 }
 
 void llama_like_read(const struct model_family *family, struct json_keys *keys, struct model_config *config) {
-    const struct llama_kin *kin = family->kin;
+    const struct llama_variant *variant = family->variant;
     refuse_other_models(keys, family->class_name);
     read_activation(keys);
     config->num_layers = json_keys_integer(keys, "num_hidden_layers", 32, 1, MODEL_MAX_LAYERS);
-    config->hidden_size = json_keys_integer(keys, "hidden_size", kin->hidden_size, 1, MODEL_MAX_WIDTH);
+    config->hidden_size = json_keys_integer(keys, "hidden_size", variant->hidden_size, 1, MODEL_MAX_WIDTH);
     config->num_attention_heads = json_keys_integer(keys, "num_attention_heads", 32, 1, MODEL_MAX_WIDTH);
-    if (kin->has_equal_heads && config->hidden_size % config->num_attention_heads)
+    if (variant->has_equal_heads && config->hidden_size % config->num_attention_heads)
         json_keys_refuse(keys, "hidden_size", "a multiple of 'num_attention_heads' %lld",
                          (long long)config->num_attention_heads);
-    int64_t groups = is_null(keys, "num_key_value_heads") ? 0 : kin->num_key_value_heads;
+    int64_t groups = is_null(keys, "num_key_value_heads") ? 0 : variant->num_key_value_heads;
     config->num_query_groups = json_keys_integer(keys, "num_key_value_heads",
                                                  groups ? groups : config->num_attention_heads, 1, MODEL_MAX_WIDTH);
-    if (kin->head_dim && is_null(keys, "head_dim"))
+    if (variant->head_dim && is_null(keys, "head_dim"))
         json_keys_refuse(keys, "head_dim", "an integer");
-    config->kv_channels = json_keys_integer(keys, "head_dim", kin->head_dim, 1, MODEL_MAX_WIDTH);
+    config->kv_channels = json_keys_integer(keys, "head_dim", variant->head_dim, 1, MODEL_MAX_WIDTH);
     config->ffn_hidden_size =
-        json_keys_integer(keys, "intermediate_size", kin->intermediate_size, 1, MODEL_MAX_FFN_WIDTH);
+        json_keys_integer(keys, "intermediate_size", variant->intermediate_size, 1, MODEL_MAX_FFN_WIDTH);
     config->max_position_embeddings =
-        json_keys_integer(keys, "max_position_embeddings", kin->max_position_embeddings, 1, MODEL_MAX_POSITIONS);
-    config->vocab_size = json_keys_integer(keys, "vocab_size", kin->vocab_size, 1, MODEL_MAX_VOCABULARY);
+        json_keys_integer(keys, "max_position_embeddings", variant->max_position_embeddings, 1, MODEL_MAX_POSITIONS);
+    config->vocab_size = json_keys_integer(keys, "vocab_size", variant->vocab_size, 1, MODEL_MAX_VOCABULARY);
     config->attention_dropout = json_keys_number_below(keys, "attention_dropout", 0, 0, 1);
-    if (kin->has_residual_dropouts) {
+    if (variant->has_residual_dropouts) {
         config->hidden_dropout = json_keys_number_below(keys, "resid_pdrop", 0, 0, 1);
         config->embedding_dropout = json_keys_number_below(keys, "embd_pdrop", 0, 0, 1);
     }
     config->init_method_std = json_keys_number_below(keys, "initializer_range", 0.02, 0, 1e6);
-    config->layernorm_epsilon = json_keys_number_below(keys, "rms_norm_eps", kin->rms_norm_eps, 0, 1);
+    config->layernorm_epsilon = json_keys_number_below(keys, "rms_norm_eps", variant->rms_norm_eps, 0, 1);
     config->normalization = NORMALIZATION_RMS;
     config->swiglu = true;
-    config->qk_layernorm = kin->has_qk_norms;
+    config->qk_layernorm = variant->has_qk_norms;
     config->untie_embeddings_and_output_weights = !json_keys_bool(keys, "tie_word_embeddings", false);
-    read_biases(kin->biases, keys, config);
-    rope_read(keys, kin->has_partial_rotation, config);
+    read_biases(variant->biases, keys, config);
+    rope_read(keys, variant->has_partial_rotation, config);
     if (!keys->status)
-        read_window(kin, keys, config);
+        read_window(variant, keys, config);
 }
 
 /* ---- writing ---- */
@@ -156,12 +156,12 @@ static void set(json_t *object, const char *key, json_t *value) {
     json_object_set_new(object, key, value);
 }
 
-/* Version 4 of `transformers` before 4.53 reads max_window_layers, later ones the list. */
-static void write_window(const struct llama_kin *kin, const struct model_config *config, json_t *object) {
-    if (kin->windows == LLAMA_WINDOWS_NONE)
+/* Before version 4.53, `transformers` reads max_window_layers; later versions read the list. */
+static void write_window(const struct llama_variant *variant, const struct model_config *config, json_t *object) {
+    if (variant->windows == LLAMA_WINDOWS_NONE)
         return;
     set(object, "sliding_window", config->window ? json_integer(config->window) : json_null());
-    if (kin->windows == LLAMA_WINDOWS_ALL)
+    if (variant->windows == LLAMA_WINDOWS_ALL)
         return;
     json_t *types = json_array();
     int64_t first = config->num_layers;
@@ -177,7 +177,7 @@ static void write_window(const struct llama_kin *kin, const struct model_config 
 }
 
 json_t *llama_like_write(const struct model_family *family, const struct model_config *config) {
-    const struct llama_kin *kin = family->kin;
+    const struct llama_variant *variant = family->variant;
     json_t *object = json_pack(
         "{s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f}", "attention_dropout", config->attention_dropout,
         "head_dim", (json_int_t)model_widths(config, 1).head, "hidden_act", "silu", "hidden_size",
@@ -186,18 +186,18 @@ json_t *llama_like_write(const struct model_family *family, const struct model_c
         "num_attention_heads", (json_int_t)config->num_attention_heads, "num_hidden_layers",
         (json_int_t)config->num_layers, "num_key_value_heads", (json_int_t)config->num_query_groups, "rms_norm_eps",
         config->layernorm_epsilon);
-    if (kin->biases >= LLAMA_BIASES_ATTENTION)
+    if (variant->biases >= LLAMA_BIASES_ATTENTION)
         set(object, "attention_bias", json_boolean(model_has_bias(config, ATTACH_PROJECTION)));
-    if (kin->biases == LLAMA_BIASES_BOTH)
+    if (variant->biases == LLAMA_BIASES_BOTH)
         set(object, "mlp_bias", json_boolean(model_has_bias(config, ATTACH_FC1)));
-    if (kin->has_residual_dropouts) {
+    if (variant->has_residual_dropouts) {
         double embedding = config->embedding_dropout < 0 ? config->hidden_dropout : config->embedding_dropout;
         set(object, "resid_pdrop", json_real(config->hidden_dropout));
         set(object, "embd_pdrop", json_real(embedding));
     }
-    set(object, "pad_token_id", json_null()); /* where it is missing a class may have one beyond the vocabulary */
-    write_window(kin, config, object);
-    rope_write(config, kin->has_partial_rotation, object);
+    set(object, "pad_token_id", json_null()); /* without it, a class's default may lie beyond the vocabulary */
+    write_window(variant, config, object);
+    rope_write(config, variant->has_partial_rotation, object);
     return object;
 }
 
@@ -220,7 +220,7 @@ static bool fits_windows(enum llama_windows windows, const struct model_config *
 }
 
 const char *llama_like_unfit(const struct model_family *family, const struct model_config *config) {
-    const struct llama_kin *kin = family->kin;
+    const struct llama_variant *variant = family->variant;
     const struct {
         const char *key;
         bool fits;
@@ -228,16 +228,16 @@ const char *llama_like_unfit(const struct model_family *family, const struct mod
         {"position_embedding_type", config->position_embedding != POSITION_LEARNED},
         {"normalization", config->normalization == NORMALIZATION_RMS},
         {"swiglu", config->swiglu},
-        {"hidden_size", !kin->has_equal_heads || config->hidden_size % config->num_attention_heads == 0},
-        {"qk_layernorm", config->qk_layernorm == kin->has_qk_norms},
-        {config->add_bias_linear ? "add_bias_linear" : "add_qkv_bias", fits_biases(kin->biases, config)},
-        {kin->windows == LLAMA_WINDOWS_ALL ? "window_attn_skip_freq" : "window_size",
-         fits_windows(kin->windows, config)},
-        {"hidden_dropout", kin->has_residual_dropouts || config->hidden_dropout == 0},
-        {"embedding_dropout", kin->has_residual_dropouts || config->embedding_dropout <= 0},
+        {"hidden_size", !variant->has_equal_heads || config->hidden_size % config->num_attention_heads == 0},
+        {"qk_layernorm", config->qk_layernorm == variant->has_qk_norms},
+        {config->add_bias_linear ? "add_bias_linear" : "add_qkv_bias", fits_biases(variant->biases, config)},
+        {variant->windows == LLAMA_WINDOWS_ALL ? "window_attn_skip_freq" : "window_size",
+         fits_windows(variant->windows, config)},
+        {"hidden_dropout", variant->has_residual_dropouts || config->hidden_dropout == 0},
+        {"embedding_dropout", variant->has_residual_dropouts || config->embedding_dropout <= 0},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (!rules[i].fits)
             return rules[i].key;
-    return rope_unfit(config, kin->has_partial_rotation);
+    return rope_unfit(config, variant->has_partial_rotation);
 }

@@ -1,7 +1,7 @@
 /* The Mistral family: every layer has the same window, or none has one. */
 #include "llama_like.h"
 
-static const struct llama_kin kin = {
+static const struct llama_variant variant = {
     .vocab_size = 32000,
     .hidden_size = 4096,
     .intermediate_size = 14336,
@@ -18,5 +18,5 @@ const struct model_family model_family_mistral = {
     LLAMA_LIKE_SEVEN,
     .eos_id = 2,
     .targets.scales = llama_like_scales_of_keys,
-    .kin = &kin,
+    .variant = &variant,
 };

@@ -1,4 +1,4 @@
-/* A model on one rank: its stage of the pipeline, opening (first as a plan, then for real), initial values. */
+/* A model on one rank: its stage of the pipeline, its opening (first as a plan, then for real), its initial values. */
 #include "model-internal.h"
 
 #include "parallel/sync.h"
@@ -24,7 +24,7 @@ static int find(const struct model *model, int64_t layer, const char *text) {
 
 /* Finds a row that may be absent; if present, it follows the row that was found last. A search through all rows for
  * rows that no layer has would take quadratic time. */
-static int find_behind(const struct model *model, int id, int64_t layer, const char *text) {
+static int find_after(const struct model *model, int id, int64_t layer, const char *text) {
     char name[PARAM_NAME_BYTES];
     full_name(layer, text, name);
     bool is_there = id + 1 < model->table.count && !strcmp(model->table.rows[id + 1].name, name);
@@ -34,7 +34,7 @@ static int find_behind(const struct model *model, int id, int64_t layer, const c
 static struct linear find_linear(const struct model *model, int64_t layer, const char *weight, const char *bias,
                                  enum linear_split split) {
     struct linear linear = {.weight = find(model, layer, weight), .bias = PARAM_NONE, .split = split};
-    linear.bias = find_behind(model, linear.weight, layer, bias);
+    linear.bias = find_after(model, linear.weight, layer, bias);
     linear.out = model->store.map.places[linear.weight].shape[0];
     linear.in = model->store.map.places[linear.weight].shape[1];
     return linear;
@@ -42,7 +42,7 @@ static struct linear find_linear(const struct model *model, int64_t layer, const
 
 static struct norm_params find_norm(const struct model *model, int64_t layer, const char *gain, const char *bias) {
     int id = find(model, layer, gain);
-    return (struct norm_params){id, find_behind(model, id, layer, bias)};
+    return (struct norm_params){id, find_after(model, id, layer, bias)};
 }
 
 static int find_parameters(struct model *model) {
@@ -72,7 +72,7 @@ static int find_parameters(struct model *model) {
     model->final_norm = find_norm(model, -1, "final_norm.weight", "final_norm.bias");
     model->head =
         find_linear(model, -1, c->untie_embeddings_and_output_weights ? "head.weight" : "embedding.token.weight",
-                    "head.bias", LINEAR_WHOLE); /* head_pass itself sums what its ranks make */
+                    "head.bias", LINEAR_WHOLE); /* head_pass sums the ranks' results itself */
     return STATUS_OK;
 }
 
@@ -83,8 +83,8 @@ static void mark_norm(struct model *model, const struct norm_params *norm) {
         model->table.rows[norm->bias].sums_over_tensor = true;
 }
 
-/* Under sequence parallelism each tensor rank has put its own rows through the norms; and always its own heads through
- * theirs. */
+/* Tensor ranks normalise different heads, and under sequence parallelism different rows. The gradients of those norms
+ * are sums over the tensor ranks. */
 static void mark_norms(struct model *model) {
     bool is_cut = model->rank->is_sequence_parallel;
     for (int64_t l = 0; l < model->options.config.num_layers; l++) {
@@ -100,7 +100,7 @@ static void mark_norms(struct model *model) {
         mark_norm(model, &model->final_norm);
 }
 
-/* The share of this tensor rank. */
+/* Computes the share of this tensor rank. STATUS_USAGE when the model cannot be cut. */
 static int cut(struct model *model) {
     const struct model_config *c = &model->options.config;
     int t = model->rank->place.tensor, tensors = model->rank->grid.tensor;
@@ -122,18 +122,18 @@ static int cut(struct model *model) {
 
 /* ---- the stage ---- */
 
-/* Chooses the chunks that keep nothing, and the layers of other chunks that do not. */
-static void open_passing(struct model *model) {
+/* Finds the chunks that keep nothing, and the first layer of other chunks that keeps something. */
+static void open_transient(struct model *model) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
-    bool all_pass = !model_has_backward(o, last->first + last->count);
-    model->kept.passing_stash = &model->kept.stashes[all_pass ? 0 : o->train.stashes];
+    bool keeps_nothing = !model_has_backward(o, last->first + last->count);
+    model->kept.transient_stash = &model->kept.stashes[keeps_nothing ? 0 : o->train.stashes];
     model->kept.first_layer = model->share.lowest < last->first                 ? 0
                               : model->share.lowest < last->first + last->count ? model->share.lowest - last->first
                                                                                 : last->count;
 }
 
-/* The chunks of this rank, and the stashes of their activations. */
+/* Sets up the chunks of this rank, and the stashes of their activations. */
 static int open_stage(struct model *model) {
     struct model_options *o = &model->options;
     int64_t layers = o->config.num_layers, end = 0;
@@ -160,12 +160,12 @@ static int open_stage(struct model *model) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int stash = 0; stash < o->train.stashes; stash++)
         model->kept.stashes[stash].saved = model->kept.saved + (size_t)stash * count;
-    open_passing(model);
+    open_transient(model);
     return STATUS_OK;
 }
 
-/* Which parameters the stage has: those of its layers and ends. A tied head's are a copy where the embedding is another
- * stage's. */
+/* Marks the parameters that the stage has: those of its layers and ends. A tied head's weight is a copy if another
+ * stage has the embedding. */
 static int choose_parameters(struct model *model) {
     const struct model_options *o = &model->options;
     size_t count = (size_t)model->table.count;
@@ -227,8 +227,8 @@ static int plan_gradients(struct model *model) {
     return status ? status : model_sum_tied_gradients(model);
 }
 
-/* Runs what the model will run, on nothing: every operation enters the rank's list of work. Which shape needs most
- * scratch is the backend's secret, so small batches are planned as well as the largest, whose work alone counts. */
+/* Plans everything that the model will run: every operation enters the rank's list of work. Only the backend knows
+ * which shape needs the most scratch, so small batches are planned too; but only the work of the largest one counts. */
 static int plan_work(struct model *model) {
     const struct model_options *o = &model->options;
     struct rank *rank = model->rank;
@@ -400,12 +400,12 @@ int model_initialise(struct model *model, uint64_t seed) {
     return param_store_initialise(&model->store, model->rank->exec.stream, seed);
 }
 
-/* Elements of a linear and its bias. */
+/* Returns the elements of a linear and its bias. */
 static double linear_elements(const struct model_config *c, enum attach_place place, int64_t out, int64_t in) {
     return (double)out * (double)in + (model_has_bias(c, place) ? (double)out : 0);
 }
 
-/* Twice the tokens that a row of a sequence sees in the mean: all before it, or those of the window. */
+/* Returns twice the tokens that a row sees on average: all before it, or those of the window. */
 static double seen_tokens(const struct model_config *c, int64_t layer, int64_t seq_length) {
     double T = (double)seq_length, W = (double)c->window;
     return model_layer_is_full(c, layer) || W >= T ? T : W * (2 - W / T);

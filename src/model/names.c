@@ -1,6 +1,6 @@
-/* Names of tensors that no row of a table has, although they are a parameter of some model.
- * They belong to a layer that the configuration lacks, to a bias that it denies, or to another family. Files and
- * configuration then contradict each other, and one of the two is wrong. */
+/* Recognises tensors that no row of a table has, although they are a parameter of some model. They belong to a layer
+ * that the configuration lacks, to a bias that it denies, or to another family. Files and configuration then contradict
+ * each other, and one of the two is wrong. */
 #include "family-internal.h"
 
 #include <stdio.h>
@@ -9,21 +9,21 @@
 enum { LAYER_DIGITS = 9 };
 
 /* Returns the rest of a name after "START."; NULL when it begins differently. */
-static const char *behind(const char *name, const char *start) {
+static const char *after(const char *name, const char *start) {
     size_t length = strlen(start);
     return !strncmp(name, start, length) && name[length] == '.' ? name + length + 1 : NULL;
 }
 
 /* True when the name is of a module; *kind is its part: "weight", "bias". */
 static bool is_of(const char *name, const char *module, const char **kind) {
-    const char *rest = module ? behind(name, module) : NULL;
+    const char *rest = module ? after(name, module) : NULL;
     *kind = rest ? rest : *kind;
     return rest != NULL;
 }
 
-/* Returns the rest of a name after "LAYERS.NUMBER."; NULL where it begins otherwise. */
-static const char *behind_layer(const char *name, const char *layers, int64_t *layer) {
-    const char *at = behind(name, layers);
+/* Returns the rest of a name after "LAYERS.NUMBER."; NULL when it begins differently. */
+static const char *after_layer(const char *name, const char *layers, int64_t *layer) {
+    const char *at = after(name, layers);
     size_t digits = at ? strspn(at, "0123456789") : 0;
     if (!digits || at[digits] != '.')
         return NULL;
@@ -64,18 +64,18 @@ static bool has_name(const struct param_table *table, const char *name) {
     return false;
 }
 
-/* The last rows are those after the layers. */
+/* Returns the number of layers in a table, whose last rows come after the layers. */
 static int64_t layers_of(const struct param_table *table) {
     return table->count ? table->rows[table->count - 1].layer : 0;
 }
 
-/* Names of the table's own family. */
+/* True for a name of the table's family in a layer that the table lacks. */
 static bool is_beyond(const struct param_table *table, const char *name, char reason[PARAM_REASON_BYTES]) {
     int64_t layers = layers_of(table), layer = -1;
     for (int i = 0; model_family_at(i); i++) {
         const struct model_family *family = model_family_at(i);
         bool is_own = &family->files == table->files;
-        if (!is_own || !behind_layer(without_prefix(family, name), family->layers, &layer) || layer < layers)
+        if (!is_own || !after_layer(without_prefix(family, name), family->layers, &layer) || layer < layers)
             continue;
         snprintf(reason, PARAM_REASON_BYTES, "is of layer %lld, but the configuration has %lld layer%s",
                  (long long)layer, (long long)layers, layers == 1 ? "" : "s");
@@ -92,7 +92,7 @@ bool model_claims_name(const struct param_table *table, const char *full, char r
         const struct model_family *family = model_family_at(i);
         int64_t layer;
         name = without_prefix(family, full);
-        const char *rest = behind_layer(name, family->layers, &layer);
+        const char *rest = after_layer(name, family->layers, &layer);
         if (!rest || !is_of_layer(family, rest, &kind))
             is_of_ends(family, name, &kind);
     }

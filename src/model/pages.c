@@ -1,4 +1,4 @@
-/* Pages of keys and values: their sizes, and where a layer writes. */
+/* Pages of keys and values: their sizes, and the place where a layer writes. */
 #include "model-internal.h"
 
 int64_t model_kv_page_elements(const struct model *model) {

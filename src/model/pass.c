@@ -53,14 +53,14 @@ static struct pass pass_of(struct model *model, const struct model_pass *asked) 
     };
 }
 
-/* Returns where `layer` of the chunk, counted from its first, stores its results. */
+/* Returns the place where `layer`, counted within the chunk, stores its results. */
 static const struct block_saved *saved_of(const struct pass *pass, int64_t layer) {
     const struct model *model = pass->model;
     return model_keeps(model, pass->chunk, pass->asked.stash, layer) ? &pass->stash->saved[layer]
-                                                                     : &model->kept.passing[layer % 2];
+                                                                     : &model->kept.transient[layer % 2];
 }
 
-/* `layer` of the chunk, counted from its first; `y`: where the chunk's output goes. */
+/* Returns the pass through `layer`, counted within the chunk; `y` receives the chunk's output. */
 static struct block_pass block_pass_of(const struct pass *pass, int64_t layer, void *y) {
     bool is_last = layer + 1 == pass->chunk->count;
     return (struct block_pass){
@@ -82,13 +82,13 @@ static int layer_needed(const struct pass *pass, int64_t layer) {
     return asked->layer_needed ? asked->layer_needed(asked->context, (int)layer) : STATUS_OK;
 }
 
-/* Has the weights of a unit arrive, and unshards them. */
+/* Waits until the weights of a unit have arrived, and unshards them. */
 static int begin_first_use(const struct pass *pass, int64_t unit, enum param_use use) {
     int status = layer_needed(pass, unit);
     return status ? status : unit_begin(pass, unit, use);
 }
 
-/* The embedding, or what came from the layer before; then the blocks. */
+/* Starts with the embedding, or with the output of the layer before; then come the blocks. */
 int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
     struct pass pass = pass_of(model, asked);
     int status = STATUS_OK;
@@ -113,8 +113,8 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     return status;
 }
 
-/* Before the backward of `layer`: the forward of its group, if the last layer of one that kept its input alone. Not of
- * the chunk's last group while it is still as the forward left it. */
+/* Called before the backward of `layer`. If it is the last layer of a group that kept only its input, repeats the
+ * forward of the group; not for the chunk's last group while the results of the forward are still there. */
 static int run_again(const struct pass *pass, int64_t layer) {
     const struct model *model = pass->model;
     int64_t first, end, next_first, next_end;
@@ -135,7 +135,7 @@ static int run_again(const struct pass *pass, int64_t layer) {
     return status;
 }
 
-/* The gradients of a layer are what they will be. */
+/* Reports that the gradients of a layer are final. */
 static int layer_done(const struct pass *pass, int64_t layer) {
     const struct model_pass *asked = &pass->asked;
     int status = asked->is_last_micro_batch
@@ -164,13 +164,13 @@ static int run_blocks_backward(const struct pass *pass) {
     return status;
 }
 
-/* The head and its loss; of a backward with gradients. */
+/* Runs the head and its loss; in a backward also their gradients. */
 static int run_head(const struct pass *pass, enum param_use use) {
     int status = head_begin(pass, use);
     return status ? status : head_end(pass, head_pass(pass, use == PARAM_BACKWARD));
 }
 
-/* Runs the head, or takes the gradient from the next layer; then the blocks, and the embedding. */
+/* Starts with the head, or with the gradient from the next layer; then come the blocks and the embedding. */
 static int run_backward(const struct pass *pass, const void *dy) {
     struct model *model = pass->model;
     bool has_head = chunk_has_head(model, pass->chunk);
@@ -287,7 +287,7 @@ int model_row_losses(struct model *model, const struct model_batch *batch, float
     return status;
 }
 
-/* One chunk of scratch.logits to host rows of V floats. */
+/* Copies one chunk of scratch.logits to host rows of V floats. */
 static int fetch_logits(struct model *model, int64_t count, float *out) {
     int64_t V = model->options.config.vocab_size, stride = model->share.vocab_stride;
     size_t width = dtype_bytes(model->options.dtype);
@@ -306,7 +306,7 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
     return status;
 }
 
-/* The logits of the batch's rows, chunk by chunk. */
+/* Reads the logits of the batch's rows, chunk by chunk. */
 static int read_logits(struct model *model, int64_t rows, float *logits) {
     int status = norm_forward(model, &model->final_norm, rows, model_stash(model, 0)->x_last, model->scratch.final,
                               model->scratch.final_mean, model->scratch.final_rstd);

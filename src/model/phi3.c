@@ -1,5 +1,5 @@
-/* The Phi-3 family: q, k and v share a tensor of its files, gate and up another one, and a part of each head may turn.
- * PEFT has no targets for it: they must be given. */
+/* The Phi-3 family: q, k and v share one tensor of its files, gate and up share another, and only a part of each head
+ * may be rotated. PEFT has no default targets for it, so they must be given. */
 #include "llama_like.h"
 
 static const char *const no_targets[] = {NULL};
@@ -15,7 +15,7 @@ static void list_projections(const struct model_config *config, struct model_pro
     out[3] = (struct model_projection){ATTACH_FC2, "mlp.down_proj", .out = C, .in = w.ffn, .parts = 1};
 }
 
-static const struct llama_kin kin = {
+static const struct llama_variant variant = {
     .vocab_size = 32064,
     .hidden_size = 3072,
     .intermediate_size = 8192,
@@ -36,5 +36,5 @@ const struct model_family model_family_phi3 = {
     .targets.weights = no_targets,
     .targets.scales = no_targets,
     .targets.scaled_inputs = no_targets,
-    .kin = &kin,
+    .variant = &variant,
 };

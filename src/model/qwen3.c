@@ -1,7 +1,7 @@
 /* The Qwen3 family: queries and keys have norms, and some layers may have windows. */
 #include "llama_like.h"
 
-static const struct llama_kin kin = {
+static const struct llama_variant variant = {
     .vocab_size = 151936,
     .hidden_size = 4096,
     .intermediate_size = 22016,
@@ -21,5 +21,5 @@ const struct model_family model_family_qwen3 = {
     LLAMA_LIKE_SEVEN,
     .eos_id = -1,
     .targets.scales = llama_like_scales_of_queries,
-    .kin = &kin,
+    .variant = &variant,
 };

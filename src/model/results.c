@@ -1,5 +1,5 @@
-/* The results of inference steps on their way to the host. Each is fetched after its step, in the order of
- * the stream, and read once it has arrived; the device may be at work on the next step by then. */
+/* The results of inference steps on their way to the host. They are copied after their step, in the order of the
+ * stream, and read once they have arrived. The device may run the next step by then. */
 #include "model-internal.h"
 
 #include <string.h>

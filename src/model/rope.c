@@ -1,6 +1,6 @@
 /* The rotation in config.json. Files up to version 4 of `transformers` have rope_theta and rope_scaling, whose kind is
- * "rope_type" or "type"; those of version 5 have rope_parameters, with rope_theta in it. Both are written, so that
- * either reader finds its own; where a file has both, they must agree. */
+ * "rope_type" or "type". Files of version 5 have rope_parameters, with rope_theta in it. We write both for the sake of
+ * either reader. If a file has both, they must agree. */
 #include "llama_like.h"
 
 #include "base/base.h"
@@ -62,7 +62,7 @@ static void refuse_layers(struct json_keys *keys, const char *form) {
     }
 }
 
-/* A number that may stand in the object, or beside it. */
+/* Reads a number that may be inside the object or next to it. */
 static double read_inner(struct json_keys *keys, const struct json_keys *outer, const char *key, double fallback,
                          double low, double high) {
     struct json_keys beside = *outer;
@@ -75,7 +75,7 @@ static double read_inner(struct json_keys *keys, const struct json_keys *outer, 
     return inside;
 }
 
-/* One form: the object `form`, and the keys beside it. */
+/* Reads one form: the object `form`, and the keys next to it. */
 static void read_form(struct json_keys *keys, const char *form, bool has_partial_rotation,
                       struct model_config *config) {
     const struct json_keys outer = *keys;

@@ -26,14 +26,14 @@ static size_t stream_bytes(const struct model *model) {
     return (size_t)model_stream_elements(model) * dtype_bytes(model->options.dtype);
 }
 
-/* Bytes of all rows, also where the stream's are cut. */
+/* Returns the bytes of all rows, even if the rows of the stream are cut. */
 static size_t whole_bytes(const struct model *model, int64_t columns) {
     return (size_t)(model->options.max_rows * columns) * dtype_bytes(model->options.dtype);
 }
 
 enum { EVERY_LAYER = -1 };
 
-/* Whether hooks stand at one of two places of `layer`, or of every layer, of any chunk. */
+/* True when hooks are at one of two places of `layer` (EVERY_LAYER: of any layer) in any chunk. */
 static bool has_hooks(const struct model *model, int64_t layer, enum attach_place a, enum attach_place b) {
     const struct model_options *o = &model->options;
     for (int c = 0; c < o->chunk_count; c++)
@@ -62,13 +62,14 @@ static void place_heads(const struct model *model, struct arena *arena, struct b
     place_statistics(model, arena, N * (size_t)widths->query_groups, &saved->mean_k, &saved->rstd_k);
 }
 
-/* Places what the forward of a block keeps, but for its input. `layer` of each chunk, or what serves every layer.
- * `shared`: memory for all layers and stashes, of what the backward computes again or does not read; NULL where there
- * is no backward. The inputs of linears are read for weight gradients and by hooks. */
+/* Places everything that the forward of a block keeps, except its input. `layer` is counted within each chunk;
+ * EVERY_LAYER: memory that suits every layer. `shared` is memory of all layers and stashes for results that the
+ * backward recomputes or does not read; NULL without a backward. Weight gradients and hooks read the inputs of linears.
+ */
 static void place_saved(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved,
                         const struct block_saved *shared) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
+    size_t N = (size_t)o->max_rows, local = (size_t)rank_stream_rows(model->rank, o->max_rows);
     const struct model_widths *widths = &model->share.widths;
     bool is_within = shared && o->train.recompute.how == RECOMPUTE_SELECTIVE;
     bool is_unread = shared && o->train.is_frozen, no_norms = is_within && o->train.recompute.layernorm;
@@ -84,12 +85,12 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
     saved->fc1 = arena_take(arena, whole_bytes(model, widths->fc1));
     saved->activated = no_activated ? shared->activated : arena_take(arena, whole_bytes(model, widths->ffn));
-    place_statistics(model, arena, own, &saved->mean1, &saved->rstd1);
-    place_statistics(model, arena, own, &saved->mean2, &saved->rstd2);
+    place_statistics(model, arena, local, &saved->mean1, &saved->rstd1);
+    place_statistics(model, arena, local, &saved->mean2, &saved->rstd2);
     saved->lse = arena_take(arena, N * (size_t)widths->heads * sizeof(float));
 }
 
-/* `layer` of each chunk: what the one that keeps most keeps. */
+/* Places the memory that hooks keep. `layer` is counted within each chunk; the chunk whose hooks keep most decides. */
 static void place_hooks(struct model *model, struct arena *arena, int64_t layer, struct block_saved *saved) {
     const struct model_options *o = &model->options;
     for (int place = 0; place < ATTACH_PLACE_COUNT; place++) {
@@ -120,9 +121,9 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
     return chunk->first + end > model->share.lowest;
 }
 
-/* Places what a micro batch keeps of a chunk until its backward. Recomputed layers share sets with all stashes, as many
- * as a group has layers (*placed: their number so far); the first layer of a group keeps its input. `shared`: memory of
- * what is recomputed within a layer. */
+/* Places what a micro batch keeps of a chunk until its backward. Recomputed layers of all stashes share sets, one for
+ * each layer of a group (*placed: their number so far); the first layer of a group keeps its input. `shared`: memory
+ * for results that are recomputed within a layer. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
     for (int64_t layer = model->kept.first_layer; layer < model->options.chunks[0].count; layer++) {
@@ -144,10 +145,10 @@ static void place_kept_blocks(struct model *model, struct arena *arena, int stas
     }
 }
 
-/* Layers below the lowest that trains have no hooks, and nobody reads what their forward leaves but the stream.
- * `again`: a set of layers that are computed again, NULL where there is none: it is free as long. */
-static void place_passing_layers(struct model *model, struct arena *arena, const struct block_saved *shared,
-                                 const struct block_saved *again) {
+/* Places the memory of layers without a backward. They have no hooks, and only the next layer reads the result of their
+ * forward. `again`: a set of recomputed layers, which is free meanwhile; NULL: there is none. */
+static void place_transient_layers(struct model *model, struct arena *arena, const struct block_saved *shared,
+                                   const struct block_saved *again) {
     const struct model_options *o = &model->options;
     const struct model_widths *widths = &model->share.widths;
     struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .activated = shared->activated};
@@ -166,13 +167,13 @@ static void place_passing_layers(struct model *model, struct arena *arena, const
     set.attention = again ? again->attention : arena_take(arena, whole_bytes(model, widths->q));
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
     for (int64_t i = 0; i < 2; i++) {
-        model->kept.passing[i] = set;
+        model->kept.transient[i] = set;
         if (model->share.lowest - o->chunks[0].first > i && o->chunks[0].count > i)
-            model->kept.passing[i].x = arena_take(arena, stream_bytes(model));
+            model->kept.transient[i].x = arena_take(arena, stream_bytes(model));
     }
-    if (model->kept.passing_stash == &model->kept.stashes[o->train.stashes] &&
+    if (model->kept.transient_stash == &model->kept.stashes[o->train.stashes] &&
         !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
-        place_batch(model, arena, &model->kept.passing_stash->batch);
+        place_batch(model, arena, &model->kept.transient_stash->batch);
 }
 
 static void place_stashes(struct model *model, struct arena *arena) {
@@ -191,11 +192,11 @@ static void place_stashes(struct model *model, struct arena *arena) {
         place_kept_blocks(model, arena, stash, &placed, &shared);
         model->kept.stashes[stash].x_last = model->share.has_head ? arena_take(arena, stream_bytes(model)) : NULL;
     }
-    place_passing_layers(model, arena, &shared, placed > 0 ? &model->kept.again[0] : NULL);
+    place_transient_layers(model, arena, &shared, placed > 0 ? &model->kept.again[0] : NULL);
 }
 
-/* Without a backward nothing is kept: all layers share one set, and the stream goes to and fro. */
-static void place_passing_blocks(struct model *model, struct arena *arena) {
+/* Without a backward nothing is kept: all layers share one set, and the stream alternates between two arrays. */
+static void place_transient_blocks(struct model *model, struct arena *arena) {
     struct model_stash *stash = &model->kept.stashes[0];
     int64_t layers = model->options.chunks[0].count;
     struct block_saved set = {0};
@@ -218,11 +219,11 @@ static void place_parts(struct model *model, struct arena *arena, size_t rows) {
 
 static void place_head(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
-    size_t N = (size_t)o->max_rows, own = (size_t)rank_stream_rows(model->rank, o->max_rows);
+    size_t N = (size_t)o->max_rows, local = (size_t)rank_stream_rows(model->rank, o->max_rows);
     size_t most = (size_t)model_sizes(model)->head_rows, chunk = N < most ? N : most;
     model->scratch.final = arena_take(arena, stream_bytes(model));
-    model->scratch.final_mean = arena_take(arena, own * sizeof(float));
-    model->scratch.final_rstd = arena_take(arena, own * sizeof(float));
+    model->scratch.final_mean = arena_take(arena, local * sizeof(float));
+    model->scratch.final_rstd = arena_take(arena, local * sizeof(float));
     model->scratch.losses = arena_take(arena, N * sizeof(float));
     model->scratch.loss_sum = arena_take(arena, sizeof(double));
     model->scratch.logits = arena_take(arena, chunk * (size_t)model->share.vocab_stride * dtype_bytes(o->dtype));
@@ -233,14 +234,14 @@ static void place_head(struct model *model, struct arena *arena) {
 static void place_gradients(struct model *model, struct arena *arena) {
     const struct model_options *o = &model->options;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
-    bool is_end = false; /* of the backward of a chunk: nobody gets its gradient */
+    bool needs_stream = false; /* some chunk's backward ends on this rank, so its gradient needs memory here */
     if (!model_has_backward(o, last->first + last->count))
         return;
     model->cleared.ranges = model_cleared_bytes(model) ? arena_take(arena, model_cleared_bytes(model)) : NULL;
     for (int c = 0; c < o->chunk_count; c++)
-        is_end |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
-                  !model_sends_gradient(model, &o->chunks[c]);
-    model->gradients.stream = is_end ? arena_take(arena, stream_bytes(model)) : NULL;
+        needs_stream |= model_has_backward(o, o->chunks[c].first + o->chunks[c].count) &&
+                        !model_sends_gradient(model, &o->chunks[c]);
+    model->gradients.stream = needs_stream ? arena_take(arena, stream_bytes(model)) : NULL;
     size_t norm = stream_bytes(model), heads = whole_bytes(model, model->share.widths.q);
     model->gradients.norm = arena_take(arena, heads > norm ? heads : norm);
     model->gradients.qkv = arena_take(arena, whole_bytes(model, model->share.widths.qkv));
@@ -292,7 +293,7 @@ void model_place_activations(struct model *model, struct arena *arena) {
     if (o->use == MODEL_TRAIN)
         place_stashes(model, arena);
     else
-        place_passing_blocks(model, arena);
+        place_transient_blocks(model, arena);
     place_angles(model, arena);
     model->scratch.branch = arena_take(arena, stream_bytes(model));
     if (model->share.has_embedding)

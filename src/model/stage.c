@@ -1,4 +1,4 @@
-/* A stage of the pipeline: its layers, and what passes between stages. */
+/* A stage of the pipeline: its layers, and the residual stream between stages. */
 #include "model-internal.h"
 
 int64_t model_lowest_layer(const struct model_options *options) {
@@ -16,7 +16,7 @@ bool model_has_backward(const struct model_options *options, int64_t end) {
 }
 
 struct model_stash *model_stash(struct model *model, int number) {
-    return number < 0 ? model->kept.passing_stash : &model->kept.stashes[number];
+    return number < 0 ? model->kept.transient_stash : &model->kept.stashes[number];
 }
 
 bool model_has_layer(const struct model_options *options, int64_t layer) {

@@ -1,4 +1,4 @@
-/* The ids that end a completion: eos_token_id, one id or a list of them, from a model's two files. */
+/* The ids that end a completion: eos_token_id, one id or a list, from a model's two files. */
 #include "family-internal.h"
 
 #include "base/base.h"
@@ -47,7 +47,7 @@ void text_ends_read(struct json_keys *keys, const struct model_config *config, i
                     struct model_text_ends *ends) {
     *ends = (struct model_text_ends){0};
     ends->has_bos = read_id(json_keys_find(keys, "bos_token_id"), config, &ends->bos);
-    if (json_object_get(keys->object, "eos_token_id")) /* null, too: none */
+    if (json_object_get(keys->object, "eos_token_id")) /* the key may be null: then there is none */
         read_eos(keys, config, ends);
     else if (otherwise >= 0 && otherwise < config->vocab_size)
         model_add_eos(ends, otherwise, false);

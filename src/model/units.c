@@ -1,4 +1,4 @@
-/* The units of a pass: their weights are whole while the pass works on them, and no longer. */
+/* Unshards the units of a pass, so that their weights are whole only while the pass works on them. */
 #include "model-internal.h"
 
 int unit_begin(const struct pass *pass, int64_t unit, enum param_use use) {
@@ -9,7 +9,7 @@ int unit_end(const struct pass *pass, int64_t unit, int status) {
     return param_reshard_after(&pass->model->store, (int)unit, status);
 }
 
-/* The unit that the head's weight is in: the embedding's, where they are tied. */
+/* Returns the unit that has the head's weight: the embedding's, if they are tied. */
 static int64_t weight_unit(const struct model *model) {
     return model->table.rows[model->head.weight].layer;
 }
