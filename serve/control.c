@@ -56,7 +56,7 @@ static void list_adapters(struct exchange *exchange) {
 /* ---- changes ---- */
 
 struct job {
-    struct exchange *exchange; /* NULL: its client has left */
+    struct exchange *exchange; /* NULL: its client disconnected */
     enum registry_change_kind kind;
     bool is_vllms;
     char name[NAME_BYTES];
@@ -90,13 +90,13 @@ static void answer_job(const struct job *job, const struct registry_adapter *ada
 
 static void on_done(void *context, const struct error *error, const struct registry_adapter *adapter) {
     struct job *job = context;
-    struct error told = *error;
+    struct error reported = *error;
     if (job->exchange) {
         job->exchange->context = NULL;
-        if (job->is_vllms && told.which == ERROR_ADAPTER_EXISTS) /* vLLM answers 400 for it */
-            told.which = ERROR_ARGUMENT;
-        if (told.which)
-            route_fail(job->exchange, &told);
+        if (job->is_vllms && reported.which == ERROR_ADAPTER_EXISTS) /* vLLM answers 400 for it */
+            reported.which = ERROR_ARGUMENT;
+        if (reported.which)
+            route_fail(job->exchange, &reported);
         else if (job->is_vllms)
             answer_vllm(job);
         else

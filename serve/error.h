@@ -30,7 +30,7 @@ enum error_case {
     ERROR_ENGINE_FAILED,   /* 503 */
     ERROR_DEADLINE,        /* 504 */
     ERROR_ADAPTER_MEMORY,  /* 507 */
-    ERROR_CANCELLED,       /* the client has left; nobody reads this */
+    ERROR_CANCELLED,       /* the client disconnected; nobody reads this */
     ERROR_INTERNAL,        /* 500 */
     ERROR_COUNT
 };

@@ -1,5 +1,5 @@
-/* The common part of all gRPC methods. A call is freed when its exchange closes. Its method is told of the end then, or
- * earlier when the deadline passes. */
+/* The common part of all gRPC methods. A call is freed when its exchange closes. Its method is notified of the end
+ * then, or earlier when the deadline passes. */
 #include "grpc.h"
 
 #include "grpc_details.h"

@@ -1,7 +1,7 @@
 /* gRPC over an exchange of HTTP/2 (the protocol's PROTOCOL-HTTP2 document).
  *
- * A method is a row: its name, the descriptor of its request, which sides stream, and its functions. grpc.c has the
- * common part of all methods: framing, unpacking under a quota, gzip, deadlines, sizes, statuses.
+ * A method is a row: its name, the descriptor of its request, which sides stream, and its functions. The common part of
+ * all methods is in grpc.c: framing, unpacking under a quota, gzip, deadlines, sizes, statuses.
  *
  * The files grpc_generate.c, grpc_tokens.c, grpc_control.c, grpc_health.c and grpc_reflection.c have the methods. The
  * router finds them through grpc_begin (route.h), and uses grpc_fail for requests that it refuses. The loop's
@@ -14,7 +14,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-enum { GRPC_MAX_MESSAGE = 4 << 20 /* bytes of a message that we send: the default limit of clients */ };
+enum { GRPC_MAX_MESSAGE = 4 << 20 /* limit of bytes of a sent message: the default limit of clients */ };
 
 struct grpc_call;
 struct route_reader;
@@ -23,7 +23,7 @@ struct grpc_method {
     const char *name; /* "Generate" */
     const ProtobufCMessageDescriptor *request;
     bool takes_many, gives_many; /* messages */
-    /* Bytes of a message that the loop reads itself; NULL: ROUTE_SHORT_BYTES. */
+    /* Returns the longest message, in bytes, that the loop reads itself; NULL: ROUTE_SHORT_BYTES. */
     size_t (*short_bytes)(const struct server *server);
     /* For a method that needs only the model; replaces the functions below. Packs the answer, or sets *error. Any
      * thread. */
@@ -34,10 +34,10 @@ struct grpc_method {
     void (*on_message)(struct grpc_call *call, const ProtobufCMessage *message);
     /* For methods that take many messages: no more will come. */
     void (*on_end)(struct grpc_call *call);
-    /* The client reads again. */
+    /* The client reads again, after grpc_is_full was true. */
     void (*on_room)(struct grpc_call *call);
-    /* Called once if grpc_context is set: nobody reads the answer any more, and the call is freed afterwards. Never
-     * called inside a function of this header. All functions except on_message, or `answer`, may be NULL. */
+    /* Called once if grpc_context is set, before the call is freed: nobody reads the answer any more. Never called
+     * inside a function of this header. All functions except on_message, or `answer`, may be NULL. */
     void (*on_close)(struct grpc_call *call);
 };
 
@@ -55,6 +55,7 @@ void grpc_start(struct exchange *exchange, const struct grpc_service *const *ser
 
 /* ---- for methods ---- */
 
+/* Returns the exchange of a call. */
 struct exchange *grpc_exchange(const struct grpc_call *call);
 /* The method's data for a call, set in on_message or later. */
 void grpc_set_context(struct grpc_call *call, void *context);
@@ -65,7 +66,7 @@ double grpc_deadline(const struct grpc_call *call);
 bool grpc_is_finished(const struct grpc_call *call);
 /* True when more of the answer waits for its reader than the limit; on_room follows. */
 bool grpc_is_full(const struct grpc_call *call);
-/* Begins the answer with fields of the method's own. grpc_send does so itself if needed. */
+/* Begins the answer with these fields. grpc_send begins it without fields if needed. */
 void grpc_begin_answer(struct grpc_call *call, const struct field *fields, size_t count);
 /* Sends a message. A message that is too large ends the call with an error. */
 void grpc_send(struct grpc_call *call, const ProtobufCMessage *message);

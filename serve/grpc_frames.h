@@ -34,7 +34,7 @@ enum grpc_frame {
 /* Starts a stream whose messages have at most `limit` bytes. grpc_frames_free ends it. */
 void grpc_frames_begin(struct grpc_frames *frames, uint64_t limit, bool may_be_packed);
 void grpc_frames_free(struct grpc_frames *frames);
-/* Takes bytes from *bytes, and advances it, until a message is complete or no bytes are left. No call may follow a
+/* Takes bytes from *bytes, and advances it, until a message is complete or all bytes are consumed. No call may follow a
  * failure. */
 enum grpc_frame grpc_frames_take(struct grpc_frames *frames, const unsigned char **bytes, size_t *length);
 /* True when the complete message is packed. */

@@ -51,13 +51,13 @@ static void check(struct grpc_call *call, const ProtobufCMessage *message) {
 struct watch {
     struct grpc_call *call;
     const char *service; /* the message's */
-    Grpc__Health__V1__HealthCheckResponse__ServingStatus told;
+    Grpc__Health__V1__HealthCheckResponse__ServingStatus sent;
     struct event *timer;
 };
 
 static void tell(struct watch *watch) {
     Grpc__Health__V1__HealthCheckResponse answer = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
-    answer.status = watch->told = status_of(watch->call, watch->service);
+    answer.status = watch->sent = status_of(watch->call, watch->service);
     grpc_send(watch->call, &answer.base);
 }
 
@@ -65,7 +65,7 @@ static void look(evutil_socket_t none, short what, void *context) {
     struct watch *watch = context;
     (void)none;
     (void)what;
-    if (watch->told != status_of(watch->call, watch->service) && !grpc_is_full(watch->call))
+    if (watch->sent != status_of(watch->call, watch->service) && !grpc_is_full(watch->call))
         tell(watch);
 }
 

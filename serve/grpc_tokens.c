@@ -65,9 +65,9 @@ int grpc_text_set(struct grpc_text *text, ProtobufCMessage *message, char **memb
     if (length && memchr(bytes, 0, length)) {
         struct strbuf repaired = STRBUF_INIT;
         utf8_add_repaired(&repaired, bytes, length);
-        for (size_t left = repaired.length;; left >>= 7) {
-            strbuf_add_char(&text->text, (char)(left < 128 ? left : (left & 127) | 128));
-            if (left < 128)
+        for (size_t remaining = repaired.length;; remaining >>= 7) {
+            strbuf_add_char(&text->text, (char)(remaining < 128 ? remaining : (remaining & 127) | 128));
+            if (remaining < 128)
                 break;
         }
         strbuf_add(&text->text, strbuf_text(&repaired), repaired.length);

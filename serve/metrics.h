@@ -1,4 +1,5 @@
-/* The server's metrics, as /metrics shows them: vLLM's names and buckets, so that its dashboards work, and our own.
+/* The server's metrics, as /metrics shows them: vLLM's names and buckets, so that its dashboards work, and some of
+ * cambium's.
  *
  * The driver's updates are the source for completions, prompts and steps, with the engine's times. The router counts
  * refusals. Everything runs on the loop's thread. A NULL metrics counts nothing. Each completion (a choice of a prompt)
@@ -28,7 +29,7 @@ struct metrics_options {
 int metrics_new(const struct metrics_options *options, struct metrics **metrics);
 void metrics_free(struct metrics *metrics);
 
-/* ---- texts: the driver ---- */
+/* ---- completions: the driver ---- */
 
 /* A prompt and its completions belong to the driver. It zeroes them, sets the commented fields, and makes the calls
  * below in their order. Times are monotonic seconds. */
@@ -51,7 +52,7 @@ void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt,
 enum metrics_end { METRICS_STOP, METRICS_LENGTH, METRICS_ABORT, METRICS_ERROR, METRICS_END_COUNT };
 void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
                    enum metrics_end how, double time);
-/* Steps of the engine. Its thread counts them in an object of its own, which the loop later adds to the total; a zeroed
+/* Steps of the engine. Its thread counts them in a separate object, which the loop later adds to the total; a zeroed
  * one is empty. `tokens` are the prompt rows and the drawn tokens of the step. */
 enum { METRICS_STEP_BUCKETS = 14 };
 struct metrics_steps {
@@ -82,8 +83,8 @@ void metrics_tell_rank(struct metrics *metrics, int rank, bool is_up);
 
 /* Counts an accepted request that names the adapter. `method` is the registry's: "lora" or "lora,ia3". */
 void metrics_adapter_request(struct metrics *metrics, const char *adapter, const char *method);
-/* The name is unknown and no request has it any more. Counters of the METRICS_MAX_GONE most recent such names stay, so
- * that a scrape still finds them; older ones are removed. */
+/* Reports that the name is unknown and that no request has it any more. Counters of the METRICS_MAX_GONE most recent
+ * such names stay, so that a scrape still finds them; older ones are removed. */
 void metrics_adapter_gone(struct metrics *metrics, const char *adapter);
 enum { METRICS_MAX_GONE = 64 };
 /* Counts a load or a replacement: ERROR_NONE, or the reason for its failure. */
@@ -92,7 +93,7 @@ void metrics_adapter_load(struct metrics *metrics, enum error_case result);
 void metrics_rejected(struct metrics *metrics, enum error_case why);
 /* Counts a full queue, of completions or else of tokens; in addition to metrics_rejected. */
 void metrics_queue_full(struct metrics *metrics, bool is_of_tokens);
-/* Counts an accepted request that ended early: ERROR_CANCELLED when the client left. */
+/* Counts an accepted request that ended early: ERROR_CANCELLED when the client disconnected. */
 void metrics_cancelled(struct metrics *metrics, enum error_case why);
 
 /* ---- text ---- */

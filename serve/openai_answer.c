@@ -20,10 +20,10 @@ const char *openai_finish_reason(const struct openai_choice *choice) {
 }
 
 static void add_token(struct openai *request, struct openai_choice *choice, const struct call_update *update,
-                      const struct call_token *told, struct openai_part *part) {
+                      const struct call_token *reported, struct openai_part *part) {
     struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                 .token = told,
-                                 .tops = update->tops + told->first_top,
+                                 .token = reported,
+                                 .tops = update->tops + reported->first_top,
                                  .most = request->tops};
     if (request->tells_logprobs && request->is_chat)
         openai_add_chat_token(part, &token);
@@ -89,9 +89,9 @@ void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struc
         strbuf_add_char(out, ']');
     }
     if (request->prompt_tops >= 0) {
-        const struct strbuf *told = &request->prompts[prompt].logprobs;
+        const struct strbuf *reported = &request->prompts[prompt].logprobs;
         strbuf_add_text(out, ",\"prompt_logprobs\":[");
-        strbuf_add(out, strbuf_text(told), told->length);
+        strbuf_add(out, strbuf_text(reported), reported->length);
         strbuf_add_char(out, ']');
     }
 }
@@ -129,11 +129,11 @@ void openai_add_usage(const struct openai *request, struct strbuf *out) {
 /* ---- one text ---- */
 
 static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
-    const struct openai_part *told = &choice->part;
+    const struct openai_part *reported = &choice->part;
     struct openai_part part = {.text = STRBUF_INIT};
     if (request->echoes)
         openai_part_join(&part, &request->prompts[openai_prompt_of(request, choice)].part);
-    openai_part_join(&part, told);
+    openai_part_join(&part, reported);
     strbuf_format(out, "{\"index\":%td,", choice - request->choices);
     if (request->is_chat) {
         strbuf_add_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
@@ -147,11 +147,11 @@ static void add_choice(const struct openai *request, const struct openai_choice 
     openai_add_logprobs(out, &part, request->is_chat, request->tells_logprobs);
     strbuf_format(out, ",\"finish_reason\":%s", openai_finish_reason(choice));
     if (request->returns_ids)
-        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&told->ids));
+        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&reported->ids));
     if (!request->is_chat)
         openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
     strbuf_add_char(out, '}');
-    out->failed |= openai_part_failed(&part) || told->ids.failed;
+    out->failed |= openai_part_failed(&part) || reported->ids.failed;
     openai_part_free(&part);
 }
 
@@ -204,11 +204,11 @@ void openai_answer_room(struct openai *request) {
     struct exchange *exchange = request->exchange;
     size_t most = (size_t)request->server->options->limits.stream_output_bytes;
     while (!request->is_building && request->sent < request->answer.length && exchange_pending(exchange) <= most) {
-        size_t left = request->answer.length - request->sent, slice = left < most + 1 ? left : most + 1;
+        size_t remaining = request->answer.length - request->sent, slice = remaining < most + 1 ? remaining : most + 1;
         if (exchange_write(exchange, request->answer.data + request->sent, slice))
             return; /* on_close follows */
         request->sent += slice;
-        if (slice == left) {
+        if (slice == remaining) {
             exchange_end(exchange, NULL, 0);
             return;
         }

@@ -86,7 +86,7 @@ static bool are_alike(const struct openai_token *token, int32_t a, int32_t b) {
 
 /* ---- completions ---- */
 
-static int64_t told_tops(const struct openai_token *token) {
+static int64_t reported_tops(const struct openai_token *token) {
     return token->token->top_count < token->most ? token->token->top_count : token->most;
 }
 
@@ -107,7 +107,7 @@ static void add_top(struct strbuf *out, const struct openai_token *token, int64_
 /* The token itself is always included. */
 static void add_tops(struct strbuf *out, const struct openai_token *token) {
     const struct call_token *own = token->token;
-    int64_t count = told_tops(token);
+    int64_t count = reported_tops(token);
     bool has_own = false;
     if (!own->has_logprob) {
         strbuf_add_text(out, "null");
@@ -141,10 +141,10 @@ static void move_place(struct openai_place *place, const unsigned char *bytes, s
             at++;
     }
     while (at < end) {
-        size_t step = utf8_length(at, end), left = (size_t)(end - at);
-        if (!step && left < 4 && utf8_unfinished_length(at, left) == left) {
-            memcpy(place->tail, at, left);
-            place->tail_length = left;
+        size_t step = utf8_length(at, end), remaining = (size_t)(end - at);
+        if (!step && remaining < 4 && utf8_unfinished_length(at, remaining) == remaining) {
+            memcpy(place->tail, at, remaining);
+            place->tail_length = remaining;
             return;
         }
         at += step ? step : utf8_bad_length(at, end);
@@ -202,7 +202,7 @@ static void add_chat_entry(struct strbuf *out, const struct openai_token *token,
 
 void openai_add_chat_token(struct openai_part *part, const struct openai_token *token) {
     struct strbuf *out = &part->content;
-    int64_t count = told_tops(token);
+    int64_t count = reported_tops(token);
     add_comma(out);
     add_chat_entry(out, token, token->token->id, token->token->logprob);
     strbuf_add_text(out, ",\"top_logprobs\":[");
@@ -218,7 +218,7 @@ void openai_add_chat_token(struct openai_part *part, const struct openai_token *
 /* ---- prompts ---- */
 
 void openai_add_plain_token(struct strbuf *out, const struct openai_token *token) {
-    int64_t count = told_tops(token);
+    int64_t count = reported_tops(token);
     add_comma(out);
     strbuf_format(out, "{\"id\":%d,\"logprob\":", token->token->id);
     add_logprob(out, token->token);

@@ -97,9 +97,9 @@ static bool wait_seconds(struct otlp *otlp, double seconds) {
 
 /* Under the lock. */
 static void pause_for(struct otlp *otlp, double seconds) {
-    double end = clock_seconds() + seconds, left;
-    while (!atomic_load(&otlp->is_ending) && (left = end - clock_seconds()) > 0)
-        wait_seconds(otlp, left);
+    double end = clock_seconds() + seconds, remaining;
+    while (!atomic_load(&otlp->is_ending) && (remaining = end - clock_seconds()) > 0)
+        wait_seconds(otlp, remaining);
 }
 
 /* Moves the spans of a batch into `body`, and returns their number; 0 at the end. */

@@ -1,5 +1,5 @@
 /* The page at /: page.html, as embedded by the build. The browser may run only its one script and its one style, given
- * by their digests. The page is told what its listener offers, so that it requests nothing that does not exist. */
+ * by their digests. The page gets a list of what its listener offers, so it requests nothing that does not exist. */
 #include "route.h"
 
 #include "base/base.h"

@@ -19,7 +19,7 @@ struct entry {
     int loading;                  /* changes in progress */
     bool is_bringing;             /* a call waits for it, and its bringing was requested */
     bool is_there;                /* in the engine's list */
-    struct driver_name *learning; /* the engine is being told of it; NULL: it knows */
+    struct driver_name *learning; /* the name is on its way to the engine; NULL: it has arrived */
 };
 
 struct pending {

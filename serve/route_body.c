@@ -16,13 +16,13 @@
 
 struct collected {
     struct worker_job job;
-    struct exchange *exchange; /* the loop's; NULL: its client has left, or was answered */
+    struct exchange *exchange; /* used by the loop; NULL: the client disconnected, or was answered */
     struct server *server;
     const struct route_body *body;
     struct strbuf bytes;
     size_t counted; /* bytes that count in the server's limit */
     bool is_packed, is_control;
-    atomic_bool has_left; /* nobody waits for the result */
+    atomic_bool is_abandoned; /* nobody waits for the result */
     void *made;
     struct error error; /* when nothing was made */
 };
@@ -67,9 +67,9 @@ static void drop_made(struct collected *collected) {
 
 static void work(struct worker_job *job) {
     struct collected *collected = (struct collected *)job;
-    if (!collected->has_left)
+    if (!collected->is_abandoned)
         read_bytes(collected, collected->server->worker_encoder);
-    if (collected->has_left)
+    if (collected->is_abandoned)
         drop_made(collected);
 }
 
@@ -111,7 +111,7 @@ static void done(struct worker_job *job) {
     struct exchange *exchange = let_go(collected);
     void *made = collected->made;
     give_back(collected);
-    if (!exchange && made) { /* its client left a moment ago, and the result may be large */
+    if (!exchange && made) { /* the client disconnected, and the result may be large */
         collected->job.work = drop_late;
         worker_drop(collected->server->worker, &collected->job);
         return;
@@ -153,7 +153,7 @@ static void on_closed_early(struct exchange *exchange, bool is_whole) {
     struct collected *collected = exchange->context;
     (void)is_whole;
     collected->exchange = NULL;
-    collected->has_left = true;
+    collected->is_abandoned = true;
 }
 
 static const struct exchange_handler reading = {.on_close = on_closed_early};

@@ -6,7 +6,7 @@
  * and the engine never holds up a client.
  *
  *     server_open         starts the loop before the ranks start; binds addresses, accepts nobody yet
- *     server_run          at the leader: opens adapters and scheduler, accepts, and serves until told to stop
+ *     server_run          at the leader: opens adapters and scheduler, accepts, and serves until a signal or a drain
  *     server_close
  *
  * Protocols see the transport through exchange.h, and the engine through call.h. */
@@ -60,10 +60,11 @@ struct server;
 /* Checks the options, reads keys and certificates, starts the loop and binds addresses. `options` outlives the server.
  * STATUS_USAGE, STATUS_INVALID, STATUS_NOT_FOUND, STATUS_IO, STATUS_MEMORY. */
 int server_open(const struct serve_options *options, struct server **server);
-/* Serves, at the leader, after engine_open; `tokenizer` may be NULL. Returns when the server has stopped as told, or
- * with the failure that ended it. server_close frees the server; NULL is allowed. */
+/* Serves until the server has drained; returns 0, or the failure that ended it. The leader calls this after
+ * engine_open. `tokenizer` may be NULL. */
 int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                const struct tokenizer_files *files);
+/* Frees the server. NULL is allowed. */
 void server_close(struct server *server);
 /* Reports that the engine has failed: the server is no longer ready, and requests fail with UNAVAILABLE. The caller
  * ends the process afterwards. `rank` is the lost rank, or -1 when none is known. Any thread. */

@@ -47,9 +47,10 @@ struct server_own {
     bool has_ended; /* under the lock: the loop has finished */
 };
 
-/* server_state.c: ends the driver where a drain has nothing left to wait for. */
+/* Ends the driver when a drain has no more calls to wait for: server_state.c. */
 void server_end_if_idle(struct server *server);
-/* For the timers of the drain: its delay is over; whatever still runs is stopped. */
+/* Callbacks of the drain's timers: at the end of its delay, and at the end of its timeout, which stops running
+ * calls. */
 void server_on_delay_over(evutil_socket_t fd, short what, void *server);
 void server_give_up(evutil_socket_t fd, short what, void *server);
 

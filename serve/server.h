@@ -1,5 +1,5 @@
 /* The server as its own files see it: data shared on the loop's thread. A comment names another thread that writes a
- * field; the loop alone reads it unless stated otherwise. */
+ * field. Only the loop reads it unless stated otherwise. */
 #ifndef CAMBIUM_SERVE_SERVER_H
 #define CAMBIUM_SERVE_SERVER_H
 
@@ -34,7 +34,7 @@ struct server {
     struct loop *loop;
     struct worker *worker;                              /* for long texts; NULL: nothing counts as long */
     struct tokenizer_encoder *encoder, *worker_encoder; /* for the loop; for that worker */
-    struct gathered gathered;                           /* bodies that were not read yet */
+    struct gathered gathered;                           /* bodies that handlers have not read yet */
     struct transport *transport;
     struct server_model model;
     struct registry *registry;         /* adapters: registry.h */
@@ -47,7 +47,7 @@ struct server {
     uint64_t first_id, last_id;        /* of requests; the router's */
     int64_t exchanges;                 /* open ones of the data listener that will end */
     bool is_ready, has_failed;
-    bool is_leaving;  /* told to stop: not ready any more */
+    bool is_leaving;  /* is stopping: not ready any more */
     bool is_draining; /* takes no more work */
     char failure[512];
     struct server_own *own; /* for server.c */

@@ -269,7 +269,7 @@ static int http2_open(struct connection *connection) {
 
 /* The first GOAWAY names no last stream, so requests that are already on the way are served. The second, after the
  * answer to a ping, names the last stream. */
-static void drain_go_on(struct http2 *http, double now) {
+static void drain_continue(struct http2 *http, double now) {
     if (http->drain == DRAIN_WANTED) {
         nghttp2_submit_shutdown_notice(http->session);
         http->drain = DRAIN_NOTICED;
@@ -298,7 +298,7 @@ static void say_goodbye(struct http2 *http) {
 static void http2_produce(struct connection *connection) {
     struct http2 *http = connection->state;
     if (http->drain && http->drain != DRAIN_LAST)
-        drain_go_on(http, clock_seconds());
+        drain_continue(http, clock_seconds());
     if (http->is_over)
         say_goodbye(http);
     else

@@ -301,7 +301,7 @@ static void stream_submit(struct http2_stream *stream) {
 /* Handlers gather bodies until they are complete. All bodies of a connection together may be as long as one body may
  * be. Beyond that, only the stream with the most bytes gets new window; the others wait until it ends. It is chosen
  * once: otherwise streams that overtake each other by a byte would all continue. */
-static bool may_go_on(struct http2_stream *stream) {
+static bool may_continue(struct http2_stream *stream) {
     struct http2 *http = stream->http;
     const struct http2_stream *other;
     if (http->gathered <= (uint64_t)http2_limits(http)->body_bytes)
@@ -315,7 +315,7 @@ static bool may_go_on(struct http2_stream *stream) {
 
 static int window_return(struct http2_stream *stream, size_t length) {
     stream->withheld += length;
-    if (!may_go_on(stream)) {
+    if (!may_continue(stream)) {
         stream->http->has_withheld = true;
         return 0;
     }
