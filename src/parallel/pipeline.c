@@ -57,31 +57,6 @@ static size_t message_bytes(const struct pipeline *pipeline) {
     return (size_t)pipeline->elements * dtype_bytes(pipeline->dtype);
 }
 
-int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,
-                  enum dtype dtype) {
-    int stage = rank->place.pipeline;
-    *pipeline = (struct pipeline){.rank = rank, .shape = *shape, .elements = elements, .dtype = dtype};
-    struct pipeline_shape forward_only = *shape;
-    forward_only.is_forward_only = true;
-    int status = list_steps(shape, stage, &pipeline->steps);
-    if (!status)
-        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
-    size_t bytes = pipeline_bytes(shape, stage, message_bytes(pipeline));
-    if (!status && bytes && (status = device_alloc(rank->device, bytes, &pipeline->memory)))
-        status_wrap(status, "buffers of the pipeline");
-    if (status)
-        return status;
-    struct arena arena = arena_over(pipeline->memory, bytes);
-    place_buffers(shape, stage, message_bytes(pipeline), &arena, pipeline->lanes);
-    for (int kind = 0; kind < PIPELINE_KINDS && !status; kind++) {
-        struct pipeline_lane *lane = &pipeline->lanes[kind];
-        lane->receive_requests = calloc((size_t)lane->receive_buffers + 1, sizeof *lane->receive_requests);
-        if (!lane->receive_requests)
-            status = status_fail(STATUS_MEMORY, "out of memory");
-    }
-    return status;
-}
-
 static void forget_requests(struct pipeline_lane *lane) {
     for (int i = 0; i < PIPELINE_SEND_BUFFERS; i++)
         comm_forget(&lane->send_requests[i]);
@@ -99,6 +74,32 @@ void pipeline_close(struct pipeline *pipeline) {
     free(pipeline->steps);
     free(pipeline->forward_steps);
     *pipeline = (struct pipeline){0};
+}
+
+int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,
+                  enum dtype dtype) {
+    int stage = rank->place.pipeline;
+    *pipeline = (struct pipeline){.rank = rank, .shape = *shape, .elements = elements, .dtype = dtype};
+    struct pipeline_shape forward_only = *shape;
+    forward_only.is_forward_only = true;
+    int status = list_steps(shape, stage, &pipeline->steps);
+    if (!status)
+        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
+    size_t bytes = pipeline_bytes(shape, stage, message_bytes(pipeline));
+    if (!status && bytes && (status = device_alloc(rank->device, bytes, &pipeline->memory)))
+        status_wrap(status, "buffers of the pipeline");
+    struct arena arena = arena_over(pipeline->memory, bytes);
+    if (!status)
+        place_buffers(shape, stage, message_bytes(pipeline), &arena, pipeline->lanes);
+    for (int kind = 0; kind < PIPELINE_KINDS && !status; kind++) {
+        struct pipeline_lane *lane = &pipeline->lanes[kind];
+        lane->receive_requests = calloc((size_t)lane->receive_buffers + 1, sizeof *lane->receive_requests);
+        if (!lane->receive_requests)
+            status = status_fail(STATUS_MEMORY, "out of memory");
+    }
+    if (status)
+        pipeline_close(pipeline);
+    return status;
 }
 
 /* ---- messages ---- */

@@ -91,8 +91,10 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
     sync->turns = calloc(most, sizeof *sync->turns);
     sync->requests = calloc(most, sizeof *sync->requests);
     sync->gathers = calloc(most, sizeof *sync->gathers);
-    if (!sync->buckets || !sync->pieces || !sync->turns || !sync->requests || !sync->gathers)
+    if (!sync->buckets || !sync->pieces || !sync->turns || !sync->requests || !sync->gathers) {
+        gradient_sync_close(sync);
         return status_fail(STATUS_MEMORY, "out of memory");
+    }
     if (rank->buckets->size > 1) {
         add_buckets(sync, false, 0, store->map.sharded_elements);
         add_buckets(sync, true, store->map.sharded_elements, store->map.flat_elements);

@@ -101,7 +101,9 @@ int train_claim(struct trainer *trainer) {
         status = ckpt_check_state(trainer->run.checkpoint);
         status = status ? status_wrap(status, "checkpoint.load") : STATUS_OK;
     }
-    return comm_agree(trainer->world, status);
+    if (status)
+        train_unclaim(trainer);
+    return status;
 }
 
 void train_unclaim(struct trainer *trainer) {

@@ -109,6 +109,8 @@ int train_saver_open(struct trainer *trainer) {
         status = ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
     if (!status && !run->train.skip_train)
         ckpt_saver_prune(saver->saver);
+    if (status)
+        train_saver_close(trainer);
     return status;
 }
 
@@ -120,6 +122,7 @@ void train_saver_close(struct trainer *trainer) {
     optimizer_arrays_close(saver->arrays);
     free(saver->config_text);
     free(saver);
+    trainer->saver = NULL;
 }
 
 /* ---- a save ---- */

@@ -18,6 +18,7 @@ struct trainer {
     struct train_plan plan;
     struct comm *world;
     struct comm *own_world; /* where the caller has none */
+    struct rank_grid grid;
     struct rank_site site;
     struct device *device;
     struct rank rank;
@@ -55,7 +56,7 @@ int train_agree_to_start(struct trainer *trainer);
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
 
 /* claim.c */
-/* Makes and locks the directory of the checkpoints, and refuses what would cost another run's. All ranks together. */
+/* The first rank's: makes and locks the directory of the checkpoints, and refuses what would cost another run's. */
 int train_claim(struct trainer *trainer);
 void train_unclaim(struct trainer *trainer);
 /* The checkpoints in checkpoint.save are the run's own up to this iteration; -1: none is. */
@@ -93,6 +94,8 @@ int train_state_write(const struct trainer *trainer, char **text);
 int train_state_read(struct train_run *run, const char *text, const char *where);
 
 /* trainer.c */
+/* Samples of the validation split, or rows. */
+int64_t train_validation_length(const struct trainer *trainer);
 /* Ends a run in which every rank finds the same failure: the save under way is finished, and all but the first rank
  * wait for its line. */
 int train_end_together(struct trainer *trainer);

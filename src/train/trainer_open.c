@@ -1,0 +1,341 @@
+/* A trainer opens step by step, and closes the same steps in reverse. The table at the end of the opening is the order;
+ * each step relies on those above it. Ranks agree where the next step is a collective call or waits for files. */
+#include "train-internal.h"
+
+#include "base/opening.h"
+
+#include <stdlib.h>
+
+/* ---- the group, and what the run writes ---- */
+
+static int open_world(void *self) {
+    struct trainer *trainer = self;
+    if (trainer->world)
+        return STATUS_OK;
+    int status = comm_single_open(&trainer->own_world);
+    trainer->world = trainer->own_world;
+    return status;
+}
+
+static void close_world(void *self) {
+    comm_close(((struct trainer *)self)->own_world);
+}
+
+static int open_claim(void *self) {
+    return train_claim(self);
+}
+
+static void close_claim(void *self) {
+    train_unclaim(self);
+}
+
+static int heed_signals(void *self) {
+    return train_agree_to_start(self);
+}
+
+static int find_site(void *self) {
+    struct trainer *trainer = self;
+    return rank_site_find(trainer->world, (int)trainer->run.config.parallel.threads_per_rank, &trainer->site);
+}
+
+/* ---- data ---- */
+
+static int open_rows(struct trainer *trainer) {
+    int status = tuning_data_open(trainer->run.tuning, &trainer->rows);
+    if (!status)
+        tuning_data_warn(trainer->rows); /* what was left out or cut */
+    return status;
+}
+
+/* The first rank of a host builds the index caches, which the first ranks of its other processes then find. */
+static int open_data_of_host(void *self) {
+    struct trainer *trainer = self;
+    if (trainer->run.tuning)
+        return open_rows(trainer);
+    const struct gpt_data_options options = train_data_options(&trainer->run);
+    return trainer->site.is_first_on_host ? gpt_data_open(&trainer->data, &options) : STATUS_OK;
+}
+
+/* Closes what any step of the data has opened. */
+static void close_data(void *self) {
+    struct trainer *trainer = self;
+    gpt_data_close(&trainer->data);
+    tuning_data_close(trainer->rows);
+}
+
+static int open_data_of_process(void *self) {
+    struct trainer *trainer = self;
+    const struct rank_site *site = &trainer->site;
+    if (trainer->run.tuning || site->is_first_on_host || !site->is_first_in_process)
+        return STATUS_OK;
+    const struct gpt_data_options options = train_data_options(&trainer->run);
+    return gpt_data_open(&trainer->data, &options);
+}
+
+/* The ranks of a process have what its first one opened. */
+static int share_data(void *self) {
+    struct trainer *trainer = self;
+    struct comm *world = trainer->world;
+    if (trainer->run.tuning || world->size == 1)
+        return STATUS_OK;
+    int users = trainer->site.is_first_in_process ? trainer->site.in_process : 0;
+    struct gpt_data *all = calloc((size_t)world->size, sizeof *all);
+    int status = all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && users)
+        status = gpt_data_share(&trainer->data, users);
+    struct comm_data data = {.send = &trainer->data, .receive = all, .count = sizeof trainer->data, .dtype = DTYPE_U8};
+    status = comm_agree(world, status);
+    for (int i = 1; status && trainer->data.users && i < users; i++) { /* copies that nobody takes */
+        struct gpt_data copy = trainer->data;
+        gpt_data_close(&copy);
+    }
+    if (!status)
+        status = comm_all_gather(world, &data);
+    if (!status && !users)
+        trainer->data = all[trainer->site.first_in_process];
+    free(all);
+    return status;
+}
+
+static int check_validations(void *self) {
+    const struct trainer *trainer = self;
+    int64_t patience = trainer->run.config.train.early_stop;
+    if (!patience || train_validation_length(trainer))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "train.early_stop %lld: there are no samples for validations",
+                       (long long)patience);
+}
+
+/* ---- the device, the rank and its plan ---- */
+
+static int open_device(void *self) {
+    struct trainer *trainer = self;
+    const struct rank_site *site = &trainer->site;
+    return device_open(trainer->run.config.device, site->place_on_host, site->threads, &trainer->device);
+}
+
+static void close_device(void *self) {
+    device_close(((struct trainer *)self)->device);
+}
+
+static int open_rank(void *self) {
+    struct trainer *trainer = self;
+    rank_site_warn(trainer->device, trainer->site.threads);
+    return rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device,
+                     (uint64_t)trainer->run.config.train.seed);
+}
+
+static void close_rank(void *self) {
+    rank_close(&((struct trainer *)self)->rank);
+}
+
+static void close_trainee(void *self) {
+    struct trainer *trainer = self;
+    if (trainer->trainee.self)
+        trainer->run.trainee->close(trainer->trainee.self);
+}
+
+/* Planning opens the trainee, whose hooks the model is opened with. */
+static int open_plan(void *self) {
+    struct trainer *trainer = self;
+    int status = train_plan_fill(&trainer->run, &trainer->rank, &trainer->data, &trainer->trainee, &trainer->plan);
+    if (status)
+        close_trainee(trainer);
+    return status;
+}
+
+static void close_batches(void *self) {
+    struct trainer *trainer = self;
+    for (int64_t m = 0; m < trainer->micro_count; m++)
+        gpt_batch_free(&trainer->micros[m]);
+    free(trainer->micros);
+}
+
+static int open_batches(void *self) {
+    struct trainer *trainer = self;
+    const struct run_config *run = &trainer->run.config;
+    int64_t count = run->train.global_batch_size / run->train.micro_batch_size / trainer->rank.data->size;
+    trainer->micros = calloc((size_t)count, sizeof *trainer->micros);
+    int status = trainer->micros ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (; trainer->micro_count < count && !status; trainer->micro_count++)
+        status =
+            gpt_batch_init(&trainer->micros[trainer->micro_count], run->train.micro_batch_size, run->data.seq_length);
+    if (status)
+        close_batches(trainer);
+    return status;
+}
+
+/* ---- the model, and what trains it ---- */
+
+static int open_model(void *self) {
+    struct trainer *trainer = self;
+    struct model_options options;
+    struct pipeline_shape shape;
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
+    if (!status)
+        status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
+    if (!status)
+        trainer->store = trainer->run.trainee ? trainer->trainee.store : model_store(trainer->model);
+    return status;
+}
+
+static void close_model(void *self) {
+    model_close(((struct trainer *)self)->model);
+}
+
+static int open_pipeline(void *self) {
+    struct trainer *trainer = self;
+    struct model_options options;
+    struct pipeline_shape shape;
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
+    if (status)
+        return status;
+    return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
+                         options.dtype);
+}
+
+static void close_pipeline(void *self) {
+    pipeline_close(&((struct trainer *)self)->pipeline);
+}
+
+static int open_sync(void *self) {
+    struct trainer *trainer = self;
+    const struct run_config *run = &trainer->run.config;
+    const struct gradient_sync_options options = {
+        .is_sharded = run->parallel.use_distributed_optimizer,
+        .overlaps_gradients = run->parallel.overlap_grad_reduce,
+        /* a trainee's weights are few, and used before the layers */
+        .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.trainee,
+    };
+    return gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, &options);
+}
+
+static void close_sync(void *self) {
+    gradient_sync_close(&((struct trainer *)self)->sync);
+}
+
+static int load_base(void *self) {
+    struct trainer *trainer = self;
+    return trainer->run.trainee ? train_load_base(trainer) : STATUS_OK;
+}
+
+static int open_optimizer(void *self) {
+    struct trainer *trainer = self;
+    const struct run_config *run = &trainer->run.config;
+    const struct optimizer_options adamw = {
+        .beta1 = run->optim.adam_beta1,
+        .beta2 = run->optim.adam_beta2,
+        .epsilon = run->optim.adam_eps,
+        .weight_decay = run->optim.weight_decay,
+        .clip_grad = run->optim.clip_grad,
+    };
+    return optimizer_open(&trainer->optimizer, &adamw, &trainer->sync);
+}
+
+static void close_optimizer(void *self) {
+    optimizer_close(&((struct trainer *)self)->optimizer);
+}
+
+static int load(void *self) {
+    return train_load(self);
+}
+
+static int open_saver(void *self) {
+    return train_saver_open(self);
+}
+
+static void close_saver(void *self) {
+    train_saver_close(self);
+}
+
+/* ---- the table ---- */
+
+static int agree(void *self, int status) {
+    struct trainer *trainer = self;
+    bool is_known = status == STATUS_INTERRUPTED || !trainer->world; /* all have agreed on the former */
+    return is_known ? status : comm_agree(trainer->world, status);
+}
+
+/* How each step opens and closes, and whether the ranks agree after it. */
+static const struct opening_step steps[] = {
+    {open_world, close_world, false},
+    {open_claim, close_claim, true},
+    {heed_signals, NULL, false},
+    {find_site, NULL, true},
+    {open_data_of_host, close_data, true},
+    {open_data_of_process, NULL, true},
+    {share_data, NULL, false},
+    {check_validations, NULL, false},
+    {open_device, close_device, true},
+    {heed_signals, NULL, false},
+    {open_rank, close_rank, false},
+    {open_plan, close_trainee, false},
+    {open_batches, close_batches, false},
+    {open_model, close_model, false},
+    {open_pipeline, close_pipeline, false},
+    {open_sync, close_sync, true},
+    {load_base, NULL, false},
+    {open_optimizer, close_optimizer, true},
+    {load, NULL, false},
+    {open_saver, close_saver, false},
+    {heed_signals, NULL, false},
+};
+static const struct opening opening = {steps, sizeof steps / sizeof *steps, agree};
+
+static struct schedule schedule_of_run(const struct run_config *run) {
+    static const enum schedule_decay decays[] = {
+        [LR_CONSTANT] = SCHEDULE_CONSTANT, [LR_LINEAR] = SCHEDULE_LINEAR,
+        [LR_COSINE] = SCHEDULE_COSINE,     [LR_INVERSE_SQUARE_ROOT] = SCHEDULE_INVERSE_SQUARE_ROOT,
+        [LR_WSD] = SCHEDULE_WSD,
+    };
+    static const enum schedule_wsd wsd_decays[] = {
+        [LR_WSD_LINEAR] = SCHEDULE_WSD_LINEAR,
+        [LR_WSD_COSINE] = SCHEDULE_WSD_COSINE,
+        [LR_WSD_EXPONENTIAL] = SCHEDULE_WSD_EXPONENTIAL,
+        [LR_WSD_MINUS_SQRT] = SCHEDULE_WSD_MINUS_SQRT,
+    };
+    return (struct schedule){
+        .decay = decays[run->optim.lr_decay_style],
+        .wsd_decay = wsd_decays[run->optim.lr_wsd_decay_style],
+        .lr = run->optim.lr,
+        .min_lr = run->optim.min_lr,
+        .warmup_init = run->optim.lr_warmup_init,
+        .warmup_iters = run->optim.lr_warmup_iters,
+        .decay_iters = run->optim.lr_decay_iters,
+        .wsd_decay_iters = run->optim.lr_wsd_decay_iters,
+        .global_batch_size = run->train.global_batch_size,
+    };
+}
+
+int trainer_open(const struct train_run *run, struct comm *world, struct trainer **out) {
+    *out = NULL;
+    struct rank_grid grid;
+    int status = train_grid(&run->config, world ? world->size : 1, &grid);
+    if (status)
+        return status;
+    struct trainer *trainer = calloc(1, sizeof *trainer);
+    if (!trainer)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    trainer->run = *run;
+    trainer->world = world;
+    trainer->grid = grid;
+    trainer->save_lock = -1;
+    trainer->iteration = run->iteration;
+    trainer->consumed_samples = run->consumed_samples;
+    trainer->progress = run->progress;
+    trainer->schedule = schedule_of_run(&run->config);
+    if (world && world->size > 1)
+        log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid.tensor, grid.data, grid.pipeline);
+    if ((status = opening_run(&opening, trainer)))
+        free(trainer);
+    else
+        *out = trainer;
+    return status;
+}
+
+void trainer_close(struct trainer *trainer) {
+    if (!trainer)
+        return;
+    opening_undo(&opening, trainer);
+    free(trainer);
+}
