@@ -1,6 +1,7 @@
-"""Bad input, for every command: one clear line on standard error with file, position and what was expected, exit status
-1 or 2, nothing on standard output, and nothing half written. The tables list faults of model directories, options
-and configurations. preprocess_test, data_test and tokenizer_test have more for corpora, datasets and tokenizers."""
+"""Bad input, for every command: one clear line on standard error, with the file, the position and the expected content.
+The exit status is 1 or 2, standard output is empty, and nothing is half written. The tables list faults of model
+directories, options and configurations. preprocess_test, data_test and tokenizer_test have more for corpora, datasets
+and tokenizers."""
 import itertools
 import json
 import os

@@ -1,5 +1,5 @@
-"""finetune and its rows: the tokens that count in the loss, packed or not; the report of skipped rows; and a run that
-can be resumed after a kill or a full disk."""
+"""finetune and its rows: the tokens that count in the loss, packed or not, and the report of skipped rows. A run can be
+resumed after a kill or a full disk."""
 import json
 import pathlib
 import random

@@ -1,5 +1,5 @@
-"""The rules of the house that a compiler does not check: allowed includes, sizes of files, forbidden contents, no state
-between calls, plain English, and a command line that explains itself."""
+"""The rules of the house that a compiler does not check. They cover includes, sizes of files, forbidden contents and
+state between calls, plain English, and a command line that explains itself."""
 import os
 import re
 import subprocess

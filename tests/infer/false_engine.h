@@ -1,8 +1,8 @@
 /* An engine without a model, for tests of the scheduler. Its pages are a real kv_pool. A row stores in them a number
  * made of its token and the row before it. A drawn token is a hash of all rows of its sequence, as found in its pages,
  * and of the settings of the draw. A completion therefore has the right tokens only if each of its rows ran once, in
- * order, in pages that nobody else wrote. The engine runs a step when it is collected, and fails the test when it gets
- * a request that a real engine may refuse. false_text computes a completion alone, from nothing but the request. */
+ * order, in pages that nobody else wrote. The engine runs a step when it is collected. It fails the test when it gets a
+ * request that a real engine may refuse. false_text computes a completion alone, from nothing but the request. */
 #ifndef CAMBIUM_TESTS_FALSE_ENGINE_H
 #define CAMBIUM_TESTS_FALSE_ENGINE_H
 

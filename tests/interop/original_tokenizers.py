@@ -3,10 +3,10 @@
     original_tokenizers.py write PACKAGES OUTPUT            each as OUTPUT/NAME/tokenizer.json, unless it is there
     original_tokenizers.py ids PACKAGES NAME < TEXTS        the ids that the class finds
 
-TEXTS is a JSON list of strings. The answer is a list of {"ids": of the text alone, "whole": with the tokens before a
-text, "special": with the names of special tokens taken for them, where the class can}. PACKAGES is the folder into
-which tools/models has installed them. It is a program of its own, because the packages bring others along that
-transformers would find and use."""
+TEXTS is a JSON list of strings. The answer is a list of objects with "ids" (of the text alone), "whole" (with the
+tokens before a text) and "special". The last takes names of special tokens for the tokens, if the class can. PACKAGES
+is the folder into which tools/models has installed them. It is a program of its own, because the packages bring others
+along that transformers would find and use."""
 import importlib
 import json
 import pathlib

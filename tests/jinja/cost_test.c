@@ -142,8 +142,8 @@ static const struct operation_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases, MUCH = 1 << 16 };
 
-/* Arguments of `bytes` bytes each: t and u texts of letters, d of digits, w of white space; l a list of texts, q of
- * dicts, k of numbers; o a dict; and n a number. */
+/* Arguments of `bytes` bytes each. Texts: t and u of letters, d of digits, w of white space. Lists: l of texts, q of
+ * dicts, k of numbers. A dict: o. A number: n. */
 static json_t *make_arguments(size_t bytes) {
     static const char *const texts[] = {"t", "u", "d", "w"};
     static const char letters[] = "aa1 ";

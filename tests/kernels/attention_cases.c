@@ -1,5 +1,5 @@
-/* Causal attention over segments: shape {rows, heads, key/value heads, head size, prefix, segments, dropout in
- * thousandths, number of the first token, window}. q, k and v are one fused tensor, as the model has them. */
+/* Causal attention over segments. The shape is {rows, heads, key/value heads, head size, prefix, segments, dropout in
+ * thousandths, number of the first token, window}. The model has q, k and v as one fused tensor. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -238,8 +238,9 @@ static void attention_setup(struct op_run *run) {
                                 .cols = s[HEADS] * s[SIZE],
                                 .stride = s[HEADS] * s[SIZE] + gap};
     t[LSE] = (struct op_tensor){.name = "lse", .role = OP_OUT, .type = DTYPE_F32, .rows = s[HEADS], .cols = rows};
-    /* fp32: the rounding of a score, |q||k| of length D, moves a probability by as much; then come sums over keys. bf16
-     * may round probabilities and their gradients to 8 bits before they are multiplied; the errors are independent. */
+    /* fp32: the rounding of a score, |q||k| of length D, moves a probability by as much; then come sums over keys. In
+     * bf16 probabilities and their gradients may be rounded to 8 bits before they are multiplied. These errors are
+     * independent. */
     double bound = 2 * op_bound(s[SIZE]) + op_bound(rows + s[PREFIX]);
     t[OUT].bound = bound + (run->type == DTYPE_BF16 ? 0x1p-8 : 0);
     t[LSE].bound = bound;

@@ -57,7 +57,7 @@ static void spoil(const struct scene *s, char *a) {
     }
 }
 
-/* The bits of c after calls over the rows: cut into segments of `length`, in calls of `call_rows` rows; with
+/* The bits of c after calls over the rows, which are cut into segments of `length`, in calls of `call_rows` rows. With
  * `is_shifted` each call's rows stand at the beginning of a and c, as a piece's do. */
 static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, void *bits) {
     static char image[BYTES];

@@ -1,14 +1,14 @@
 /* The op cases: one table of operations at given shapes that serves three uses.
  *
- *   comparison    the operation against a naive fp64 reference, at every instruction-set level that the machine has
- *   gradients     each gradient that an operation writes against finite differences of an fp64 forward
- *   benchmark     `cambium bench ops`: seconds, FLOP/s and bytes/s of the same call
+ * - comparison: the operation against a naive fp64 reference, at every instruction-set level of the machine
+ * - gradients: each gradient that an operation writes, against finite differences of an fp64 forward
+ * - benchmark: `cambium bench ops`, with seconds, FLOP/s and bytes/s of the same call
  *
  * A family (a file NAME_cases.c, listed in op_families.c) is an array of cases. A case names its kind, data type and
  * shape; a kind says which tensors the operation has, how it is called and what it should give. The harness makes the
- * tensors: inputs from the counter-based generator, rounded to their type; outputs poisoned; NaN before, after and in
- * the gaps between rows, so that reading outside spoils a result and writing outside is seen. Inputs must come back
- * unchanged. It knows no test library: failures are a status and one line of text. */
+ * tensors. Inputs come from the counter-based generator, rounded to their type, and outputs are poisoned. NaN stands
+ * before, after and in the gaps between rows, so that reading outside spoils a result and writing outside is noticed.
+ * Inputs must come back unchanged. It knows no test library: failures are a status and one line of text. */
 #ifndef CAMBIUM_TESTS_OP_CASES_H
 #define CAMBIUM_TESTS_OP_CASES_H
 

@@ -117,8 +117,8 @@ static void a_backend_without_activations_trains_the_same(void **state) {
     check(DTYPE_F32, 1e-5);
 }
 
-/* LoRA's part is rounded to bf16 before it is added, and the sum once more: 2^-9 of a value each, at every projection
- * of two layers and on the way back. */
+/* LoRA's part is rounded to bf16 before it is added, and the sum once more. Each rounding is 2^-9 of a value, at every
+ * projection of two layers and in the backward. */
 static void a_backend_without_deltas_trains_the_same(void **state) {
     (void)state;
     if (!tuned_has_bf16())

@@ -1,5 +1,5 @@
-/* The scanners of words against PCRE2: the pattern of a tokenizer.json, compiled, finds the same words in any
- * characters. 1 M characters for each pattern, 100 M in the long run.
+/* The scanners of words against PCRE2: the compiled pattern of a tokenizer.json finds the same words in any characters.
+ * Each pattern gets 1 M characters, and 100 M in the long run.
  *
  * PCRE2 reads only UTF-8, and the scanners any bytes: an invalid byte counts as a character that is neither letter nor
  * number nor space. A character of private use replaces it in the text for PCRE2. */

@@ -250,7 +250,7 @@ static const char *describe(const struct layout *layout, char text[256]) {
 }
 
 /* fp32: the losses of rows are off by the error of plain sums in another order, and some; the length of a gradient is
- * off like its elements. bf16: an average of rows whose logits are rounded at the 9th bit stays within one such
+ * off like its elements. In bf16 an average of rows whose logits are rounded at the 9th bit stays within one such
  * rounding. A gradient is rounded twice in each of LAYERS layers, which by chance adds up to 4 roundings, and 8 are two
  * such deviations. */
 static void compare_steps(const struct outcome *whole, const struct outcome *cut, const struct layout *layout) {

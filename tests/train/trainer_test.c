@@ -44,8 +44,8 @@ static void nothing_is_allocated_inside_a_step(void **state) {
     free(directory);
 }
 
-/* Its loss and norm come back together. From the third micro batch on, an upload is sure that the last but one before
- * it has left the host: a pass of two micro batches has none of these waits. */
+/* Its loss and norm come back together. From the third micro batch on, an upload waits until the last but one before it
+ * has left the host. A pass of two micro batches has none of these waits. */
 static void a_step_waits_for_the_device_once(void **state) {
     (void)state;
     char *prefix = write_text();

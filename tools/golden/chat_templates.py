@@ -3,11 +3,10 @@
 
     python tools/golden/chat_templates.py tests/text/golden/templates        (transformers 5.23.0, jinja2 3.1.6)
 
-Every NAME.jinja of the directory is a template; each conversation is rendered twice, without and with
-add_generation_prompt, by apply_chat_template at a fixed time, after the arguments of calls have become values as vLLM's
-_postprocess_messages (entrypoints/chat_utils.py, 0.11) makes them. renderings.json beside them holds the conversations, and
-of each rendering the digest (64 bits of FNV-1a, as digest.h); null where the template refuses it.
-"""
+Every NAME.jinja of the directory is a template. apply_chat_template renders each conversation twice, without and with
+add_generation_prompt, at a fixed time. Before that the arguments of calls become values, as in vLLM's
+_postprocess_messages (entrypoints/chat_utils.py, 0.11). The file renderings.json beside the templates holds the
+conversations and the digest of each rendering (64 bits of FNV-1a, as digest.h), or null if the template refuses it."""
 import copy
 import datetime
 import json

@@ -1,6 +1,7 @@
-"""Draws from given logits by the definition, in numpy alone: what `sample` of kernels/ops.h promises of each option and of
-combinations. transformers' processors mean the same by repetition penalty, temperature, top-k, top-p and min-p, and the API of
-OpenAI by logit_bias, presence and frequency penalty; they are written out here, in fp64.
+"""Draws from given logits by the definition, in numpy alone: the promises of `sample` in kernels/ops.h for each option
+and for combinations. Repetition penalty, temperature, top-k, top-p and min-p mean the same as in the processors of
+transformers. The penalties for presence and frequency and logit_bias mean the same as in OpenAI's API. All are written
+out here, in fp64.
 
 A vector's logits are words of Philox4x32-10 (seed 11; id, vector, 0, 0), modulo `steps`, in 32nds below zero: few steps make many
 equals, which go by id. The random numbers are those of tools/golden/sample_vectors.py. Every draw is far enough from its

@@ -1,6 +1,6 @@
-"""Small GPT-2 directories as transformers writes them, for tests/ckpt. Every value follows from the tensor's name and the
-element's index (value() below, and golden_value() in the test), and is a multiple of 1/128 in [-1, 1), which fp32, bf16 and
-fp16 hold exactly. Made with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0, huggingface_hub 2.4.0.
+"""Small GPT-2 directories as transformers writes them, for tests/ckpt. Every value follows from the tensor's name and
+the element's index (value() below, and golden_value() in the test). It is a multiple of 1/128 in [-1, 1), which fp32,
+bf16 and fp16 hold exactly. Made with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0, huggingface_hub 2.4.0.
 
     python tools/golden/hf_gpt2.py tests/ckpt/golden
 """

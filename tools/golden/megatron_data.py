@@ -2,10 +2,12 @@
 """Writes tests/data/golden/megatron.json: index maps, blends and samples as Megatron-LM itself makes them.
 
 Made with megatron-core 0.16.1 (its compiled helpers_cpp included), numpy 2.4.6, torch 2.15.0:
+
     pip install megatron-core==0.16.1 numpy==2.4.6 torch
     python tools/golden/megatron_data.py
-Tokens are not stored: token i of a file is (i * i + 13 * i + salt) % 89 % 11, and 7 is the end of a document. Long
-arrays are stored as the CRC-32 of their 32-bit (dataset_sample_index: 64-bit) little-endian entries.
+
+Tokens are not stored. Token i of a file is (i * i + 13 * i + salt) % 89 % 11; 7 ends a document. Long arrays are
+stored as the CRC-32 of their 32-bit (dataset_sample_index: 64-bit) little-endian entries.
 """
 import json
 import os

@@ -1,10 +1,11 @@
 """Pipeline orders, layers of stages and groups of ranks according to megatron-core, for tests/parallel.
 
-Made with megatron-core 0.16.1 (its pure functions; nothing is initialised). One case a line, the words that were asked,
-a colon, the answer:
-    schedule P V M GROUP STAGE : F<micro batch><chunk letter> ... B<micro batch><chunk letter> ...
-    layers LAYERS P V FIRST LAST : first+count of every stage and chunk, stage by stage (FIRST, LAST 0: not given)
-    groups TP CP EP DP PP AXES : the groups of those axes, ranks by commas
+Made with megatron-core 0.16.1 (its pure functions; nothing is initialised). Each line is a case: the words of the
+question, a colon, the answer.
+
+- schedule P V M GROUP STAGE : F<micro batch><chunk letter> ... B<micro batch><chunk letter> ...
+- layers LAYERS P V FIRST LAST : first+count of every stage and chunk, stage by stage (FIRST, LAST 0: not given)
+- groups TP CP EP DP PP AXES : the groups of those axes, ranks by commas
 
     python tools/golden/megatron_parallel.py > tests/parallel/golden/megatron.txt
 """

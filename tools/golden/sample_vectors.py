@@ -1,10 +1,11 @@
-"""Texts drawn at random from a model, by the definition of the draw in numpy alone: which token a seed, a sample's number and a
-position give is a promise of `generate` and of what builds on it.
+"""Texts drawn at random from a model, by the definition of the draw in numpy alone. `generate` and its callers promise
+the token for each seed, sample number and position.
 
-Computes the logits of MODEL (a directory of transformers) in fp64, filters them in the order of transformers' processors
-(repetition penalty, temperature, top-k, top-p) and draws by Philox4x32-10 (Salmon et al. 2011) of its own: the word of
-(seed; sample, position, 0, 4 << 24) against the sums of probabilities in the order of ids. Every draw is far enough from its
-neighbours that fp32 makes it as well. Made with transformers 5.23.0, torch 2.15.0, numpy 2.4.
+Computes the logits of MODEL (a directory of transformers) in fp64, and filters them in the order of transformers'
+processors (repetition penalty, temperature, top-k, top-p). It draws with a Philox4x32-10 (Salmon et al. 2011) of its
+own. The word of (seed; sample, position, 0, 4 << 24) is compared with the sums of probabilities in the order of ids.
+Every draw is far enough from its neighbours for fp32 to make it as well. Made with transformers 5.23.0, torch 2.15.0,
+numpy 2.4.
 
     python tools/golden/sample_vectors.py tests/commands/golden/tiny/model tests/infer/golden/samples.json
 """

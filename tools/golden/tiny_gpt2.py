@@ -1,8 +1,9 @@
 """A whole tiny model directory, weights and tokenizer, and what transformers makes of it: the tests of `generate` and `score`.
 
-Writes DIR/model (a random GPT-2 of 2 layers with a byte-level BPE of 300 tokens, fp32, as `save_pretrained` leaves it) and
-DIR/expected.json, computed in fp64: greedy continuations (plain, and under a repetition penalty), log-probabilities of texts,
-and the logits after one prompt. Made with transformers 5.23.0, torch 2.15.0, tokenizers 0.23.3.
+Writes DIR/model, a random GPT-2 of 2 layers with a byte-level BPE of 300 tokens, in fp32, as `save_pretrained` leaves
+it. DIR/expected.json is computed in fp64. It has greedy continuations (plain, and under a repetition penalty),
+log-probabilities of texts, and the logits after one prompt. Made with transformers 5.23.0, torch 2.15.0, tokenizers
+0.23.3.
 
     python tools/golden/tiny_gpt2.py tests/commands/golden/tiny
 """

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Writes the golden vectors of tests/text for the shapes of tokenizer.json that models have beside GPT-2's: a small
-tokenizer for each, SHAPE/tokenizer.json, and what `tokenizers` makes of texts with it, SHAPE.jsonl.
+"""Writes the golden vectors of tests/text for shapes of tokenizer.json other than GPT-2's. For each there is a small
+tokenizer, SHAPE/tokenizer.json, and the results of `tokenizers` with it, SHAPE.jsonl.
 
     tools/golden/tokenizer_shapes.py tests/text/golden [SHAPE...]
 
-Reads corpus.txt in that folder. Made with tokenizers 0.23.3. Each line of a .jsonl is {"hex": the bytes of the text, "ids":
-its ids (encode_special_tokens), "special": with special tokens allowed, where these are others, "whole": with what the
-post-processor adds, where that is more, "text": the last of these decoded, in hexadecimal, where that is another
-text; null where the library takes an added token's characters for bytes}."""
+Reads corpus.txt in that folder. Made with tokenizers 0.23.3. Each line of a .jsonl is an object:
+
+- "hex": the bytes of the text
+- "ids": its ids (encode_special_tokens)
+- "special": the ids with special tokens allowed, if they differ
+- "whole": the ids with those that the post-processor adds, if it adds any
+- "text": the last of these decoded, in hexadecimal, if that is another text; null if the library takes an added token's
+  characters for bytes"""
 import json
 import os
 import random

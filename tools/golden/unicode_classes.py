@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Writes src/unicode/kinds.c: for every code point whether the pre-tokenizer of GPT-2 takes it for a letter (\\p{L}),
-a number (\\p{N}), white space (\\s) or anything else; and src/unicode/traits.c: on which side of o200k's words it may
-stand, whether it is a word's character (\\w), and whether NFC leaves it alone. Asks `tokenizers` and `tiktoken` themselves,
-which must agree on the first; Python's unicodedata knows which characters join the one before them.
+"""Writes two tables of code points.
+
+The file src/unicode/kinds.c has the kind that the pre-tokenizer of GPT-2 sees: a letter (\\p{L}), a number (\\p{N}), white
+space (\\s) or anything else. In src/unicode/traits.c are the side of o200k's words on which a code point may stand,
+whether it is a word's character (\\w), and whether NFC leaves it alone. The tool asks `tokenizers` and `tiktoken`
+themselves, which must agree on the first table. Python's unicodedata knows which characters join the one before them.
+
 Made with tokenizers 0.23.3 and tiktoken 0.14.0. Arguments: the two files to write; clang-format them afterwards."""
 import sys
 import unicodedata

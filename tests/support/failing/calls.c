@@ -1,9 +1,9 @@
-/* A library to preload: it watches the calls by which a program changes names below a directory, tells whether what
- * they publish was synced, and can kill the program before any of them. The environment says how:
+/* A library to preload. It watches the calls with which a program changes names below a directory, and reports whether
+ * the published files were synced. It can kill the program before any of these calls. The environment controls it:
  *
  * - CAMBIUM_CALLS_ROOT: only paths below it count.
- * - CAMBIUM_CALLS_LOG: a line each: "call PATH" before any of them, "sync PATH", "make PATH", "publish FROM TO", and
- *   before it "unsynced PATH" for every file and directory that changed since it was last synced.
+ * - CAMBIUM_CALLS_LOG: a file of lines: "call PATH" before any of the calls, "sync PATH", "make PATH", "publish FROM
+ * TO". Before the last there is "unsynced PATH" for every file and directory that changed since its last sync.
  * - CAMBIUM_CALLS_KILL: the number of the call, from 1, before which the program kills itself.
  * - CAMBIUM_CALLS_PLAIN: if set, the file system cannot exchange two names, and has no hard links.
  * - CAMBIUM_CALLS_UNLOCKED: if set, it has no locks. */
