@@ -102,7 +102,7 @@ static void a_checkpoint_appears_when_all_have_agreed(void **state) {
     assert_int_equal(ckpt_saver_progress(s.saver), CKPT_IDLE);
     set_all(&s, 10);
     test_ok(ckpt_saver_begin(s.saver, 7, "{}\n"));
-    set_all(&s, 20); /* the training goes on */
+    set_all(&s, 20); /* the training continues */
     await(&s, CKPT_WRITTEN);
     test_ok(ckpt_saver_advance(s.saver, CKPT_WRITING, &is_saved)); /* another rank is not as far */
     usleep(20000);

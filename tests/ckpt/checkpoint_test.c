@@ -191,7 +191,7 @@ static void checkpoints_of_others_are_neither_replaced_nor_pruned(void **state) 
     trainer_open(&t, DTYPE_F32);
     for (int64_t i = 1; i <= 5; i++)
         test_ok(trainer_save(&t, root, i, 0));
-    test_ok(trainer_save_among(&t, root, 6, 2, 3)); /* goes on from the third */
+    test_ok(trainer_save_among(&t, root, 6, 2, 3)); /* resumes from the third */
     assert_names(root, "iter_0000003 iter_0000004 iter_0000005 iter_0000006 ");
     test_fails(trainer_save_among(&t, root, 5, 1, 3), STATUS_INVALID,
                "iter_0000005 was not saved: it is already there");

@@ -302,7 +302,7 @@ static int rename_a_tensor(struct part *part) {
     return STATUS_OK;
 }
 
-/* Loads and checks, saves; notes what became of the save. The run itself goes on: a failed save leaves a world that
+/* Loads, checks and saves; notes the result of the save. The run itself continues: a failed save leaves a world that
  * works. */
 static int run_rank(struct comm *world, void *context) {
     struct run *run = context;

@@ -381,7 +381,7 @@ static int nan_is_not_hidden(struct comm *comm) {
 }
 
 /* The first rank with a failure of its own keeps it, and the others hear of that one. */
-static int failures_are_told_once(struct comm *comm) {
+static int failures_are_reported_once(struct comm *comm) {
     expect_ok(comm_agree(comm, STATUS_OK));
     for (int first = 0; first < comm->size; first++) {
         int status = STATUS_OK;
@@ -389,12 +389,12 @@ static int failures_are_told_once(struct comm *comm) {
             status = status_fail(STATUS_IO, "the disk of rank %d is full", comm->rank);
         else if (comm->rank == 0)
             status = status_fail(STATUS_PEER, "it only heard of it");
-        char text[64], told[96];
+        char text[64], report[96];
         snprintf(text, sizeof text, "the disk of rank %d is full", first);
-        snprintf(told, sizeof told, "rank %d failed: %s", first, text);
+        snprintf(report, sizeof report, "rank %d failed: %s", first, text);
         status = comm_agree(comm, status);
         expect(status == (comm->rank == first ? STATUS_IO : STATUS_PEER));
-        expect(!strcmp(status_text(), comm->rank == first ? text : told));
+        expect(!strcmp(status_text(), comm->rank == first ? text : report));
     }
     return STATUS_OK;
 }
@@ -410,7 +410,7 @@ int cases_run(struct comm *world, void *context) {
     expect_ok(subgroups(world));
     expect_ok(bits_are_the_same(world));
     expect_ok(nan_is_not_hidden(world));
-    expect_ok(failures_are_told_once(world));
+    expect_ok(failures_are_reported_once(world));
     expect_ok(comm_barrier(world));
     return STATUS_OK;
 }

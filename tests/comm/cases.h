@@ -27,8 +27,8 @@ void cases_expected(void *memory, int size, int64_t first, int64_t count, enum d
 /* All of it in memory of the host, on a world of any size; `context` is not used. */
 int cases_run(struct comm *world, void *context);
 
-/* Ranks wait patiently for rank 0, which sleeps: they take less than MOST of a core by the clock at `context`. What
- * they started before goes on meanwhile, else none of them would wake up. */
+/* Ranks wait patiently for rank 0, which sleeps: they take less than MOST of a core by the clock at `context`. Their
+ * earlier calls continue meanwhile, else none of them would wake up. */
 int cases_patience(struct comm *world, void *context);
 
 /* Every call over device memory: results are seen by the stream that waits for them, whichever it is. Sums have the

@@ -308,7 +308,7 @@ static void a_silent_leader_is_named(void **state) {
 }
 
 /* A rank that fails says so itself: nobody says that it died. */
-static void a_failure_that_is_told_is_not_told_again(void **state) {
+static void a_failure_that_is_reported_is_not_reported_again(void **state) {
     (void)state;
     for (int failed = 0; failed < 2; failed++) {
         struct world world;
@@ -383,7 +383,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_never_comes_is_named),
         cmocka_unit_test(rank_1_names_a_dead_leader_before_the_others),
         cmocka_unit_test(a_silent_leader_is_named),
-        cmocka_unit_test(a_failure_that_is_told_is_not_told_again),
+        cmocka_unit_test(a_failure_that_is_reported_is_not_reported_again),
         cmocka_unit_test(strangers_stay_outside),
         cmocka_unit_test(a_rank_joins_rank_0_alone),
     };

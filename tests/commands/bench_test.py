@@ -68,7 +68,7 @@ class Bench(unittest.TestCase):
         self.assertTrue(all(summary["phases"][name] > 0 for name in PHASES))
 
     def train(self, *words, batch=4, length=24, steps=3, launcher=()):
-        """Lines and summary of a global batch in micro batches of one, and what was told."""
+        """Lines and summary of a global batch in micro batches of one, and standard error."""
         scratch = self.directory / "scratch"
         scratch.mkdir(exist_ok=True)
         done = subprocess.run([*launcher, CAMBIUM, "bench", "train", "--model", self.model, "--global-batch-size", str(batch),

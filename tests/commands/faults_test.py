@@ -1,4 +1,4 @@
-"""A rank that is killed, or cannot write, ends all ranks; the next start goes on from the last whole checkpoint."""
+"""A rank that is killed, or cannot write, ends all ranks; the next start resumes from the last whole checkpoint."""
 import os, random, re, resource, signal, stat, time, unittest
 
 from mpi_support import MPIRUN, is_running, needs_mpirun, rank_processes, start, wait_for_end

@@ -265,7 +265,7 @@ class Rows(Finetune):
 
 
 class Faults(Finetune):
-    """A run that ends in the middle, by a kill or a full disk, loses nothing that was saved and goes on bit for bit."""
+    """A run that ends in the middle, by a kill or a full disk, loses nothing that was saved and resumes bit for bit."""
 
     KEYS = ["--train.train_iters=24", "--train.global_batch_size=4", "--checkpoint.save_interval=3"]
 

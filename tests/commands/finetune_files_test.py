@@ -178,7 +178,7 @@ class Files(Tuning):
         out, _ = run("score", "--model", model or self.base, "--input", texts, "--adapter", *adapters)
         return out
 
-    # ---- going on from a directory
+    # ---- resuming from a directory
 
     def standing_still(self, name, directory, *words):
         """Tunes without a step: what comes out is what went in. Returns the program's words."""

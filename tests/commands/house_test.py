@@ -47,7 +47,7 @@ ENDING_AND_ENVIRONMENT = {
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
 CGROUP_FILES = {"src/base/cgroup.h", "src/base/cores.c"}  # a controller's name is "cpu" too
-# Names of a family of models stand in its file alone, or in those of its kin; who else may say some of them, and why.
+# Names of a family of models stand in its file alone, or in those of its variants; who else may say some of them, and why.
 FAMILY_FILES = {"src/model/" + name for name in ("gpt2.c", "llama.c", "llama_like.c", "llama_like.h", "mistral.c", "qwen2.c", "qwen3.c",
                                                  "phi3.c", "rope.c")}
 FAMILY_WORDS = re.compile(r"\w*gpt2_\w*|\w*GPT2\w*|\bc_attn\b|\bc_fc\b|\bc_proj\b|\bwte\b|\bwpe\b|\bln_[12f]\b|"

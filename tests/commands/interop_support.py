@@ -103,7 +103,7 @@ class Server:
         return json.loads(answer.partition(b"\r\n\r\n")[2])
 
     def await_counts(self, **wanted):
-        """Until the handlers were told so much."""
+        """Waits until the handlers have been called this often."""
         end = time.monotonic() + PATIENCE
         while not all(self.counts()[name] == value for name, value in wanted.items()):
             assert time.monotonic() < end, f"{self.counts()}, not {wanted}"

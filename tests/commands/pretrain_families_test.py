@@ -1,12 +1,12 @@
-"""pretrain with the parts of Llama's kin: a run's family, its dump, and how it goes on."""
+"""pretrain with the parts of Llama and its variants: a run's family, its dump, and its resumption."""
 import json, shutil, unittest
 
 from pretrain_support import SOURCE, Run
 
-KIN = {"model__normalization": "RMSNorm", "model__position_embedding_type": "rope", "model__swiglu": "true",
+PARTS = {"model__normalization": "RMSNorm", "model__position_embedding_type": "rope", "model__swiglu": "true",
        "model__hidden_dropout": 0, "model__attention_dropout": 0.1, "model__add_bias_linear": "false",
        "model__num_query_groups": 2, "model__ffn_hidden_size": 44}
-FAMILIES = {  # what the run says beside KIN
+FAMILIES = {  # keys of the run in addition to PARTS
     "llama": {"model__use_rope_scaling": "true", "model__rope_original_max_position_embeddings": 8, "model__kv_channels": 10},
     "mistral": {"model__window_size": "4,0"},
     "qwen2": {"model__add_qkv_bias": "true", "model__window_size": "4,0", "model__window_attn_skip_freq": "1,0"},
@@ -27,7 +27,7 @@ class Families(unittest.TestCase):
     def test_a_run_is_of_the_family_that_its_keys_fit_and_resumes_to_the_same_bits(self):
         for family, keys in FAMILIES.items():
             with self.subTest(family):
-                run, keys = Run(), KIN | keys | {"train__train_iters": 8}
+                run, keys = Run(), PARTS | keys | {"train__train_iters": 8}
                 run.run("whole", **keys)
                 done = run.run("halves", train__exit_interval=4, **keys)
                 self.assertIn(f"the model is a {family}: its keys fit", done.stderr)
@@ -40,7 +40,7 @@ class Families(unittest.TestCase):
         for family, keys in FAMILIES.items():
             with self.subTest(family):
                 run = Run()
-                dump = self.dump(run, **(KIN | keys))
+                dump = self.dump(run, **(PARTS | keys))
                 (run.directory / "run.yaml").write_text(dump)
                 self.assertEqual(self.dump(run, "--config", run.directory / "run.yaml"), dump)
 
@@ -51,7 +51,7 @@ class Families(unittest.TestCase):
                                          ("qwen3", "model__yarn_original_max_position_embeddings", "9", "8"),
                                          ("phi3", "model__rotary_percent", "1", "0.5")):
             with self.subTest(key):
-                run, keys = Run(), KIN | FAMILIES[family] | {"train__train_iters": 3}
+                run, keys = Run(), PARTS | FAMILIES[family] | {"train__train_iters": 3}
                 run.run(**keys)
                 done = run.run(expect=2, **(keys | {key: here}))
                 self.assertIn(f"{key.replace('__', '.')} is {there} in the checkpoint", done.stderr)
@@ -73,7 +73,7 @@ class Families(unittest.TestCase):
 
     def test_a_family_stays_where_another_would_do(self):
         """A Mistral without a window has the keys of a Llama."""
-        run, keys = Run(), KIN | {"train__train_iters": 4}
+        run, keys = Run(), PARTS | {"train__train_iters": 4}
         run.run("llama", train__exit_interval=2, **keys)
         self.assertEqual(self.config(run, "llama")["model_type"], "llama")
         mistral = shutil.copytree(run.directory / "llama" / run.checkpoints("llama")[-1], run.directory / "model")
@@ -88,7 +88,7 @@ class Families(unittest.TestCase):
 
     def test_keys_that_no_family_has_are_refused(self):
         run = Run()
-        done = run.run(expect=2, **(KIN | FAMILIES["llama"] | {"model__hidden_dropout": 0.1}))
+        done = run.run(expect=2, **(PARTS | FAMILIES["llama"] | {"model__hidden_dropout": 0.1}))
         for part in ("gpt2 cannot have this model.position_embedding_type", "llama cannot have this model.hidden_dropout",
                      "phi3 cannot have this model.use_rope_scaling"):
             self.assertIn(part, done.stderr)

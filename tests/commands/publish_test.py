@@ -88,7 +88,7 @@ class Publish(unittest.TestCase):
             in_box = ".cambium-" in (parent if what == "publish" else name)
             if what == "make" and not in_box:
                 self.assertIn(parent, later, f"{name} is made, and the directory that holds it is not synced")
-            if what == "publish" and base in ("ready", "old"):  # whoever goes on looks for a mark that says whose it is
+            if what == "publish" and base in ("ready", "old"):  # a resumed run looks for a mark that names the owner
                 self.assertIn(f"{parent}/mark", {path for word, path, _ in calls[:i] if word == "sync"}, f"{name} comes into a box without a mark")
             if what == "publish" and base not in WITHIN:
                 k = i

@@ -1,5 +1,5 @@
 """A rank of generate or score that is killed or stopped, in any phase: one line names it, and nothing runs on. Who is idle takes
-no core, and a launch that is stopped as a whole goes on as if nothing had been."""
+no core, and a launch that is stopped as a whole resumes as if nothing had happened."""
 import itertools
 import json
 import os

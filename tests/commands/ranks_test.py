@@ -1,4 +1,4 @@
-"""pretrain on several ranks: the run of one rank, told once, stopped together, refused by name."""
+"""pretrain on several ranks: the run of one rank, reported once, stopped together, refused by name."""
 import os, pathlib, signal, unittest
 
 from mpi_support import needs_mpirun, start

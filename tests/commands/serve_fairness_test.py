@@ -84,7 +84,7 @@ class Fairness(unittest.TestCase):
                 self.assertEqual(connection.getresponse().status, 200)
 
     def test_a_flood_of_one_key_does_not_keep_another_out(self):
-        """Many connections ask again whatever they are told; each of the other key's requests is answered."""
+        """Many connections ask again whatever the answer; each of the other key's requests is answered."""
         with self.serve("--max-batch-size", 2, "--max-queued-requests", 4) as server:
             is_over, refused = threading.Event(), []
 

@@ -32,18 +32,18 @@ PHASES = ("load", "idle", "prefill", "decode", "swap")
 
 
 class Asker(threading.Thread):
-    """A request that would take for ever, on a thread of its own: `told` is what became of it."""
+    """A request that would take for ever, on a thread of its own: `result` is its end."""
 
     def __init__(self, server, kind):
         super().__init__(daemon=True)
-        self.server, self.ask, self.told, self.has_begun = server, getattr(self, kind), None, threading.Event()
+        self.server, self.ask, self.result, self.has_begun = server, getattr(self, kind), None, threading.Event()
         self.start()
 
     def run(self):
         try:
-            self.told = self.ask()
+            self.result = self.ask()
         except (OSError, http.client.HTTPException) as error:
-            self.told = type(error).__name__
+            self.result = type(error).__name__
         self.has_begun.set()
 
     def whole(self):
@@ -135,10 +135,10 @@ class Ranks(Faults):
             for kind, asker in askers.items():
                 asker.join(PATIENCE)
                 if victim:
-                    self.assertEqual(asker.told, FAILED[kind], kind)
+                    self.assertEqual(asker.result, FAILED[kind], kind)
                 else:  # a rank that was stopped wakes when the launcher ends it, and refuses what it reads from then on
                     woken = [(503, "draining")] if sign == signal.SIGSTOP else []
-                    self.assertIn(asker.told, (FAILED[kind], *woken, (False, None), *(e.__name__ for e in (
+                    self.assertIn(asker.result, (FAILED[kind], *woken, (False, None), *(e.__name__ for e in (
                         ConnectionResetError, ConnectionRefusedError, http.client.RemoteDisconnected, http.client.IncompleteRead,
                         BrokenPipeError))), kind)
         finally:
@@ -265,8 +265,8 @@ class Hung(Faults):
                 whole.join(PATIENCE)
                 if asker:
                     asker.join(PATIENCE)
-                    self.assertEqual(asker.told, FAILED["stream"])
-                self.assertEqual(whole.told, FAILED["whole"])
+                    self.assertEqual(asker.result, FAILED["stream"])
+                self.assertEqual(whole.result, FAILED["whole"])
                 self.assertFalse(is_ready(server))
                 self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
             self.assertNotIn(server.wait(), (0, None))

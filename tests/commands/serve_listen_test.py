@@ -201,7 +201,7 @@ class Tls(unittest.TestCase):
                 sighup(server)
                 server.wait_line("read again")
                 self.assertEqual(name(server), "other")
-                old.sendall(GET)  # goes on with what it had
+                old.sendall(GET)  # continues with its old settings
                 self.assertTrue(read_all(old).endswith(b"hello"))
 
 

@@ -45,7 +45,7 @@ class Memory(unittest.TestCase):
             while True:  # the failure may be in these requests themselves
                 with contextlib.suppress(ValueError):
                     now = server.counts()
-                    if now["begun"] == now["whole"] + now["broken"] + 1:  # every handler is told, once
+                    if now["begun"] == now["whole"] + now["broken"] + 1:  # every handler is called, once
                         break
                 self.assertLess(time.monotonic(), end, now)
             self.assertGreaterEqual(sum(server.ask().endswith(b"hello") for turn in range(3)), 2)

@@ -92,7 +92,7 @@ class Mixed(unittest.TestCase):
             told = [fp32(number) for number in choice["logprobs"]["token_logprobs"]]
             if skipped:
                 self.assertEqual(told[:skipped], expected["prompt"], request)
-            # An id that ends a text is told of here and not in a file.
+            # An id that ends a completion is listed here and not in a file.
             self.assertEqual(told[skipped:skipped + len(numbers)], numbers, request)
             self.assertLessEqual(len(told) - skipped - len(numbers), 1, request)
             if request["logprobs"]:

@@ -41,7 +41,7 @@ class Operation(unittest.TestCase):
         return path
 
     def begin(self, server, tokens=LONG, **more):
-        """A stream that has begun, and goes on for long."""
+        """A stream that has begun, and lasts for long."""
         stream = server.stream("/v1/completions", {"prompt": "a", "max_tokens": tokens, "ignore_eos": True} | more)
         self.assertEqual(stream.status, 200)
         next(stream)

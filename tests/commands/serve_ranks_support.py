@@ -1,4 +1,4 @@
-"""A server whose ranks are processes of mpirun: each of them can be found, and what ends it is told to rank 0."""
+"""A server whose ranks are processes of mpirun: each of them can be found, and rank 0 learns why it ends."""
 import os
 import pathlib
 import signal

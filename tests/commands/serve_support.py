@@ -145,7 +145,7 @@ class Server:
         return read_metrics(answer.body.decode())
 
     def await_metric(self, name, value, key=None):
-        """Until a metric has the value, which it takes as soon as the engine has told of it."""
+        """Until a metric has the value, which it takes as soon as the engine has reported it."""
         end = time.monotonic() + PATIENCE
         while (now := self.metrics(key)[name]) != value:
             assert time.monotonic() < end, f"{name} is {now}, not {value}"

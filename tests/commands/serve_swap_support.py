@@ -89,7 +89,7 @@ class Book:
     def __init__(self):
         self.lock, self.moments = threading.Lock(), itertools.count(1)
         self.contents, self.latest = {}, {}
-        self.lives = {}  # name -> [(moment it was asked for, moment it was told, whether it is there then)]
+        self.lives = {}  # name -> [(moment of the request, moment of the answer, whether it is there then)]
 
     def moment(self):
         with self.lock:
@@ -118,7 +118,7 @@ class Book:
             return is_there
         state_before, begins = False, 0
         for asked, told, then in [*self.lives.get(name, []), (float("inf"), float("inf"), None)]:
-            # From `begins` on it might be in that state, until the next change was told.
+            # From `begins` on it might be in that state, until the answer to the next change.
             if state_before == is_there and begins <= answered and sent <= told:
                 return True
             state_before, begins = then, asked

@@ -19,7 +19,7 @@ class Threads(unittest.TestCase):
         return [r["lm_loss"] for r in self.run.records(name) if "lm_loss" in r], warnings
 
     def test_the_environment_of_openmp_changes_no_loss(self):
-        # OpenMP may give fewer threads than are asked for, or be told of more than can be started.
+        # OpenMP may give fewer threads than requested, or be asked for more than can be started.
         expected, warnings = self.losses("plain", {}, parallel__threads_per_rank=2)
         self.assertEqual(len(expected), 3)
         self.assertEqual(warnings, [])

@@ -28,12 +28,12 @@ static void many_bodies_leave_room_for_a_short_one(void **state) {
     struct gathered gathered = {.limit = LIMIT};
     size_t own[200] = {0};
     (void)state;
-    for (bool goes_on = true; goes_on;) {
-        goes_on = false;
+    for (bool has_changed = true; has_changed;) {
+        has_changed = false;
         for (int i = 0; i < 200; i++)
             if (gathered_take(&gathered, own[i], 64, false)) {
                 own[i] += 64;
-                goes_on = true;
+                has_changed = true;
             }
     }
     assert_true(gathered.bytes <= LIMIT);

@@ -60,18 +60,18 @@ static inline void http1_transcript(const void *bytes, size_t length, const size
     struct http1_parser parser;
     struct strbuf body = STRBUF_INIT;
     size_t at = 0;
-    bool goes_on = true;
+    bool continues = true;
     http1_parser_init(&parser, &http1_usual);
-    for (size_t i = 0; i <= cut_count && goes_on; i++) {
+    for (size_t i = 0; i <= cut_count && continues; i++) {
         size_t end = i < cut_count ? cuts[i] : length;
         /* A block of its own, so that a sanitizer sees a read past its end. */
         char *piece = malloc(end - at ? end - at : 1);
         memcpy(piece, (const char *)bytes + at, end - at);
-        goes_on = http1_tell(&parser, piece, end - at, &body, out);
+        continues = http1_tell(&parser, piece, end - at, &body, out);
         free(piece);
         at = end;
     }
-    if (goes_on) {
+    if (continues) {
         strbuf_add(out, strbuf_text(&body), body.length);
         strbuf_add_text(out, http1_parser_is_within(&parser) ? "within\n" : "idle\n");
     }

@@ -216,7 +216,7 @@ static void equal_texts_in_one_step_share_their_pages(void **state) {
         assert_memory_equal(&results[i].label_logprob, &results[20 + i].label_logprob, sizeof(float));
         assert_memory_equal(&results[40 + i].label_logprob, &whole[1][i], sizeof(float));
     }
-    for (int k = 0; k < 3; k++) /* and they go on apart */
+    for (int k = 0; k < 3; k++) /* and they continue separately */
         rows[k] = row_of(sequences[k], k == 2 ? 2 : 1, 20);
     test_ok(engine_step(engine, rows, 3, results));
     assert_memory_equal(&results[0].label_logprob, &results[1].label_logprob, sizeof(float));

@@ -31,7 +31,7 @@ static int32_t token_at(int text, int i) {
     return (int32_t)((unsigned)(i * (7 + 4 * text) + text) % V);
 }
 
-/* Each text goes on from a prompt of its own, all of them together, the first two from the same one. */
+/* Each text continues a prompt of its own, all of them together, the first two from the same one. */
 static int write(struct engine *engine, const struct sampling *sampling, int32_t tokens[TEXTS][STEPS],
                  float logprobs[TEXTS][STEPS]) {
     int sequences[TEXTS], status = STATUS_OK;

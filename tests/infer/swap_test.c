@@ -156,7 +156,7 @@ static void begin_replacing(struct show *show, int name) {
     assert_true(!status || status == STATUS_MEMORY);
 }
 
-static void go_on_replacing(struct show *show) {
+static void continue_replacing(struct show *show) {
     bool is_done;
     int status = adapters_continue(show->adapters, &is_done);
     if (!is_done)
@@ -169,7 +169,7 @@ static void go_on_replacing(struct show *show) {
 static void swap(struct show *show) {
     int name = (int)(draw(show) % NAMES);
     char path[512];
-    go_on_replacing(show);
+    continue_replacing(show);
     if (name == show->replacing)
         return;
     switch (draw(show) % 6) {
@@ -207,7 +207,7 @@ static void run_show(struct engine *engine, struct swaps *swaps) {
         swap(&show);
     }
     while (show.replacing >= 0)
-        go_on_replacing(&show);
+        continue_replacing(&show);
     mixed_run(show.scheduler);
     start_texts(&show);
     mixed_run(show.scheduler);

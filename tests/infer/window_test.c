@@ -75,7 +75,7 @@ static void pages_before_every_window_go_back(void **state) {
     engine_close(engine);
 }
 
-/* The cache has room for the window alone, and both texts go on. */
+/* The cache has room for the window alone, and both texts continue. */
 static void a_text_that_is_longer_than_the_cache_is_written(void **state) {
     (void)state;
     float whole[TOKENS], small[TOKENS];

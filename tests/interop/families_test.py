@@ -1,4 +1,4 @@
-"""Models of Llama's kin, both ways, against a live transformers."""
+"""Models of Llama's variants, both ways, against a live transformers."""
 import json
 import unittest
 
@@ -8,7 +8,7 @@ from pretrain_support import VOCAB, Run
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 POSITIONS = 48
-KIN = {"model__normalization": "RMSNorm", "model__position_embedding_type": "rope", "model__swiglu": "true", "model__hidden_dropout": 0,
+PARTS = {"model__normalization": "RMSNorm", "model__position_embedding_type": "rope", "model__swiglu": "true", "model__hidden_dropout": 0,
        "model__add_bias_linear": "false", "model__num_query_groups": 2, "model__ffn_hidden_size": 44, "model__max_position_embeddings": POSITIONS}
 WRITTEN = {  # what the run says, and the class that opens it
     "plain": ("Llama", {}),
@@ -67,7 +67,7 @@ class WrittenByPretrain(Case):
         for name, (kind, keys) in WRITTEN.items():
             with self.subTest(name):
                 run = Run()
-                run.run(train__train_iters=4, checkpoint__load=None, model__init_method_std=0.2, **(KIN | keys))
+                run.run(train__train_iters=4, checkpoint__load=None, model__init_method_std=0.2, **(PARTS | keys))
                 directory = run.directory / "run/iter_0000004"
                 rows = random_rows(VOCAB, POSITIONS, 1)
                 model, whole = self.logits(directory, rows[2])

@@ -97,7 +97,7 @@ class Events(Case):
     def test_tensorboard_reads_what_the_metrics_tell(self):
         run = Run()
         board = run.directory / "board"
-        for _ in range(2):  # the second goes on from the first, in a file of its own
+        for _ in range(2):  # the second resumes the first, in a file of its own
             run.run(log__tensorboard_dir=board, train__exit_interval=10, train__eval_interval=5, train__eval_iters=1,
                     train__seed=SEED)
         read = EventAccumulator(str(board), size_guidance={"scalars": 0})

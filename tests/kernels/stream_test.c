@@ -112,8 +112,8 @@ static void a_stream_that_closes_is_still_waited_for(void **state) {
     }
 }
 
-/* A mark that is set again on the other stream is the later one; what waited for the earlier goes on waiting for that.
- */
+/* A mark that is set again on the other stream is the later one; work that waited for the earlier mark
+ * still waits for that one. */
 static void a_wait_is_for_the_mark_that_it_saw(void **state) {
     (void)state;
     struct scene s;

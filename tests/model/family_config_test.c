@@ -1,4 +1,4 @@
-/* config.json of Llama's kin: what stands for a missing key, what is read from either form of a rotation, what is
+/* config.json of Llama's variants: the value of a missing key, what is read from either form of a rotation, what is
  * written, and what is refused. */
 #include "model/model.h"
 #include "support/test.h"

@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* Those of Llama's kin, which have steps.json. */
-#define GOLDEN_KIN                                                                                                     \
+/* Those of Llama's variants, which have steps.json. */
+#define GOLDEN_VARIANTS                                                                                                \
     "llama_wide_heads", "llama_biases_linear", "llama_3", "mistral_window", "qwen2_tied", "qwen2_yarn_windows",        \
         "qwen3", "phi3_partial"
 

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-static const char *const cases[] = {"d5_tied", "d33_exact", "d64_untied", "d8_deep", GOLDEN_KIN};
+static const char *const cases[] = {"d5_tied", "d33_exact", "d64_untied", "d8_deep", GOLDEN_VARIANTS};
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
 
 static double *expected_values(const struct golden *g, const char *name, int64_t *count) {

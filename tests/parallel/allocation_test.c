@@ -9,7 +9,7 @@
 #include "support/test.h"
 
 /* A rank may lack memory for what it tells the log of the cores: then that line is left out. */
-enum { TOLD = 8 };
+enum { REPORTED = 8 };
 
 enum { LAYERS = 3, ROWS = 64, MESSAGE = 100, MICRO_BATCHES = 3, DEADLINE = 60 /* seconds */ };
 static const struct rank_grid grid = {.tensor = 2, .context = 1, .expert = 1, .data = 2, .pipeline = 2};
@@ -119,7 +119,7 @@ static int run_ranks(void *context) {
 
 static void ranks_of_a_grid_open_and_close(void **state) {
     (void)state;
-    assert_in_range(failing_try_all(run_ranks, NULL, 150), 0, TOLD);
+    assert_in_range(failing_try_all(run_ranks, NULL, 150), 0, REPORTED);
 }
 
 int main(void) {

@@ -108,7 +108,7 @@ static void a_prompt_starts_as_the_rows_of_a_text(void **state) {
     prompt_check_layouts(&stack);
 }
 
-static void a_prompt_starts_in_the_vocabulary_unless_told(void **state) {
+static void a_prompt_starts_in_the_vocabulary_by_default(void **state) {
     (void)state;
     struct prompt_stack stack = one((struct peft_config){.type = PEFT_PROMPT, .num_virtual_tokens = 6});
     struct prompt_run run;
@@ -267,7 +267,7 @@ int main(void) {
         cmocka_unit_test(every_layout_equals_one_rank),
         cmocka_unit_test(a_folded_encoder_serves_the_same_bits),
         cmocka_unit_test(a_prompt_starts_as_the_rows_of_a_text),
-        cmocka_unit_test(a_prompt_starts_in_the_vocabulary_unless_told),
+        cmocka_unit_test(a_prompt_starts_in_the_vocabulary_by_default),
         cmocka_unit_test(a_virtual_token_is_a_row_like_any),
         cmocka_unit_test(parameters_equal_the_formulas),
         cmocka_unit_test(bf16_is_near),

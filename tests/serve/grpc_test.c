@@ -181,7 +181,7 @@ static void counts_and_frames_that_cannot_be(void **state) {
     bytes.data[0] = 2;
     expect_end("/test.Service/Once", &bytes, 13, "flags");
     bytes.data[0] = 1;
-    expect_end("/test.Service/Once", &bytes, 13, "flags"); /* packed, and no encoding was told */
+    expect_end("/test.Service/Once", &bytes, 13, "flags"); /* packed, and no encoding was named */
     strbuf_clear(&bytes);
     strbuf_add(&bytes, "\0\0\0\x03\xe9", 5);
     ask("/test.Service/Many");
@@ -297,7 +297,7 @@ static void http_has_its_own_statuses(void **state) {
     }
 }
 
-static void errors_are_told_once(void **state) {
+static void errors_are_reported_once(void **state) {
     struct strbuf bytes = STRBUF_INIT;
     (void)state;
     add_message(&bytes, "", 0);
@@ -425,7 +425,7 @@ int main(void) {
         cmocka_unit_test(gzip_is_bounded_by_what_comes_out),
         cmocka_unit_test(refusals_are_one_frame),
         cmocka_unit_test(http_has_its_own_statuses),
-        cmocka_unit_test(errors_are_told_once),
+        cmocka_unit_test(errors_are_reported_once),
         cmocka_unit_test(an_answer_too_large_for_clients_is_none),
         cmocka_unit_test(who_sends_and_does_not_read_is_stopped),
         cmocka_unit_test(a_deadline_ends_a_call_at_once),

@@ -191,7 +191,7 @@ static void the_text_of_a_histogram_is_exact(void **state) {
                            "vllm:request_prompt_tokens_count{model_name=\"gpt2\",engine=\"0\"} 1\n"));
 }
 
-static void the_engines_state_is_what_was_last_told(void **state) {
+static void the_engines_state_is_the_last_that_was_reported(void **state) {
     struct scrape *scrape = *state;
     metrics_tell_engine(
         scrape->metrics,
@@ -329,7 +329,7 @@ int main(void) {
         TEST(a_text_of_one_token_or_none_has_no_gap),
         TEST(a_bucket_has_what_is_at_its_bound_and_below),
         TEST(the_text_of_a_histogram_is_exact),
-        TEST(the_engines_state_is_what_was_last_told),
+        TEST(the_engines_state_is_the_last_that_was_reported),
         TEST(requests_and_adapters_are_counted_by_their_reasons),
         TEST(more_adapters_than_can_be_told_apart_are_others),
         TEST(counters_of_names_that_are_gone_leave_after_a_bound),

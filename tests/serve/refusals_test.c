@@ -1,4 +1,4 @@
-/* Refused adapters are known until their files change; and what clients are told of them has no absolute path. */
+/* Refused adapters are known until their files change, and clients never see an absolute path. */
 #include "base/base.h"
 #include "serve/refusals.h"
 #include "support/test.h"

@@ -88,7 +88,7 @@ static void every_path_has_its_method_and_listener(void **state) {
     }
 }
 
-static void a_wrong_method_is_told_the_right_ones(void **state) {
+static void a_wrong_method_is_answered_with_the_right_ones(void **state) {
     struct fake fake;
     (void)state;
     begin(&fake, LISTENER_CONTROL, "DELETE", "/v1/adapters");
@@ -477,7 +477,7 @@ static void errors_have_their_fields(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(every_path_has_its_method_and_listener, start),
-        cmocka_unit_test_setup(a_wrong_method_is_told_the_right_ones, start),
+        cmocka_unit_test_setup(a_wrong_method_is_answered_with_the_right_ones, start),
         cmocka_unit_test_setup(a_clients_id_is_kept_where_it_is_printable_and_short, start),
         cmocka_unit_test_setup(without_a_key_nothing_but_health_is_there, start),
         cmocka_unit_test_setup(a_call_is_that_of_its_key, start),

@@ -371,7 +371,7 @@ static void settings_of_characters_are_checked(void **state) {
 }
 
 /* A pattern that goes back and back ends with a line, and the tokenizer is none the worse. */
-static void a_pattern_that_takes_too_long_is_told(void **state) {
+static void a_pattern_that_takes_too_long_is_named(void **state) {
     (void)state;
     json_t *root = load_small();
     set(root, "pre_tokenizer", SPLIT("(?:a+)+[bc]", "Isolated", ", \"add_prefix_space\": false"));
@@ -651,7 +651,7 @@ int main(void) {
         cmocka_unit_test(settings_that_change_the_ids_are_refused_by_name),
         cmocka_unit_test(settings_that_mean_the_same_are_taken),
         cmocka_unit_test(settings_of_characters_are_checked),
-        cmocka_unit_test(a_pattern_that_takes_too_long_is_told),
+        cmocka_unit_test(a_pattern_that_takes_too_long_is_named),
         cmocka_unit_test(added_tokens_are_cut_out_the_longest_first),
         cmocka_unit_test(a_word_that_is_a_token_is_that_token),
         cmocka_unit_test(a_prefix_space_is_put_before_each_section),

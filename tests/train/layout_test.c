@@ -368,14 +368,14 @@ static void so_does_a_llama(void **state) {
     check_layouts(true, "llama", test_is_long() ? LAYOUTS_LONG : OF_LLAMA);
 }
 
-static void so_do_its_kin(void **state) {
+static void so_do_its_variants(void **state) {
     (void)state;
     check_layouts(false, "qwen3", LAYOUTS / 3);
     check_layouts(true, "mistral", LAYOUTS / 3);
 }
 
 /* Four tensor ranks held two groups of keys and values; two ranks and one continue. */
-static void a_llama_goes_on_with_fewer_tensor_ranks(void **state) {
+static void a_llama_resumes_with_fewer_tensor_ranks(void **state) {
     (void)state;
     char *prefix = write_text();
     struct outcome whole, moved;
@@ -461,7 +461,7 @@ static void when_sums_and_weights_travel_changes_no_bit(void **state) {
     free(prefix);
 }
 
-static void a_run_goes_on_in_any_other_layout(void **state) {
+static void a_run_resumes_in_any_other_layout(void **state) {
     (void)state;
     char *prefix = write_text(), text[256];
     struct outcome whole, moved;
@@ -517,12 +517,12 @@ int main(void) {
         cmocka_unit_test(every_layout_trains_as_one_rank),
         cmocka_unit_test(so_with_a_head_of_its_own),
         cmocka_unit_test(so_does_a_llama),
-        cmocka_unit_test(so_do_its_kin),
-        cmocka_unit_test(a_llama_goes_on_with_fewer_tensor_ranks),
+        cmocka_unit_test(so_do_its_variants),
+        cmocka_unit_test(a_llama_resumes_with_fewer_tensor_ranks),
         cmocka_unit_test(in_bf16_a_dozen_layouts_train_as_one_rank),
         cmocka_unit_test(cutting_the_optimizer_changes_nothing_in_bf16),
         cmocka_unit_test(when_sums_and_weights_travel_changes_no_bit),
-        cmocka_unit_test(a_run_goes_on_in_any_other_layout),
+        cmocka_unit_test(a_run_resumes_in_any_other_layout),
         cmocka_unit_test(a_checkpoint_saved_again_by_any_layout_has_the_same_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The metrics file: what is written reads back exactly, and a resumed run goes on where it should. */
+/* The metrics file: what is written reads back exactly, and a resumed run continues where it should. */
 #include "train/metrics.h"
 #include "train/train.h"
 
@@ -17,7 +17,7 @@ static char *path_in(const char *directory, const char *name) {
     return path;
 }
 
-static int go_on(struct metrics_file *metrics, const char *path, int64_t iteration) {
+static int resume(struct metrics_file *metrics, const char *path, int64_t iteration) {
     return metrics_open(metrics, path, &(struct metrics_start){.iteration = iteration, .kind = METRICS_GOES_ON});
 }
 
@@ -43,7 +43,7 @@ static void numbers_read_back_exactly(void **state) {
     (void)state;
     char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
     struct metrics_file metrics;
-    test_ok(go_on(&metrics, path, 0));
+    test_ok(resume(&metrics, path, 0));
     for (uint32_t i = 0; i < 300; i++) {
         struct philox r = philox(7, i, 0, 0, (uint32_t)RNG_TEST << 24);
         double values[6];
@@ -84,7 +84,7 @@ static void a_resumed_run_cuts_what_lies_behind_its_checkpoint(void **state) {
         snprintf(torn, sizeof torn, "%.*s", (int)end, all);
         put(path, torn);
         struct metrics_file metrics;
-        test_ok(go_on(&metrics, path, 2));
+        test_ok(resume(&metrics, path, 2));
         expect(path, kept);
         test_ok(metrics_write_validation(&metrics, &(struct validation_record){.iteration = 3, .valid_loss = 1.5}));
         metrics_close(&metrics);
@@ -95,7 +95,7 @@ static void a_resumed_run_cuts_what_lies_behind_its_checkpoint(void **state) {
     }
     put(path, all);
     struct metrics_file metrics;
-    test_ok(go_on(&metrics, path, 0));
+    test_ok(resume(&metrics, path, 0));
     metrics_close(&metrics);
     expect(path, "");
     free(path);
@@ -106,17 +106,17 @@ static void long_files_are_cut_at_the_right_record(void **state) {
     (void)state;
     char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
     struct metrics_file metrics;
-    test_ok(go_on(&metrics, path, 0));
+    test_ok(resume(&metrics, path, 0));
     for (int64_t i = 1; i <= 2000; i++)
         test_ok(metrics_write_train(&metrics, &(struct train_record){.iteration = i, .lm_loss = 1.0 / (double)i}));
     int64_t whole = metrics.length;
     metrics_close(&metrics);
-    test_ok(go_on(&metrics, path, 1999));
+    test_ok(resume(&metrics, path, 1999));
     int64_t last = whole - metrics.length;
     assert_in_range(last, 50, 200);
     assert_int_equal(file_size(path), metrics.length);
     metrics_close(&metrics);
-    test_ok(go_on(&metrics, path, 1000));
+    test_ok(resume(&metrics, path, 1000));
     char *text = contents(path);
     assert_non_null(strstr(text, "{\"iteration\":1000,"));
     assert_null(strstr(text, "{\"iteration\":1001,"));
@@ -135,7 +135,7 @@ static void what_is_no_record_is_refused_and_stays(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         put(path, texts[i]);
         struct metrics_file metrics;
-        test_fails(go_on(&metrics, path, 5), STATUS_INVALID, texts[i] == behind ? "m.jsonl:2:" : "m.jsonl:1:");
+        test_fails(resume(&metrics, path, 5), STATUS_INVALID, texts[i] == behind ? "m.jsonl:2:" : "m.jsonl:1:");
         expect(path, texts[i]);
     }
     free(path);
@@ -193,7 +193,7 @@ static void what_is_not_finite_is_null_and_read(void **state) {
     struct metrics_file metrics;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         put(path, "");
-        test_ok(go_on(&metrics, path, 0));
+        test_ok(resume(&metrics, path, 0));
         test_ok(
             metrics_write_validation(&metrics, &(struct validation_record){.iteration = 1, .valid_loss = values[i]}));
         metrics_close(&metrics);
@@ -209,10 +209,10 @@ static void a_file_has_one_writer(void **state) {
     (void)state;
     char *directory = test_directory(), *path = path_in(directory, "m.jsonl");
     struct metrics_file metrics, other;
-    test_ok(go_on(&metrics, path, 0));
-    test_fails(go_on(&other, path, 0), STATUS_IO, "m.jsonl is in use by another run");
+    test_ok(resume(&metrics, path, 0));
+    test_fails(resume(&other, path, 0), STATUS_IO, "m.jsonl is in use by another run");
     metrics_close(&metrics);
-    test_ok(go_on(&other, path, 0));
+    test_ok(resume(&other, path, 0));
     metrics_close(&other);
     free(path);
     free(directory);
@@ -225,9 +225,9 @@ static void a_pipe_is_written_while_it_is_read(void **state) {
     struct metrics_file metrics;
     assert_int_equal(mkfifo(path, 0666), 0);
     test_ends_within(60);
-    test_fails(go_on(&metrics, path, 0), STATUS_IO, "nobody reads the pipe log.metrics_file");
+    test_fails(resume(&metrics, path, 0), STATUS_IO, "nobody reads the pipe log.metrics_file");
     int reader = open(path, O_RDONLY | O_NONBLOCK);
-    test_ok(go_on(&metrics, path, 7));
+    test_ok(resume(&metrics, path, 7));
     test_ok(metrics_write_train(&metrics, &record));
     assert_true(read(reader, text, sizeof text) > 0);
     stop_watch_begin();
@@ -246,8 +246,8 @@ static void a_pipe_is_written_while_it_is_read(void **state) {
 static void files_that_cannot_be_written_are_named(void **state) {
     (void)state;
     struct metrics_file metrics;
-    test_fails(go_on(&metrics, "/nowhere/m.jsonl", 0), STATUS_IO, "/nowhere/m.jsonl");
-    test_ok(go_on(&metrics, "/dev/full", 0));
+    test_fails(resume(&metrics, "/nowhere/m.jsonl", 0), STATUS_IO, "/nowhere/m.jsonl");
+    test_ok(resume(&metrics, "/dev/full", 0));
     test_fails(metrics_write_train(&metrics, &(struct train_record){.iteration = 1}), STATUS_IO, "/dev/full");
     metrics_close(&metrics);
 }

@@ -1,4 +1,4 @@
-/* Background checkpoints of the trainer: the same bytes as in the foreground in every layout, and a run that goes on
+/* Background checkpoints of the trainer: the same bytes as in the foreground in every layout, and a run that resumes
  * from one is the run that was not interrupted. Ranks are threads. */
 #include "train/support.h"
 
@@ -70,7 +70,7 @@ static void check_layout(const char **prefix, const struct layout *layout) {
     char *directories[3] = {test_directory(), test_directory(), test_directory()};
     struct task tasks[3];
     test_ends_within(300);        /* under a sanitizer; else it takes a second */
-    for (int i = 0; i < 3; i++) { /* in the foreground; in the background; going on from the latter */
+    for (int i = 0; i < 3; i++) { /* in the foreground; in the background; resuming from the latter */
         struct task *task = &tasks[i];
         *task = (struct task){.run = make_run(prefix, layout->precision, 1), .is_background = i == 1};
         struct run_config *config = &task->run.config;

@@ -1,4 +1,4 @@
-/* AdamW on whole models of Llama's kin: the losses of torch's, in fp64. */
+/* AdamW on whole models of Llama's variants: the losses of torch's, in fp64. */
 #include "model/golden.h"
 #include "optim/optim.h"
 
@@ -59,7 +59,7 @@ static void check_case(const char *name) {
 
 static void twenty_steps_follow_torch(void **state) {
     (void)state;
-    static const char *const cases[] = {GOLDEN_KIN};
+    static const char *const cases[] = {GOLDEN_VARIANTS};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_case(cases[i]);
 }
