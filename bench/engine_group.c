@@ -32,15 +32,17 @@ static int fill(struct engine_group *group, const int *slots, int64_t in) {
     int64_t rows = 0;
     int status = STATUS_OK;
     for (int64_t k = 0; k < group->count; k++) {
-        int64_t stem = engine_slot_stem(group->engine, slots ? slots[k] : -1);
-        for (int64_t i = 0; i < stem + in && !status; i++) {
-            bool is_last = i == stem + in - 1;
-            group->rows[rows++] = (struct engine_row){
-                .token = i < stem ? ENGINE_STEM : engine_token(engine_config(group->engine), (uint64_t)k, i - stem),
-                .sequence = group->sequence[k],
-                .wants_logits = is_last,
-                .label = -1,
-                .sampling = is_last ? &greedy : NULL};
+        int64_t virtual_tokens = engine_slot_virtual_tokens(group->engine, slots ? slots[k] : -1);
+        for (int64_t i = 0; i < virtual_tokens + in && !status; i++) {
+            bool is_last = i == virtual_tokens + in - 1;
+            group->rows[rows++] =
+                (struct engine_row){.token = i < virtual_tokens ? ENGINE_VIRTUAL_TOKEN
+                                                                : engine_token(engine_config(group->engine),
+                                                                               (uint64_t)k, i - virtual_tokens),
+                                    .sequence = group->sequence[k],
+                                    .wants_logits = is_last,
+                                    .label = -1,
+                                    .sampling = is_last ? &greedy : NULL};
             if (rows < ENGINE_ROWS && (!is_last || k < group->count - 1))
                 continue;
             status = run(group, rows);

@@ -272,7 +272,7 @@ static int submit(struct driver *driver, struct call_own *own, struct call_run *
     enum scheduler_refusal refusal;
     ask_schedule(&call->ask, driver->options.engine, own->slot, &own->ends, ids->ids, (int64_t)ids->count, &request);
     if (request.max_tokens < 0)
-        request.max_tokens = most - request.stem_tokens - request.prompt_length;
+        request.max_tokens = most - request.virtual_tokens - request.prompt_length;
     request.salt = own->salt;
     request.client = call->client.client;
     request.weight = call->client.weight;
@@ -296,17 +296,18 @@ static int submit(struct driver *driver, struct call_own *own, struct call_run *
 static int check_length(struct driver *driver, struct call_own *own, const struct token_buffer *ids) {
     const struct ask *ask = &own->call->ask;
     int64_t most = driver->options.server->model.max_model_len, count = (int64_t)ids->count;
-    int64_t stem = engine_slot_stem(driver->options.engine, own->slot);
+    int64_t virtual_tokens = engine_slot_virtual_tokens(driver->options.engine, own->slot);
     int64_t wanted = ask->max_tokens >= 0 ? ask->max_tokens : 1;
     const char *field;
     wanted = wanted > ask->min_tokens ? wanted : ask->min_tokens;
-    if (stem + count + wanted > most) {
+    if (virtual_tokens + count + wanted > most) {
         status_fail(STATUS_INVALID,
                     "this model's maximum context length is %lld tokens, and the request has %lld: %lld of the prompt, "
                     "%lld of its adapters and %lld to be written",
-                    (long long)most, (long long)(stem + count + wanted), (long long)count, (long long)stem,
-                    (long long)wanted);
-        fail(own, ERROR_CONTEXT_LENGTH, ask->max_tokens >= 0 && stem + count < most ? "max_tokens" : "prompt");
+                    (long long)most, (long long)(virtual_tokens + count + wanted), (long long)count,
+                    (long long)virtual_tokens, (long long)wanted);
+        fail(own, ERROR_CONTEXT_LENGTH,
+             ask->max_tokens >= 0 && virtual_tokens + count < most ? "max_tokens" : "prompt");
         return STATUS_INVALID;
     }
     int status = ask_check_length(ask, driver->options.engine, own->slot, most + 1, ids->ids, count, &field);

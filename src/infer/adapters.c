@@ -222,7 +222,7 @@ static void set_image(struct adapters *adapters, struct version *version, int im
     version->image = image;
     version->last_use = ++adapters->uses; /* its first user has not started yet */
     version->bytes = engine_image_bytes(adapters->engine, image);
-    version->virtual_tokens = engine_image_stem(adapters->engine, image);
+    version->virtual_tokens = engine_image_virtual_tokens(adapters->engine, image);
 }
 
 struct peft_limits adapters_limits(const struct adapters *adapters) {
@@ -451,7 +451,7 @@ int adapters_absent(const struct adapters *adapters, const char *const *names, i
     return -1;
 }
 
-static void go_on(struct adapters *adapters, double seconds) {
+static void continue_job(struct adapters *adapters, double seconds) {
     struct job *job = &adapters->job;
     bool is_ready = false;
     int status = engine_image_continue(adapters->engine, seconds, &is_ready);
@@ -470,7 +470,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
     if (!job->named)
         return STATUS_OK;
     if (!job->is_done)
-        go_on(adapters, engine_step_seconds(adapters->engine) / 8);
+        continue_job(adapters, engine_step_seconds(adapters->engine) / 8);
     if (!job->is_done)
         return STATUS_OK;
     int status = job->status ? status_fail(job->status, "%s", job->reason) : STATUS_OK;
@@ -482,7 +482,7 @@ int adapters_continue(struct adapters *adapters, bool *is_done) {
 /* Completes the load under way, because only one adapter is loaded at a time. The next adapters_continue reports it. */
 static void settle(struct adapters *adapters) {
     while (adapters->job.named && !adapters->job.is_done)
-        go_on(adapters, 1e9);
+        continue_job(adapters, 1e9);
 }
 
 int adapters_unload(struct adapters *adapters, const char *name) {

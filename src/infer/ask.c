@@ -369,19 +369,20 @@ void ask_ends_close(struct ask_ends *ends) {
 
 int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
                      int64_t prompt_length, const char **field) {
-    int64_t left = most - engine_slot_stem(engine, slot) - prompt_length;
+    int64_t remaining = most - engine_slot_virtual_tokens(engine, slot) - prompt_length;
     *field = NULL;
     int status = engine_check_tokens(engine, slot, "the prompt has ", prompt, prompt_length);
     if (status)
         return status;
-    *field = ask->min_tokens > left ? "min_tokens" : "max_tokens";
-    int64_t wanted = ask->min_tokens > left ? ask->min_tokens : ask->max_tokens;
-    return wanted <= left ? STATUS_OK
-                          : status_fail(STATUS_INVALID,
-                                        "%lld tokens after a prompt of %lld: the model's %lld positions have room for "
-                                        "%lld",
-                                        (long long)wanted, (long long)prompt_length,
-                                        (long long)engine_max_positions(engine), (long long)left);
+    *field = ask->min_tokens > remaining ? "min_tokens" : "max_tokens";
+    int64_t wanted = ask->min_tokens > remaining ? ask->min_tokens : ask->max_tokens;
+    return wanted <= remaining
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID,
+                             "%lld tokens after a prompt of %lld: the model's %lld positions have room for "
+                             "%lld",
+                             (long long)wanted, (long long)prompt_length, (long long)engine_max_positions(engine),
+                             (long long)remaining);
 }
 
 void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,
@@ -390,8 +391,8 @@ void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, 
         .prompt = prompt,
         .prompt_length = prompt_length,
         .slot = slot,
-        .stem_tokens = engine_slot_stem(engine, slot),
-        .stem_predicts = engine_slot_predicts_first(engine, slot),
+        .virtual_tokens = engine_slot_virtual_tokens(engine, slot),
+        .virtual_tokens_predict = engine_slot_predicts_first(engine, slot),
         .max_tokens = ask->max_tokens,
         .min_tokens = ask->min_tokens,
         .choices = ask->choices,

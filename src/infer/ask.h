@@ -87,7 +87,7 @@ void ask_ends_close(struct ask_ends *ends);
 
 /* ---- scheduling ---- */
 
-/* Checks that prefix tokens, prompt and completion fit into `most` tokens. STATUS_INVALID sets *field to the number of
+/* Checks that virtual tokens, prompt and completion fit into `most` tokens. STATUS_INVALID sets *field to the number of
  * tokens that is too large; NULL: the prompt itself is invalid. */
 int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
                      int64_t prompt_length, const char **field);

@@ -1,4 +1,4 @@
-/* The engine inside: what its opening, its slots and sequences, its plans and the ranks' messages share. */
+/* Internals of the engine, shared by its opening, slots, sequences, plans and messages. */
 #ifndef CAMBIUM_INFER_ENGINE_INTERNAL_H
 #define CAMBIUM_INFER_ENGINE_INTERNAL_H
 
@@ -12,34 +12,36 @@
 
 #include <limits.h>
 
-/* An ordered set of images that texts use. */
+/* An ordered set of images that sequences use. */
 struct slot {
     int references;
     int count;
     int images[PEFT_SLOT_IMAGES];
-    uint64_t key; /* of its pages; 0: the slot is free */
-    int64_t prefix_tokens, virtual_tokens;
+    uint64_t key;          /* of its pages; 0: the slot is free */
+    int64_t prefix_tokens; /* virtual tokens of prefix tuning, which come first: keys and values without rows of the
+                              model */
+    int64_t row_tokens;    /* virtual tokens of the other methods, which run as rows */
 };
 
-/* A text whose keys and values are cached, with the slot's stem before it. */
+/* A text whose keys and values are cached, after the slot's virtual tokens. */
 struct sequence {
     bool is_used;
     int slot;             /* -1: the bare base */
     struct kv_root root;  /* of its pages */
-    int64_t length;       /* tokens in the cache, the stem's with them */
-    int64_t told;         /* of its pages, how many the plans so far have said */
-    int64_t left;         /* of its pages, how many lie before every layer's window: they are others' by now */
+    int64_t length;       /* tokens in the cache, including virtual tokens */
+    int64_t planned;      /* number of its pages that plans have sent to the other ranks */
+    int64_t released;     /* number of its pages before every layer's window, already given back */
     int32_t *pages;       /* [max_pages] a row of the page table */
-    int32_t *page_tokens; /* [KV_PAGE_TOKENS] of the page that is not full */
+    int32_t *page_tokens; /* [KV_PAGE_TOKENS] tokens of the last page, which is not full */
 };
 
 /* A step that was submitted and not yet collected. */
 struct flight {
     int64_t rows, wanted;
-    bool is_here; /* its results are this rank's own, and not read yet */
+    bool is_here; /* its results are on this rank, and not read yet */
     bool has_top;
-    double start;        /* by clock_seconds */
-    int32_t *result_row; /* [max_logit_rows] the row of each result */
+    double start;        /* clock_seconds */
+    int32_t *result_row; /* [max_logit_rows] index of each result's row */
     void *results;       /* the results, as a block: struct results_block */
     struct comm_request arriving;
 };
@@ -48,7 +50,7 @@ struct flight {
 struct plan_message {
     struct plan_header header;
     void *block;
-    struct comm_request *sent; /* [2 * (holders - 1)] header and block, of each */
+    struct comm_request *sent; /* [2 * (holders - 1)] header and block for each rank */
 };
 
 /* The results of a step, as arrays in one block (results_at). */
@@ -59,15 +61,15 @@ struct results_block {
     float *top_logprob;
 };
 
-/* An adapter that is being made an image on this rank. */
+/* An image that is being made on this rank. */
 struct engine_loading {
     bool has_begun, is_ready;
-    int status; /* of this rank; then why: */
+    int status; /* of this rank, and its message: */
     char reason[512];
     struct peft_files *files;
 };
 
-/* Only the rank that makes the plans has texts, slots and pages, and plans that travel to the others. */
+/* The leader's part: sequences, slots, pages, and plans on their way to the other ranks. */
 struct engine_leader {
     struct kv_pool pool;
     struct sequence *sequences; /* [max_sequences] */
@@ -77,134 +79,144 @@ struct engine_leader {
     int opened_slot; /* of options.adapters; -1: none */
     struct plan built;
     int64_t plan_number;
-    struct plan_message *messages;    /* [depth + 1] by turns; NULL where nobody follows */
-    struct flight *flights;           /* [depth + 1] by turns */
+    struct plan_message *messages;    /* [depth + 1] a ring; NULL when no rank follows */
+    struct flight *flights;           /* [depth + 1] a ring */
     int64_t submitted, collected;     /* steps */
     double step_seconds;              /* of the last */
-    const struct peft_bytes *sending; /* an adapter's files; the others have sent_bytes of them */
+    const struct peft_bytes *sending; /* an adapter's files, of which sent_bytes were sent */
     size_t sent_bytes;
     bool has_ended;
 };
 
-/* A rank that follows has only what the leader sends, and the results that it sends back. */
+/* A follower's part: what the leader sent, and the results to return. */
 struct engine_follower {
     void *received;             /* a plan */
-    struct peft_bytes arriving; /* an adapter's files, so far */
+    struct peft_bytes arriving; /* the part of an adapter's files that has arrived */
     struct results_block made;
 };
 
-/* Every rank's part. An open engine has either a leader's part or a follower's. */
+/* The engine on any rank. When open it has either a leader's part or a follower's. */
 struct engine {
     struct engine_options options;
-    struct pretrained base; /* the model's files, until its weights are read */
+    struct pretrained base; /* the model's files; closed after the weights are read */
     char directory[PATH_MAX];
     struct model_text_ends ends;
     struct device *device;
     struct rank rank;
-    struct comm *holders;     /* the ranks that hold this model together, the leader first; NULL: this one alone */
-    int holder_count, holder; /* how many they are; this one's number among them: 0 leads */
+    struct comm *holders;     /* the ranks that hold this model, the leader first; NULL: only this one */
+    int holder_count, holder; /* their number, and this rank's number among them; 0 leads */
     enum dtype dtype;
     struct model_plan plan;
-    struct peft_bank *bank; /* NULL: no adapters, ever */
+    struct peft_bank *bank; /* NULL: no adapters can be loaded */
     struct model *model;
     struct model_kv kv;
     size_t kv_bytes;
     int64_t max_pages;   /* of a sequence */
-    int64_t window;      /* tokens that a row of any layer sees; 0: all before it */
-    int64_t max_changes; /* of logits, of a step */
-    int32_t *page_table; /* [max_sequences, max_pages] as the plans so far say it */
-    int32_t *changed;    /* [max_sequences] rows of it that the model does not have yet */
+    int64_t window;      /* tokens that a row sees in every layer; 0: all before it */
+    int64_t max_changes; /* limit of changes of logits in a step */
+    int32_t *page_table; /* [max_sequences, max_pages] the state after the plans so far */
+    int32_t *changed;    /* [max_sequences] rows of it that were not passed to the model yet */
     bool *is_changed;    /* [max_sequences] */
     int64_t changed_count;
-    struct plan_counts most; /* of a plan */
-    void *host;              /* what the arrays of steps stand in */
+    struct plan_counts most; /* limits of a plan */
+    void *host;              /* memory of the arrays of steps */
     struct engine_loading loading;
     struct engine_leader *leader;     /* NULL on ranks that follow */
     struct engine_follower *follower; /* NULL on the leader */
 };
 
-/* Whether this rank makes the plans: known from the grid, also of an engine that is only planned. */
+/* True when this rank makes the plans. It follows from the grid, so it holds also for an engine that is only
+ * planned. */
 static inline bool engine_is_leader(const struct engine *engine) {
     return engine->holder == 0;
 }
-/* Pages that this number of a sequence's tokens fill. */
+/* Returns the pages that this number of tokens takes. */
 static inline int64_t engine_pages_of(int64_t tokens) {
     return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
-/* Steps that may be under way at once: one a stage. */
+/* Returns how many steps may be under way or being collected: one for each stage, and one more. */
 static inline int engine_flights(const struct engine *engine) {
     return engine_depth(engine) + 1;
 }
 
-/* engine_open.c */
-/* The steps of the opening. The errors of a step are those of what it opens. */
+/* ---- engine_open.c ---- */
+
+/* The steps of the opening. A step returns the errors of what it opens. */
 extern const struct opening engine_opening;
 
-/* The opening's code that planning runs too, in this order. Steps take an engine as void. */
-/* Opens the model's files, or takes random weights: then there are no tensors. Fixes the sizes that follow from the
- * options and the model. No rank is needed. */
+/* The following functions are steps that planning runs too, in this order. `engine` is a struct engine. */
+/* Opens the model's files, or chooses random weights, without tensors. Computes the sizes that follow from the options
+ * and the model. Needs no rank. */
 int engine_find_model(void *engine);
-/* The number of the rank, open or sketched, among those that hold the model. */
+/* Finds the number of this rank, open or sketched, among the ranks that hold the model. */
 void engine_find_holders(struct engine *engine);
-/* The bank of the rank, if it has one. */
+/* Opens the rank's bank, if it needs one. */
 int engine_open_bank(void *engine);
-/* The options of the rank's model. They have the bank's hooks. */
+/* Sets the options of the rank's model, with the bank's hooks. */
 int engine_model_options(const struct engine *engine, struct model_options *options);
-/* Bytes of the host for the arrays of steps, of an engine that is open or only planned. */
+/* Returns the host bytes of the arrays of steps, for an engine that is open or only planned. */
 size_t engine_array_bytes(const struct engine *engine);
-/* Pages that this rank can have, of what all sequences fill at most. */
+/* Returns the number of pages that this rank can hold, at most as many as all sequences need. */
 int64_t engine_count_pages(const struct engine *engine);
-/* STATUS_USAGE where there are none. */
+/* Refuses an engine without pages. STATUS_USAGE. */
 int engine_check_pages(const struct engine *engine, int64_t pages);
 
-/* engine_plan.c */
-/* The plan of an engine whose rank, bank and model are open or sketched, with its pages and the bytes of its images. */
+/* ---- engine_plan.c ---- */
+
+/* Fills the plan of an engine whose rank, bank and model are open or sketched. `images`: bytes of its images. */
 void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images, struct engine_plan *plan);
 
-/* sequence.c */
-/* Gives back the pages of a sequence that lie before the window of its next row; the steps that read them have been
- * submitted. */
+/* ---- sequence.c ---- */
+
+/* Releases the pages of a sequence before the window of its next row. The steps that read them were submitted. */
 void engine_leave_pages(struct engine *engine, struct sequence *sequence);
 
-/* slot.c */
-const struct slot *engine_slot(const struct engine *engine, int slot); /* of -1 one without images */
-/* No slot has the image any more, and none of its pages can be found. */
+/* ---- slot.c ---- */
+
+/* Returns a slot; for -1 one without images. */
+const struct slot *engine_slot(const struct engine *engine, int slot);
+/* Removes all slots with the image, and makes their pages unfindable. */
 void engine_forget_slots(struct engine *engine, int image);
-/* The id of a slot's virtual token. */
+/* Returns the id of a slot's virtual token; `number` counts those that run as rows. */
 int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, int64_t number);
 
-/* images.c */
+/* ---- images.c ---- */
+
+/* Returns the size of the pieces in which files are sent. */
 int64_t engine_piece_bytes(void);
-/* A step of the opening: the adapters of the options, all ranks together. */
+/* A step of the opening: loads the options' adapters on all ranks together. */
 int engine_open_images(void *engine);
 void engine_close_images(void *engine);
-/* Bytes of this rank's images of the adapters that the options name, and of those to come. */
+/* Adds up the bytes on this rank of the options' adapters and of adapter_memory. */
 int engine_plan_images(struct engine *engine, size_t *bytes);
-/* A follower's part of plans about images. */
+/* Run a follower's part of PLAN_BYTES and PLAN_LOAD. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan);
 int engine_make_image(struct engine *engine);
-/* Goes on with an image that is being made, for an eighth of a step. */
+/* Continues an image that is being made, for an eighth of a step's time. */
 void engine_load_beside(struct engine *engine, double step_seconds);
+/* Frees an image on this rank. */
 int engine_forget_image(struct engine *engine, int image);
 
-/* run.c */
-/* The results of a step as a block: sets the arrays' places in it. */
+/* ---- run.c ---- */
+
+/* Returns the arrays of a step's results in a block. */
 struct results_block results_at(void *block, int64_t wanted);
-/* Queues a plan of a step on this rank; rows of prefixes alone have run when it returns. */
+/* Queues the plan of a step on this rank. A plan with only positions of prefixes is complete when this returns. */
 int engine_run_plan(struct engine *engine, const struct plan *plan);
-/* Waits for the oldest plan of this rank with results to read, where model_gives_results. */
+/* Waits for this rank's oldest plan with unread results. Only on a rank where model_gives_results. */
 int engine_read_results(struct engine *engine, const struct results_block *made);
 
-/* link.c */
-/* A step of the opening: memory for plans on their way. */
+/* ---- link.c ---- */
+
+/* A step of the opening: allocates memory for plans on their way. */
 int engine_open_link(void *engine);
 void engine_close_link(void *engine);
-/* Bytes of the host that it takes for plans. */
+/* Returns the host bytes of that memory. */
 size_t engine_link_bytes(const struct engine *engine);
-/* The leader's plan to all others; `plan` may change when it returns. */
+/* Sends the leader's plan to all other ranks; `plan` may change afterwards. */
 int engine_send_plan(struct engine *engine, const struct plan *plan);
-/* The leader is ready for a step's results before it sends the plan, else ranks that send rows and results would wait
- * for each other. */
+/* Posts the leader's receive for a step's results. It must do so before it sends the plan: otherwise ranks that send
+ * rows and results would wait for each other. */
 int engine_expect_results(struct engine *engine, struct flight *flight);
 
 #endif

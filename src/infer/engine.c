@@ -1,4 +1,4 @@
-/* The engine as others see it: opened and closed by its steps (engine_open.c), and what it says of itself. */
+/* Opening and closing an engine by the steps of engine_open.c, and facts about an open engine. */
 #include "engine-internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The opening of an engine, a table of steps: the model's files, the rank and its part, the model, and the memory that
- * sequences and steps need. */
+/* The steps that open an engine: the model's files, the rank and its part, the model, and the memory of sequences and
+ * steps. */
 #include "engine-internal.h"
 
 #include "parallel/layout.h"
@@ -41,7 +41,7 @@ static int choose_positions(struct engine *engine, int64_t most) {
     return STATUS_OK;
 }
 
-/* The window that every layer has. */
+/* Returns the window of every layer; 0 when the layers differ or have none. */
 static int64_t window_of(const struct model_config *config) {
     for (int64_t layer = 0; layer < config->num_layers; layer++)
         if (model_layer_is_full(config, layer))
@@ -138,7 +138,7 @@ static void close_rank(void *self) {
     rank_close(&engine->rank);
 }
 
-/* Its number among them is that of its place: tensor ranks of a stage, then the next stage. */
+/* Ranks are numbered by their place: first the tensor ranks of a stage, then those of the next stage. */
 void engine_find_holders(struct engine *engine) {
     const struct rank_grid *grid = &engine->rank.grid, *place = &engine->rank.place;
     engine->holder_count = rank_grid_group_size(grid, GRID_TENSOR | GRID_PIPELINE);
@@ -255,7 +255,7 @@ static int read_parameter(struct param_store *store, struct stream *stream, cons
     return status;
 }
 
-/* Fills in the plain values of one parameter: random ones where there are no files. */
+/* Fills in the plain values of a parameter: random ones when there are no files. */
 static int fill_parameter(void *self, int id) {
     struct engine *engine = self;
     struct param_store *store = model_store(engine->model);
@@ -308,7 +308,7 @@ static void place_arrays(struct engine *engine, struct arena *arena) {
         engine->follower->made.token = take(arena, (int64_t)model_results_bytes(o->max_logit_rows, true), 1);
 }
 
-/* Placing writes where the arrays stand: here into copies. */
+/* Placing stores the arrays' addresses; copies receive them here. */
 size_t engine_array_bytes(const struct engine *engine) {
     struct engine_leader leader = {0};
     struct engine_follower follower = {0};
@@ -358,7 +358,7 @@ int engine_check_pages(const struct engine *engine, int64_t pages) {
                                    engine->options.cache_bytes, KV_PAGE_TOKENS, engine->plan.kv_page_bytes);
 }
 
-/* Ranks have layers and heads of different sizes: the one that holds least says how many pages there are. */
+/* Ranks may hold layers and heads of different sizes: the smallest number of pages applies to all. */
 static int agree_on_pages(void *self) {
     struct engine *engine = self;
     int64_t pages = -engine_count_pages(engine);
@@ -394,7 +394,7 @@ static int open_pages(void *self) {
     int status = device_alloc(engine->device, engine->kv_bytes, &engine->kv.pages);
     if (status)
         return status_wrap(status, "KV cache");
-    if (engine->options.touches_cache) /* a huge page can take as long as a step */
+    if (engine->options.touches_cache) /* the first write to a huge page can take as long as a step */
         status = stream_zero(engine->rank.exec.stream, engine->kv.pages, engine->kv_bytes);
     if (!status && engine->options.touches_cache)
         status = stream_wait(engine->rank.exec.stream);
@@ -406,7 +406,7 @@ static int open_pages(void *self) {
 
 /* ---- the table ---- */
 
-/* A rank without memory for the model says whose files they are. */
+/* The error of a rank without memory names the model's directory. */
 static int agree(void *self, int status) {
     struct engine *engine = self;
     if (status == STATUS_MEMORY && engine->base.tensors)
@@ -416,14 +416,16 @@ static int agree(void *self, int status) {
 
 static const struct opening_step steps[] = {
     {.open = engine_find_model, .close = close_files, .agrees = true},
-    {.open = open_device, .close = close_device, .agrees = true}, /* before ranks wait for each other to form groups */
+    {.open = open_device,
+     .close = close_device,
+     .agrees = true}, /* before ranks form groups, in which they wait for each other */
     {.open = open_rank, .close = close_rank, .agrees = true},
     {.open = open_holders, .close = close_holders},
     {.open = open_part, .close = close_part, .agrees = true},
     {.open = engine_open_bank, .close = close_bank},
     {.open = open_model, .close = close_model},
     {.open = load_weights},
-    {.open = release_files, .agrees = true}, /* the next steps may sum over ranks */
+    {.open = release_files, .agrees = true}, /* later steps may sum over ranks */
     {.open = open_arrays, .close = close_arrays},
     {.open = engine_open_link, .close = engine_close_link, .agrees = true},
     {.open = agree_on_pages},

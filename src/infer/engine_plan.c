@@ -1,5 +1,5 @@
-/* The plan of an engine: what a rank takes at its opening. An engine that is only planned has a sketched rank, a bank
- * without memory and a sketched model, and the code that counts is the opening's. */
+/* The plan of an engine: the bytes that a rank takes at the opening. An engine that is only planned has a sketched
+ * rank, a bank without memory and a sketched model. The counting code is that of the opening. */
 #include "engine-internal.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
     };
 }
 
-/* ---- unopened ---- */
+/* ---- planning without opening ---- */
 
 static int sketch(struct engine *engine, int number) {
     struct model_options options;
@@ -49,7 +49,7 @@ static void forget_sketch(struct engine *engine) {
     engine->bank = NULL;
 }
 
-/* As many as the rank of the same model that can have fewest: stages and shares differ in size. */
+/* Counts the pages: the smallest number of any rank of the model, because stages and shares differ in size. */
 static int plan_pages(struct engine *engine, int number, int64_t *pages) {
     const struct rank_grid grid = engine->options.grid, own = rank_grid_place(&grid, number);
     int status = STATUS_OK;

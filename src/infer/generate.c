@@ -62,8 +62,9 @@ static void on_done(void *context) {
 /* Returns the most tokens that fit: the token after the last position is drawn but not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
-    int64_t left = positions + 1 - engine_slot_stem(engine, engine_opened_slot(engine)) - options->prompt_length;
-    return left < options->max_new_tokens ? left : options->max_new_tokens;
+    int64_t remaining =
+        positions + 1 - engine_slot_virtual_tokens(engine, engine_opened_slot(engine)) - options->prompt_length;
+    return remaining < options->max_new_tokens ? remaining : options->max_new_tokens;
 }
 
 static int run(struct engine *engine, struct generation *g) {
@@ -76,8 +77,8 @@ static int run(struct engine *engine, struct generation *g) {
         .prompt = options->prompt,
         .prompt_length = options->prompt_length,
         .slot = slot,
-        .stem_tokens = engine_slot_stem(engine, slot),
-        .stem_predicts = engine_slot_predicts_first(engine, slot),
+        .virtual_tokens = engine_slot_virtual_tokens(engine, slot),
+        .virtual_tokens_predict = engine_slot_predicts_first(engine, slot),
         .max_tokens = room(engine, options),
         .choices = options->samples,
         .sampling = options->sampling,

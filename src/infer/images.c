@@ -1,4 +1,4 @@
-/* Images on all ranks: one rank reads an adapter's files, once; the others get the bytes. */
+/* Images on all ranks. One rank reads an adapter's files once and sends the bytes to the others. */
 #include "engine-internal.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void end_loading(struct engine *engine) {
         engine->leader->sending = NULL;
 }
 
-/* This rank's own beginning; why it failed is told when all vote. */
+/* Begins the image on this rank. A failure is reported when all ranks vote. */
 static void begin_loading(struct engine *engine, const struct peft_bytes *bytes) {
     struct engine_loading *loading = &engine->loading;
     int status = peft_files_open_bytes(bytes, 1, &loading->files);
@@ -52,13 +52,13 @@ void engine_load_beside(struct engine *engine, double step_seconds) {
     continue_loading(engine, step_seconds / 8);
 }
 
-/* All ranks together: the image's number, the same on all, or why not: then no rank has it. */
+/* Completes the image on all ranks, and returns its number, the same on all. When a rank fails, no rank has it. */
 static int commit_loading(struct engine *engine) {
     struct engine_loading *loading = &engine->loading;
     while (!loading->status && !loading->is_ready)
         continue_loading(engine, 1e9);
     int status = loading->status ? status_fail(loading->status, "%s", loading->reason) : STATUS_OK;
-    status = agree(engine, status); /* what follows may sum over ranks */
+    status = agree(engine, status); /* completing may sum over ranks */
     int image = status ? status : peft_bank_commit(engine->bank);
     if (!status)
         status = agree(engine, image < 0 ? image : STATUS_OK);
@@ -68,14 +68,14 @@ static int commit_loading(struct engine *engine) {
     return status ? status : image;
 }
 
-/* ---- at the opening ---- */
+/* ---- opening an engine ---- */
 
 static int share(struct engine *engine, void *data, int64_t count, enum dtype dtype) {
     struct comm_data moved = {.send = data, .receive = data, .count = count, .dtype = dtype};
     return engine->options.world ? comm_broadcast(engine->options.world, &moved, 0) : STATUS_OK;
 }
 
-/* From the first rank of the world to all. */
+/* Sends the bytes from the first rank of the world to all. */
 static int share_bytes(struct engine *engine, struct peft_bytes *bytes) {
     bool is_first = !engine->options.world || engine->options.world->rank == 0;
     int64_t lengths[2] = {(int64_t)bytes->length, is_first ? (int64_t)strlen(bytes->directory) + 1 : 0};
@@ -94,18 +94,18 @@ static int share_bytes(struct engine *engine, struct peft_bytes *bytes) {
 }
 
 struct found {
-    char **names; /* [name_count] of the first rank */
+    char **names; /* [name_count] first rank only */
     size_t name_count, count;
     struct peft_bytes *bytes; /* [count] */
 };
 
-/* The header is checked against the base before the files are read: a damaged one of any size costs nothing. */
+/* Reads an adapter. Its header is checked against the base first, so a damaged file is not read. */
 static int read_adapter(const struct engine *engine, const char *directory, struct peft_bytes *bytes) {
     struct peft_limits limits = {.bytes = ENGINE_ADAPTER_BYTES, .bank = engine->bank};
     return peft_bytes_read_at(&(struct peft_place){.path = directory}, &limits, bytes);
 }
 
-/* The first rank of the world finds and reads; *count is the same on all. */
+/* Finds and reads the adapters on the first rank of the world, and copies them to all. */
 static int find_adapters(struct engine *engine, struct found *found) {
     const struct engine_options *o = &engine->options;
     bool is_first = !o->world || o->world->rank == 0;
@@ -140,7 +140,7 @@ static void forget_found(struct found *found) {
         file_list_free(found->names, found->name_count);
 }
 
-/* Memory for what the options name, beside what they say. */
+/* Adds the memory of the adapters that the options name to adapter_memory. */
 static int count_bytes(const struct engine *engine, const struct found *found, size_t *bytes) {
     int status = STATUS_OK;
     *bytes = engine->options.adapter_memory;
@@ -201,9 +201,9 @@ void engine_close_images(void *self) {
     end_loading(self);
 }
 
-/* ---- while the model is open ---- */
+/* ---- loading while the engine runs ---- */
 
-/* The next piece to the others. */
+/* Sends the next piece to the other ranks. */
 static int send_piece(struct engine *engine) {
     struct engine_leader *leader = engine->leader;
     size_t total = leader->sending->length, rest = total - leader->sent_bytes;
@@ -230,7 +230,7 @@ int engine_image_begin(struct engine *engine, const struct peft_bytes *bytes) {
     if (!engine->loading.status)
         return STATUS_OK;
     int status = status_fail(engine->loading.status, "%s", engine->loading.reason);
-    end_loading(engine); /* nobody has heard of it */
+    end_loading(engine); /* no other rank knows of it yet */
     return status;
 }
 
@@ -268,7 +268,7 @@ size_t engine_image_bytes(const struct engine *engine, int image) {
     return peft_bank_bytes_of(engine->bank, image);
 }
 
-int64_t engine_image_stem(const struct engine *engine, int image) {
+int64_t engine_image_virtual_tokens(const struct engine *engine, int image) {
     return peft_bank_prefix_tokens(engine->bank, image) + peft_bank_virtual_tokens(engine->bank, image);
 }
 
@@ -284,7 +284,8 @@ int engine_forget_image(struct engine *engine, int image) {
     return STATUS_OK;
 }
 
-/* A follower has as many bytes as the leader says there will be; with the last one it begins. */
+/* Adds a piece to a follower's copy of the files. The first piece gives the total size; with the last one the image
+ * begins. */
 int engine_take_bytes(struct engine *engine, const struct plan *plan) {
     const struct plan_header *h = &plan->header;
     struct peft_bytes *arriving = &engine->follower->arriving;
@@ -312,7 +313,7 @@ int engine_take_bytes(struct engine *engine, const struct plan *plan) {
 }
 
 int engine_make_image(struct engine *engine) {
-    commit_loading(engine); /* why there is no image is the leader's to say */
+    commit_loading(engine); /* the leader reports a failure */
     peft_bytes_free(&engine->follower->arriving);
     engine->follower->arriving = (struct peft_bytes){0};
     return STATUS_OK;

@@ -20,8 +20,8 @@ int engine_image_drop(struct engine *engine, int image);
 const struct peft_bank *engine_bank(const struct engine *engine);
 /* Returns the bytes that all images take on this rank. */
 size_t engine_adapter_bytes(const struct engine *engine);
-/* Return the bytes of an image on this rank, and the number of its prefix tokens. */
+/* Return the bytes of an image on this rank, and the number of its virtual tokens. */
 size_t engine_image_bytes(const struct engine *engine, int image);
-int64_t engine_image_stem(const struct engine *engine, int image);
+int64_t engine_image_virtual_tokens(const struct engine *engine, int image);
 
 #endif

@@ -150,8 +150,8 @@ static uint64_t beginning_of(struct kv_pool *pool, const struct kv_root *root, i
     return (uint64_t)r.word[1] << 32 | r.word[0];
 }
 
-static bool goes_on_after(const struct kv_pool *pool, const struct kv_page *page, const struct kv_root *root,
-                          int32_t parent) {
+static bool follows(const struct kv_pool *pool, const struct kv_page *page, const struct kv_root *root,
+                    int32_t parent) {
     if (page->parent != parent)
         return false;
     if (parent != NONE)
@@ -164,7 +164,7 @@ static int32_t look_up(struct kv_pool *pool, uint64_t hash, const struct kv_root
     int32_t number = *bucket_of(pool, hash);
     for (; number != NONE; number = pool->page[number].next) {
         const struct kv_page *page = &pool->page[number];
-        if (page->hash == hash && goes_on_after(pool, page, root, parent) &&
+        if (page->hash == hash && follows(pool, page, root, parent) &&
             !memcmp(page->tokens, tokens, sizeof page->tokens))
             return number;
     }

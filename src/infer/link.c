@@ -1,8 +1,7 @@
-/* Between the leader and the ranks that follow it: plans one way, results the other.
+/* Messages between the leader and the ranks that follow it: plans to them, results from them.
  *
- * The leader's sends are started and not waited for, a ring of them, so that a stage may be at work on one plan while
- * the next is on its way. Results come from one rank to the leader alone, which is ready for them before it sends the
- * plan. */
+ * The leader starts sends without waiting, in a ring, so a stage can work on one plan while the next is being sent. One
+ * rank returns results, only to the leader. The leader posts the receive before it sends the plan. */
 #include "engine-internal.h"
 
 #include <stdlib.h>
@@ -123,7 +122,7 @@ struct comm_signs engine_signs_of(const struct engine *engine, int rank) {
     return world ? comm_signs_of(world, rank) : (struct comm_signs){0};
 }
 
-/* ---- the others ---- */
+/* ---- the followers ---- */
 
 static int send_results(struct engine *engine, const struct plan *plan) {
     int64_t wanted = plan->header.counts.logit_rows;

@@ -4,13 +4,13 @@
 
 #include "infer/sampler.h"
 
-/* The token of a row that runs the slot's next prefix token. */
-enum { ENGINE_STEM = -1 };
+/* The token of a row that runs the slot's next virtual token. */
+enum { ENGINE_VIRTUAL_TOKEN = -1 };
 
 /* One row of a step: the next token of a sequence. Rows of one sequence are in the order of its tokens. The caller
  * keeps what a row points to unchanged until the step is collected. */
 struct engine_row {
-    int32_t token; /* or ENGINE_STEM */
+    int32_t token; /* or ENGINE_VIRTUAL_TOKEN */
     int32_t sequence;
     bool wants_logits;
     int32_t label;                       /* with wants_logits: report log p(label); -1: none */

@@ -1,4 +1,4 @@
-/* A plan on one rank: page table, prefixes, and the rows through the model. */
+/* Runs a plan on one rank: the page table, prefixes, and rows of the model. */
 #include "engine-internal.h"
 
 struct results_block results_at(void *block, int64_t wanted) {
@@ -10,7 +10,7 @@ struct results_block results_at(void *block, int64_t wanted) {
     return results;
 }
 
-/* Rows that change are the model's with its next rows. */
+/* Updates the page table. The model gets the changed rows with its next step. */
 static void update_page_table(struct engine *engine, const struct plan *plan) {
     for (int64_t i = 0; i < plan->header.counts.pages; i++) {
         const struct plan_page *page = &plan->pages[i];

@@ -55,7 +55,7 @@ bool step_cost_is_old(const struct step_cost *cost, int64_t decode_rows);
 
 enum completion_state { COMPLETION_WAITS, COMPLETION_RUNS, COMPLETION_ENDED };
 
-/* A completion: a choice of a request. Its rows are those of the prefix tokens, the prompt and the output. */
+/* A completion: a choice of a request. Its rows are those of the virtual tokens, the prompt and the output. */
 struct completion {
     struct request *request;
     int64_t choice;
@@ -94,15 +94,15 @@ struct request {
     struct completion completion[];
 };
 
-static inline int64_t completion_prefix_tokens(const struct completion *completion) {
-    return completion->request->asked.stem_tokens;
+static inline int64_t completion_virtual_tokens(const struct completion *completion) {
+    return completion->request->asked.virtual_tokens;
 }
 static inline bool completion_has_output(const struct completion *completion) {
     return completion->count > completion->request->asked.prompt_length;
 }
 /* Returns the number of rows whose tokens are known. The last of them draws the next token, if one is wanted. */
 static inline int64_t completion_goal(const struct completion *completion) {
-    return completion_prefix_tokens(completion) + completion->count - (completion->request->asked.max_tokens == 0);
+    return completion_virtual_tokens(completion) + completion->count - (completion->request->asked.max_tokens == 0);
 }
 /* True when it is decoding: it runs, has output, and needs at most one row to draw the next token. */
 static inline bool completion_is_decoding(const struct completion *completion) {
@@ -115,7 +115,7 @@ static inline bool completion_is_complete(const struct completion *completion) {
 /* True when this row must report the log-probability of a prompt token that was not reported before. */
 static inline bool completion_row_is_scored(const struct completion *completion, int64_t row) {
     const struct scheduler_request *asked = &completion->request->asked;
-    int64_t index = row + 1 - asked->stem_tokens;
+    int64_t index = row + 1 - asked->virtual_tokens;
     return asked->wants_prompt_logprobs && completion->choice == 0 && index >= completion->request->given_logprobs &&
            index < asked->prompt_length;
 }

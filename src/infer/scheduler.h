@@ -29,7 +29,7 @@
 struct scheduler_engine {
     void *self;
     /* Opens a sequence and returns its number; STATUS_MEMORY when none is free now, which ends no request. The sequence
-     * starts with the longest cached beginning of the slot's prefix tokens and these tokens. `cached`: rows of that
+     * starts with the longest cached beginning of the slot's virtual tokens and these tokens. `cached`: rows of that
      * beginning, a multiple of a page, fewer than all; 0 with reads_cache false. Full pages of submitted rows may be
      * cached for sequences that are opened later, because steps run in order. */
     int (*sequence_open)(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt, bool reads_cache,
@@ -75,7 +75,7 @@ struct scheduler_calls {
     /* Called for each drawn token. Returns true to end the completion here. */
     bool (*on_token)(void *context, int64_t choice, const struct scheduler_token *token);
     /* Called with the log-probability of prompt token `index`, once for each, in order, before the first token of
-     * choice 0. Starts at 1, or at 0 when prefix tokens predict the first token. */
+     * choice 0. Starts at 1, or at 0 when virtual tokens predict the first token. */
     void (*on_prompt_logprob)(void *context, int64_t index, const struct scheduler_token *token);
     /* Called once for each choice. */
     void (*on_end)(void *context, int64_t choice, enum scheduler_end reason);
@@ -87,9 +87,9 @@ struct scheduler_calls {
 struct scheduler_request {
     const int32_t *prompt; /* [prompt_length] at least one */
     int64_t prompt_length;
-    int slot;            /* of adapters; -1: the base */
-    int64_t stem_tokens; /* prefix tokens of the slot: rows before the prompt */
-    bool stem_predicts;  /* the last prefix token predicts the prompt's first token */
+    int slot;                    /* of adapters; -1: the base */
+    int64_t virtual_tokens;      /* of the slot: rows before the prompt */
+    bool virtual_tokens_predict; /* the last of them predicts the prompt's first token */
     uint64_t salt;
     int64_t max_tokens; /* -1: up to the end of the context; 0: only the prompt runs */
     int64_t min_tokens;

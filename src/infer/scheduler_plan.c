@@ -66,9 +66,10 @@ static void make_room(struct scheduler *s) {
 
 static struct engine_row row_of(const struct completion *completion, int64_t place) {
     const struct scheduler_request *asked = &completion->request->asked;
-    int64_t index = place - asked->stem_tokens;
-    struct engine_row row = {
-        .token = index < 0 ? ENGINE_STEM : completion->tokens[index], .sequence = completion->sequence, .label = -1};
+    int64_t index = place - asked->virtual_tokens;
+    struct engine_row row = {.token = index < 0 ? ENGINE_VIRTUAL_TOKEN : completion->tokens[index],
+                             .sequence = completion->sequence,
+                             .label = -1};
     if (completion_row_is_scored(completion, place)) {
         row.wants_logits = true;
         row.label = completion->tokens[index + 1];
@@ -84,7 +85,7 @@ static struct engine_row row_of(const struct completion *completion, int64_t pla
 }
 
 static void note_queued(struct scheduler *s, struct request *request, int64_t submitted) {
-    int64_t remaining = request->asked.stem_tokens + request->asked.prompt_length - submitted;
+    int64_t remaining = request->asked.virtual_tokens + request->asked.prompt_length - submitted;
     remaining = remaining > 0 ? remaining : 0;
     if (remaining < request->queued_tokens) {
         s->queued_tokens -= request->queued_tokens - remaining;
@@ -241,7 +242,7 @@ static void begin(struct scheduler *s, struct completion *completion, int sequen
     if (completion->choice > 0 || request->has_started)
         return;
     request->has_started = true;
-    int64_t of_prompt = cached - request->asked.stem_tokens;
+    int64_t of_prompt = cached - request->asked.virtual_tokens;
     if (request->asked.calls.on_start)
         request->asked.calls.on_start(request->asked.context, of_prompt > 0 ? of_prompt : 0);
 }

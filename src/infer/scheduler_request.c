@@ -21,7 +21,7 @@ static int check_ids(const char *what, const int32_t *ids, int64_t count, int64_
 static int check_values(const struct scheduler *s, const struct scheduler_request *asked) {
     if (asked->prompt_length < 1)
         return status_fail(STATUS_INVALID, "a request without a token");
-    if (asked->stem_tokens < 0 || asked->max_tokens < -1 || asked->min_tokens < 0 || asked->choices < 0 ||
+    if (asked->virtual_tokens < 0 || asked->max_tokens < -1 || asked->min_tokens < 0 || asked->choices < 0 ||
         !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0)
         return status_fail(STATUS_INVALID, "a request with a negative number");
     int status = check_ids("token", asked->prompt, asked->prompt_length, s->options.vocab);
@@ -38,7 +38,7 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
 static int check_length(const struct scheduler *s, struct scheduler_request *asked, enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
     int64_t page_rows = o->pages * o->page_tokens, most = page_rows < o->max_positions ? page_rows : o->max_positions;
-    int64_t before = asked->stem_tokens + asked->prompt_length;
+    int64_t before = asked->virtual_tokens + asked->prompt_length;
     if (asked->max_tokens < 0)
         asked->max_tokens = most + 1 - before > 1 ? most + 1 - before : 1;
     int64_t drawn = asked->max_tokens > 1 ? asked->max_tokens - 1 : 0;
@@ -58,7 +58,7 @@ static int check_length(const struct scheduler *s, struct scheduler_request *ask
 static int check_queue(const struct scheduler *s, const struct scheduler_request *asked,
                        enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
-    int64_t completions = s->waiting_count + s->running_count, tokens = asked->stem_tokens + asked->prompt_length;
+    int64_t completions = s->waiting_count + s->running_count, tokens = asked->virtual_tokens + asked->prompt_length;
     if (o->max_requests && asked->choices > o->max_requests - completions)
         return status_fail(
             refuse(refusal, asked->choices > o->max_requests ? SCHEDULER_WRONG : SCHEDULER_QUEUED_REQUESTS),
@@ -110,8 +110,8 @@ static int request_copy(const struct scheduler_request *asked, struct request **
     if (!request)
         return status_fail(STATUS_MEMORY, "out of memory");
     request->asked = *asked;
-    request->given_logprobs = asked->stem_predicts ? 0 : 1;
-    request->queued_tokens = asked->stem_tokens + asked->prompt_length;
+    request->given_logprobs = asked->virtual_tokens_predict ? 0 : 1;
+    request->queued_tokens = asked->virtual_tokens + asked->prompt_length;
     int32_t *at = request->ids = malloc((size_t)ids * sizeof *request->ids);
     int status = at ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     if (at) {

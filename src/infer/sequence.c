@@ -1,20 +1,20 @@
-/* Sequences: the leader's texts over pages that are counted by reference and found again by their contents. */
+/* Sequences of the leader, and their pages, which are counted by reference and found by their contents. */
 #include "engine-internal.h"
 
 #include <string.h>
 
-/* The token at a position of a text with its stem, as pages are keyed. */
-static int32_t token_at(const int32_t *tokens, int64_t stem, int64_t position) {
-    return position < stem ? ENGINE_STEM : tokens[position - stem];
+/* Returns the token at a position of a sequence, as it is in the keys of pages. */
+static int32_t token_at(const int32_t *tokens, int64_t virtual_tokens, int64_t position) {
+    return position < virtual_tokens ? ENGINE_VIRTUAL_TOKEN : tokens[position - virtual_tokens];
 }
 
-/* Attaches the longest beginning that pages have, but for the last token: its row must be run. */
+/* Attaches the pages of the longest cached beginning. It excludes the last token, whose row must run. */
 static void attach_pages(struct engine *engine, struct sequence *sequence, const int32_t *tokens, int64_t count) {
-    int64_t stem = engine_slot_stem(engine, sequence->slot);
+    int64_t virtual_tokens = engine_slot_virtual_tokens(engine, sequence->slot);
     int32_t parent = -1, page_tokens[KV_PAGE_TOKENS];
-    while (sequence->length + KV_PAGE_TOKENS < stem + count) {
+    while (sequence->length + KV_PAGE_TOKENS < virtual_tokens + count) {
         for (int64_t i = 0; i < KV_PAGE_TOKENS; i++)
-            page_tokens[i] = token_at(tokens, stem, sequence->length + i);
+            page_tokens[i] = token_at(tokens, virtual_tokens, sequence->length + i);
         int32_t page = kv_pool_find(&engine->leader->pool, &sequence->root, parent, page_tokens);
         if (page < 0)
             return;
@@ -31,7 +31,7 @@ int engine_sequence_open(struct engine *engine, const struct engine_text *text, 
         sequence->is_used = true;
         sequence->slot = text->slot;
         sequence->root = (struct kv_root){.slot_key = engine_slot(engine, text->slot)->key, .salt = text->salt};
-        sequence->length = sequence->told = sequence->left = 0;
+        sequence->length = sequence->planned = sequence->released = 0;
         if (text->reads_cache)
             attach_pages(engine, sequence, text->tokens, text->count);
         if (cached)
@@ -48,17 +48,17 @@ int engine_sequence_new(struct engine *engine) {
 
 void engine_sequence_close(struct engine *engine, int number) {
     struct sequence *sequence = &engine->leader->sequences[number];
-    for (int64_t i = engine_pages_of(sequence->length) - 1; i >= sequence->left; i--)
+    for (int64_t i = engine_pages_of(sequence->length) - 1; i >= sequence->released; i--)
         kv_pool_release(&engine->leader->pool, sequence->pages[i]);
     sequence->is_used = false;
     sequence->length = 0;
 }
 
-/* The page before the window's first stays: the next one that is full is found as what follows its parent. */
+/* Keeps the page before the window's first: it is the parent of the next page that becomes full. */
 void engine_leave_pages(struct engine *engine, struct sequence *sequence) {
     int64_t first = sequence->length + 1 - engine->window, page = first / KV_PAGE_TOKENS - 1;
-    for (; engine->window && sequence->left < page; sequence->left++)
-        kv_pool_release(&engine->leader->pool, sequence->pages[sequence->left]);
+    for (; engine->window && sequence->released < page; sequence->released++)
+        kv_pool_release(&engine->leader->pool, sequence->pages[sequence->released]);
 }
 
 int64_t engine_sequence_length(const struct engine *engine, int sequence) {

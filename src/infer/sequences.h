@@ -12,14 +12,14 @@ struct engine_text {
     uint64_t salt; /* sequences of different salts share no pages */
     bool reads_cache;
 };
-/* Opens a sequence and returns its number. It starts with the longest cached beginning of prefix tokens and tokens,
+/* Opens a sequence and returns its number. It starts with the longest cached beginning of virtual tokens and tokens,
  * which excludes the last token. *cached, which may be NULL, is the length of that beginning. STATUS_MEMORY when all
  * sequences are in use. */
 int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached);
 /* Opens an empty sequence with the engine's opened slot. Errors as engine_sequence_open. */
 int engine_sequence_new(struct engine *engine);
 void engine_sequence_close(struct engine *engine, int sequence);
-/* Returns the tokens of a sequence in the cache, including prefix tokens. */
+/* Returns the tokens of a sequence in the cache, including virtual tokens. */
 int64_t engine_sequence_length(const struct engine *engine, int sequence);
 /* Return the pages that no sequence holds; the pages that a sequence needs for `rows` more rows; and all pages. */
 int64_t engine_pages_available(const struct engine *engine);

@@ -1,5 +1,5 @@
-/* Slots: ordered sets of images that texts name. One with the same images in the same order is made once, as its pages
- * are shared. */
+/* Slots: ordered sets of images. There is one slot for the same images in the same order, because its pages are
+ * shared. */
 #include "engine-internal.h"
 
 #include <stdlib.h>
@@ -18,13 +18,13 @@ int32_t slot_virtual_id(const struct engine *engine, const struct slot *slot, in
     return peft_bank_first_id(engine->bank, slot->images[i]) + (int32_t)number;
 }
 
-int64_t engine_slot_stem(const struct engine *engine, int slot) {
-    const struct slot *own = engine_slot(engine, slot);
-    return own->prefix_tokens + own->virtual_tokens;
+int64_t engine_slot_virtual_tokens(const struct engine *engine, int slot) {
+    const struct slot *found = engine_slot(engine, slot);
+    return found->prefix_tokens + found->row_tokens;
 }
 
 bool engine_slot_predicts_first(const struct engine *engine, int slot) {
-    return engine_slot(engine, slot)->virtual_tokens > 0;
+    return engine_slot(engine, slot)->row_tokens > 0;
 }
 
 static int find_slot(const struct engine *engine, const int *images, int count) {
@@ -64,7 +64,7 @@ int engine_slot_open(struct engine *engine, const int *images, int count, int *o
         memcpy(slot->images, images, (size_t)count * sizeof *images);
         for (int i = 0; i < count; i++) {
             slot->prefix_tokens += peft_bank_prefix_tokens(engine->bank, images[i]);
-            slot->virtual_tokens += peft_bank_virtual_tokens(engine->bank, images[i]);
+            slot->row_tokens += peft_bank_virtual_tokens(engine->bank, images[i]);
         }
     }
     leader->slots[number].references++;
@@ -82,9 +82,9 @@ int engine_opened_slot(const struct engine *engine) {
 }
 
 int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]) {
-    const struct slot *own = engine_slot(engine, slot);
-    memcpy(images, own->images, sizeof own->images);
-    return own->count;
+    const struct slot *found = engine_slot(engine, slot);
+    memcpy(images, found->images, sizeof found->images);
+    return found->count;
 }
 
 void engine_forget_slots(struct engine *engine, int image) {

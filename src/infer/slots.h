@@ -12,10 +12,11 @@ void engine_slot_close(struct engine *engine, int slot);
 int engine_slot_images(const struct engine *engine, int slot, int images[PEFT_SLOT_IMAGES]);
 /* Returns the slot of the adapters with which the engine was opened; -1: there were none. */
 int engine_opened_slot(const struct engine *engine);
-/* Returns the number of prefix tokens of a slot: rows of virtual tokens and prefixes before every prompt. */
-int64_t engine_slot_stem(const struct engine *engine, int slot);
-/* True when the last prefix token predicts the first token: a virtual token has logits, a position of a prefix has
- * none. */
+/* Returns the number of a slot's virtual tokens before every prompt. Those of prefix tuning count too; each takes a row
+ * and a position. */
+int64_t engine_slot_virtual_tokens(const struct engine *engine, int slot);
+/* True when the last virtual token predicts the first token of a text. Virtual tokens of prefix tuning have no
+ * logits. */
 bool engine_slot_predicts_first(const struct engine *engine, int slot);
 
 #endif

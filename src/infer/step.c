@@ -1,4 +1,4 @@
-/* Steps: the leader's rows become a plan, with every page, place, segment and draw resolved. */
+/* Steps: the leader turns rows into a plan, with every page, place, segment and draw resolved. */
 #include "engine-internal.h"
 
 #include <string.h>
@@ -15,11 +15,11 @@ static int fail_token(const struct engine *engine, int32_t token) {
 }
 
 int engine_check_tokens(const struct engine *engine, int slot, const char *what, const int32_t *tokens, int64_t count) {
-    int64_t positions = engine_max_positions(engine), stem = engine_slot_stem(engine, slot);
-    if (count > positions - stem && stem)
+    int64_t positions = engine_max_positions(engine), virtual_tokens = engine_slot_virtual_tokens(engine, slot);
+    if (count > positions - virtual_tokens && virtual_tokens)
         return status_fail(STATUS_INVALID,
                            "%s%lld tokens, with the adapters' %lld virtual tokens more than the model's %lld positions",
-                           what, (long long)count, (long long)stem, (long long)positions);
+                           what, (long long)count, (long long)virtual_tokens, (long long)positions);
     if (count > positions)
         return status_fail(STATUS_INVALID, "%s%lld tokens, more than the model's %lld positions", what,
                            (long long)count, (long long)positions);
@@ -36,25 +36,26 @@ static int check_row(const struct engine *engine, const struct engine_row *row, 
         return status_fail(STATUS_INVALID, "row %lld: no sequence %d", (long long)number, row->sequence);
     const struct sequence *sequence = &engine->leader->sequences[row->sequence];
     const struct slot *slot = engine_slot(engine, sequence->slot);
-    int64_t stem = slot->prefix_tokens + slot->virtual_tokens;
-    bool is_stem = row->token == ENGINE_STEM;
-    if (is_stem != (sequence->length < stem))
-        return status_fail(STATUS_INVALID, "row %lld: the stem of sequence %d %s", (long long)number, row->sequence,
-                           is_stem ? "has ended" : "comes first");
+    int64_t virtual_tokens = slot->prefix_tokens + slot->row_tokens;
+    bool is_virtual = row->token == ENGINE_VIRTUAL_TOKEN;
+    if (is_virtual != (sequence->length < virtual_tokens))
+        return status_fail(STATUS_INVALID, "row %lld: sequence %d %s", (long long)number, row->sequence,
+                           is_virtual ? "has no more virtual tokens" : "starts with virtual tokens");
     if (row->wants_logits && sequence->length < slot->prefix_tokens)
         return status_fail(STATUS_INVALID, "row %lld: a prefix has no logits", (long long)number);
-    if (!is_stem && !is_of_vocabulary(engine, row->token))
+    if (!is_virtual && !is_of_vocabulary(engine, row->token))
         return fail_token(engine, row->token);
     if (row->label >= config->vocab_size)
         return fail_token(engine, row->label);
     if (sequence->length < engine_max_positions(engine))
         return STATUS_OK;
-    return stem ? status_fail(STATUS_INVALID,
-                              "a text that with the adapters' %lld virtual tokens has more than the model's %lld "
-                              "positions",
-                              (long long)stem, (long long)engine_max_positions(engine))
-                : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions",
-                              (long long)engine_max_positions(engine));
+    return virtual_tokens
+               ? status_fail(STATUS_INVALID,
+                             "a text that with the adapters' %lld virtual tokens has more than the model's %lld "
+                             "positions",
+                             (long long)virtual_tokens, (long long)engine_max_positions(engine))
+               : status_fail(STATUS_INVALID, "a text of more than the model's %lld positions",
+                             (long long)engine_max_positions(engine));
 }
 
 static int check_sums(const struct engine *engine, int64_t wanted, int64_t changes, int64_t pages) {
@@ -72,7 +73,7 @@ static int check_sums(const struct engine *engine, int64_t wanted, int64_t chang
     return STATUS_OK;
 }
 
-/* Refuses rows that cannot run, before anything has changed. `length` counts up over the rows and is put back. */
+/* Refuses rows that cannot run, before anything has changed. `length` is counted up over the rows and restored. */
 static int check_rows(struct engine *engine, const struct engine_row *rows, int64_t count) {
     int64_t wanted = 0, changes = 0, pages = 0, done = 0;
     int status = STATUS_OK;
@@ -92,25 +93,25 @@ static int check_rows(struct engine *engine, const struct engine_row *rows, int6
 
 /* ---- rows into a plan ---- */
 
-/* A page with the same contents takes the place of one that is full now. Rows of this plan that were to write to the
- * one that goes write nothing: it may be another text's at once. */
+/* Publishes a full page. If an equal page was published before, it replaces this one. Rows of this plan then write
+ * nothing, because the replaced page may be reused at once. */
 static void publish_page(struct engine *engine, struct sequence *sequence, int64_t index) {
     struct plan *plan = &engine->leader->built;
-    int32_t own = sequence->pages[index], parent = index ? sequence->pages[index - 1] : -1;
-    int32_t page = kv_pool_publish(&engine->leader->pool, own, &sequence->root, parent, sequence->page_tokens);
-    if (page == own)
+    int32_t full = sequence->pages[index], parent = index ? sequence->pages[index - 1] : -1;
+    int32_t page = kv_pool_publish(&engine->leader->pool, full, &sequence->root, parent, sequence->page_tokens);
+    if (page == full)
         return;
     sequence->pages[index] = page;
-    sequence->told = index < sequence->told ? index : sequence->told;
+    sequence->planned = index < sequence->planned ? index : sequence->planned;
     for (int64_t i = 0; i < plan->header.counts.rows; i++)
-        if (plan->place[i] >= 0 && plan->place[i] / KV_PAGE_TOKENS == own)
+        if (plan->place[i] >= 0 && plan->place[i] / KV_PAGE_TOKENS == full)
             plan->place[i] = -1;
     for (int64_t i = 0; i < plan->header.counts.places; i++)
-        if (plan->places[i] >= 0 && plan->places[i] / KV_PAGE_TOKENS == own)
+        if (plan->places[i] >= 0 && plan->places[i] / KV_PAGE_TOKENS == full)
             plan->places[i] = -1;
 }
 
-/* Room for one token more; where its key and value go. There is a page for it. */
+/* Makes room for one more token, and returns the place of its key and value. A page is available. */
 static int32_t extend(struct engine *engine, struct sequence *sequence, int32_t token) {
     int64_t index = sequence->length / KV_PAGE_TOKENS, at = sequence->length % KV_PAGE_TOKENS;
     if (at == 0)
@@ -135,18 +136,18 @@ static void add_prefix_row(struct engine *engine, const struct engine_row *row) 
     for (int i = 0; i < slot->count; i++)
         image = peft_bank_prefix_tokens(engine->bank, slot->images[i]) ? slot->images[i] : image;
     struct plan_prefix *last = n->prefixes ? &plan->prefixes[n->prefixes - 1] : NULL;
-    bool goes_on = last && last->image == image && last->first + last->count == token &&
-                   plan->prefix_sequence[n->prefixes - 1] == row->sequence;
-    if (!goes_on) {
+    bool continues = last && last->image == image && last->first + last->count == token &&
+                     plan->prefix_sequence[n->prefixes - 1] == row->sequence;
+    if (!continues) {
         plan->prefix_sequence[n->prefixes] = row->sequence;
         last = &plan->prefixes[n->prefixes++];
         *last = (struct plan_prefix){.image = image, .first = token, .first_place = n->places};
     }
     last->count++;
-    plan->places[n->places++] = extend(engine, sequence, ENGINE_STEM);
+    plan->places[n->places++] = extend(engine, sequence, ENGINE_VIRTUAL_TOKEN);
 }
 
-/* Runs of rows of one slot. */
+/* Adds the row to the segment of adjacent rows with the same slot. */
 static void add_segment(struct plan *plan, const struct slot *slot, int64_t row) {
     struct plan_counts *n = &plan->header.counts;
     struct peft_segment *last = n->segments ? &plan->segments[n->segments - 1] : NULL;
@@ -182,7 +183,7 @@ static struct sample_row sample_row_of(const struct engine_row *row, int64_t pos
     return sample;
 }
 
-/* `row` of the plan, whose position is `position`, wants logits. */
+/* Adds a row that wants logits; it is `row` of the plan, at `position` of its sequence. */
 static void add_wanted(struct plan *plan, const struct engine_row *from, int64_t row, int64_t position) {
     struct plan_header *h = &plan->header;
     int64_t wanted = h->counts.logit_rows++;
@@ -208,8 +209,9 @@ static void add_row(struct engine *engine, const struct engine_row *from) {
         return;
     }
     int64_t row = plan->header.counts.rows++, position = sequence->length;
-    plan->tokens[row] =
-        from->token == ENGINE_STEM ? slot_virtual_id(engine, slot, position - slot->prefix_tokens) : from->token;
+    plan->tokens[row] = from->token == ENGINE_VIRTUAL_TOKEN
+                            ? slot_virtual_id(engine, slot, position - slot->prefix_tokens)
+                            : from->token;
     plan->positions[row] = plan->cached[row] = (int32_t)position;
     plan->sequence[row] = from->sequence;
     plan->place[row] = extend(engine, sequence, from->token);
@@ -219,15 +221,15 @@ static void add_row(struct engine *engine, const struct engine_row *from) {
     publish_if_full(engine, sequence);
 }
 
-/* Pages that sequences of the plan have and no plan has said. */
+/* Adds the pages of the plan's sequences that no plan has sent yet. */
 static void add_pages(struct engine *engine, const struct engine_row *rows, int64_t count) {
     struct plan *plan = &engine->leader->built;
     for (int64_t i = 0; i < count; i++) {
         struct sequence *sequence = &engine->leader->sequences[rows[i].sequence];
         int64_t pages = engine_pages_of(sequence->length);
-        for (; sequence->told < pages; sequence->told++)
+        for (; sequence->planned < pages; sequence->planned++)
             plan->pages[plan->header.counts.pages++] =
-                (struct plan_page){rows[i].sequence, (int32_t)sequence->told, sequence->pages[sequence->told]};
+                (struct plan_page){rows[i].sequence, (int32_t)sequence->planned, sequence->pages[sequence->planned]};
     }
 }
 
@@ -249,7 +251,8 @@ static int run(struct engine *engine, struct flight *flight) {
     return status;
 }
 
-/* A step more than there are stages, where the results are this rank's: they are read when the step is collected. */
+/* Returns the limit of steps under way: one more than stages when this rank reads the results, which it does when a
+ * step is collected. */
 static int most_under_way(const struct engine *engine) {
     return model_gives_results(engine->model) ? engine_depth(engine) + 1 : engine_depth(engine);
 }

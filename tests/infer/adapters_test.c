@@ -153,33 +153,33 @@ static void layouts_serve_what_one_rank_serves(void **state) {
 
 enum { T = 12 };
 
-/* Row `i` of a text, from -stem on; those from the last of the stem on want the next token's log-probability. */
+/* Row `i` of a text, from -virtual on; rows from the last virtual token on want the next token's log-probability. */
 static struct engine_row row_of(int sequence, int text, int64_t i) {
-    return (struct engine_row){.token = i < 0 ? ENGINE_STEM : token_at(text, i),
+    return (struct engine_row){.token = i < 0 ? ENGINE_VIRTUAL_TOKEN : token_at(text, i),
                                .sequence = sequence,
                                .wants_logits = i >= -1,
                                .label = i >= -1 ? token_at(text, i + 1) : -1};
 }
 
-enum { STEM = 18 }; /* of `mixed`: 5 of a prefix, and 13 virtual tokens */
+enum { VIRTUAL_TOKENS = 18 }; /* of `mixed`: 5 of a prefix, and 13 virtual tokens */
 
-/* [T] of the stem's last row and of all but the last token, in one step. */
+/* [T] of the last virtual token and of all but the last token, in one step. */
 static void prefill(struct engine *engine, int text, float *logprobs) {
-    struct engine_row rows[STEM + T - 1];
-    struct engine_result results[STEM + T - 1];
+    struct engine_row rows[VIRTUAL_TOKENS + T - 1];
+    struct engine_result results[VIRTUAL_TOKENS + T - 1];
     int sequence = engine_sequence_new(engine);
     assert_true(sequence >= 0);
-    for (int i = 0; i < STEM + T - 1; i++)
-        rows[i] = row_of(sequence, text, i - STEM);
-    test_ok(engine_step(engine, rows, STEM + T - 1, results));
+    for (int i = 0; i < VIRTUAL_TOKENS + T - 1; i++)
+        rows[i] = row_of(sequence, text, i - VIRTUAL_TOKENS);
+    test_ok(engine_step(engine, rows, VIRTUAL_TOKENS + T - 1, results));
     for (int i = 0; i < T; i++)
-        logprobs[i] = results[STEM - 1 + i].label_logprob;
+        logprobs[i] = results[VIRTUAL_TOKENS - 1 + i].label_logprob;
     engine_sequence_close(engine, sequence);
 }
 
-/* Three texts in uneven pieces, their stems as well. */
+/* Three texts in uneven pieces, their virtual tokens as well. */
 static void check_mixed(struct engine *engine, float whole[3][T]) {
-    int sequences[3], done[3] = {-STEM, -STEM, -STEM};
+    int sequences[3], done[3] = {-VIRTUAL_TOKENS, -VIRTUAL_TOKENS, -VIRTUAL_TOKENS};
     for (int text = 0; text < 3; text++)
         assert_true((sequences[text] = engine_sequence_new(engine)) >= 0);
     for (uint32_t step = 0; done[0] + done[1] + done[2] < 3 * (T - 1); step++) {
@@ -202,7 +202,7 @@ static void check_mixed(struct engine *engine, float whole[3][T]) {
                 assert_memory_equal(&results[i].label_logprob, &expected[i], sizeof(float));
     }
     for (int text = 0; text < 3; text++) {
-        assert_int_equal(engine_sequence_length(engine, sequences[text]), STEM + T - 1);
+        assert_int_equal(engine_sequence_length(engine, sequences[text]), VIRTUAL_TOKENS + T - 1);
         engine_sequence_close(engine, sequences[text]);
     }
 }
@@ -230,7 +230,7 @@ static void a_rows_bits_do_not_depend_on_other_rows(void **state) {
         options.max_rows = 2;
         struct engine *small = open_engine(&mixed, options);
         int sequence = engine_sequence_new(small);
-        for (int i = -STEM; i < T - 1; i++) {
+        for (int i = -VIRTUAL_TOKENS; i < T - 1; i++) {
             struct engine_row row = row_of(sequence, 0, i);
             struct engine_result result;
             test_ok(engine_step(small, &row, 1, &result));
@@ -264,18 +264,18 @@ static void a_text_does_not_depend_on_the_texts_beside_it(void **state) {
 
 /* ---- pages ---- */
 
-/* A sequence with its stem and one token more; *cached: tokens that it found. */
-static int start_text(struct engine *engine, int64_t stem, int32_t token, int64_t *cached) {
+/* Starts a sequence with its virtual tokens and one more token; *cached: tokens that it found. */
+static int start_text(struct engine *engine, int64_t virtual_tokens, int32_t token, int64_t *cached) {
     struct engine_row rows[POSITIONS];
     struct engine_result results[POSITIONS];
     struct engine_text text = {.slot = engine_opened_slot(engine), .tokens = &token, .count = 1, .reads_cache = true};
     int sequence = engine_sequence_open(engine, &text, cached);
     if (sequence < 0)
         return sequence;
-    for (int64_t i = *cached; i <= stem; i++)
-        rows[i - *cached] =
-            (struct engine_row){.token = i < stem ? ENGINE_STEM : token, .sequence = sequence, .label = -1};
-    return engine_step(engine, rows, stem + 1 - *cached, results);
+    for (int64_t i = *cached; i <= virtual_tokens; i++)
+        rows[i - *cached] = (struct engine_row){
+            .token = i < virtual_tokens ? ENGINE_VIRTUAL_TOKEN : token, .sequence = sequence, .label = -1};
+    return engine_step(engine, rows, virtual_tokens + 1 - *cached, results);
 }
 
 static void sequences_share_what_stands_before_them(void **state) {
@@ -348,19 +348,21 @@ static void virtual_tokens_take_positions(void **state) {
     test_fails(score_tokens(engine, prompt, room + 1, logprobs), STATUS_INVALID, "18 virtual tokens");
     int sequence = engine_sequence_new(engine);
     for (int i = 0; i < POSITIONS + 1; i++)
-        rows[i] = (struct engine_row){.token = i < STEM ? ENGINE_STEM : i, .sequence = sequence, .label = -1};
+        rows[i] = (struct engine_row){
+            .token = i < VIRTUAL_TOKENS ? ENGINE_VIRTUAL_TOKEN : i, .sequence = sequence, .label = -1};
     test_fails(engine_step(engine, rows, POSITIONS + 1, results), STATUS_INVALID, "18 virtual tokens");
     assert_int_equal(engine_sequence_length(engine, sequence), 0);
     rows[0].token = 3;
-    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "the stem of sequence 0 comes first");
-    rows[0] = (struct engine_row){.token = ENGINE_STEM, .sequence = sequence, .wants_logits = true, .label = -1};
+    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "sequence 0 starts with virtual tokens");
+    rows[0] =
+        (struct engine_row){.token = ENGINE_VIRTUAL_TOKEN, .sequence = sequence, .wants_logits = true, .label = -1};
     test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "a prefix has no logits");
     rows[0].wants_logits = false;
     test_ok(engine_step(engine, rows, POSITIONS, results));
     engine_sequence_close(engine, sequence);
     sequence = engine_sequence_new(engine);
-    test_ok(engine_step(engine, rows, STEM, results));
-    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "the stem of sequence 0 has ended");
+    test_ok(engine_step(engine, rows, VIRTUAL_TOKENS, results));
+    test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "sequence 0 has no more virtual tokens");
     rows[0].token = V;
     test_fails(engine_step(engine, rows, 1, results), STATUS_INVALID, "vocabulary");
     engine_sequence_close(engine, sequence);

@@ -57,7 +57,7 @@ static inline bool note_token(void *context, int64_t choice, const struct schedu
     if (asked->was_cancelled || asked->ends[choice] || asked->starts != 1)
         fail_msg("a token of a text that was cancelled, has ended or has not begun");
     if (asked->request.wants_prompt_logprobs && choice == 0)
-        assert_int_equal(asked->prompt_logprobs, asked->request.prompt_length - !asked->request.stem_predicts);
+        assert_int_equal(asked->prompt_logprobs, asked->request.prompt_length - !asked->request.virtual_tokens_predict);
     check_top(token, asked->request.top_count);
     int64_t at = asked->count[choice]++;
     asked->token[choice][at] = token->token;
@@ -77,7 +77,7 @@ static inline void note_prompt_logprob(void *context, int64_t index, const struc
     float expected[ASKED_PROMPT];
     struct false_text text;
     assert_false(asked->was_cancelled);
-    assert_int_equal(index, asked->prompt_logprobs++ + !asked->request.stem_predicts);
+    assert_int_equal(index, asked->prompt_logprobs++ + !asked->request.virtual_tokens_predict);
     assert_int_equal(token->token, asked->prompt[index]);
     check_top(token, asked->request.prompt_top_count);
     false_text(&asked->request, 0, &text, expected);

@@ -24,7 +24,7 @@ enum {
     FALSE_VOCAB = 50,
     FALSE_SLOTS = 4,
 };
-static const int64_t false_stems[FALSE_SLOTS] = {0, 5, 20, 0}; /* slot -1 has none */
+static const int64_t false_virtual_tokens[FALSE_SLOTS] = {0, 5, 20, 0}; /* slot -1 has none */
 
 struct false_sequence {
     bool is_open;
@@ -105,8 +105,8 @@ static inline float false_logprob(uint64_t seen, int32_t token) {
 
 /* ---- the calls ---- */
 
-static inline int64_t false_stem(int slot) {
-    return slot < 0 ? 0 : false_stems[slot];
+static inline int64_t false_virtual_count(int slot) {
+    return slot < 0 ? 0 : false_virtual_tokens[slot];
 }
 
 /* The token of a row as pages know it. */
@@ -119,15 +119,15 @@ static inline int false_open(void *self, int slot, const int32_t *tokens, int64_
     if (number == e->options.max_sequences)
         return STATUS_MEMORY;
     struct false_sequence *q = &e->sequence[number];
-    int64_t stem = false_stem(slot);
+    int64_t virtual_tokens = false_virtual_count(slot);
     q->is_open = true;
     q->slot = slot;
     q->root = (struct kv_root){.slot_key = (uint64_t)(slot + 1), .salt = salt};
     q->length = q->published = q->under_way = 0;
     q->draws = false;
-    for (int64_t i = 0; i < stem + count; i++)
-        q->token[i] = i < stem ? -1 : tokens[i - stem];
-    while (reads_cache && q->length + FALSE_PAGE < stem + count) {
+    for (int64_t i = 0; i < virtual_tokens + count; i++)
+        q->token[i] = i < virtual_tokens ? -1 : tokens[i - virtual_tokens];
+    while (reads_cache && q->length + FALSE_PAGE < virtual_tokens + count) {
         int64_t at = q->published;
         int32_t page = kv_pool_find(&e->pool, &q->root, at ? q->page[at - 1] : -1, q->token + q->length);
         if (page < 0)
@@ -171,7 +171,7 @@ static inline void false_take_row(struct false_engine *e, const struct engine_ro
         fail_msg("a row of a sequence that %s", q->draws ? "draws in a step under way" : "is not open");
     if (q->length >= e->options.max_positions)
         fail_msg("more rows than positions");
-    if ((row->token == ENGINE_STEM) != (q->length < false_stem(q->slot)))
+    if ((row->token == ENGINE_VIRTUAL_TOKEN) != (q->length < false_virtual_count(q->slot)))
         fail_msg("row %lld of slot %d is %d", (long long)q->length, q->slot, row->token);
     if (q->length % FALSE_PAGE == 0 && (q->page[q->length / FALSE_PAGE] = kv_pool_take(&e->pool)) < 0)
         fail_msg("a step takes more pages than there are");
@@ -367,12 +367,12 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
                               float *prompt_logprob) {
     struct sampling sampling = r->sampling;
     sampling.choice += (uint32_t)choice;
-    int64_t stem = false_stem(r->slot);
+    int64_t virtual_tokens = false_virtual_count(r->slot);
     uint64_t value = 0, seen = 0;
     *text = (struct false_text){.reason = SCHEDULER_LENGTH};
     for (int64_t place = 0;; place++) {
-        int64_t index = place - stem;
-        int32_t token = index < 0                  ? ENGINE_STEM
+        int64_t index = place - virtual_tokens;
+        int32_t token = index < 0                  ? ENGINE_VIRTUAL_TOKEN
                         : index < r->prompt_length ? r->prompt[index]
                                                    : text->token[index - r->prompt_length];
         value = false_value(value, r->slot, place, token);

@@ -185,7 +185,7 @@ static void one_other_token_is_another_page(void **state) {
     open_pool(&pool, 2);
     pool.hash = bad_hash; /* the tokens alone tell pages apart */
     int32_t tokens[PAGE], page = kv_pool_take(&pool);
-    tokens_of(-1, tokens); /* of a stem */
+    tokens_of(-1, tokens); /* of virtual tokens */
     assert_int_equal(kv_pool_publish(&pool, page, &base_root, -1, tokens), page);
     for (int i = 0; i < PAGE; i++) {
         tokens[i]++;

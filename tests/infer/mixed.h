@@ -166,9 +166,9 @@ static inline bool mixed_take(struct mixed *mixed, struct engine *engine, struct
         return false;
     struct scheduler_request *r = &mixed->request;
     r->slot = mixed->slot;
-    r->stem_tokens = engine_slot_stem(engine, mixed->slot);
-    r->stem_predicts = engine_slot_predicts_first(engine, mixed->slot);
-    int64_t room = POSITIONS + 1 - r->stem_tokens - r->prompt_length;
+    r->virtual_tokens = engine_slot_virtual_tokens(engine, mixed->slot);
+    r->virtual_tokens_predict = engine_slot_predicts_first(engine, mixed->slot);
+    int64_t room = POSITIONS + 1 - r->virtual_tokens - r->prompt_length;
     if (room < 1) {
         test_ok(adapters_give(adapters, mixed->slot));
         return false;

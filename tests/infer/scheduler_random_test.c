@@ -71,8 +71,8 @@ static void draw_request(struct trial *t, struct asked *a) {
     struct scheduler_request *r = &a->request;
     draw_sampling(t, a);
     r->slot = (int)draw(t, FALSE_SLOTS + 1) - 1;
-    r->stem_tokens = false_stem(r->slot);
-    r->stem_predicts = r->slot == 2;
+    r->virtual_tokens = false_virtual_count(r->slot);
+    r->virtual_tokens_predict = r->slot == 2;
     r->salt = one_in(t, 5);
     r->choices = one_in(t, 4) ? 1 + draw(t, ASKED_CHOICES) : 1;
     r->wants_prompt_logprobs = one_in(t, 4);

@@ -63,7 +63,7 @@ static void what_can_never_run_is_refused_at_once(void **state) {
     assert_refused(a, STATUS_INVALID, SCHEDULER_WRONG, "stop id -4");
     prepare(0, 3, 1)->request.choices = 6;
     assert_refused(&asked[0], STATUS_INVALID, SCHEDULER_WRONG, "6 completions beside 0 that wait or run: at most 5");
-    prepare(0, 30, 20)->request.stem_tokens = 16; /* each counts */
+    prepare(0, 30, 20)->request.virtual_tokens = 16; /* each counts */
     assert_refused(&asked[0], STATUS_INVALID, SCHEDULER_TOO_LONG, "46 tokens and 20");
     assert_int_equal(scheduler_step(scheduler), 0);
     finish(0);
@@ -136,8 +136,8 @@ static void a_cached_beginning_is_not_prefilled_again(void **state) {
         if (i == 3)
             r->wants_prompt_logprobs = true;
         if (i == 4) {
-            r->slot = 1; /* a stem of 5 rows */
-            r->stem_tokens = 5;
+            r->slot = 1; /* 5 virtual tokens */
+            r->virtual_tokens = 5;
         }
         if (i == 5) {
             *r = asked[4].request;
@@ -178,8 +178,8 @@ static void a_prompt_alone_is_scored(void **state) {
         asked[i].request.prompt_top_count = 3;
         if (i == 2) {
             asked[i].request.slot = 2;
-            asked[i].request.stem_tokens = 20;
-            asked[i].request.stem_predicts = true;
+            asked[i].request.virtual_tokens = 20;
+            asked[i].request.virtual_tokens_predict = true;
         }
         submit_taken(&asked[i]);
     }
