@@ -1,5 +1,6 @@
-/* A backend: a const table of functions, found by name. device.c calls them for the public functions of
- * device.h and ops.h, which say what each does. A backend's own device and stream begin with the structs below. */
+/* A backend: a const table of functions, found by name. device.c calls them for the public functions of device.h and
+ * ops.h, where each one is described. The first member of a backend's own device is struct device below; likewise for
+ * its streams, events and recordings. */
 #ifndef CAMBIUM_KERNELS_BACKEND_H
 #define CAMBIUM_KERNELS_BACKEND_H
 
@@ -11,13 +12,13 @@ struct backend {
     const char *name;
     bool host_reads_memory; /* device memory is plain memory of the host */
 
-    /* Fails with STATUS_UNSUPPORTED where this machine lacks such a device. */
+    /* STATUS_UNSUPPORTED if this machine lacks such a device. */
     int (*open)(int number, int threads, struct device **device);
     int (*sketch)(const struct device_facts *facts, struct device **device);
     void (*close)(struct device *device);
     const struct ops *(*ops_for_level)(const struct device *device, const char *level);
 
-    size_t (*memory)(const struct device *device); /* of its own; NULL: it is the host's */
+    size_t (*memory)(const struct device *device); /* bytes of its own; NULL: it uses the host's */
     int (*alloc)(struct device *device, size_t bytes, bool is_zeroed, void **memory);
     void (*free)(struct device *device, void *memory);
     int (*host_alloc)(struct device *device, size_t bytes, void **memory);
@@ -39,31 +40,31 @@ struct backend {
     int (*event_seconds)(const struct event *from, const struct event *to, double *seconds);
     int (*stream_wait_event)(struct stream *stream, struct event *event);
 
-    /* All NULL where the backend records nothing. */
+    /* All are NULL if the backend cannot record. */
     int (*record_begin)(struct stream *stream);
     int (*record_end)(struct stream *stream, struct recording **recording);
     int (*replay)(struct stream *stream, const struct recording *recording);
     void (*recording_close)(struct recording *recording);
 };
 
-/* Puts functions of ops_absent in the places of a table that are NULL. */
+/* Fills the places of a table that are NULL with functions of ops_absent. */
 void ops_fill(struct ops *ops);
 
 extern const struct backend backend_cpu, backend_late;
 
 struct device {
     const struct backend *backend;
-    const struct ops *ops; /* as the backend has it; device.c fills what is missing */
-    struct ops *filled;    /* a table with nothing missing, or NULL */
-    char kind[32];         /* device.c sets it, and the number */
+    const struct ops *ops; /* the backend's table, or `filled` */
+    struct ops *filled;    /* a copy that device.c made and filled, if the backend's table lacks operations; or NULL */
+    char kind[32];         /* set by device.c, like the number */
     int number, threads;
     char description[96];
-    atomic_int failure; /* of work that had been queued; 0: none yet */
+    atomic_int failure; /* the status of the first queued work that failed; 0: none did */
     char failure_text[256];
 };
 
-/* Work has failed with `status` and the calling thread's text: the first failure stays. The backend's lock, which keeps
- * other threads from doing the same, is held. */
+/* Stores a failure of work: `status` and the calling thread's text. The first failure stays. The caller holds the
+ * backend's lock, so that no other thread does this at the same time. */
 void device_set_failure(struct device *device, int status);
 
 struct stream {

@@ -49,7 +49,7 @@ static int fill_ops(struct device *device) {
     return STATUS_OK;
 }
 
-/* Ends what a backend began with `status`. */
+/* Completes a device after a backend opened or sketched it with `status`; closes it after a failure. */
 static int finish(const char *name, int status, struct device **device) {
     if (!status)
         status = choose_level(*device, name ? name : (*device)->backend->name);

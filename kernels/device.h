@@ -1,16 +1,18 @@
-/* Devices, streams, events and memory: what a backend is, apart from its arithmetic.
+/* Devices, streams, events and memory: a backend apart from its arithmetic.
  *
- * A device is one processor with its own memory (for the CPU: a number of threads of this process). A stream is an
- * order of work on a device; it belongs to one thread at a time. Operations and copies may return before they ran:
- * whoever needs the result on the host waits for the stream, or for an event recorded after them. Work of two streams
- * runs in any order, or at once, except where one waits for an event of the other; so each has a workspace of its own.
+ * A device is one processor with its own memory; for the CPU, it is a number of threads of this process. A stream is a
+ * queue of work on a device, run in order. One thread uses a stream at a time. Operations and copies may return before
+ * they run: a caller that needs the result on the host waits for the stream, or for an event recorded after them. Work
+ * of two streams runs in any order, or at once, unless one waits for an event of the other. So each stream needs its
+ * own workspace.
  *
  * Work that fails after its call returned breaks the device for good. From then on every call that queues, waits, opens
  * or allocates returns the first failure, with its text. Closing and freeing still work.
  *
- * Above kernels/ nobody dereferences device memory; on the CPU it happens to be host memory, and only
- * device_host_reads may tell. Host memory that a copy reads or writes belongs to that copy alone until the host has
- * waited for it. */
+ * No code above kernels/ dereferences device memory, even on the CPU, where it is host memory: ask device_host_reads
+ * first. Host memory that a copy reads or writes belongs to that copy until the host has waited for it.
+ *
+ * Functions that return int return STATUS_OK or a negative status with its text (base/status.h). */
 #ifndef CAMBIUM_KERNELS_DEVICE_H
 #define CAMBIUM_KERNELS_DEVICE_H
 
@@ -25,98 +27,126 @@ struct stream;
 struct event;
 struct recording;
 
-/* The name of a backend that is built, the preferred first: "cpu", "late" (the CPU's operations run as late as they
- * may, on memory that the host cannot read; for tests); NULL after the last. */
+/* Returns the name of backend `number` of those that are built, the preferred one first; NULL after the last. "cpu" is
+ * the CPU. "late" is for tests: it runs the CPU's operations as late as it may, on memory that the host cannot read. */
 const char *device_name_at(int number);
 
-/* Opens a device of the backend `name`; NULL: the first that this machine has. `number`: which of the host's devices, a
- * rank's place on its host (struct rank_site); the CPU is one device, which all numbers share. `threads` workers for
- * the CPU, 0 = all cores that this thread may use; fewer where that number is not sensible, or OpenMP does not give
- * them. "cpu:v3": the narrower operations of ops_for_level. STATUS_UNSUPPORTED names the backends that are built. */
+/* Opens a device of the backend `name`, or of the first one that this machine has if `name` is NULL. "cpu:v3" selects
+ * the narrower operations of ops_for_level. `number` says which of the host's devices, which is a rank's place on its
+ * host (struct rank_site); the CPU is one device, which all numbers share. `threads` is the number of CPU threads, 0
+ * for all cores that this thread may use. The device has fewer if OpenMP gives fewer, or if the number is not sensible.
+ * The caller closes *device. STATUS_UNSUPPORTED if there is no such backend or device, with the names of the backends
+ * that are built; STATUS_MEMORY. */
 int device_open(const char *name, int number, int threads, struct device **device);
-enum { DEVICE_FIRST }; /* the number of a program that is alone on its host */
-/* Closes an open device or a sketch. */
+enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
+/* Closes an open device or a sketch; NULL is allowed. Its streams, events and memory are closed and freed before. */
 void device_close(struct device *device);
+/* Returns the number that the device was opened with. */
 int device_number(const struct device *device);
 
-/* The arithmetic of a device depends on this: bytes of workspaces and packed weights, and what products support. */
+/* The facts that determine a device's arithmetic: bytes of workspaces and packed weights, and supported products. */
 struct device_facts {
-    const char *kind; /* device_open's name; of an open device, the device's */
+    const char *kind; /* the name for device_open; the device owns it if device_facts returned it */
     int threads;      /* of the CPU; 0: all cores that this thread may use */
 };
+/* Returns the facts of an open device or of a sketch. They are valid while the device exists. */
 struct device_facts device_facts(const struct device *device);
-/* A device for that arithmetic alone, which takes neither memory nor threads: calls that need more fail with
- * STATUS_UNSUPPORTED. A CPU can be sketched where its instructions run. Errors as device_open. */
+/* Makes a device for that arithmetic alone, without memory or threads: calls that need more fail with
+ * STATUS_UNSUPPORTED. A CPU can be sketched only where its instructions run. The caller closes *device. Errors as
+ * device_open. */
 int device_sketch(const struct device_facts *facts, struct device **device);
-/* One line for people: "cpu, 2 threads, avx512_bf16". */
+/* Returns one line for people, such as "cpu, 2 threads, avx512_bf16". The device owns it. */
 const char *device_description(const struct device *device);
+/* Returns the number of CPU threads that operations use. */
 int device_threads(const struct device *device);
-/* Whether device memory is plain memory of the host once the stream has run: what goes through the host (collectives
- * without a library of the device's) needs no copies then. */
+/* Returns true if the host may read device memory once the stream has run. Data that go through the host then need no
+ * copies, for example in collectives without a library of the device's. */
 bool device_host_reads(const struct device *device);
-/* The failure that broke the device, with its text; STATUS_OK where none did. */
+/* Returns the failure that broke the device, with its text, or STATUS_OK if it works. */
 int device_status(const struct device *device);
 
-/* Bytes of the device's own memory; 0: its memory is the host's, so that both together must fit there. */
+/* Returns the bytes of the device's own memory. 0 means that it uses the host's memory, so that both must fit there. */
 size_t device_memory(const struct device *device);
-/* Memory of the device, aligned to 64 bytes (large blocks on huge pages where the system has them); its contents are
- * undefined. STATUS_MEMORY with the size. */
+/* Allocates device memory, aligned to 64 bytes, with undefined contents. Large blocks use huge pages where the system
+ * has them. The caller frees it with device_free. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);
-/* The same, all zero; on the CPU the system's pages are, and untouched ones take no memory. */
+/* Like device_alloc, but all bytes are zero. On the CPU, untouched pages take no memory. */
 int device_alloc_zeroed(struct device *device, size_t bytes, void **memory);
-/* Nothing that will still run uses it. */
+/* Frees memory that no queued work uses. NULL is allowed. */
 void device_free(struct device *device, void *memory);
-/* Zeroed memory of the host that copies from and to the device are fastest with (pinned, where the backend has that).
- * STATUS_MEMORY with the size. */
+/* Allocates zeroed host memory that copies from and to the device are fastest with; it is pinned if the backend can do
+ * that. The caller frees it with device_host_free. STATUS_MEMORY with the size. */
 int device_host_alloc(struct device *device, size_t bytes, void **memory);
+/* Frees host memory that no queued copy uses. NULL is allowed. */
 void device_host_free(struct device *device, void *memory);
 
-/* The machine's ceilings, for benchmarks and the trainer's log: FLOP/s of the plain products of a GPT-2 block in fp32
- * or bf16 (forward, input gradient, weight gradient; the best of several, summed), and bytes/s of a streaming read.
- * Each takes about `max_seconds` and memory that it gives back. */
+/* ---- ceilings of the machine, for benchmarks and the trainer's log ---- */
+
+/* Measures the FLOP/s of the plain products of a GPT-2 block in fp32 or bf16: forward, input gradient and weight
+ * gradient, summed, each the best of several runs. It takes about `max_seconds`, and frees the memory that it uses.
+ * STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+/* Measures the bytes/s of a streaming read, in the same way. */
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
+/* ---- streams ---- */
+
+/* Opens a stream of the device, which must outlive it. The caller closes it. STATUS_MEMORY, or the device's failure. */
 int stream_open(struct device *device, struct stream **stream);
-/* Work that nobody has waited for, host or stream, may never run. Nobody waits for the stream's events later. */
+/* Closes the stream; NULL is allowed. Queued work that neither the host nor a stream has waited for may never run. No
+ * one may wait for the stream's events afterwards. */
 void stream_close(struct stream *stream);
-/* Returns when everything queued has run. */
+/* Returns when all queued work has run. The device's failure. */
 int stream_wait(struct stream *stream);
+/* Returns the device that the stream was opened on. */
 struct device *stream_device(const struct stream *stream);
+
+/* ---- copies: they may return before they run; STATUS_MEMORY, or the device's failure ---- */
 
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
-/* `rows` runs of `bytes` bytes each; strides are bytes from one run to the next. */
+/* A copy of `rows` runs of `bytes` bytes each. A stride is the number of bytes from one run to the next. */
 struct copy_call {
     enum copy_kind kind;
     void *to;
     const void *from;
     size_t rows, bytes, to_stride, from_stride;
 };
+/* Queues a copy of several runs. */
 int stream_copy_rows(struct stream *stream, const struct copy_call *copy);
+/* Queues a copy of `bytes` bytes from the host to the device. */
 int stream_copy_to_device(struct stream *stream, void *device_memory, const void *host, size_t bytes);
+/* Queues a copy of `bytes` bytes from the device to the host. */
 int stream_copy_to_host(struct stream *stream, void *host, const void *device_memory, size_t bytes);
+/* Queues a copy of `bytes` bytes within device memory; the two places must not overlap. */
 int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes);
+/* Queues zeroing of `bytes` bytes of device memory. */
 int stream_zero(struct stream *stream, void *memory, size_t bytes);
 
-/* A mark in a stream. event_wait returns when what was queued before the last event_record has run (at once where there
- * was none). */
+/* ---- events: marks in streams ---- */
+
+/* Opens an event of the device, which must outlive it. The caller closes it. STATUS_MEMORY, or the device's failure. */
 int event_open(struct device *device, struct event **event);
+/* Closes the event; NULL is allowed. */
 void event_close(struct event *event);
+/* Marks the present end of the stream's queue. A second call moves the mark. STATUS_MEMORY, or the device's failure;
+ * STATUS_INVALID while the stream is being recorded. */
 int event_record(struct event *event, struct stream *stream);
+/* Returns when all work before the mark has run; at once if the event was never recorded. The device's failure. */
 int event_wait(struct event *event);
-/* Later work of the stream runs after the work before the event's last event_record, on whichever stream that was. An
- * event that was never recorded is not waited for. The host does not wait. */
+/* Makes later work of the stream run after all work before the event's mark, on whichever stream that is. It has no
+ * effect if the event was never recorded. The host does not wait. Errors as event_record. */
 int stream_wait_event(struct stream *stream, struct event *event);
-/* Seconds from when the streams ran past one mark to when they ran past the other; both were recorded, and waited for.
- */
+/* Stores the seconds between the moments when two marks were reached. Both events were recorded and waited for. */
 int event_seconds(const struct event *from, const struct event *to, double *seconds);
 
-/* Between begin and end, operations and copies queued on the stream are recorded instead of run. Nobody waits for the
- * stream meanwhile, and events are neither recorded nor waited for there. A replay queues all of them, with the same
- * pointers and the contents that those have when it runs. The caller closes the recording when its replays have run.
- * STATUS_UNSUPPORTED where the backend records nothing, as the CPU; STATUS_INVALID for a begin or a replay between
- * begin and end, or an end without begin. */
+/* ---- recordings ----
+ *
+ * Between begin and end, operations and copies queued on the stream are recorded instead of run. Meanwhile no one may
+ * wait for the stream, and events are neither recorded nor waited for on it. A replay queues all of the work, with the
+ * same pointers; it reads the contents that they have when it runs. The caller closes the recording after its replays
+ * have run. STATUS_UNSUPPORTED if the backend cannot record, like the CPU. STATUS_INVALID for a begin or a replay
+ * between begin and end, or for an end without begin. */
 int stream_record_begin(struct stream *stream);
 int stream_record_end(struct stream *stream, struct recording **recording);
 int stream_replay(struct stream *stream, const struct recording *recording);

@@ -1,7 +1,7 @@
-/* A matrix in device memory, as operations read it: element type, order, place, shape, scale.
+/* A matrix in device memory, as operations take it: element type, form, address, shape, scale.
  *
- * A view owns nothing and says nothing about who may write: an operation writes its result and nothing else. Shapes
- * alone serve while planning: data is NULL then. */
+ * A view owns nothing. Its const pointer does not say who may write: an operation writes its result and nothing else.
+ * While planning, only the shape is used, and data is NULL. */
 #ifndef CAMBIUM_KERNELS_MATRIX_H
 #define CAMBIUM_KERNELS_MATRIX_H
 
@@ -10,32 +10,32 @@
 #include <stdint.h>
 
 enum matrix_form {
-    MATRIX_PLAIN, /* row-major: element [i, j] stands at i * stride + j */
-    MATRIX_PACKED /* the backend's own order, made by `pack` (ops.h): gemm's `b`, and row_squares, read it */
+    MATRIX_PLAIN, /* row-major: element [i, j] is at i * stride + j */
+    MATRIX_PACKED /* the backend's order, made by `pack` (ops.h); only gemm's `b` and row_squares may have it */
 };
 
-/* [rows, columns]; a weight is [out, in]. */
+/* A matrix [rows, columns]; a weight is [out, in]. */
 struct matrix_view {
     enum dtype type;
     enum matrix_form form;
     const void *data;
     int64_t rows, columns;
-    int64_t stride;     /* of a plain matrix: elements from row to row */
-    const float *scale; /* [rows], device memory: the values of row i are scale[i] times its elements; NULL: 1 */
+    int64_t stride;     /* elements from row to row, of a plain matrix */
+    const float *scale; /* [rows] in device memory: the values of row i are scale[i] times its elements; NULL: 1 */
 };
 
-/* A plain matrix whose rows stand `stride` elements apart. */
+/* Returns a view of a plain matrix whose rows start `stride` elements apart. */
 static inline struct matrix_view matrix_strided(enum dtype type, const void *data, int64_t rows, int64_t columns,
                                                 int64_t stride) {
     return (struct matrix_view){.type = type, .data = data, .rows = rows, .columns = columns, .stride = stride};
 }
 
-/* A plain matrix without gaps. */
+/* Returns a view of a plain matrix without gaps between rows. */
 static inline struct matrix_view matrix_plain(enum dtype type, const void *data, int64_t rows, int64_t columns) {
     return matrix_strided(type, data, rows, columns, columns);
 }
 
-/* `rows` rows of a plain matrix, from row `first` on. */
+/* Returns a view of `rows` rows of a plain matrix, from row `first` on. */
 static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t first, int64_t rows) {
     if (view.data)
         view.data = (const char *)view.data + (size_t)(first * view.stride) * dtype_bytes(view.type);

@@ -1,10 +1,11 @@
-/* Operations that a backend lacks. Each answers with STATUS_UNSUPPORTED; what is arithmetic answers 0, and sizes 1. */
+/* Stand-ins for operations that a backend lacks. Operations return STATUS_UNSUPPORTED, functions that compute bytes
+ * return 0, and sizes are 1. */
 #include "backend.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* all take the arguments of their operation, and read none */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* they take the arguments of their operations, and read none */
 
 static int fail_absent(const struct exec *exec, const char *op) {
     return status_fail(STATUS_UNSUPPORTED, "device '%s' has no operation %s", exec->stream->device->backend->name, op);

@@ -6,19 +6,20 @@ static double bytes_of(enum dtype type) {
     return (double)dtype_bytes(type);
 }
 
-/* An operation without products: `each` bytes cross memory for each of rows * columns elements. */
+/* Returns the work of an operation without products that moves `each` bytes for each of rows * columns elements. */
 static struct op_work moved(int64_t rows, int64_t columns, double each) {
     return (struct op_work){.shape = {rows, columns}, .bytes = (double)rows * (double)columns * each};
 }
 
-/* `tensors` of rows * columns elements of one type. */
+/* Returns the work of an operation without products on `tensors` tensors of rows * columns elements of one type. */
 static struct op_work tensors_of(int64_t rows, int64_t columns, enum dtype type, double tensors) {
     return moved(rows, columns, tensors * bytes_of(type));
 }
 
 /* ---- products ---- */
 
-/* A plan has no pointers: the GELU of a packed weight is inference's, which keeps no input of it. */
+/* Returns true if the GELU's input is stored. Plans have no pointers, so the form decides: a packed weight is for
+ * inference, which does not store it. */
 static bool has_aux(const struct gemm *a) {
     return a->epilogue != EPILOGUE_NONE && a->b.form != MATRIX_PACKED;
 }
@@ -32,7 +33,7 @@ struct op_work gemm_work(const struct gemm *a) {
         deltas += (double)a->delta[i].count * (double)a->delta[i].rank;
         delta_bytes += (m + (double)a->delta[i].count) * (double)a->delta[i].rank * sizeof(float);
     }
-    /* A weight gradient has none: its operands are activations. */
+    /* A weight gradient reads no weights: its operands are activations. */
     double weights = a->a_transposed ? 0 : n * k;
     return (struct op_work){.shape = {rows, columns, inner},
                             .flops = 2 * m * (n * k + deltas),
@@ -49,7 +50,7 @@ struct op_work group_scale_work(const struct group_scale *a) {
     return (struct op_work){.shape = {a->rows, a->count}};
 }
 
-/* The products of a step with the state, and its gates, cells and outputs. */
+/* Returns the work of `products` products of each step with the state, and of the gates, cells and outputs. */
 static struct op_work lstm_work(const struct lstm *a, double products) {
     double T = (double)a->steps, H = (double)a->hidden, weights = 4 * H * H;
     return (struct op_work){.shape = {a->steps, 4 * a->hidden, a->hidden},
@@ -69,7 +70,7 @@ struct op_work lstm_backward_work(const struct lstm *a) {
 
 /* ---- attention ---- */
 
-/* Pairs of a query and a key that it sees, of all segments. */
+/* Returns the number of pairs of a query and a key that it sees, over all segments. */
 static double seen_pairs(const struct attention *a) {
     double segments = a->segments > 0 ? (double)a->segments : 1, rows = (double)a->rows / segments;
     double window = (double)a->window, hidden = window > 0 && rows > window ? rows - window : 0;
@@ -257,7 +258,7 @@ struct op_work zero_ranges_work(int64_t elements) {
     return moved(elements, 1, sizeof(float));
 }
 
-/* Master, both moments and the gradient are read; all but the gradient, and a working copy, are written. */
+/* It reads the master, both moments and the gradient. It writes the master, both moments and a working copy. */
 struct op_work adamw_work(int64_t elements, enum dtype weights_type) {
     double copy = weights_type == DTYPE_F32 ? 0 : bytes_of(weights_type);
     return moved(elements, 1, 7 * sizeof(float) + copy);

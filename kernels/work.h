@@ -1,8 +1,8 @@
-/* The work of each operation: shape, FLOPs and bytes, from the sizes and types of its call alone. No pointer is read,
- * so a plan without memory or a device can ask. An optional operand counts where a training step has it.
+/* The work of each operation: shape, FLOPs and bytes, from the sizes and types of its call alone. No pointer is
+ * followed, so plans need neither memory nor a device. An optional operand counts if a training step has it.
  *
  * A function NAME_work takes the arguments of operation NAME in ops.h, without its exec. Numbers that the operation
- * finds in device memory are arguments of their own. Pure arithmetic; any thread. */
+ * finds in device memory are extra arguments. The functions are pure arithmetic, cannot fail, and run on any thread. */
 #ifndef CAMBIUM_KERNELS_WORK_H
 #define CAMBIUM_KERNELS_WORK_H
 
@@ -10,26 +10,26 @@
 
 struct op_work {
     int64_t shape[3]; /* rows, columns and, of a product, the inner dimension; 0 where there is none */
-    double flops;     /* of matrix products, two for each multiplication and addition; 0 elsewhere */
-    double bytes;     /* that cross memory at least once: operands read, results written */
-    double lasting;   /* of these, weights that are read whole, and cached keys and values: no step makes them */
-    double weights;   /* elements of weights that every row meets: two model FLOPs each, and row */
+    double flops;     /* of matrix products, two for each multiplication with its addition; 0 for others */
+    double bytes;     /* operands read and results written, each at least once */
+    double lasting;   /* the part of `bytes` that no step makes: weights read whole, and cached keys and values */
+    double weights;   /* elements of weights that every row is multiplied with: two model FLOPs each for every row */
 };
 
 /* ---- products ---- */
 
 struct op_work gemm_work(const struct gemm *a);
-/* Counts no entry: entries lie in device memory. */
+/* Does not count entries, which lie in device memory. */
 struct op_work grouped_gemm_work(const struct grouped_gemm *a);
-/* The same. */
+/* Does not count entries, which lie in device memory. */
 struct op_work group_scale_work(const struct group_scale *a);
 struct op_work lstm_forward_work(const struct lstm *a);
 struct op_work lstm_backward_work(const struct lstm *a);
-/* Counts the queries and keys that see each other: two products forward, five backward. Segments count as equally long.
- */
+/* Counts the pairs of a query and a key that it sees: two products forward, five backward. It takes all segments as
+ * equally long. */
 struct op_work attention_forward_work(const struct attention *a);
 struct op_work attention_backward_work(const struct attention *a);
-/* `seen`: the tokens that a row sees in the mean. Their number lies in device memory. */
+/* `seen` is the mean number of tokens that a row sees, which the operation finds in device memory. */
 struct op_work paged_attention_work(const struct paged_attention *a, double seen);
 struct op_work kv_append_work(const struct kv_append *a);
 

@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20, BLOCK_HEADER = 64 };
-enum { MOST_THREADS = 256 }; /* of fewer cores: more would only wait for each other */
+enum { MOST_THREADS = 256 }; /* unless there are more cores; more threads would only wait for each other */
 
-/* Stands before each block, so that it can be given back by its address. */
+/* The header before each block, from which cpu_free finds the mapping. */
 struct block {
     void *mapping;
     size_t bytes;
@@ -49,8 +49,9 @@ static const struct ops *cpu_ops_for_level(const struct device *device, const ch
     return NULL;
 }
 
-/* As many as asked for (0: the cores), if that is sensible and OpenMP gives them: where its environment allows fewer
- * (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS), oneDNN would leave out the work of those that do not come. */
+/* Returns the number of threads: `asked`, or the cores if that is 0, but at most the sensible number and what OpenMP
+ * gives. Its environment may allow fewer (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS). oneDNN would then skip the work of
+ * the missing threads. */
 static int find_threads(int asked) {
     int cores = usable_cores(), most = cores > MOST_THREADS ? cores : MOST_THREADS;
     int wanted = asked > 0 ? asked : cores, threads = wanted < most ? wanted : most, given = threads;
@@ -61,7 +62,7 @@ static int find_threads(int asked) {
     return given;
 }
 
-/* OpenMP is asked for no team: its limits are read. */
+/* It starts no threads, and reads OpenMP's limits instead. */
 static int cpu_sketch(const struct device_facts *facts, struct device **out) {
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
     int most = omp_get_max_active_levels() > 0 ? omp_get_thread_limit() : 1;
@@ -103,7 +104,7 @@ static void cpu_close(struct device *device) {
     free(device);
 }
 
-/* Fresh pages are zero, whether that is asked for or not. */
+/* Fresh pages are always zero. */
 static int cpu_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
     (void)device;
     (void)is_zeroed;
@@ -130,12 +131,13 @@ static void cpu_free(struct device *device, void *memory) {
     munmap(block.mapping, block.bytes);
 }
 
-/* The same: a block that malloc gave back would stay with the arena of a rank's thread. */
+/* This does not use malloc, which would keep a freed block in the arena of a rank's thread. */
 static int cpu_host_alloc(struct device *device, size_t bytes, void **memory) {
     return cpu_alloc(device, bytes, true, memory);
 }
 
-/* A chunk of the head's logits stays near the caches; a sum of fewer gradients takes less time than its start. */
+/* The head's rows are few enough for the caches. For fewer gradients than a bucket's, starting a sum over ranks takes
+ * longer than the sum. */
 const struct ops_sizes *cpu_sizes(struct device *device) {
     static const struct ops_sizes sizes = {.head_rows = 512,
                                            .head_rows_multiple = 64,
@@ -188,7 +190,7 @@ static int cpu_zero(struct stream *stream, void *memory, size_t bytes) {
 /* Calls run when they are queued, so an event has nothing to wait for. */
 struct cpu_event {
     struct event event;
-    double recorded; /* by the clock */
+    double recorded; /* as clock_seconds */
 };
 
 static int cpu_event_open(struct device *device, struct event **event) {
@@ -221,7 +223,7 @@ static int cpu_event_seconds(const struct event *from, const struct event *to, d
     return STATUS_OK;
 }
 
-/* All work has run when its call returns. */
+/* There is nothing to wait for: all work has run when its call returns. */
 static int cpu_stream_wait_event(struct stream *stream, struct event *event) {
     (void)stream;
     (void)event;

@@ -1,4 +1,5 @@
-/* The CPU backend inside: a device is a number of OpenMP threads of this process, a stream runs at once. */
+/* Inside the CPU backend: a device is a number of OpenMP threads of this process, and a stream runs each call at once.
+ */
 #ifndef CAMBIUM_KERNELS_CPU_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_INTERNAL_H
 
@@ -9,7 +10,7 @@ struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c)
 struct cpu_device {
     struct device device;
     struct gemm_cache *gemms;
-    bool has_team; /* of OpenMP's threads, whose waits it takes part in: not a sketch */
+    bool has_team; /* it has threads, and waits.h watches them; false for a sketch */
 };
 
 static inline struct gemm_cache *cpu_gemms(const struct device *device) {
@@ -20,16 +21,22 @@ static inline int exec_threads(const struct exec *exec) {
     return exec->stream->device->threads;
 }
 
-/* gemm_cache.c and gemm.c. */
+/* ---- gemm_cache.c and gemm.c ---- */
+
+/* Opens an empty cache, which the caller closes. STATUS_MEMORY; STATUS_UNSUPPORTED if oneDNN does not run here. */
 int gemm_cache_open(struct gemm_cache **cache);
+/* Frees the cache and its primitives; NULL is allowed. */
 void gemm_cache_close(struct gemm_cache *cache);
+/* As gemm_supports of ops.h. */
 bool cpu_gemm_supports(struct device *device, const struct gemm *gemm);
 
-/* backend.c. */
+/* ---- backend.c: as the members of struct ops ---- */
+
 const struct ops_sizes *cpu_sizes(struct device *device);
 int64_t cpu_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
 
-/* measure.c. */
+/* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
+
 int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 

@@ -1,9 +1,9 @@
-/* Products on the CPU: who does what.
+/* Products on the CPU, by file:
  *
- *   gemm.c               plain matrices: pieces, epilogues, bias gradients
- *   gemm_cache.c         oneDNN's primitives, made once per form
- *   level/gemm_epilogue.c what follows a product, in fp32, for each instruction-set level
- *   level/packed.c       packed weights: the layout, and the one kernel that multiplies any number of rows */
+ *     gemm.c                 plain matrices: pieces, epilogues, bias gradients
+ *     gemm_cache.c           oneDNN's primitives, made once per form
+ *     level/gemm_epilogue.c  the fp32 work after a product, for each instruction-set level
+ *     level/packed.c         packed weights: the layout, and the one kernel, which multiplies any number of rows */
 #ifndef CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 
@@ -11,7 +11,8 @@
 
 /* ---- oneDNN (gemm_cache.c) ---- */
 
-/* A product as oneDNN sees it: everything that a primitive depends on, and nothing else. Compared as bytes. */
+/* A product as oneDNN sees it: exactly the values that a primitive depends on. Forms are compared as bytes, so unused
+ * bytes must be zero. */
 struct gemm_form {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, has_bias, accumulate;
@@ -24,26 +25,28 @@ struct gemm_pointers {
     void *c, *scratchpad;
 };
 
-/* Whether oneDNN has the form on this processor. */
+/* Returns true if oneDNN has the form on this processor. */
 bool gemm_cache_has(struct device *device, const struct gemm_form *form);
-/* Bytes of scratchpad; 0 for a form that it does not have. */
+/* Returns the bytes of scratchpad that the form needs; 0 for a form that oneDNN does not have. */
 size_t gemm_cache_scratchpad(struct device *device, const struct gemm_form *form);
+/* Runs the product. STATUS_UNSUPPORTED for a form that oneDNN does not have; STATUS_MEMORY. */
 int gemm_cache_run(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
 
-/* ---- what each level adds -------------------------------------------------------------------------------------- */
+/* ---- parts that each level adds
+ * -------------------------------------------------------------------------------------- */
 
-/* A block of products in fp32 that stands at (row, col) of C. */
+/* A block of C in fp32, before the epilogue. Its first element is C's at (row, col). */
 struct gemm_block {
     float *ab; /* [rows, cols]; overwritten */
     int64_t stride;
     int64_t row, col, rows, cols;
-    const float *scale; /* [cols] that the sums are multiplied by first, or NULL */
+    const float *scale; /* [cols] factors of the sums, applied first; or NULL */
     bool needs_bias;
 };
 
 struct gemm_level {
-    /* Scale, bias where needed, aux, the epilogue and the store to C. `ab` may be the block's place in C or in aux
-     * itself. */
+    /* Applies the scale, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's place in C
+     * or in aux. */
     void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
     int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                       int64_t stride, float *out);
@@ -52,20 +55,22 @@ struct gemm_level {
     void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
 };
 
+/* Returns true if B is packed. */
 static inline bool gemm_is_packed(const struct gemm *gemm) {
     return gemm->b.form == MATRIX_PACKED;
 }
 
+/* Returns true if B is int8. */
 static inline bool gemm_is_int8(const struct gemm *gemm) {
     return gemm->b.type == DTYPE_I8;
 }
 
-/* C as memory to write. */
+/* Returns C's memory, to write. */
 static inline void *gemm_c(const struct gemm *gemm) {
     return (void *)(uintptr_t)gemm->c.data;
 }
 
-/* The operation with a level's parts (gemm.c). */
+/* gemm_workspace and gemm of ops.h, with the parts of a level (gemm.c). Errors as gemm. */
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *gemm);
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *gemm);
 

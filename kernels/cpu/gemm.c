@@ -1,15 +1,15 @@
-/* Products of plain matrices: oneDNN multiplies; an epilogue that it cannot do follows in pieces of columns, while they
+/* Products of plain matrices. oneDNN multiplies. Epilogues that it lacks are applied to pieces of columns while these
  * are still in the cache. */
 #include "cpu/gemm-internal.h"
 
 enum {
-    PIECE_COLS = 1536, /* of a product that an epilogue follows */
+    PIECE_COLS = 1536, /* of a product with an epilogue */
     PIECE_ROWS = 1024,
-    PACKED_ROWS = 256,  /* of a packed weight's product that deltas follow */
+    PACKED_ROWS = 256,  /* of a product of a packed weight with deltas */
     PIECE_DEPTH = 1024, /* of a product with A transposed */
-    INT8_COLS = 256,    /* of a product whose B is widened */
+    INT8_COLS = 256,    /* of a product whose int8 B is converted */
     WIDE_COLS = 8192,
-    PASS_FLOATS = 16384, /* one thread's unit of an epilogue */
+    PASS_FLOATS = 16384, /* a thread's share of an epilogue at a time */
 };
 
 static size_t align(size_t bytes) {
@@ -24,7 +24,7 @@ static bool is_dgelu(const struct gemm *g) {
     return g->epilogue == EPILOGUE_DGELU_TANH || g->epilogue == EPILOGUE_DGELU_EXACT;
 }
 
-/* Why no product has these matrices, or NULL. */
+/* Returns why no product can take these matrices, or NULL if one can. */
 static const char *matrix_refusal(const struct gemm *g) {
     bool is_int8 = gemm_is_int8(g);
     if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
@@ -43,7 +43,7 @@ static const char *matrix_refusal(const struct gemm *g) {
     return NULL;
 }
 
-/* Why `g` is not a product that this backend has, or NULL. What oneDNN lacks on this processor shows later. */
+/* Returns why this backend lacks the product, or NULL. It does not check what oneDNN lacks on this processor. */
 static const char *refusal(const struct gemm *g) {
     const char *why = matrix_refusal(g);
     if (why)
@@ -74,11 +74,11 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .n = gemm_n(g),
                               .k = gemm_k(g),
                               .lda = g->a.stride,
-                              .ldb = gemm_is_int8(g) ? gemm_k(g) : g->b.stride, /* of its widened rows */
+                              .ldb = gemm_is_int8(g) ? gemm_k(g) : g->b.stride, /* of its converted rows */
                               .ldc = g->c.stride,
                               .a_transposed = g->a_transposed,
                               .b_transposed = g->b_transposed,
-                              .has_bias = g->bias && !gemm_is_int8(g), /* its scale comes first */
+                              .has_bias = g->bias && !gemm_is_int8(g), /* the scale must be applied before the bias */
                               .accumulate = g->accumulate,
                               .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->a.type,
@@ -87,16 +87,17 @@ static struct gemm_form form_of(const struct gemm *g) {
 
 /* ---- bare products --------------------------------------------------------------------------------------------- */
 
-/* With A transposed and long sums, oneDNN gives each thread a part of k, and the result would depend on their number
- * (seen from k = 2048 on). Pieces of k are short enough to stay whole, and are added in order. */
+/* Returns the depth of a piece. With A transposed and long sums (from k = 2048 on), oneDNN divides k among the threads,
+ * so that the result would depend on their number. It does not divide shorter pieces of k; they are added in order. */
 static int64_t depth_of(const struct gemm *g) {
     return g->a_transposed && gemm_k(g) > PIECE_DEPTH ? PIECE_DEPTH : gemm_k(g);
 }
 
-/* Columns at a time. Some products oneDNN 2.6 divides badly for the caches when it gets them whole; on 2 cores of Zen 4
- * pieces made weight gradients 1.03 (fp32) and 1.07 (bf16) times as fast, wide bf16 forwards 1.06 and the input
- * gradient of the vocabulary in fp32 1.24. The others were best whole; but of few rows of a bf16 vocabulary oneDNN
- * takes a scratchpad of the whole product in fp32 for each thread. */
+/* Returns the columns of a piece. oneDNN 2.6 uses the caches badly in some products, which are faster in pieces. Gains
+ * on 2 cores of Zen 4: 1.03 (fp32) and 1.07 (bf16) for weight gradients, and 1.06 for bf16 forwards of many columns.
+ * The vocabulary's input gradient in fp32 gained 1.24. Other products were fastest whole. Products of few rows with a
+ * bf16 vocabulary are cut as well: for those, oneDNN takes a scratchpad of the whole product in fp32 for each thread.
+ */
 static int64_t width_of(const struct gemm *g) {
     int64_t most = gemm_n(g);
     if (g->a_transposed)
@@ -110,7 +111,7 @@ static int64_t width_of(const struct gemm *g) {
     return pieces > 1 ? (width + 63) / 64 * 64 : gemm_n(g);
 }
 
-/* The form of the piece that starts at column `col` and at `first` of k. */
+/* Returns the form of the piece that starts at column `col` and at `first` of k. */
 static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t first) {
     int64_t width = width_of(g), depth = depth_of(g);
     struct gemm_form form = form_of(g);
@@ -145,8 +146,8 @@ static int run_bare(const struct exec *exec, const struct gemm *g) {
     return STATUS_OK;
 }
 
-/* oneDNN's scratchpad for all pieces: their forms differ at the first and last column and the first two and last of k.
- */
+/* Returns the largest scratchpad of all pieces. Only the first and last pieces of columns, and the first two and the
+ * last of k, differ in form. */
 static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
     int64_t width = width_of(g), depth = depth_of(g);
     int64_t cols[] = {0, (gemm_n(g) - 1) / width * width};
@@ -166,7 +167,7 @@ static bool is_bare(const struct gemm *g) {
     return g->epilogue == EPILOGUE_NONE && !g->delta_count && !gemm_is_int8(g);
 }
 
-/* The products of a piece wait for the epilogue in C or aux when those are fp32, else in the workspace. */
+/* The place of a piece's sums until the epilogue: C or aux if that is fp32, else the workspace. */
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
 
 static enum stage stage_of(const struct gemm *g) {
@@ -179,12 +180,12 @@ struct piece {
     int64_t row, col, rows, cols;
 };
 
-/* The pieces that deltas follow are as wide as those of the bare product. */
+/* With deltas, pieces have the columns of the bare product. */
 static int64_t piece_cols(const struct gemm *g) {
     return g->delta_count ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
 }
 
-/* The plain product of a piece, into fp32. */
+/* Returns the form of the plain product of a piece, into fp32. */
 static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) {
     struct gemm_form form = form_of(g);
     form.m = p->rows;
@@ -195,7 +196,7 @@ static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) 
     return form;
 }
 
-/* The part of a piece that a delta adds to; it may have no columns. */
+/* Returns the part of a piece that a delta adds to; it may have no columns. */
 static struct piece delta_piece(const struct gemm_delta *delta, const struct piece *p) {
     int64_t end = p->col + p->cols, delta_end = delta->first + delta->count;
     struct piece part = {.row = p->row, .rows = p->rows, .col = p->col > delta->first ? p->col : delta->first};
@@ -203,7 +204,7 @@ static struct piece delta_piece(const struct gemm_delta *delta, const struct pie
     return part;
 }
 
-/* The product that adds a delta to its part of a piece [rows, cols] of fp32. */
+/* Returns the form of the product that adds a delta to its part of a piece [rows, cols] of fp32. */
 static struct gemm_form delta_form(const struct gemm_delta *delta, const struct piece *p, const struct piece *part) {
     return (struct gemm_form){.m = part->rows,
                               .n = part->cols,
@@ -264,7 +265,7 @@ static size_t widened_bytes(const struct gemm *g) {
     return gemm_is_int8(g) ? align((size_t)(piece_at(g, 0).cols * gemm_k(g)) * dtype_bytes(g->a.type)) : 0;
 }
 
-/* The piece's rows of an int8 B as numbers of A's type: all are exact in bf16. */
+/* Converts the piece's rows of an int8 B to A's type. Every int8 number is exact in bf16. */
 static void widen(const struct exec *exec, const struct gemm *g, const struct piece *p, void *to) {
     struct matrix_view rows = matrix_rows(g->b, p->col, p->cols);
     int64_t k = gemm_k(g);
@@ -280,8 +281,8 @@ static void widen(const struct exec *exec, const struct gemm *g, const struct pi
     }
 }
 
-/* oneDNN's scratchpad for all pieces: their forms are those at the corners; what deltas add to them differs from
- * column to column. */
+/* Returns the largest scratchpad of all pieces. All forms of pieces occur at the corners, but the parts that deltas add
+ * to differ from column to column. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
     if (is_bare(g))
         return bare_scratchpad(device, g);
@@ -313,7 +314,7 @@ static void finish_piece(const struct gemm_level *level, const struct exec *exec
     }
 }
 
-/* The fp32 sums of a piece, until its epilogue. */
+/* Returns the place of the fp32 sums of a piece until its epilogue. */
 static float *sums_of(const struct exec *exec, const struct gemm *g, const struct piece *p) {
     enum stage stage = stage_of(g);
     if (stage == STAGE_WORKSPACE)
@@ -407,7 +408,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
 
 /* ---- the operation --------------------------------------------------------------------------------------------- */
 
-/* Whether oneDNN has the product: this processor may lack what bf16 needs. */
+/* Returns true if oneDNN has the product: the processor may lack the instructions for bf16. */
 static bool is_in_library(struct device *device, const struct gemm *g) {
     struct piece first = piece_at(g, 0);
     if (gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
@@ -451,7 +452,7 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     return status;
 }
 
-/* Rows [first, first + count) of the product. */
+/* Returns the product of rows [first, first + count) of A. */
 static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
     struct gemm part = *g;
     part.a = matrix_rows(g->a, first, count);
@@ -463,7 +464,7 @@ static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
     return part;
 }
 
-/* oneDNN can want more memory for fewer rows than it did for the planned number. */
+/* Runs the rows in halves if the workspace is too small: oneDNN may need more memory for fewer rows than planned. */
 static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     struct gemm upper = rows_of(g, 0, gemm_m(g) / 2), lower = rows_of(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
     int status = gemm_run(level, exec, &upper);
@@ -477,8 +478,8 @@ static bool is_zero(const float *x, int64_t count) {
     return true;
 }
 
-/* oneDNN may sum a product into fp32 in another order than into bf16. A delta of zero is to leave the bits alone, so it
- * is left out. */
+/* Returns the product without its zero deltas. They must not change the bits, but with a delta oneDNN sums into fp32,
+ * possibly in another order than into bf16. */
 static struct gemm without_zeros(const struct gemm *g) {
     struct gemm rest = *g;
     rest.delta_count = 0;
@@ -495,7 +496,7 @@ static int check_shape(const char *name, const struct matrix_view *matrix, int64
                        (long long)matrix->columns, (long long)rows, (long long)columns);
 }
 
-/* Refuses a product that the backend lacks, and one whose shapes do not agree. */
+/* Checks a product. STATUS_UNSUPPORTED if the backend lacks it; STATUS_INVALID if its shapes do not agree. */
 static int check(struct device *device, const struct gemm *g) {
     int64_t m = gemm_m(g), n = gemm_n(g), k = gemm_k(g);
     const char *why = refusal(g);
@@ -524,7 +525,7 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
     if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
         return status;
     size_t needed = gemm_workspace(level, exec->stream->device, g);
-    bool is_library = !gemm_is_packed(g) || g->delta_count; /* oneDNN's, in part */
+    bool is_library = !gemm_is_packed(g) || g->delta_count; /* at least a part is oneDNN's */
     if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1)
         return run_halves(level, exec, g);
     if (exec->workspace_bytes < needed)

@@ -1,9 +1,9 @@
-/* oneDNN's matmul primitives by form. Making one costs more than running a small one, so each is made once per device
- * and kept with its memory objects; only the pointers change from call to call. One lock a device makes calls from
- * several threads take turns: the products of a device use all its threads anyway.
+/* oneDNN's matmul primitives by form. Making a primitive costs more than running a small one, so each is made once per
+ * device and kept with its memory objects. Only the pointers change from call to call. A lock per device makes calls
+ * from several threads take turns: the products of a device use all its threads anyway.
  *
- * oneDNN 2.6 runs on as many threads as OpenMP would give the caller, and sizes its scratchpad by that number when the
- * primitive is made: both times the number is set to the device's. */
+ * oneDNN 2.6 runs on the number of threads that OpenMP would give the caller. It also sizes its scratchpad by that
+ * number when the primitive is made. Both times, this file sets the number to the device's. */
 #include "cpu/gemm-internal.h"
 
 #include <omp.h>
@@ -149,7 +149,7 @@ static uint64_t hash(const struct gemm_form *form) {
     return value;
 }
 
-/* The form's entry, made when it is not there yet. With the lock held and the thread count set. */
+/* Returns the form's entry, and makes it at the first call. The caller holds the lock and has set the thread count. */
 static struct entry *find(struct gemm_cache *cache, const struct gemm_form *form) {
     uint64_t at = hash(form) % SLOTS;
     for (; cache->slot[at].is_used; at = (at + 1) % SLOTS)
@@ -171,11 +171,11 @@ static struct entry *find(struct gemm_cache *cache, const struct gemm_form *form
     return entry;
 }
 
-/* Takes the lock and makes the device's thread count the caller's; returns the caller's own. */
+/* Takes the lock, and sets the caller's thread count to the device's. Returns the count before that. */
 static int enter(struct device *device) {
     pthread_mutex_lock(&cpu_gemms(device)->lock);
     int threads = omp_get_max_threads();
-    omp_set_dynamic(0); /* oneDNN leaves out the work of threads that do not come */
+    omp_set_dynamic(0); /* oneDNN would skip the work of missing threads */
     if (threads != device->threads)
         omp_set_num_threads(device->threads);
     return threads;

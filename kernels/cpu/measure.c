@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The products of a GPT-2 124M block at 1,024 rows: what a training step is made of. */
+/* The products of a GPT-2 124M block at 1,024 rows, which take most of a training step. */
 static const struct {
     int64_t m, n, k;
     bool a_transposed, b_transposed, is_weight_gradient;
@@ -14,7 +14,8 @@ static const struct {
 };
 enum { PRODUCTS = sizeof products / sizeof *products, MATRIX_ELEMENTS = 1024 * 3072 };
 
-/* A block of random numbers, repeated: drawing them all would take longer than the products. */
+/* Fills a matrix with copies of one block of random numbers: drawing all of them would take longer than the products.
+ */
 static void fill(void *matrix, enum dtype dtype) {
     enum { DRAWN = 16384 };
     _Static_assert(MATRIX_ELEMENTS % DRAWN == 0, "whole blocks");
@@ -42,13 +43,13 @@ static struct gemm product_call(int index, enum dtype dtype, const void *a, cons
     };
 }
 
-/* The best time of each product, in turn until `end`, at least twice. */
+/* Stores the best time of each product. They run in turn until `end`, each at least twice. */
 static int time_products(struct device *device, const struct exec *exec, enum dtype dtype, double end,
                          void *const memory[3], double best[PRODUCTS]) {
     for (int i = 0; i < PRODUCTS; i++)
         best[i] = INFINITY;
     double began = clock_seconds(), now = began;
-    /* Not a round that would end late. */
+    /* Starts no round that would end late. */
     for (int round = 0; round < 2 || now + (now - began) / round < end; round++, now = clock_seconds())
         for (int i = 0; i < PRODUCTS; i++) {
             struct gemm call = product_call(i, dtype, memory[0], memory[1], memory[2]);
@@ -99,14 +100,14 @@ int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds
 }
 
 int cpu_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
-    enum { WORDS = 32 << 20 }; /* 256 MB: no cache holds it */
+    enum { WORDS = 32 << 20 }; /* 256 MB, more than any cache holds */
     void *memory;
     int status = device_alloc(device, WORDS * sizeof(uint64_t), &memory);
     if (status)
         return status;
     uint64_t *words = memory, total = 0;
     int64_t count = WORDS;
-    /* Untouched pages would all be the one page of zeros. */
+    /* Writes all pages: untouched ones would all map to one page of zeros. */
 #pragma omp parallel for num_threads(device->threads) schedule(static)
     for (int64_t i = 0; i < count; i++)
         words[i] = (uint64_t)i;

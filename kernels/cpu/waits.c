@@ -1,4 +1,4 @@
-/* Watches whether the machine is busy, and lets OpenMP's threads sleep instead of spin as long as it is. */
+/* Watches whether the machine is busy. While it is, OpenMP's threads sleep instead of spinning. */
 #include "cpu/waits.h"
 
 #include "base/base.h"
@@ -12,20 +12,21 @@
 
 enum { PERIOD_MS = 100 };
 
-/* libgomp's threads, and how they wait, are the process's. So is this. */
+/* One state for the process, because libgomp's threads belong to the process. */
 static struct {
     pthread_mutex_t gate; /* held while the thread is started or ended */
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* guards all members after it */
     pthread_cond_t ending;
     pthread_t thread;
-    bool is_running, is_ending, is_told;
+    bool is_running, is_ending, has_warned;
     int devices, threads;
     struct cores_meter meter;
 } waits = {.gate = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .ending = PTHREAD_COND_INITIALIZER};
 
 /* ---- the choice ---- */
 
-/* Cores' worth of computing beyond what the cores have left for others. Interrupts and short commands stay below. */
+/* Limits of the computing that is asked of the cores beyond what they have, in cores. Interrupts and short commands
+ * stay below. */
 static const double busy_from = 0.35, idle_below = 0.2;
 
 bool waits_choose(struct waits_choice *choice, double others, int cores, int threads) {
@@ -39,7 +40,7 @@ bool waits_choose(struct waits_choice *choice, double others, int cores, int thr
 
 /* ---- libgomp ---- */
 
-/* More OpenMP threads than cores; those of this team sleep until the watching thread gives them up. */
+/* Starts a team of more OpenMP threads than cores. Its threads sleep until the watching thread ends them. */
 static void hold_threads(void) {
     int procs = omp_get_num_procs(), most = omp_get_max_threads();
     omp_set_dynamic(0);
@@ -50,13 +51,13 @@ static void hold_threads(void) {
     } omp_set_num_threads(most);
 }
 
-static void give_up_threads(void) {
+static void end_threads(void) {
     omp_pause_resource(omp_pause_soft, omp_get_initial_device());
 }
 
 /* ---- the thread ---- */
 
-static void tell_busy(double others, int threads, int cores) {
+static void warn_busy(double others, int threads, int cores) {
     double load = 0;
     if (getloadavg(&load, 1) != 1 || load < others + threads)
         load = others + threads; /* the average lags by a minute */
@@ -88,23 +89,23 @@ static void *watch(void *context) {
         pthread_mutex_unlock(&waits.lock);
         is_asleep = choice.is_asleep;
         if (waits_choose(&choice, others, cores, threads) != is_asleep)
-            (choice.is_asleep ? hold_threads : give_up_threads)();
+            (choice.is_asleep ? hold_threads : end_threads)();
         pthread_mutex_lock(&waits.lock);
-        if (choice.is_asleep && !waits.is_told)
-            tell_busy(others, threads, cores);
-        waits.is_told |= choice.is_asleep;
+        if (choice.is_asleep && !waits.has_warned)
+            warn_busy(others, threads, cores);
+        waits.has_warned |= choice.is_asleep;
     }
     pthread_mutex_unlock(&waits.lock);
     if (choice.is_asleep)
-        give_up_threads();
+        end_threads();
     if (file >= 0)
         close(file);
     return NULL;
 }
 
-/* ---- its beginning and end ---- */
+/* ---- start and end ---- */
 
-/* One thread waits for nobody, and a user who has said how threads wait has chosen. */
+/* One thread never waits for another, and the choice of a user comes first. */
 static bool is_watched(int threads) {
     return threads > 1 && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT");
 }

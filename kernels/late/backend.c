@@ -1,10 +1,10 @@
-/* A backend that tests the callers of device.h and ops.h: it runs the CPU's operations, and promises no more than these
+/* A backend that tests the callers of device.h and ops.h. It runs the CPU's operations, and promises no more than these
  * headers do.
  *
- * Work is queued, and runs on a thread of the device while the host waits; stream.c says in which order. New device
- * memory is poisoned, and closed to the whole process except while work runs. So is the host's memory that a queued
- * copy will fill. A host that reads device memory crashes; one that reads a result, or refills the source of a copy,
- * before it has waited gets wrong numbers every time. */
+ * Work is queued, and runs on a thread of the device while the host waits; stream.c decides the order. New device
+ * memory is poisoned, and is closed to the whole process except while work runs. Host memory that a queued copy will
+ * fill is poisoned, too. A host that reads device memory crashes. A host that reads a result before it has waited, or
+ * refills the source of a copy, gets wrong numbers every time. */
 #include "late/late-internal.h"
 
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static int late_zero(struct stream *stream, void *memory, size_t bytes) {
 
 /* ---- the device ---- */
 
-/* Over a CPU, which becomes the late device's. */
+/* Makes a late device over a CPU's device, which it then owns. */
 static int open_over(struct device *cpu, struct device **out) {
     struct late_device *own = calloc(1, sizeof *own);
     if (!own) {
@@ -100,7 +100,7 @@ static void late_close(struct device *device) {
     free(own);
 }
 
-/* Tests of the CPU's narrower tables are the CPU's. */
+/* late has no levels: only the CPU's tests need narrower tables. */
 static const struct ops *late_ops_for_level(const struct device *device, const char *level) {
     (void)device;
     (void)level;

@@ -1,4 +1,4 @@
-/* Marks in late's queues: the host waits for one, or another stream does. */
+/* Events of late: marks in its queues, which the host or another stream waits for. */
 #include "late/late-internal.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static int run_mark(const struct exec *exec, const void *arguments) {
     return STATUS_OK;
 }
 
-/* Its stream was not chosen before the other had run. */
+/* There is nothing to do: the entry runs only after the other stream is far enough. */
 static int run_await(const struct exec *exec, const void *arguments) {
     (void)exec;
     (void)arguments;

@@ -1,11 +1,11 @@
-/* The test backend `late`, as its tests see it beyond device.h. */
+/* Counts of the test backend `late`, for tests. */
 #ifndef CAMBIUM_KERNELS_LATE_H
 #define CAMBIUM_KERNELS_LATE_H
 
 #include "kernels/device.h"
 
-/* Calls since the device was opened: copies each way between host and device, and waits of the host that found work
- * which had not run. */
+/* Counts since the device was opened: copies each way between host and device, and waits of the host that found work
+ * still to run. */
 struct late_counts {
     int64_t uploads, downloads, waits;
 };

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Memory that stays closed shows when work runs. */
+/* A failure would show anyway: work on closed memory crashes. */
 static void protect_block(const struct late_block *block, int protection) {
     int refused = mprotect(block->start, block->bytes, protection);
     assert(!refused);

@@ -1,4 +1,4 @@
-/* The operations of `late`: each copies its arguments into the stream's queue, and the CPU's runs from there. */
+/* The operations of `late`. Each copies its arguments to the stream's queue; the CPU's operation runs from there. */
 #include "late/late-internal.h"
 
 #define POINTER(type, member) offsetof(struct type, member)
@@ -111,7 +111,7 @@ static const size_t sample_pointers[] = {
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* An operation whose arguments are one struct; and its workspace. */
+/* Defines an operation whose arguments are one struct, and its workspace function. */
 #define OPERATION(op, type)                                                                                            \
     static int run_##op(const struct exec *exec, const void *arguments) {                                              \
         return ops_for(exec->stream->device)->op(exec, arguments);                                                     \
@@ -192,7 +192,7 @@ static int64_t late_kv_page_elements(struct device *device, int kv_heads, int he
     return ops_for(late_cpu(device))->kv_page_elements(late_cpu(device), kv_heads, head_size, type);
 }
 
-/* ---- arguments that are no struct of ops.h become one of these ---- */
+/* ---- structs for operations of ops.h with several arguments ---- */
 
 struct pack {
     struct matrix_view plain;
@@ -208,7 +208,7 @@ struct join {
 static const size_t join_pointers[] = {POINTER(join, a.labels), POINTER(join, a.loss), POINTER(join, a.part),
                                        POINTER(join, parts)};
 
-/* Arrays x, y and z, and how many rows and columns each has. */
+/* Arrays x, y and z, with their numbers of rows and columns. */
 struct arrays {
     int64_t rows, cols, stride;
     enum dtype type, y_type;

@@ -1,4 +1,4 @@
-/* Recordings of late: work that is set aside as it would have been queued, and queued at each replay. */
+/* Recordings of late: copies of queue entries, which each replay queues. */
 #include "late/late-internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The queues of late's streams. One thread runs their work, when the host waits for some of it, in any order that the
- * events in them allow: what nobody waits for runs first, or last, or in between. */
+/* The queues of late's streams. One thread runs their work while the host waits for some of it. The order is any that
+ * the events allow: work that no one waits for runs first, last, or in between. */
 #include "late/late-internal.h"
 
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 #include <sys/mman.h>
 
 enum { FIRST_ENTRIES = 256 };
-/* Which streams go first: drawn anew each time that the host finds work to wait for. */
+/* Which streams run first. The order is drawn anew each time that the host finds work to wait for. */
 enum order { ORDER_NEEDED_ALONE, ORDER_OTHERS_FIRST, ORDER_MIXED, ORDERS };
 
 /* ---- entries ---- */
 
-/* The stream that the entry waits for (NULL: none), and the number below which its entries must have run. */
+/* Returns the stream that the entry waits for, or NULL. That stream's entries below *number must have run. */
 static struct late_stream *awaited(const struct late_entry *entry, uint64_t *number) {
     const struct late_await *await = (const void *)entry->arguments;
     if (entry->kind != LATE_AWAIT)
@@ -26,13 +26,13 @@ void late_release_mark(struct late_mark *mark) {
         free(mark);
 }
 
-/* For an entry that will never run. */
+/* Releases an entry that will never run. */
 static void drop(const struct late_entry *entry) {
     if (entry->kind == LATE_MARK)
         late_release_mark(*(struct late_mark *const *)(const void *)entry->arguments);
 }
 
-/* Poisons the host's memory that a copy will fill. */
+/* Poisons the host memory that a copy will fill. */
 static void poison_target(const struct late_entry *entry) {
     const struct copy_call *copy = (const void *)entry->arguments;
     if (entry->kind == LATE_COPY && copy->kind == COPY_TO_HOST)
@@ -53,12 +53,12 @@ static uint64_t next_number(const struct late_stream *stream) {
     return stream->before + stream->run;
 }
 
-/* Whether entries with lower numbers have run. */
+/* Returns true if all entries with lower numbers have run. */
 static bool has_run(const struct late_stream *stream, uint64_t number) {
     return next_number(stream) - stream->is_running >= number;
 }
 
-/* Somebody needs the entries below the number, and so all entries of other streams that these wait for. */
+/* Marks the entries below `number` as wanted, and all entries of other streams that they wait for. */
 static void want(struct late_stream *stream, uint64_t number) {
     uint64_t from = stream->wanted > next_number(stream) ? stream->wanted : next_number(stream);
     if (number > stream->wanted)
@@ -94,8 +94,8 @@ static uint32_t draw(struct late_device *device, uint32_t choices) {
     return choices > 1 ? philox(0, device->choices++, 0, 0, 0).word[0] % choices : 0;
 }
 
-/* The stream whose next entry runs; while any is wanted there is one, because events are recorded before they are
- * waited for. */
+/* Returns the stream whose next entry runs. There is one while any entry is wanted, because events are recorded before
+ * they are waited for. */
 static struct late_stream *choose(struct late_device *device, enum order order) {
     struct late_stream *chosen = NULL;
     uint32_t count = 0;
@@ -114,7 +114,7 @@ static struct late_stream *choose(struct late_device *device, enum order order) 
 
 /* ---- the thread ---- */
 
-/* Runs the next entry, unless work has failed. The lock is held, but not while it runs. */
+/* Runs the next entry, unless work has failed. The caller holds the lock, which is released while the entry runs. */
 static void run_next(struct late_device *device, struct late_stream *stream) {
     struct late_entry entry = stream->list.entries[stream->run++];
     if (device_status(&device->device)) {
@@ -170,7 +170,7 @@ void late_end_thread(struct late_device *device) {
     pthread_join(device->thread, NULL);
 }
 
-/* The lock is held. */
+/* Runs entries until those below `number` have run. The caller holds the lock. */
 static void run_until(struct late_device *device, struct late_stream *stream, uint64_t number) {
     want(stream, number);
     pthread_cond_broadcast(&device->changed);
@@ -213,7 +213,8 @@ int late_stream_open(struct device *device, struct stream **out) {
     return STATUS_OK;
 }
 
-/* An entry of another stream that waits for this one, and how far; NULL: there is none. The lock is held. */
+/* Returns an entry of another stream that waits for this one, and up to which number; NULL if there is none. The caller
+ * holds the lock. */
 static struct late_entry *find_waiting(struct late_device *device, const struct late_stream *target, uint64_t *number) {
     for (struct late_stream *stream = device->streams; stream; stream = stream->next)
         for (size_t i = stream->run; i < stream->list.count; i++)
@@ -222,7 +223,7 @@ static struct late_entry *find_waiting(struct late_device *device, const struct 
     return NULL;
 }
 
-/* The work that other streams wait for runs, and they wait no more. The lock is held. */
+/* Runs the work that other streams wait for, and ends their waits. The caller holds the lock. */
 static void release_waiting(struct late_device *device, struct late_stream *closing) {
     struct late_entry *entry;
     uint64_t number;
@@ -243,7 +244,7 @@ void late_stream_close(struct stream *stream) {
     struct late_device *device = late(stream->device);
     pthread_mutex_lock(&device->lock);
     release_waiting(device, own);
-    while (device->is_working) /* the thread may be at this stream's work */
+    while (device->is_working) /* the thread may be running work of this stream */
         pthread_cond_wait(&device->changed, &device->lock);
     struct late_stream **at = &device->streams;
     while (*at != own)
@@ -292,7 +293,9 @@ static bool overlaps(const struct late_stream *stream, const struct exec *exec) 
            stream->workspace < workspace + exec->workspace_bytes;
 }
 
-/* A workspace belongs to one stream: work of two may run at once. The lock is held. */
+/* Checks that no other stream uses the workspace, because the work of both could run at once. The caller holds the
+ * lock.
+ */
 static int check_workspace(struct late_device *device, struct late_stream *stream, const struct late_entry *entry) {
     if (!entry->exec.workspace_bytes)
         return STATUS_OK;

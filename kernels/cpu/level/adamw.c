@@ -1,6 +1,6 @@
-/* AdamW (Loshchilov, Hutter 2019; the formula of torch.optim.AdamW) in one pass over memory: 28 bytes a parameter, 2 to
- * 4 more for a working copy and 4 for clearing the gradient. What a chunk's later loops read is still in the
- * first-level cache. */
+/* AdamW (Loshchilov, Hutter 2019; the formula of torch.optim.AdamW) in one pass over memory. It moves 28 bytes a
+ * parameter, 2 to 4 more for a working copy, and 4 more to clear the gradient. The later loops over a chunk read from
+ * the first-level cache. */
 #include "cpu/level/ranges.h"
 
 #include <math.h>

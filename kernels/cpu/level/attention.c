@@ -1,11 +1,11 @@
-/* Causal attention, forward. First every chunk of keys and values is packed, once for all tiles of queries that read
- * it; then each (head, tile of query rows) walks the chunks that it sees. Neither step's results depend on who does it.
- */
+/* Causal attention, forward. First, each chunk of keys and values is packed once for all tiles of queries that read it.
+ * Then each (head, tile of query rows) takes the chunks that it sees, in order. The results do not depend on which
+ * thread takes what. */
 #include "cpu/level/attention-internal.h"
 
-/* The work, and the pieces of the workspace. Chunks and tiles are numbered through all segments of a wave: as many as
- * have no more chunks, all together, than one segment of all rows would have. So the workspace follows from the number
- * of rows, however they are cut. */
+/* The work, and the pieces of the workspace. Segments are taken in waves. The segments of a wave have no more chunks,
+ * all together, than one segment of all rows would have; so the workspace depends only on the number of rows. Chunks
+ * and tiles are numbered through all segments of a wave. */
 struct forward_plan {
     const struct attention *a;
     struct head_shape shape;
@@ -30,7 +30,7 @@ static int64_t segment_chunks(const struct attention *a, int64_t segment) {
     return rows ? units_up(a->prefix + rows, CHUNK_KEYS) : 0;
 }
 
-/* The segments from `first` on that make one wave. */
+/* Returns the wave that starts at segment `first`. */
 static struct attention next_wave(const struct attention *a, int64_t first) {
     struct attention wave = *a;
     int64_t chunks = 0, limit = wave_chunks(a);
@@ -74,7 +74,7 @@ static struct forward_plan forward_plan(const struct attention *a, int threads, 
     return plan;
 }
 
-/* The segment whose range of `first` holds `item`. */
+/* Returns the segment whose range in `first` holds `item`. */
 static int64_t segment_of(const int64_t *first, int64_t segments, int64_t item) {
     int64_t low = 0, high = segments;
     while (high - low > 1) {
@@ -116,7 +116,7 @@ static struct chunk packed_chunk(const struct forward_plan *plan, int64_t item) 
     return chunk;
 }
 
-/* Tiles are taken from each head's last, which sees the most keys, to its first. */
+/* Computes a tile. Each head's last tile, which sees the most keys, is taken first. */
 static void attend_tile(const struct forward_plan *plan, int64_t item, struct query_tile *tile) {
     const struct attention *a = plan->a;
     const struct head_shape *shape = &plan->shape;

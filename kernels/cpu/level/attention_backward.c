@@ -1,20 +1,22 @@
-/* Causal attention, backward (FlashAttention-2): the probabilities are made again from the scores and the saved
- * log-sum-exp. One (segment, key/value head) is one piece of work of one thread: for each of its query heads, for each
- * chunk of keys, for each tile of queries below the diagonal, in this order. So every sum has one owner and one order.
+/* Causal attention, backward (FlashAttention-2). The probabilities are computed again from the scores and the saved
+ * log-sum-exp. One thread computes a (segment, key/value head): for each of its query heads, for each chunk of keys,
+ * for each tile of queries below the diagonal, in this order. So every sum has one owner and one order.
  *
- *   P = exp(scale q k - lse)   delta = sum(dout * out)   dS = P (dP - delta), dP = dout v
- *   dv = P^T dout   dk = scale dS^T q   dq = scale dS k      (dropout: P and dP are masked and scaled, delta is not) */
+ *     P = exp(scale q k - lse)   delta = sum(dout * out)   dP = dout v   dS = P (dP - delta)
+ *     dv = P^T dout   dk = scale dS^T q   dq = scale dS k
+ *
+ * With dropout, P and dP are masked and scaled; delta is not. */
 #include "cpu/level/attention-internal.h"
 
-/* Rows of a query head: as the left operand of products along D, and as the right operand of products along rows. The
- * two are one where units are floats. */
+/* Rows of a query head: as the left operand of products along D, and as the right operand of products along rows. Both
+ * are the same memory if units are floats. */
 struct operand {
     float *along_size; /* [rows][size_row] */
     int64_t size_row;
     float *along_rows; /* [rows / group][width] */
 };
 
-/* One thread's memory; its rows are those of the longest segment, in whole tiles. */
+/* One thread's memory, for the rows of the longest segment, rounded up to whole tiles. */
 struct scratch {
     struct operand q, dout;
     float *dq;                        /* [rows][width] */
@@ -36,8 +38,8 @@ struct backward_plan {
     size_t bytes;
 };
 
-/* Each segment has a part of the prefix's gradients: this number are at work at once, however rows are cut into
- * segments, and then added. */
+/* Segments that are computed at once if there is a prefix. Each has a part of the prefix's gradients; the parts are
+ * added after each wave. */
 enum { PREFIX_WAVE = 4 };
 
 static int64_t whole_tiles(int64_t rows) {
@@ -96,14 +98,14 @@ static struct backward_plan backward_plan(const struct attention *a, int threads
 /* ---- one tile of queries against one chunk of keys -------------------------------------------------------------- */
 
 struct tile_mask {
-    bool is_whole; /* each row sees the whole chunk, and seen need not be there */
+    bool is_whole; /* each row sees the whole chunk, and `seen` is not read */
     struct seen_keys seen[TILE_ROWS];
     uint64_t kept[TILE_ROWS];
     float keep_scale; /* 1 / (1 - p) */
-    float scale2;     /* of the scores, to base 2 */
+    float scale2;     /* the factor of the scores, for base 2 */
 };
 
-/* P (masked by dropout, not yet scaled) and dS of SIMD_LANES keys of one row. */
+/* Computes P (masked by dropout, not yet scaled) and dS of SIMD_LANES keys of one row. */
 ATTENTION_INLINE void row_gradient(const struct scratch *s, const struct tile_mask *mask, int64_t first, int row,
                                    int vector, vfloat *p, vfloat *ds) {
     int lane = vector * SIMD_LANES;
@@ -172,7 +174,8 @@ static void tile_products(const struct head_shape *shape, const struct scratch *
     LEVEL(attention_scores)(&product);
 }
 
-/* dk, dv: the chunk's. From row to row of the tile neither the first seen key nor the last one goes back. */
+/* Adds a tile's products to the chunk's dk and dv. From row to row of the tile, neither the first nor the last seen key
+ * ever decreases. */
 static void tile_accumulate(const struct head_shape *shape, const struct scratch *s, int64_t first,
                             const struct tile_mask *mask, float *dk, float *dv) {
     const int group = shape->group;
@@ -236,7 +239,7 @@ static void load_operand(const struct head_shape *shape, struct operand operand,
         LEVEL(attention_pair_rows)(shape, operand.along_size, operand.size_row, (int)whole, operand.along_rows);
 }
 
-/* The sum of dout * out of a row, in fp32. */
+/* Returns the sum of dout * out of a row, in fp32. */
 static float row_delta(const struct head_shape *shape, const void *dout, const void *out) {
     vfloat sum = simd_set(0.0f);
     int size = shape->size, d = 0;
@@ -257,7 +260,7 @@ static float row_delta(const struct head_shape *shape, const void *dout, const v
     return simd_sum(sum) + rest;
 }
 
-/* Rows after the segment's last get an infinite lse, which makes their probabilities 0. */
+/* Loads the rows of a head. Rows after the segment's last get an infinite lse, so that their probabilities are 0. */
 static void load_head(const struct head_work *w) {
     const struct attention *a = w->plan->a;
     const struct head_shape *shape = &w->plan->shape;
@@ -288,7 +291,7 @@ static void load_chunk(const struct head_work *w, int64_t first_key) {
         LEVEL(attention_pair_rows)(shape, s->staging, s->q.size_row, CHUNK_KEYS, s->key_rows);
 }
 
-/* Adds what query head w->head gives to dk, dv of the chunk and to dq. */
+/* Adds the contributions of query head w->head to dk and dv of the chunk, and to dq. */
 static void chunk_gradient(const struct head_work *w, int64_t first_key, float *dk, float *dv) {
     const struct attention *a = w->plan->a;
     struct tile_mask mask = {.keep_scale = 1.0f / (1.0f - a->dropout.p), .scale2 = a->scale * LOG2_E};
@@ -315,7 +318,7 @@ static void chunk_gradient(const struct head_work *w, int64_t first_key, float *
     }
 }
 
-/* Writes dk or dv of a chunk: the prefix's keys to its parts, the others to the tensor. */
+/* dk or dv of a chunk. Those of the prefix's keys are written to its parts, the others to the tensor. */
 struct key_gradient {
     const float *from; /* [CHUNK_KEYS][width] */
     float factor;
@@ -403,7 +406,7 @@ static void group_backward(const struct backward_plan *plan, int64_t item, const
     }
 }
 
-/* to += the parts of the wave's segments, in their order. */
+/* Adds the parts of the wave's segments to `to`, in their order. */
 static void add_prefix_parts(const struct backward_plan *plan, const float *parts, float *to) {
     const struct attention *a = plan->a;
     int64_t count = a->prefix * a->kv_heads * a->head_size;

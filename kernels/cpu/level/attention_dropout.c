@@ -1,9 +1,8 @@
-/* Which probabilities are kept: rng_dropout_word of base/rng.h for many elements at once, as one bit a key.
+/* Computes which probabilities dropout keeps: rng_dropout_word of base/rng.h for many elements at once, one bit a key.
  *
- * A block of 64 elements is 16 counters of four words. Of Philox's ten rounds, the first two and half of the third
- * depend on the block or on the sample alone, but for one word of the row: they are done once for many rows. The even
- * and the odd counters have vectors of their own, with what matters in the even words, where a product reads its
- * factors and leaves its lower half. */
+ * A block of 64 elements is 16 counters of four words. Except for one word, the first two of Philox's ten rounds and
+ * half of the third do not depend on the row. They are computed once for many rows. Even and odd counters are in
+ * separate vectors. Each number is in an even word, where a product reads its factors and writes its lower half. */
 #include "cpu/level/attention-internal.h"
 
 enum { BLOCK = 64, COUNTERS = 16, COUNTER_VECTORS = COUNTERS / SIMD_LANES, ROUNDS = 10 };
@@ -11,8 +10,8 @@ enum { BLOCK = 64, COUNTERS = 16, COUNTER_VECTORS = COUNTERS / SIMD_LANES, ROUND
 static const uint32_t multiplier0 = 0xd2511f53u, multiplier1 = 0xcd9e8d57u;
 static const uint32_t weyl0 = 0x9e3779b9u, weyl1 = 0xbb67ae85u;
 
-/* The counters (element, token, sample, kind and site) of one block after two rounds, as far as that does not
- * depend on the row's token; and round three's product of c0, which never does. */
+/* The counters (element, token, sample, kind and site) of one block after two rounds, as far as they do not depend on
+ * the row's token. Round three's product of c0 never depends on it. */
 struct block_state {
     vword key0[ROUNDS], key1[ROUNDS];
     uint32_t first_c0; /* round one's c0 is this and the token */
@@ -47,7 +46,7 @@ struct counters {
     vword c0, c1, c2, c3;
 };
 
-/* Rounds two to nine for a row; `row` is round one's product of its c0. */
+/* Runs rounds two to nine for a row. `row` is round one's product of its c0. */
 ATTENTION_INLINE struct counters finish_rounds(const struct block_state *s, const struct lanes *lanes, uint64_t row) {
     vword by0 = simd_words(multiplier0), by1 = simd_words(multiplier1);
     vword b = simd_product(lanes->c2 ^ simd_words((uint32_t)(row >> 32)), by1);
@@ -67,7 +66,7 @@ ATTENTION_INLINE struct counters finish_rounds(const struct block_state *s, cons
     return c;
 }
 
-/* The block's bits of one row: bit e is set when element e's word reaches the threshold. */
+/* Returns the block's bits of one row: bit e is set if element e's word is at least the threshold. */
 ATTENTION_INLINE uint64_t block_kept(const struct block_state *s, uint32_t token, vword threshold) {
     uint64_t row = (uint64_t)multiplier0 * (s->first_c0 ^ token), bits = 0;
     for (int v = 0; v < COUNTER_VECTORS; v++) {

@@ -1,6 +1,6 @@
-/* The products of attention: register blocks of SIMD_ROWS rows by SIMD_WIDE vectors; a tile of no more rows than that
- * is one block, by four vectors where the registers hold them. One chain of multiply-adds a result, so that blocking
- * does not change bits. */
+/* The products of attention, in register blocks of SIMD_ROWS rows by SIMD_WIDE vectors. A tile of at most SIMD_ROWS
+ * rows is one block, by four vectors if the registers hold them. Each result is one chain of multiply-adds, so that
+ * blocking does not change bits. */
 #include "cpu/level/attention-internal.h"
 
 enum { WIDEST = 4 };
@@ -35,7 +35,7 @@ struct run {
     const float *b[WIDEST];
     int64_t b_step;
     int64_t steps;
-    const float *next[WIDEST]; /* with is_few fetched as b is read: products of few rows wait for the memory */
+    const float *next[WIDEST]; /* with is_few, prefetched while b is read: products of few rows wait for the memory */
 };
 
 ATTENTION_INLINE void run_block(bool pairs, bool is_few, int rows, int wide, vfloat sum[][WIDEST],
@@ -89,7 +89,7 @@ ATTENTION_INLINE void score_block(bool pairs, bool is_few, int rows, int wide, c
     store_block(rows, wide, sum, p->scores + row * CHUNK_KEYS + vector * SIMD_LANES, CHUNK_KEYS);
 }
 
-/* The vectors of the chunk that a block of rows needs, from .. to - 1. */
+/* Returns the vectors of the chunk that a block of rows needs: from .. to - 1. */
 static inline struct seen_keys seen_vectors(const struct seen_keys *seen, int rows) {
     struct seen_keys any = seen ? seen[0] : (struct seen_keys){0, CHUNK_KEYS};
     for (int r = 1; seen && r < rows; r++) {
@@ -138,7 +138,7 @@ void LEVEL(attention_scores)(const struct score_product *p) {
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-/* The keys that all rows of the block see; whole groups. */
+/* Adds the keys that all rows of the block see, in whole groups. */
 ATTENTION_INLINE void value_block(bool pairs, bool is_few, int rows, int wide, const struct value_product *p, int row,
                                   int vector, struct seen_keys keys) {
     const int group = pairs ? 2 : 1;
@@ -170,7 +170,8 @@ ATTENTION_INLINE void value_block(bool pairs, bool is_few, int rows, int wide, c
     store_block(rows, wide, sum, c, p->shape->width);
 }
 
-/* Keys of one row, after its sum is rescaled; of a pair with one key that is not seen, only the other is multiplied. */
+/* Adds keys of one row, after its sum was rescaled. Of a pair with one key that is not seen, only the other is added.
+ */
 ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int row, struct seen_keys keys,
                                  float rescale) {
     const int group = pairs ? 2 : 1;
@@ -191,7 +192,7 @@ ATTENTION_INLINE void value_rest(bool pairs, const struct value_product *p, int 
     }
 }
 
-/* A whole chunk is a constant, which the loops inside know. */
+/* Passes a whole chunk as a constant, so that the inner loops have constant bounds. */
 ATTENTION_INLINE void value_strip(bool pairs, bool is_few, int block, int wide, const struct value_product *p,
                                   int vector, const struct seen_keys *shared, const bool *is_seen) {
     for (int row = 0; row < p->rows; row += block)
@@ -201,7 +202,7 @@ ATTENTION_INLINE void value_strip(bool pairs, bool is_few, int block, int wide, 
             value_block(pairs, is_few, block, wide, p, row, vector, shared[row / block]);
 }
 
-/* The keys that all rows of a block see, as whole groups; where there are none, an empty range past all keys. */
+/* Returns the keys that all rows of a block see, as whole groups; if there are none, an empty range after all keys. */
 static inline struct seen_keys shared_keys(const struct seen_keys *seen, int rows, int group) {
     struct seen_keys shared = {0, CHUNK_KEYS};
     for (int r = 0; r < rows; r++) {
@@ -213,7 +214,7 @@ static inline struct seen_keys shared_keys(const struct seen_keys *seen, int row
     return shared.from <= shared.to ? shared : (struct seen_keys){CHUNK_KEYS, CHUNK_KEYS};
 }
 
-/* Multiplies the keys of a block's rows that stand before the shared ones; returns whether any row sees a key. */
+/* Adds the keys of a block's rows before the shared ones. Returns true if any row sees a key. */
 ATTENTION_INLINE bool values_before(bool pairs, int block, const struct value_product *p, int row,
                                     struct seen_keys shared) {
     bool is_seen = false;
@@ -229,7 +230,7 @@ ATTENTION_INLINE bool values_before(bool pairs, int block, const struct value_pr
     return is_seen;
 }
 
-/* Each row's keys before the shared ones, the shared ones of the block, each row's keys after them. */
+/* Adds each row's keys before the shared ones, then the shared ones of the block, then each row's keys after them. */
 ATTENTION_INLINE void values(int block, bool pairs, bool is_few, const struct value_product *p) {
     const int wide = is_few ? wide_of(block) : SIMD_WIDE;
     struct seen_keys shared[TILE_ROWS / SIMD_ROWS];
@@ -262,7 +263,7 @@ void LEVEL(attention_values)(const struct value_product *p) {
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-/* a_row, a_step: the constants that the product's are known to be, so that addresses need no multiplication. */
+/* a_row and a_step equal the product's. They are constants here, so that addresses need no multiplication. */
 ATTENTION_INLINE void gradient_block(bool pairs, int wide, const struct gradient_product *p, int64_t a_row,
                                      int64_t a_step, int row, int vector) {
     int from = p->from[row / SIMD_ROWS], to = p->to[row / SIMD_ROWS];

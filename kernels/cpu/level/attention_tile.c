@@ -1,4 +1,4 @@
-/* One tile of query rows against its keys, chunk by chunk, with the online softmax. */
+/* One tile of query rows and its keys, chunk by chunk, with the online softmax. */
 #include "cpu/level/attention-internal.h"
 
 void LEVEL(attention_tile_carve)(struct query_tile *tile, const struct head_shape *shape, int rows,
@@ -20,8 +20,7 @@ void LEVEL(attention_tile_begin)(struct query_tile *tile) {
         tile->largest[r] = -INFINITY;
 }
 
-/* Turns the row's scores into weights exp(score - largest so far), in place; the sum is of all of them, dropped or not.
- */
+/* Replaces the row's scores by weights exp(score - largest so far). The sum includes dropped weights. */
 ATTENTION_INLINE void soften_row(bool pairs, bool is_whole, struct query_tile *tile, int row, uint64_t seen,
                                  uint64_t kept) {
     float *scores = tile->scores + row * CHUNK_KEYS, *total = tile->total + row * SIMD_LANES;

@@ -1,11 +1,11 @@
-/* Columns scaled by a vector, forward and backward, and the norms of rows that DoRA's vector comes from. The gradient
- * of the vector is summed over fixed blocks of rows, then over the blocks in order. */
+/* Columns scaled by a vector, forward and backward, and the norms of rows from which DoRA computes its vector. The
+ * vector's gradient is summed over fixed blocks of rows, then over the blocks in order. */
 #include "cpu/level/gemm_level.h"
 #include "cpu/level/rows.h"
 
 #include <math.h>
 
-enum { STRIPE = 512 }; /* columns whose vector stays in the nearest cache */
+enum { STRIPE = 512 }; /* columns at a time, whose part of the vector stays in the first-level cache */
 
 /* ---- forward ---- */
 
@@ -78,7 +78,7 @@ TYPED_BODY void add_products(const struct column_scale *a, int64_t i, int64_t fi
     }
 }
 
-/* Rows [first_row, end_row): sums first, because dx may stand over dy or x. */
+/* Takes rows [first_row, end_row). The sums come first, because dx may overwrite dy or x. */
 TYPED_BODY void backward_block(const struct column_scale *a, int64_t first_row, int64_t end_row, float *sum,
                                enum dtype type, enum dtype scale_type) {
     for (int64_t first = 0; first < a->cols; first += STRIPE) {
@@ -129,9 +129,9 @@ int LEVEL(cpu_column_scale_backward)(const struct exec *exec, const struct colum
 
 /* ---- norms of rows ---- */
 
-enum { SQUARES_ROWS = 8 }; /* at a time: they share what is read of a packed weight */
+enum { SQUARES_ROWS = 8 }; /* rows at a time, which share each reading of a packed weight */
 
-/* The values at columns [first, first + count) of some rows. */
+/* Reads the values in columns [first, first + count) of some rows. */
 TYPED_BODY void read_weight(const struct row_squares *a, int64_t row, int64_t rows, int64_t first, int64_t count,
                             float value[][STRIPE], enum dtype type) {
     if (a->weight.form == MATRIX_PACKED) {
@@ -163,7 +163,7 @@ TYPED_BODY float squares_of_stripe(const struct row_squares *a, int64_t i, int64
     return sum;
 }
 
-/* Compiled once, not once for each caller: the order of the sum is the compiler's. */
+/* Not inlined: the compiler chooses the order of the sum, which must be the same for all callers. */
 static __attribute__((noinline)) float squares_of_f32(const struct row_squares *a, int64_t i, int64_t first,
                                                       int64_t count, float *value) {
     return squares_of_stripe(a, i, first, count, value, DTYPE_F32);

@@ -1,4 +1,4 @@
-/* Softmax cross-entropy over a row of logits, forward and backward, in place: there is never a second copy. */
+/* Softmax cross-entropy over a row of logits, forward and backward, in place: there is never a second copy of them. */
 #include "cpu/level/softmax.h"
 
 static void write_loss(const struct cross_entropy *a, int64_t i, struct softmax_sum s, float at_label) {
@@ -13,7 +13,8 @@ TYPED_BODY void clear(void *x, int64_t first, int64_t end, enum dtype type) {
     memset(at(x, first, type), 0, (size_t)(end - first) * dtype_bytes(type));
 }
 
-/* x = exp(x - reference) * scale, then the label's gradient, from its logit as it was. `label` -1: another rank's. */
+/* x = exp(x - reference) * scale, then the label's gradient from its original logit. `label` -1: another rank has it.
+ */
 TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t label, void *x, float reference,
                                float scale, enum dtype type) {
     int64_t vocab = a->vocab;
@@ -39,8 +40,8 @@ TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtyp
         write_gradient(a, i, a->labels[i], x, a->lse[i], a->dloss[i], type);
 }
 
-/* fp32: the exponentials of the sum are written over the logits, each chunk against the maximum known by then, and
- * scaled afterwards. */
+/* fp32: the exponentials of the sum overwrite the logits, each chunk relative to the maximum so far. They are scaled
+ * afterwards. */
 static void fused_row_f32(const struct cross_entropy *a, int64_t i) {
     float *x = (float *)a->logits + i * a->stride, reference[SOFTMAX_CHUNKS_MAX], at_label = x[a->labels[i]];
     int64_t chunk = softmax_chunk(a->vocab);
@@ -61,7 +62,7 @@ static void fused_row_f32(const struct cross_entropy *a, int64_t i) {
     clear(x, a->vocab, a->stride, DTYPE_F32);
 }
 
-/* bf16: an exponential written over its logit would be rounded twice, so it is computed again. */
+/* bf16: exponentials are computed twice, because storing the first ones would round twice. */
 static void fused_row_bf16(const struct cross_entropy *a, int64_t i) {
     void *x = at(a->logits, i * a->stride, DTYPE_BF16);
     struct softmax_sum s = softmax_row(x, a->vocab, DTYPE_BF16);

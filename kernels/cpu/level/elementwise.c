@@ -1,6 +1,6 @@
-/* Casts, addition and row gathers: memory traffic and little else. Casts round to nearest even at every level,
- * subnormal numbers included; so bf16 is rounded in integers, because the processor's own instruction (vcvtneps2bf16)
- * flushes subnormals to zero, and at these speeds of memory it is no faster. */
+/* Casts, addition and gathers of rows, whose speed is the memory's. Casts round to nearest even at every level,
+ * subnormal numbers included. So bf16 is rounded in integers: the processor's instruction (vcvtneps2bf16) flushes
+ * subnormals to zero, and it is no faster at the memory's speed. */
 #include "cpu/level/rows.h"
 
 enum { CHUNK = 8192 };
@@ -131,7 +131,7 @@ TYPED_BODY void scale_chunk(float scale, const void *x, bool accumulate, void *y
     }
 }
 
-/* Rows without a gap between them are one long row, in chunks. */
+/* Returns the same call with chunks as rows, for rows without gaps between them. */
 static struct scale_add in_chunks(const struct scale_add *a) {
     struct scale_add call = *a;
     call.x_stride = a->x_stride ? a->x_stride : a->cols;

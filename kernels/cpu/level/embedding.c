@@ -1,9 +1,8 @@
-/* Embedding: rows of the tables gathered and added; backward scattered. The backward divides the columns among the
- * threads, so that each element of a table is summed by one thread in row order, and only rows that occur are touched.
- */
+/* Embedding: forward gathers and adds rows of the tables, backward scatters. Backward divides the columns among the
+ * threads, so that one thread sums each element of a table, in row order. Only rows that occur are touched. */
 #include "cpu/level/rows.h"
 
-/* NULL when another rank has it. */
+/* Returns the row of token i, or NULL if another rank has it. */
 TYPED_BODY const void *token_row(const struct embedding *a, int64_t i, enum dtype type) {
     if (a->virtual_tokens && a->tokens[i] >= a->first_virtual) {
         int64_t row = a->tokens[i] - a->first_virtual;
@@ -47,12 +46,12 @@ size_t LEVEL(cpu_embedding_backward_workspace)(struct device *device, const stru
 struct scatter {
     const int32_t *index;
     float *table;
-    int64_t first_entry, entries; /* entries 0: all that occur are there */
+    int64_t first_entry, entries; /* entries 0: every index that occurs is in the table */
 };
 
 TYPED_BODY void scatter_columns(const struct embedding *a, const struct scatter *s, int64_t first, int64_t count,
                                 enum dtype type) {
-    enum { AHEAD = 4 }; /* rows lie anywhere: their first lines are asked for early, the processor then follows */
+    enum { AHEAD = 4 }; /* rows from the current one to the one whose first lines are prefetched */
     for (int64_t i = 0; i < a->rows; i++) {
         int64_t entry = s->index[i] - s->first_entry;
         if (i + AHEAD < a->rows)
@@ -83,7 +82,7 @@ int LEVEL(cpu_embedding_backward)(const struct exec *exec, const struct embeddin
     if (status)
         return status;
     int threads = threads_for(exec, a->rows * a->cols);
-    /* Whole cache lines of the tables (16 floats), or two threads would share one. */
+    /* A share is whole cache lines of the tables (16 floats), so that no two threads share one. */
     int64_t lines = (a->cols + 15) / 16, share = (lines + threads - 1) / threads * 16;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t first = 0; first < a->cols; first += share) {

@@ -1,8 +1,8 @@
-/* GELU by itself, where no product's epilogue can compute it. */
+/* GELU as an operation, for where no product's epilogue can compute it. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/rows.h"
 
-enum { CHUNK = 4096 }; /* elements of one unit of work */
+enum { CHUNK = 4096 }; /* elements that a thread takes at a time */
 
 TYPED_BODY void forward_chunk(const struct gelu *a, int64_t first, int64_t count, enum dtype type) {
     const void *x = at_const(a->x, first, type);

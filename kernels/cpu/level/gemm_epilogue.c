@@ -1,4 +1,4 @@
-/* The end of a product: bias, GELU and its backward, and the store to C; and the level's face of gemm. */
+/* The work after a product: bias, GELU and its backward, and the store to C. Also the level's entries to gemm. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/gemm_level.h"
 
@@ -28,7 +28,7 @@ TYPED void add_row(const float *ab, float *c, int64_t cols) {
         c[j] += ab[j];
 }
 
-/* The same bits as a product of `type` that a GELU of its own follows. */
+/* Gives the same bits as a product of `type` and then a GELU operation. */
 TYPED void gelu_row(const float *ab, void *c, int64_t cols, enum dtype type, enum dtype c_type, bool is_tanh) {
 #pragma omp simd
     for (int64_t j = 0; j < cols; j++) {

@@ -1,4 +1,4 @@
-/* Columns scaled by the vectors of the adapters that rows belong to. */
+/* Scales columns by a vector of each row's adapter. */
 #include "cpu/level/groups.h"
 
 struct vectors {

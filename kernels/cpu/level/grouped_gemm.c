@@ -1,10 +1,12 @@
 /* Products of rows that belong to many adapters: mostly few rows, with one side of the matrix short.
  *
- * A tile is computed in blocks of rows by columns whose sums stay in registers, so that what is loaded serves the whole
- * block; the blocks of rows follow each other below the same columns, whose part of the matrix stays in the
- * first-level cache. Where the matrix is [n, k] a block is dot products: an output is one vector of sums along k, added
- * up at the end. Where it is [k, n] lanes are outputs, and each is one chain along k. So an output has one order of
- * summation whatever the block. */
+ * A tile is computed in blocks of rows by columns. A block's sums stay in registers, so that each load serves the whole
+ * block. The blocks of rows of one range of columns are computed in turn, because that part of the matrix stays in the
+ * first-level cache.
+ *
+ * For a matrix [n, k], a block is dot products: an output is one vector of sums along k, whose lanes are added at the
+ * end. For a matrix [k, n], lanes are outputs, and each output is one chain along k. So an output's order of summation
+ * does not depend on the block. */
 #include "cpu/level/gelu_forms.h"
 #include "cpu/level/groups.h"
 #include "cpu/level/typed_vectors.h"
@@ -23,14 +25,14 @@ struct block {
     const void *matrix; /* of the first column */
     int64_t stride;     /* of the matrix's rows */
     int64_t k;
-    int64_t ahead; /* elements from where the matrix is read to where it is fetched ahead; 0: no */
-    int cols;      /* columns wanted of a block that is not full */
+    int64_t ahead; /* elements from the place that is read to the place that is prefetched; 0: no prefetch */
+    int cols;      /* columns to compute, if the block is not full */
     float *out;    /* [rows][GROUP_COLS] */
 };
 
 /* ---- dot products ---- */
 
-/* Whether the operands are multiplied as pairs of bf16: a step along k has twice as many elements then. */
+/* Returns true if the operands are multiplied as pairs of bf16. Then a step along k has twice the elements. */
 TYPED_BODY bool are_pairs(enum dtype a_type, enum dtype type) {
     return SIMD_PAIRS && a_type == DTYPE_BF16 && type == DTYPE_BF16;
 }
@@ -59,7 +61,7 @@ TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, int64_t cou
     const bool pairs = are_pairs(a_type, type);
     vfloat w[BLOCK_WIDE];
 #pragma GCC unroll 4
-    for (int v = 0; v < BLOCK_WIDE; v++) { /* a column that is not wanted is another's */
+    for (int v = 0; v < BLOCK_WIDE; v++) { /* a column outside the block is replaced by one inside */
         int64_t at = (v < b->cols ? v : 0) * b->stride + j;
         w[v] = load_step(b->matrix, at, count, pairs, type);
         if (rows == 1)
@@ -98,7 +100,7 @@ TYPED_BODY void dot_block(const struct block *b, int rows, enum dtype a_type, en
 
 /* ---- chains along k ---- */
 
-/* `vectors` whole ones; 0: a part of one. */
+/* Computes `vectors` whole vectors of outputs, or a part of one vector if that is 0. */
 TYPED_BODY void chain_block(const struct block *b, int rows, int vectors, enum dtype a_type, enum dtype type) {
     const int wide = vectors ? vectors : 1;
     vfloat sum[BLOCK_ROWS][BLOCK_WIDE];
@@ -155,7 +157,7 @@ TYPED_BODY void run_block(const struct block *b, int rows, enum form form, enum 
     }
 }
 
-/* The block's rows and those below it, block after block. */
+/* Runs the block and those below it. */
 TYPED_BODY void run_column(const struct block *first, int64_t rows, enum form form, enum dtype a_type,
                            enum dtype type) {
     struct block b = *first;
@@ -166,7 +168,7 @@ TYPED_BODY void run_column(const struct block *first, int64_t rows, enum form fo
     }
 }
 
-/* The sums of a tile: `whole` is the block at its first row and column. */
+/* Computes the sums of a tile. `whole` is the block at its first row and column. */
 TYPED_BODY void run_blocks(const struct block *whole, const struct group_tile *tile, enum dtype a_type,
                            enum dtype type) {
     bool is_by_input = tile->entry->is_by_input;
@@ -208,7 +210,7 @@ static void blocks_bf16_bf16(const struct block *b, const struct group_tile *til
     run_blocks(b, tile, DTYPE_BF16, DTYPE_BF16);
 }
 
-/* ---- what follows the sums ---- */
+/* ---- after the sums: bias, activation, scale and store ---- */
 
 TYPED_BODY void add_bias(float *sum, const void *bias, int64_t cols, enum dtype type) {
 #pragma omp simd

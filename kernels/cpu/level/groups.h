@@ -1,15 +1,15 @@
-/* How threads share an operation over segments: each segment's rows and columns are cut into tiles, and a thread takes
- * those that begin in its share of the cost of all. */
+/* How threads divide a grouped operation (ops.h). Each segment's rows and columns are cut into tiles. The total cost of
+ * all tiles is divided evenly among the threads, and a thread takes the tiles that begin in its share. */
 #ifndef CAMBIUM_KERNELS_CPU_GROUPS_H
 #define CAMBIUM_KERNELS_CPU_GROUPS_H
 
 #include "cpu/level/rows.h"
 
 enum {
-    GROUP_ROWS = 24, /* of a tile */
-    GROUP_COLS = 64,
-    GROUP_COST = 256,         /* of starting a tile, in products */
-    GROUP_PARALLEL = 1 << 15, /* products that are worth a second thread */
+    GROUP_ROWS = 24,          /* rows of a tile */
+    GROUP_COLS = 64,          /* columns of a tile */
+    GROUP_COST = 256,         /* the cost of starting a tile, in multiply-adds */
+    GROUP_PARALLEL = 1 << 15, /* the fewest multiply-adds for which more threads are worth waking */
 };
 
 struct group_tile {
@@ -18,27 +18,30 @@ struct group_tile {
     int64_t col, cols; /* of the entry's outputs */
 };
 
+/* A call of a grouped operation. */
 struct group_work {
     int64_t count;
     const struct group_segment *segments;
     int64_t entry, first_row, rows;
-    bool is_product; /* an output costs k products, otherwise one */
+    bool is_product; /* true: an output costs k multiply-adds; false: one */
     const void *call;
-    void (*run)(const void *call, const struct group_tile *tile);
+    void (*run)(const void *call, const struct group_tile *tile); /* computes one tile */
 };
 
-/* One segment's share of a call. */
+/* The part of a call in one segment. */
 struct group_part {
     const struct group_entry *entry;
     int64_t first, rows; /* of the batch */
-    int64_t down, tiles; /* tiles one below the other, and all */
-    int64_t cost;        /* of each */
+    int64_t down, tiles; /* number of tiles: in a column, and in all */
+    int64_t cost;        /* of each tile */
 };
 
+/* Returns the smaller one. */
 static inline int64_t group_least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Returns the part of the call in a segment; one without tiles if there is nothing to do. */
 static inline struct group_part group_part(const struct group_work *w, int64_t segment) {
     const struct group_segment *s = &w->segments[segment];
     int64_t first = s->first_row > w->first_row ? s->first_row : w->first_row;
@@ -53,7 +56,7 @@ static inline struct group_part group_part(const struct group_work *w, int64_t s
     return part;
 }
 
-/* The tiles that begin at [begin, end) of the cost. */
+/* Runs the tiles that begin in [begin, end) of the total cost. */
 static inline void share_of_groups(const struct group_work *w, int64_t begin, int64_t end) {
     int64_t before = 0;
     for (int64_t s = 0; s < w->count && before < end; s++) {
@@ -71,6 +74,7 @@ static inline void share_of_groups(const struct group_work *w, int64_t begin, in
     }
 }
 
+/* Runs all tiles of a call on the device's threads. Returns STATUS_OK. */
 static inline int every_group(const struct exec *exec, const struct group_work *w) {
     int64_t total = 0;
     for (int64_t s = 0; s < w->count; s++) {

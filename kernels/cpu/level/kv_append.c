@@ -1,8 +1,9 @@
-/* Puts rows of keys and values into their pages: first a page's keys, then its values, each G * 16 * D elements. Keys
- * are [G, D/U, 16, U] and values [G, 16/U, D, U], where U = 1 for fp32 and 2 for bf16: a unit of 32 bits, so that the
- * scores of sixteen tokens are one vector. A last odd feature of bf16 keys is [16] of its own after the others.
+/* Writes rows of keys and values into their pages. A page holds its keys, then its values, each G * 16 * D elements.
+ * Keys are [G, D/U, 16, U] and values are [G, 16/U, D, U], where U is 1 for fp32 and 2 for bf16. U elements are a unit
+ * of 32 bits, so that the scores of sixteen tokens are one vector. If D is odd, the last feature of bf16 keys is a
+ * block [16] after the others.
  *
- * The order is made for the products of paged attention, so a row goes to scattered places; sixteen rows that fill a
+ * The order suits the products of paged attention, so a row is written to scattered places. Sixteen rows that fill a
  * page are moved as blocks. */
 #include "cpu/level/attention-internal.h"
 
@@ -17,7 +18,7 @@ static const char *source_row(const void *base, int64_t row, int64_t stride, int
     return (const char *)base + (size_t)(row * stride) * bytes->element + (size_t)head * bytes->head_row;
 }
 
-/* Keys: 32-bit units of 16 tokens; a last odd bf16 feature stands alone. */
+/* Writes a key: 32-bit units of 16 tokens, and a last odd bf16 feature alone. */
 static void put_key(char *page, int token, const char *key, const struct row_bytes *bytes) {
     size_t units = bytes->head_row / 4;
     for (size_t u = 0; u < units; u++)
@@ -26,7 +27,7 @@ static void put_key(char *page, int token, const char *key, const struct row_byt
         memcpy(page + units * PAGE * 4 + (size_t)token * 2, key + units * 4, 2);
 }
 
-/* Values: fp32 rows, or bf16 rows of tokens 2i and 2i+1 interleaved. */
+/* Writes a value: fp32 rows, or bf16 rows of tokens 2i and 2i+1 interleaved. */
 static void put_value(char *page, int token, const char *value, const struct row_bytes *bytes) {
     if (bytes->element == 4) {
         memcpy(page + (size_t)token * bytes->head_row, value, bytes->head_row);
@@ -37,7 +38,7 @@ static void put_value(char *page, int token, const char *value, const struct row
         memcpy(pairs + d * 4, value + d * 2, 2);
 }
 
-/* 16 rows, `stride` bytes apart, that fill a page. */
+/* Writes the keys of a whole page from 16 rows, `stride` bytes apart. */
 static void put_keys(char *page, const char *key, size_t stride, const struct row_bytes *bytes) {
     size_t units = bytes->head_row / 4, whole = units / 4 * 4;
     for (size_t token = 0; token < PAGE; token += 4) {
@@ -80,14 +81,14 @@ static void put_values(char *page, const char *value, size_t stride, const struc
     }
 }
 
-/* Rows first .. end-1, at most a page's, of the heads from .. to-1. */
+/* Rows first .. end-1, at most a page, of heads from .. to-1. */
 struct piece {
     int64_t first, end;
     int from, to;
 };
 
-/* Fetches the lines that a row goes to: a key touches one for each of its units. The second-level cache has more
- * requests under way than the stores would. */
+/* Prefetches the cache lines that a row is written to: a key has one for each of its units. The second-level cache can
+ * wait for more lines at once than stores can. */
 static void fetch_row(const struct row_bytes *bytes, const char *key_page, const char *value_page, int token) {
     for (size_t u = 0; u < bytes->head_row; u += 4)
         __builtin_prefetch(key_page + u * PAGE + (size_t)token * 4, 1, 2);
@@ -129,7 +130,7 @@ LEVEL_OP(kv_append, kv_append) {
         return status_fail(STATUS_UNSUPPORTED, "a %s KV cache is not built (fp32 and bf16 are)", dtype_name(a->type));
     size_t element = dtype_bytes(a->type), head_row = (size_t)a->head_size * element;
     struct row_bytes bytes = {.element = element, .head_row = head_row, .head_page = PAGE * head_row};
-    /* Blocks begin where the first row's sequence begins a page; the first has the rows before. */
+    /* Blocks begin where the first row's sequence begins a page. The first block has the rows before that. */
     int64_t before = a->rows > 0 && a->place[0] > 0 ? (PAGE - a->place[0] % PAGE) % PAGE : 0;
     int64_t blocks = (a->rows - before + PAGE - 1) / PAGE + 1;
     int parts = exec_threads(exec) < a->kv_heads ? exec_threads(exec) : a->kv_heads;

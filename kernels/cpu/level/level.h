@@ -1,7 +1,7 @@
-/* Every file of this folder is compiled once per instruction-set level; LEVEL(name) keeps the copies apart. A function
- * of an operation is called LEVEL(cpu_OPERATION) and is declared here; table.c puts them together. Loops are plain C
- * for the compiler to vectorise; where a file needs intrinsics it takes them from simd.h, of which each level has its
- * own. */
+/* The operations at one instruction-set level. Every file of this folder is compiled once per level, and LEVEL(name)
+ * gives each copy its own name. The function of an operation is LEVEL(cpu_OPERATION); table.c collects them in a table.
+ * Loops are plain C for the compiler to vectorise. A file that needs intrinsics takes them from simd.h, which each
+ * level has in its folder. */
 #ifndef CAMBIUM_KERNELS_CPU_LEVEL_H
 #define CAMBIUM_KERNELS_CPU_LEVEL_H
 
@@ -14,6 +14,8 @@
 #define LEVEL_TEXT(name)          LEVEL_TEXT_(name)
 #define LEVEL_OP(op, type)        int LEVEL(cpu_##op)(const struct exec *exec, const struct type *a)
 #define LEVEL_WORKSPACE(op, type) size_t LEVEL(cpu_##op##_workspace)(struct device * device, const struct type *a)
+
+/* ---- members of struct ops, with their shapes, ownership and errors: see ops.h ---- */
 
 size_t LEVEL(cpu_gemm_workspace)(struct device *device, const struct gemm *gemm);
 int LEVEL(cpu_gemm)(const struct exec *exec, const struct gemm *gemm);

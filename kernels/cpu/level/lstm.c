@@ -1,10 +1,10 @@
-/* One direction of an LSTM layer, for encoders of a few dozen steps: the recurrent product of a step goes over all
- * threads, each row or column of the weight by one of them. */
+/* One direction of an LSTM layer, for encoders of a few dozen steps. All threads share the recurrent product of a step;
+ * one of them computes each row or column of the weight. */
 #include "cpu/level/rows.h"
 
 #include <math.h>
 
-enum { COLUMNS = 64 }; /* of the weight, a unit of work in the backward */
+enum { COLUMNS = 64 }; /* of the weight, which a thread takes at a time in the backward */
 
 /* Step `number` of the recurrence, and the step before it; -1: the state is zero. */
 static int64_t step_at(const struct lstm *a, int64_t number) {

@@ -1,7 +1,8 @@
 /* Normalisation of rows. LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.
- * The variance is that of the deviations from the computed mean, less the square of what that mean is off by, so that a
- * mean much larger than the deviation does no harm. RMSNorm (Zhang, Sennrich 2019) is the same with a mean and a bias
- * of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each body, as `type` is. */
+ * The mean has a rounding error, whose square is subtracted from the mean square of the deviations. So the variance is
+ * accurate even if the mean is much larger than the deviations. RMSNorm (Zhang, Sennrich 2019) is
+ * the same with a mean and a bias of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each
+ * body, as `type` is. */
 #include "cpu/level/typed_vectors.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@ static inline int64_t stride_of(const struct norm *a, int64_t stride) {
     return stride ? stride : heads_of(a) * a->cols;
 }
 
-/* The next row of heads is fetched meanwhile: the processor does not see it coming in a longer row. */
+/* Prefetches the next row of heads, which the processor does not foresee if it is part of a longer row. */
 TYPED_BODY void fetch(const void *x, int64_t cols, enum dtype type) {
     for (int64_t j = 0; j < cols; j += 64 / (type == DTYPE_F32 ? 4 : 2))
         __builtin_prefetch(at_const(x, j, type), 0, 3);
@@ -24,7 +25,7 @@ struct row_statistics {
     float mean, rstd;
 };
 
-/* Four sums take turns, so that none waits for the one before. */
+/* Uses four sums in turn, so that no addition waits for the one before. */
 TYPED_BODY struct row_statistics measure_rms(const void *x, int64_t cols, float epsilon, enum dtype type) {
     vfloat sum[4] = {simd_set(0), simd_set(0), simd_set(0), simd_set(0)}, v;
     int64_t j = 0;
@@ -160,7 +161,7 @@ TYPED_BODY void backward_kind(const struct norm *a, int64_t i, float *dgain, flo
             backward_head(a, i, head, dgain, dbias, type, NORM_LAYER);
 }
 
-/* One block's sums: of the gain, and of the bias where there is one. */
+/* Returns the floats of one block's sums: of the gain, and of the bias if there is one. */
 static int64_t block_sums(const struct norm *a) {
     return (a->kind == NORM_RMS ? 1 : 2) * a->cols;
 }

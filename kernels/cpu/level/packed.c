@@ -1,13 +1,15 @@
-/* Packed weights: a [n, k] weight in panels of PANEL outputs, each panel a stream [steps][PANEL] of units (a float, or
- * two neighbours along k in bf16), padded with zeros. A product reads each panel once, in order: at few rows that is
- * the bandwidth of the memory, at many the registers hold TILE_ROWS x PANEL sums and it is the multipliers. At few rows
- * a thread reads two streams side by side, which brings one core up to 8% more than one stream does; each runs through
- * the panels in order, since every start of a stream costs the latency of the memory.
+/* Packed weights: a [n, k] weight in panels of PANEL outputs. A panel is a stream [steps][PANEL] of units, padded with
+ * zeros; a unit is a float, or two neighbours along k in bf16.
  *
- * Each output is one chain of multiply-adds along k whatever the number of rows, so that a row's bits do not depend on
- * the others. That promise is why no library stands here: a library may choose another order for every shape. Measured
- * on 2 cores of Zen 4, in bf16: 0.9-1.0 of the streaming read at one row, and from 16 rows to 1,024 at or above the
- * speed of oneDNN's product of plain matrices. */
+ * A product reads each panel once, in order. With few rows, the memory's bandwidth limits it; with many, the
+ * multipliers do, as registers hold the TILE_ROWS x PANEL sums. With few rows, a thread reads two streams side by side,
+ * which gives one core up to 8% more than one stream. Each stream runs through the panels in order, because every start
+ * of a stream costs the memory's latency.
+ *
+ * Each output is one chain of multiply-adds along k for any number of rows, so that a row's bits do not depend on the
+ * others. A library does not promise that: it may choose another order for every shape. On 2 cores of Zen 4 in bf16,
+ * one row reaches 0.9-1.0 of the streaming read. From 16 to 1,024 rows, it is at least as fast as oneDNN's product of
+ * plain matrices. */
 #include "cpu/gemm-internal.h"
 #include "cpu/level/gemm_level.h"
 #include "cpu/level/vector_math.h"
@@ -18,18 +20,18 @@ enum {
     PANEL = VECTORS * SIMD_LANES,
     TILE_ROWS = SIMD_LANES == 16  ? 14
                 : SIMD_LANES == 8 ? 6
-                                  : 5, /* what the registers hold */
+                                  : 5, /* as many as the registers hold */
     UNROLL = 4,                        /* steps; panels are padded to it */
     LINES = UNROLL * PANEL / 16,       /* cache lines of an unrolled step */
     WIDEST = 2,                        /* panels side by side */
-    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for that */
-    SLICE_STEPS = 256,                 /* of rows that are packed: at most 14 KB, which stay in the first-level cache */
+    WIDE_ROWS = TILE_ROWS / 2 - 1,     /* the most rows that leave registers for two panels */
+    SLICE_STEPS = 256,                 /* of packed rows: at most 14 KB, which stay in the first-level cache */
     FEW_BLOCKS = 2,
-    A_BYTES = 1 << 20,     /* of packed rows at a time: half of a second-level cache or less */
-    PREFETCH_BYTES = 8192, /* ahead in the panel's own stream */
-    PREFETCH_ROWS = 7,     /* beyond this many rows the multipliers hide the processor's own prefetching */
+    A_BYTES = 1 << 20,     /* of packed rows at a time: at most half of a second-level cache */
+    PREFETCH_BYTES = 8192, /* ahead in the panel's stream */
+    PREFETCH_ROWS = 7,     /* with more rows, the processor's own prefetching is enough */
 };
-/* Units of a row's element in the packed rows: bf16 is widened where there is no arithmetic on pairs. */
+/* Units of a pair in the packed rows: bf16 is converted to fp32 at levels without arithmetic on pairs. */
 enum { PAIR_UNITS = SIMD_PAIRS ? 1 : 2 };
 
 static int64_t steps_of(enum dtype type, int64_t k) {
@@ -50,7 +52,7 @@ size_t LEVEL(cpu_packed_bytes)(struct device *device, const struct matrix_view *
     return (size_t)(panels_of(plain->rows) * steps_of(plain->type, plain->columns)) * PANEL * sizeof(float);
 }
 
-/* Unit `step` of a row of k elements. */
+/* Returns unit `step` of a row of k elements. */
 static inline uint32_t unit_at(enum dtype type, const void *row, int64_t k, int64_t step) {
     if (type == DTYPE_F32) {
         uint32_t bits = 0;
@@ -103,7 +105,7 @@ void LEVEL(packed_read)(const struct matrix_view *packed, int64_t row, int64_t r
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
-/* The memory that a tile fetches ahead of its use: `lines` cache lines an unrolled step. */
+/* The memory that a tile prefetches: `lines` cache lines in each unrolled step. */
 struct ahead {
     const char *at;
     int lines;
@@ -113,12 +115,12 @@ struct tile {
     int64_t steps;
     const float *a; /* [steps][rows] units */
     const float *b; /* [steps][PANEL] units */
-    int64_t beside; /* units from the panel to the one beside it */
+    int64_t beside; /* units from the panel to the second one */
     struct ahead ahead;
     float *out; /* [rows][panels * PANEL] */
 };
 
-/* One step of one or two panels, the second `beside` units after the first. */
+/* Adds one step of one or two panels, the second `beside` units after the first. */
 TILE_INLINE void add_products(bool is_bf16, int rows, int vectors, const float *a, const float *b, int64_t beside,
                               vfloat sum[][WIDEST * VECTORS]) {
     vfloat w[WIDEST * VECTORS];
@@ -161,7 +163,7 @@ TILE_INLINE void multiply_tile(bool is_bf16, int rows, int panels, const struct 
         for (int v = 0; v < vectors; v++)
             sum[r][v] = simd_set(0.0f);
     for (int64_t s = 0; s < tile->steps; s += UNROLL) {
-        if (rows > WIDE_ROWS) { /* fewer are left to the processor's own prefetching */
+        if (rows > WIDE_ROWS) { /* with fewer, the processor's own prefetching is better */
             for (int i = 0; i < tile->ahead.lines; i++)
                 __builtin_prefetch(ahead + 64 * i, 0, 2);
             ahead += 64 * tile->ahead.lines;
@@ -180,7 +182,7 @@ TILE_INLINE void multiply_tile(bool is_bf16, int rows, int panels, const struct 
             simd_store(tile->out + (r * vectors + v) * SIMD_LANES, sum[r][v]);
 }
 
-/* The body for each number of rows, so that sums stay in registers; rows beyond what they hold compile to nothing. */
+/* One case for each number of rows, so that sums stay in registers. More rows than these hold compile to nothing. */
 #define TILE_CASE(number)                                                                                              \
     case number:                                                                                                       \
         if (number <= WIDE_ROWS && panels == WIDEST)                                                                   \
@@ -218,8 +220,8 @@ static void multiply_rows_bf16(int rows, int panels, const struct tile *tile) {
 
 /* ---- packing rows ---------------------------------------------------------------------------------------------- */
 
-/* The units of `lanes` neighbouring rows at one step; a pair is widened to two steps where the level has no arithmetic
- * on pairs. */
+/* Writes the units of `lanes` neighbouring rows at one step. A pair becomes two steps at levels without arithmetic on
+ * pairs. */
 TILE_INLINE void put_units(bool is_widened, int lanes, const uint32_t *unit, int64_t step, int rows, float *out) {
     if (!is_widened) {
         memcpy(out + step * rows, unit, (size_t)lanes * sizeof *unit);
@@ -232,8 +234,8 @@ TILE_INLINE void put_units(bool is_widened, int lanes, const uint32_t *unit, int
     }
 }
 
-/* Units first .. end-1 of rows, `stride` bytes apart, as lanes of [steps][rows] units: four by four where there are
- * enough, so that a store is a vector. */
+/* Units first .. end-1 of rows, `stride` bytes apart, to be written as lanes of [steps][rows] units. They are moved
+ * four by four if there are enough, so that a store is a vector. */
 struct unit_rows {
     enum dtype type;
     const char *row;
@@ -252,7 +254,7 @@ TILE_INLINE void pack_lane(bool is_widened, const struct unit_rows *p, int lane,
 
 TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
     int64_t whole = p->type == DTYPE_BF16 ? p->k / 2 : p->k, last = whole < p->end ? whole : p->end;
-    /* Four rows at a time: more, at strides of whole pages, would push each other out of the first-level cache. */
+    /* Four rows at a time: more rows, at strides of whole pages, would evict each other from the first-level cache. */
     int64_t fours = p->rows >= 4 && last > p->first ? (last - p->first) / 4 : 0, rest = p->first + 4 * fours;
     for (int next = 0; next < p->rows; next += 4) {
         int lane = next + 4 <= p->rows ? next : p->rows - 4;
@@ -273,15 +275,15 @@ TILE_INLINE void pack_lanes(bool is_widened, const struct unit_rows *p) {
         pack_lane(is_widened, p, lane, rest);
 }
 
-/* One pass over the panels: rows first .. first + rows of C in `blocks` tiles, nearly equal. */
+/* One pass over the panels, for rows first .. first + rows - 1 of C in `blocks` tiles of nearly equal size. */
 struct pass {
     const struct gemm *gemm;
     int64_t first, rows;
     int64_t steps, panels, blocks;
     int64_t columns;    /* of tiles: tile i is panel i, and with few rows also panel i + columns, if there is one */
-    int64_t shares;     /* parts of the blocks, where there are few panels for the threads */
+    int64_t shares;     /* parts of the blocks, if there are too few panels for the threads */
     int64_t row_floats; /* of a packed row */
-    float *packed;      /* the rows' packed form, where they need one */
+    float *packed;      /* the rows' packed form, if they need one */
     const float *a;     /* the rows as the tiles read them */
 };
 
@@ -289,8 +291,8 @@ static int64_t block_start(const struct pass *pass, int64_t block) {
     return pass->rows * block / pass->blocks;
 }
 
-/* A single block reads its panel from memory and fetches a little ahead; several read it from the cache but for the
- * first, so each fetches its share of the next panel. */
+/* Returns what a block prefetches. A single block reads its panel from memory, and prefetches a little ahead in it. Of
+ * several blocks, only the first reads the panel from memory, so each prefetches a share of the next panel. */
 static struct ahead look_ahead(const struct pass *pass, const float *panel, int64_t block) {
     if (pass->blocks == 1)
         return (struct ahead){(const char *)panel + PREFETCH_BYTES, pass->rows > PREFETCH_ROWS ? LINES : 0};
@@ -329,7 +331,7 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     }
 }
 
-/* A slice of a block's rows as [steps][rows] units. */
+/* Packs a slice of a block's rows as [steps][rows] units. */
 static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
     const struct gemm *gemm = pass->gemm;
     int64_t start = block_start(pass, block), last = (slice + 1) * SLICE_STEPS;
@@ -349,7 +351,7 @@ static void pack_slice(const struct pass *pass, int64_t block, int64_t slice) {
         pack_lanes(false, &rows);
 }
 
-/* The tiles, shared among the threads that are there. */
+/* Runs the tiles, divided among the team's threads. */
 static void run_tiles(const struct pass *pass) {
 #pragma omp for schedule(static) nowait
     for (int64_t item = 0; item < pass->columns * pass->shares; item++) {
@@ -360,8 +362,8 @@ static void run_tiles(const struct pass *pass) {
     }
 }
 
-/* Few rows are packed by every thread for itself: to wait for the others and to read what their cores wrote takes
- * longer. */
+/* Runs a pass. Every thread packs few rows for itself: waiting for other threads, and reading what their cores wrote,
+ * takes longer. */
 static void run_pass(const struct pass *shared, int threads) {
     int64_t slices = (shared->steps + SLICE_STEPS - 1) / SLICE_STEPS,
             pieces = shared->packed ? shared->blocks * slices : 0;
@@ -391,7 +393,7 @@ static int64_t row_floats(const struct gemm *gemm) {
     return steps_of(gemm->a.type, gemm_k(gemm)) * (gemm->a.type == DTYPE_BF16 ? PAIR_UNITS : 1);
 }
 
-/* Rows of a pass: as many as A_BYTES hold, and at least a few tiles. */
+/* Returns the rows of a pass: as many as fit into A_BYTES, but at least a few tiles. */
 static int64_t pass_rows(const struct gemm *gemm) {
     int64_t rows = A_BYTES / (row_floats(gemm) * (int64_t)sizeof(float)) / TILE_ROWS * TILE_ROWS;
     return rows > 4 * TILE_ROWS ? rows : 4 * TILE_ROWS;

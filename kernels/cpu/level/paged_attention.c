@@ -1,11 +1,13 @@
-/* Attention over the pages of the KV cache. Query rows that follow each other in one sequence share a tile, and so do
- * the query heads of a key/value head; four pages are a chunk of keys. A page is used where it lies when its units are
- * the level's and its rows whole vectors, else it is copied first.
+/* Attention over the pages of the KV cache. Consecutive query rows of one sequence share a tile, and so do the query
+ * heads of a key/value head. Four pages are a chunk of keys. A page is used in place if its units are the level's and
+ * its rows are whole vectors; otherwise it is copied first.
  *
- * Tiles of few rows read at the speed of the memory, which likes long runs: there the heads of a thread, neighbours in
- * every page, take turns at each chunk, and fetch the next head's, or the next pages', panels meanwhile. Where one such
- * tile's worth of rows is all, and its units do not come out even among the threads, those left over are cut: their
- * scores by chunks, and then their outputs by features. Every sum keeps its order. */
+ * The memory's bandwidth limits tiles of few rows, and long runs use it best. So the heads of a thread, which are
+ * neighbours in every page, take turns at each chunk. Each prefetches the panels of the next head, or of the next
+ * pages.
+ *
+ * If all rows fit in one such tile, the units may not divide evenly among the threads. The remaining units are cut:
+ * their scores by chunks, and then their outputs by features. Every sum keeps its order. */
 #include "cpu/level/attention-internal.h"
 
 enum { FEW_ROWS = 8, MOST_UNITS = 16 };
@@ -17,25 +19,26 @@ struct paged_scratch {
     float *keys, *values;              /* copies of one chunk's pages */
 };
 
-/* The work: pieces of rows of one sequence by runs of units, where a unit is a key/value head with those of its query
- * heads that fit a tile. */
+/* The work: pieces of rows of one sequence by runs of units. A unit is a key/value head with as many of its query heads
+ * as fit into a tile. */
 struct paged_plan {
     const struct paged_attention *a;
     struct head_shape shape;
-    int group, heads_at_once, head_pieces; /* query heads of a key/value head; of them in one unit; units of one */
+    int group, heads_at_once,
+        head_pieces; /* query heads of a key/value head; query heads of a unit; units of a key/value head */
     int units, units_at_once;
     bool keys_in_place, values_in_place;
     int64_t row_pieces;
     int32_t *first_row; /* [row_pieces + 1] */
-    int cut_units;      /* the number of units, at the end, that are cut */
-    int score_parts;    /* of one of them */
+    int cut_units;      /* units that are cut, the last ones */
+    int score_parts;    /* of one cut unit */
     int feature_parts;
-    float *scores; /* [cut_units][chunks of max_pages][rows][CHUNK_KEYS] of these */
+    float *scores; /* [cut_units][chunks of max_pages][rows][CHUNK_KEYS] */
     char *scratch; /* [threads][scratch_bytes] */
     size_t scratch_bytes, bytes;
 };
 
-/* Cuts the rows where the sequence changes or a tile is full. */
+/* Cuts the rows into pieces where the sequence changes or a tile is full. */
 static void cut_rows(struct paged_plan *plan) {
     const struct paged_attention *a = plan->a;
     int64_t limit = TILE_ROWS / plan->heads_at_once, pieces = 0;
@@ -48,8 +51,8 @@ static void cut_rows(struct paged_plan *plan) {
     plan->row_pieces = pieces;
 }
 
-/* Places the scratch of one thread and returns its bytes. Each thread does so for itself: what another core has written
- * takes long to read. */
+/* Lays out the scratch of one thread, and returns its bytes. Each thread does so for itself, because it is slow to read
+ * what another core has written. */
 static size_t carve_scratch(const struct paged_plan *plan, char *memory, struct paged_scratch *scratch) {
     struct carver carver = {.base = memory};
     LEVEL(attention_tile_carve)(&scratch->large, &plan->shape, TILE_ROWS, &carver);
@@ -60,14 +63,14 @@ static size_t carve_scratch(const struct paged_plan *plan, char *memory, struct 
     return carver.used;
 }
 
-enum { CUT_CHUNKS = 8 }; /* of a unit that is worth cutting */
+enum { CUT_CHUNKS = 8 }; /* the fewest chunks of a unit that is worth cutting */
 
 static int64_t chunks_of(const struct paged_attention *a) {
     return (a->max_pages + CHUNK_PANELS - 1) / CHUNK_PANELS;
 }
 
-/* The units that are left over when each thread has as many, where they can be cut. */
-static int units_left(const struct paged_plan *plan, int threads) {
+/* Returns the units that remain after an even division among the threads; 0 if units cannot be cut. */
+static int units_remaining(const struct paged_plan *plan, int threads) {
     bool can_cut = plan->keys_in_place && plan->values_in_place && plan->heads_at_once <= FEW_ROWS;
     return can_cut && chunks_of(plan->a) >= CUT_CHUNKS ? plan->units % threads : 0;
 }
@@ -79,7 +82,7 @@ static void cut_units(struct paged_plan *plan, int threads) {
         a->position[0] - first_seen(a->window, a->position[0]) < CUT_CHUNKS * CHUNK_KEYS)
         return;
     int vectors = plan->shape.width / SIMD_LANES;
-    plan->cut_units = units_left(plan, threads);
+    plan->cut_units = units_remaining(plan, threads);
     plan->score_parts = threads;
     for (plan->feature_parts = 1; plan->feature_parts < vectors; plan->feature_parts++)
         if (plan->cut_units * plan->feature_parts % threads == 0)
@@ -99,7 +102,7 @@ static struct paged_plan paged_plan(const struct paged_attention *a, int threads
     plan.head_pieces = (plan.group + plan.heads_at_once - 1) / plan.heads_at_once;
     plan.units = a->kv_heads * plan.head_pieces;
     plan.first_row = carve(&carver, a->rows + 1, sizeof *plan.first_row);
-    plan.scores = carve_floats(&carver, units_left(&plan, threads) * chunks_of(a) * FEW_ROWS * CHUNK_KEYS);
+    plan.scores = carve_floats(&carver, units_remaining(&plan, threads) * chunks_of(a) * FEW_ROWS * CHUNK_KEYS);
     if (workspace) {
         cut_rows(&plan);
         cut_units(&plan, threads);
@@ -117,7 +120,7 @@ static const float *unit_at(const uint16_t *page, int64_t unit) {
     return (const float *)(const void *)(page + 2 * unit);
 }
 
-/* bf16 pairs [D / 2][16] into floats [D][16]. */
+/* Converts bf16 pairs [D / 2][16] to floats [D][16]. */
 static void widen_keys(const struct head_shape *shape, const uint16_t *page, float *to) {
     int pairs = shape->size / 2;
     for (int u = 0; u < pairs; u++)
@@ -131,7 +134,7 @@ static void widen_keys(const struct head_shape *shape, const uint16_t *page, flo
             to[2 * pairs * PANEL_KEYS + t] = bf16_to_float(page[2 * pairs * PANEL_KEYS + t]);
 }
 
-/* bf16 pairs [8][D] into floats [16][width]. */
+/* Converts bf16 pairs [8][D] to floats [16][width]. */
 static void widen_values(const struct head_shape *shape, const uint16_t *page, float *to) {
     for (int u = 0; u < PANEL_KEYS / 2; u++) {
         const uint16_t *from = page + (int64_t)2 * u * shape->size;
@@ -151,7 +154,7 @@ static void widen_values(const struct head_shape *shape, const uint16_t *page, f
     }
 }
 
-/* Pairs of an odd head size: the last feature gets a zero beside it. */
+/* Copies the pairs of an odd head size: the last feature is paired with a zero. */
 static void copy_key_pairs(const struct head_shape *shape, const uint16_t *page, float *to) {
     int64_t whole = (int64_t)shape->size / 2 * PANEL_KEYS;
     memcpy(to, page, (size_t)whole * sizeof(float));
@@ -218,7 +221,7 @@ static int unit_heads(const struct paged_plan *plan, int unit) {
     return plan->group - before < plan->heads_at_once ? plan->group - before : plan->heads_at_once;
 }
 
-/* First element of the unit's heads in a row of queries or outputs. */
+/* Returns the first element of the unit's heads in a row of queries or outputs. */
 static int64_t unit_column(const struct paged_plan *plan, int unit) {
     int head = unit / plan->head_pieces * plan->group + unit % plan->head_pieces * plan->heads_at_once;
     return (int64_t)head * plan->shape.size;
@@ -241,7 +244,7 @@ static void unit_begin(const struct unit_work *w, int unit, struct query_tile *t
     LEVEL(attention_tile_begin)(tile);
 }
 
-/* Panels of the pages from first_page on that the rows see; in the place of others stands the first of these. */
+/* Finds the panels of the pages from first_page on that the rows see. The first of these stands in for all others. */
 static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, struct chunk *chunk) {
     int kv_head = unit / w->plan->head_pieces;
     int from = clamp_int64(w->from / KV_PAGE_TOKENS - first_page, 0, CHUNK_PANELS - 1);
@@ -258,7 +261,7 @@ static void find_chunk(const struct unit_work *w, int unit, int64_t first_page, 
         }
 }
 
-/* The keys that the tile's rows see of the chunk: `seen`, or NULL for all of them. */
+/* Returns the keys of the chunk that the tile's rows see: `seen`, or NULL for all keys. */
 static const struct seen_keys *unit_sees(const struct unit_work *w, int unit, const struct query_tile *tile,
                                          int64_t first_page, struct seen_keys *seen) {
     const struct paged_attention *a = w->plan->a;
@@ -274,7 +277,7 @@ static const struct seen_keys *unit_sees(const struct unit_work *w, int unit, co
     return seen;
 }
 
-/* The features from `feature` on, as many as the tile's shape has. */
+/* Writes the outputs' features from `feature` on, as many as the tile's shape has. */
 static void unit_end(const struct unit_work *w, int unit, const struct query_tile *tile, int feature) {
     const struct paged_attention *a = w->plan->a;
     int heads = unit_heads(w->plan, unit), row = 0;
@@ -285,7 +288,7 @@ static void unit_end(const struct unit_work *w, int unit, const struct query_til
     }
 }
 
-/* The units first .. end-1, each in its tile, side by side. */
+/* Computes units first .. end-1 side by side, each in its tile. */
 static void attend_units(const struct unit_work *w, int first, int end, struct query_tile *tile) {
     int64_t first_page = w->from / CHUNK_KEYS * CHUNK_PANELS;
     for (int unit = first; unit < end; unit++)
@@ -328,12 +331,12 @@ static struct unit_work work_of(const struct paged_plan *plan, int64_t piece, st
     return work;
 }
 
-/* Runs of whole units in each piece of rows. */
+/* Returns the number of runs of whole units in each piece of rows. */
 static int unit_runs(const struct paged_plan *plan) {
     return (plan->units - plan->cut_units + plan->units_at_once - 1) / plan->units_at_once;
 }
 
-/* Pieces of rows are taken from the last, which in a prefill sees the most. */
+/* Computes an item. The last piece of rows, which sees the most keys in a prefill, is taken first. */
 static void attend_item(const struct paged_plan *plan, int64_t item, struct paged_scratch *scratch) {
     int runs = unit_runs(plan), whole = plan->units - plan->cut_units;
     int64_t piece = plan->row_pieces - 1 - item / runs;
@@ -353,7 +356,7 @@ static float *scores_of(const struct paged_plan *plan, int cut, int64_t chunk) {
     return plan->scores + (cut * chunks_of(plan->a) + chunk) * FEW_ROWS * CHUNK_KEYS;
 }
 
-/* Scores of some of a unit's chunks. */
+/* Computes the scores of some of a unit's chunks. */
 static void score_item(const struct paged_plan *plan, int item, struct paged_scratch *scratch) {
     int cut = item / plan->score_parts, part = item % plan->score_parts, unit = plan->units - plan->cut_units + cut;
     struct unit_work work = work_of(plan, 0, scratch);
@@ -381,14 +384,14 @@ static void score_item(const struct paged_plan *plan, int item, struct paged_scr
     }
 }
 
-/* A chunk's panels from a feature of the values on. */
+/* Finds a chunk's panels, from a feature of the values on. */
 static void find_features(const struct unit_work *w, int unit, int64_t first_page, int feature, struct chunk *chunk) {
     find_chunk(w, unit, first_page, chunk);
     for (int p = 0; p < CHUNK_PANELS; p++)
         chunk->value[p] += feature;
 }
 
-/* Some features of a unit's outputs, from its scores. */
+/* Computes some features of a unit's outputs from its scores. */
 static void feature_item(const struct paged_plan *plan, int item, struct paged_scratch *scratch) {
     int cut = item / plan->feature_parts, part = item % plan->feature_parts;
     int unit = plan->units - plan->cut_units + cut, vectors = plan->shape.width / SIMD_LANES;

@@ -1,5 +1,5 @@
-/* Sixteen counters of the generator at once: the 64 random words of elements 64 b .. 64 b + 63 of a row (base/rng.h
- * says which word belongs to which element). */
+/* The random generator for sixteen counters at once: the 64 words of elements 64 b .. 64 b + 63 of a row. The header
+ * base/rng.h defines which word belongs to which element. */
 #ifndef CAMBIUM_KERNELS_CPU_PHILOX_LANES_H
 #define CAMBIUM_KERNELS_CPU_PHILOX_LANES_H
 
@@ -10,11 +10,20 @@ enum { PHILOX_LANES = 16, PHILOX_BLOCK = 64 };
 #ifdef __AVX2__
 #include <immintrin.h>
 
-/* The even and the odd counters live in vectors of their own, each number in the low half of 64 bits (the high half is
- * whatever the last product left): what a 32 x 32 bit product reads and writes, so that nothing is shuffled between
- * rounds. Twice as fast as the compiler's version of the plain loop. */
+/* Even and odd counters are in separate vectors, each number in the low half of 64 bits; the high half is undefined.
+ * That is the layout that a 32 x 32 bit product reads and writes, so rounds need no shuffles between them. This is
+ * twice as fast as the compiler's version of the plain loop.
+ *
+ *     philox_all          x in every word
+ *     philox_counters     first, first + 1, ... in words
+ *     philox_product      64-bit products of the low halves
+ *     philox_upper        high halves, moved to the low halves
+ *     philox_xor          a ^ b ^ c
+ *     philox_store        the low halves, even and odd counters by turns */
 #ifdef __AVX512F__
 typedef __m512i philox_vector;
+
+/* ---- vectors of 16 words ---- */
 
 static inline philox_vector philox_all(uint32_t x) {
     return _mm512_set1_epi32((int)x);
@@ -36,6 +45,8 @@ static inline void philox_store(uint32_t *word, philox_vector even, philox_vecto
 }
 #else
 typedef __m256i philox_vector;
+
+/* ---- vectors of 8 words ---- */
 
 static inline philox_vector philox_all(uint32_t x) {
     return _mm256_set1_epi32((int)x);
@@ -59,6 +70,7 @@ static inline void philox_store(uint32_t *word, philox_vector even, philox_vecto
 
 enum { PHILOX_VECTOR = sizeof(philox_vector) / 4 };
 
+/* Writes the 64 words of block `block`. The key is `seed`; c1, c2 and c3 are the other words of the counter. */
 static inline void philox_block(uint64_t seed, uint32_t block, uint32_t c1, uint32_t c2, uint32_t c3,
                                 uint32_t word[64]) {
     const philox_vector by0 = philox_all(0xd2511f53u), by2 = philox_all(0xcd9e8d57u);
@@ -91,6 +103,7 @@ static inline void philox_block(uint64_t seed, uint32_t block, uint32_t c1, uint
 
 #else
 
+/* Writes the 64 words of block `block`. The key is `seed`; c1, c2 and c3 are the other words of the counter. */
 static inline void philox_block(uint64_t seed, uint32_t block, uint32_t c1, uint32_t c2, uint32_t c3,
                                 uint32_t word[64]) {
 #pragma omp simd

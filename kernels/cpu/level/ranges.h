@@ -1,11 +1,11 @@
-/* Shared by the operations over a table of ranges: how threads divide it. */
+/* How threads divide an operation over a table of ranges (struct flat_range). */
 #ifndef CAMBIUM_KERNELS_CPU_RANGES_H
 #define CAMBIUM_KERNELS_CPU_RANGES_H
 
 #include "cpu/level/rows.h"
 
-/* A call over the ranges of a table: chunks of them, counted from each range's first element, so that no cut depends on
- * the number of threads. */
+/* A call over the ranges of a table. Ranges are cut into chunks, counted from each range's first element, so that no
+ * cut depends on the number of threads. */
 struct range_work {
     const struct flat_range *ranges;
     int64_t count;
@@ -14,7 +14,7 @@ struct range_work {
 };
 enum { RANGE_CHUNK = 1024 };
 
-/* The chunks that begin at elements [begin, end) of all. */
+/* Runs the chunks that begin in elements [begin, end) of all ranges together. */
 static inline void share_of_ranges(const struct range_work *w, int64_t begin, int64_t end) {
     int64_t i = 0, high = w->count - 1;
     while (i < high) {
@@ -33,7 +33,8 @@ static inline void share_of_ranges(const struct range_work *w, int64_t begin, in
     }
 }
 
-/* Every thread takes as many elements, whatever the ranges' sizes. */
+/* Runs all chunks. Every thread takes the same number of elements, whatever the sizes of the ranges. Returns STATUS_OK.
+ */
 static inline int every_range(const struct exec *exec, const struct range_work *w) {
     if (!w->count)
         return STATUS_OK;

@@ -16,7 +16,7 @@ TYPED_BODY void drop_piece(const void *x, const void *residual, void *y, const u
     }
 }
 
-/* One row in pieces that share a block of random words; whole blocks have their loops unrolled. */
+/* Computes one row in pieces that share a block of random words. The loops over whole blocks are unrolled. */
 TYPED_BODY void drop_row(const struct residual_dropout *a, int64_t i, const void *from, const void *residual, void *to,
                          enum dtype type) {
     const struct dropout *d = &a->dropout;
@@ -36,7 +36,7 @@ TYPED_BODY void drop_row(const struct residual_dropout *a, int64_t i, const void
     }
 }
 
-/* p = 0: an addition or a copy. */
+/* Computes one row with p = 0, which is an addition or a copy. */
 TYPED_BODY void keep_row(int64_t cols, const void *x, const void *residual, void *y, enum dtype type) {
     if (residual) {
 #pragma omp simd

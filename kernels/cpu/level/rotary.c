@@ -1,10 +1,10 @@
-/* Rotary positions (Su et al. 2021, arXiv 2104.09864), with a head's features paired as halves: feature j and feature
- * j + rotary / 2 are a point in a plane, which its position turns. */
+/* Rotary positions (Su et al. 2021, arXiv 2104.09864). Features j and j + rotary / 2 of a head are a point in a plane,
+ * which is rotated by the angle of its position. */
 #include "cpu/level/typed_vectors.h"
 
-/* A head's points, from their two rows of features and the angles' cosines and sines. */
-TYPED_BODY void turn_head(void *first, void *second, const float *cos, const float *sin, float sign, int64_t half,
-                          enum dtype type) {
+/* Rotates the points of a head: two rows of features, by the angles' cosines and sines. */
+TYPED_BODY void rotate_head(void *first, void *second, const float *cos, const float *sin, float sign, int64_t half,
+                            enum dtype type) {
     int64_t j = 0;
     for (; j + SIMD_LANES <= half; j += SIMD_LANES) {
         vfloat x1 = load_vector(first, j, type), x2 = load_vector(second, j, type);
@@ -19,8 +19,8 @@ TYPED_BODY void turn_head(void *first, void *second, const float *cos, const flo
     }
 }
 
-/* The next row is fetched meanwhile: the processor does not see it coming where a row is a part of a longer one. */
-TYPED_BODY void turn_row(const struct rotary *a, int64_t i, enum dtype type) {
+/* Rotates a row, and prefetches the next one, which the processor does not foresee if it is part of a longer row. */
+TYPED_BODY void rotate_row(const struct rotary *a, int64_t i, enum dtype type) {
     int64_t half = a->rotary / 2;
     const float *cos = a->cos + a->positions[i] * half, *sin = a->sin + a->positions[i] * half;
     float sign = a->is_backward ? -1.0f : 1.0f;
@@ -29,16 +29,16 @@ TYPED_BODY void turn_row(const struct rotary *a, int64_t i, enum dtype type) {
         const char *next = at_const(x, a->stride, type);
         for (int64_t j = 0; j < (int64_t)dtype_bytes(type) * 2 * half; j += 64)
             __builtin_prefetch(next + j, 1, 3);
-        turn_head(x, at(x, half, type), cos, sin, sign, half, type);
+        rotate_head(x, at(x, half, type), cos, sin, sign, half, type);
     }
 }
 
-TYPED_ROW(turn_row, rotary)
+TYPED_ROW(rotate_row, rotary)
 
 int LEVEL(cpu_rotary)(const struct exec *exec, const struct rotary *a) {
     if (a->rotary < 0 || a->rotary % 2 || a->rotary > a->head_size)
         return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features do not turn in pairs", a->rotary,
                            a->head_size);
     int64_t cols = (int64_t)a->heads * a->rotary;
-    return every_row(exec, &(struct pieces){"rotary", a->type, a->rows, cols, a, .row = turn_row_of});
+    return every_row(exec, &(struct pieces){"rotary", a->type, a->rows, cols, a, .row = rotate_row_of});
 }

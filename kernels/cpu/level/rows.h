@@ -1,43 +1,46 @@
-/* Shared by the row operations: how many threads, where a row starts, sums over fixed blocks of rows. */
+/* Helpers of operations over rows: the number of threads, addresses of elements, and sums over fixed blocks of rows. */
 #ifndef CAMBIUM_KERNELS_CPU_ROWS_H
 #define CAMBIUM_KERNELS_CPU_ROWS_H
 
 #include "cpu/level/level.h"
 #include "cpu/level/vector_math.h"
 
-/* For a body that is compiled once for each element type, so that `type` is a constant inside. */
+/* Declares a function that is inlined once for each element type, so that its argument `type` is a constant. */
 #define TYPED_BODY static inline __attribute__((always_inline))
 
-/* One thread for what is over before a second one woke up. */
+/* Returns the number of threads for work on `elements` elements: one if it is done before a second one would wake up.
+ */
 static inline int threads_for(const struct exec *exec, int64_t elements) {
     return elements < 8192 ? 1 : exec_threads(exec);
 }
 
+/* Returns STATUS_OK for fp32 and bf16, and STATUS_UNSUPPORTED, naming the operation, for other types. */
 static inline int require_activation(const char *op, enum dtype type) {
     return type == DTYPE_F32 || type == DTYPE_BF16
                ? STATUS_OK
                : status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on the cpu (fp32, bf16)", op, dtype_name(type));
 }
 
+/* ---- addresses of an element of an array of `type`, fp32 or bf16 ---- */
+
 TYPED_BODY const void *at_const(const void *x, int64_t element, enum dtype type) {
     return (const char *)x + element * (int64_t)(type == DTYPE_F32 ? 4 : 2);
 }
-
 TYPED_BODY void *at(void *x, int64_t element, enum dtype type) {
     return (char *)x + element * (int64_t)(type == DTYPE_F32 ? 4 : 2);
 }
 
-/* An operation as rows, or as chunks of elements, that threads share. */
+/* An operation that threads divide by rows, or by chunks of elements. */
 struct pieces {
     const char *op;
     enum dtype type;
-    int64_t rows, cols; /* or elements, and 1 */
+    int64_t rows, cols; /* for chunks: elements, and 1 */
     const void *call;   /* the operation's arguments */
     void (*row)(const void *call, int64_t i);
     void (*chunk)(const void *call, int64_t first, int64_t count);
 };
 
-/* BODY_of, for struct pieces: BODY, a TYPED_BODY, in the type that the arguments say. */
+/* Defines BODY_of, a function for struct pieces. It calls BODY, a TYPED_BODY, with the type of the arguments. */
 #define TYPED_ROW(body, arguments)                                                                                     \
     static void body##_of(const void *call, int64_t i) {                                                               \
         const struct arguments *a = call;                                                                              \
@@ -55,6 +58,7 @@ struct pieces {
             body(a, first, count, DTYPE_BF16);                                                                         \
     }
 
+/* Calls p->row for every row, on the device's threads. STATUS_UNSUPPORTED as require_activation. */
 static inline int every_row(const struct exec *exec, const struct pieces *p) {
     int status = require_activation(p->op, p->type);
     if (status)
@@ -66,6 +70,7 @@ static inline int every_row(const struct exec *exec, const struct pieces *p) {
     return STATUS_OK;
 }
 
+/* Calls p->chunk for chunks of `chunk` elements, on the device's threads. STATUS_UNSUPPORTED as require_activation. */
 static inline int every_chunk(const struct exec *exec, const struct pieces *p, int64_t chunk) {
     int status = require_activation(p->op, p->type);
     if (status)
@@ -77,15 +82,19 @@ static inline int every_chunk(const struct exec *exec, const struct pieces *p, i
     return STATUS_OK;
 }
 
-/* Sums over rows go block by block and then over the blocks in order. A block is a number of rows that depends on the
- * shape alone, or the sum would depend on the number of threads. */
+/* ---- sums over rows ----
+ *
+ * Rows are summed within blocks, and then the blocks in order. The number of rows in a block depends on the shape
+ * alone, so that the sum does not depend on the number of threads. */
 enum { ROW_BLOCKS_MAX = 64, ROW_BLOCK_MIN = 8 };
 
+/* Returns the rows of a block. */
 static inline int64_t row_block(int64_t rows) {
     int64_t share = (rows + ROW_BLOCKS_MAX - 1) / ROW_BLOCKS_MAX;
     return share > ROW_BLOCK_MIN ? share : ROW_BLOCK_MIN;
 }
 
+/* Returns the number of blocks, at most ROW_BLOCKS_MAX. */
 static inline int64_t row_blocks(int64_t rows) {
     return (rows + row_block(rows) - 1) / row_block(rows);
 }

@@ -1,12 +1,13 @@
-/* The next token of each row of logits: what changes for single ids, then temperature, top-k, top-p and min-p, with the
- * meaning of transformers' logits processors, except that ties never widen a choice: of equal logits the lowest ids
- * come first, so that top_k tokens are kept and no more.
+/* The next token of each row of logits: changes of single ids, then temperature, top-k, top-p and min-p. They mean the
+ * same as in transformers' logits processors, except for ties: of equal logits, the lowest ids come first, so that
+ * exactly top_k tokens are kept.
  *
- * Nothing is sorted. A filter finds the distance from the largest logit at which it cuts, by histograms of the digits
- * of that distance (a positive float orders like its bits), over those tokens that can be kept at all: for top-k the
- * groups of 64 whose largest logit is among the k largest such, for top-p the tokens that are not too rare for any
- * number of them to reach the rest 1 - p. min-p is a distance by itself. A logit that is not a number is never drawn;
- * positive infinity counts as the largest float; where no logit is finite the token is 0. */
+ * Nothing is sorted. A filter finds the distance from the largest logit at which it cuts. It uses histograms of the
+ * digits of that distance; positive floats have the order of their bits. It reads only the tokens that it may keep. For
+ * top-k, these are the groups of 64 whose largest logit is among the k largest of all groups. For top-p, these are the
+ * tokens that are not so rare that all of them together stay below 1 - p. min-p is itself a distance.
+ *
+ * A NaN logit is never drawn. Positive infinity counts as the largest float. If no logit is finite, the token is 0. */
 #include "cpu/level/softmax.h"
 
 #include <float.h>
@@ -14,10 +15,10 @@
 enum { GROUP = 64, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
 struct scratch {
-    float *distance;     /* [V] scores at first, then (largest - score) / temperature */
+    float *distance;     /* [V] first the scores, then (largest - score) / temperature */
     float *weight;       /* [V] exp(-distance) */
     uint32_t *candidate; /* [V] ids, ascending */
-    float *group_best;   /* [groups] largest score, then smallest distance */
+    float *group_best;   /* [groups] first the largest score, then the smallest distance */
     double *group_mass;  /* [groups] sum of weights */
     int64_t groups;
 };
@@ -62,7 +63,7 @@ static int64_t group_count(int64_t vocab, int64_t group) {
     return vocab - group * GROUP < GROUP ? vocab - group * GROUP : GROUP;
 }
 
-/* Scores of single ids, and what their groups have as the best. */
+/* Changes the scores of single ids, and the best scores of their groups. */
 TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_row *row,
                               const struct sample_change *change, struct scratch *s, enum dtype type) {
     for (int64_t i = 0; i < row->change_count; i++)
@@ -73,7 +74,7 @@ TYPED_BODY void change_scores(const void *x, int64_t vocab, const struct sample_
     }
 }
 
-/* Fills score and group_best; returns the largest score. */
+/* Computes the scores and group_best. Returns the largest score. */
 TYPED_BODY float score_row(const void *x, int64_t vocab, const struct sample_row *row,
                            const struct sample_change *change, struct scratch *s, enum dtype type) {
     float largest = -INFINITY;
@@ -103,7 +104,7 @@ static int32_t first_with_score(const struct scratch *s, int64_t vocab, float sc
     return 0;
 }
 
-/* Scores become distances and weights; returns the sum of the weights. */
+/* Replaces scores by distances, and computes weights. Returns the sum of the weights. */
 static double weigh(struct scratch *s, int64_t vocab, float largest, float temperature) {
     double total = 0;
     for (int64_t g = 0; g < s->groups; g++) {
@@ -127,13 +128,12 @@ static inline uint32_t distance_bits(float distance) {
 }
 
 struct cut {
-    uint32_t distance; /* its bits: all nearer ones are kept */
-    int64_t ties;      /* the number kept of those at this distance */
+    uint32_t distance; /* as bits: all tokens that are nearer are kept */
+    int64_t ties;      /* tokens kept at this distance */
 };
 
-/* The cut at which the nearest of n distances reach `target`. Each counts its weight, or 1 without weights. id: NULL
- * for 0, 1,
- * .. */
+/* Returns the cut at which the nearest of n distances reach `target`. Each counts its weight, or 1 without weights. A
+ * NULL `id` means 0, 1, and so on. */
 static struct cut find_cut(const float *distance, const float *weight, const uint32_t *id, int64_t n, double target) {
     uint32_t prefix = 0;
     double before = 0, mass[DIGITS], unit = 1;
@@ -152,7 +152,7 @@ static struct cut find_cut(const float *distance, const float *weight, const uin
             mass[key] += weight ? (double)weight[j] : 1.0;
             number[key]++;
         }
-        /* Rounding may leave the target just out of reach: then the last one that holds anything. */
+        /* If rounding puts the target just out of reach, the cut is the last digit that holds anything. */
         double reached = before;
         for (uint32_t d = 0; d < digits; d++) {
             if (!number[d])
@@ -172,7 +172,7 @@ static struct cut find_cut(const float *distance, const float *weight, const uin
     return (struct cut){prefix, ties < (double)last_number ? (int64_t)ties : last_number};
 }
 
-/* Leaves those of n candidates that are inside the cut, in order; returns how many. */
+/* Keeps those of n candidates that are inside the cut, in order. Returns their number. */
 static int64_t apply_cut(const struct scratch *s, int64_t n, struct cut cut) {
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -185,7 +185,7 @@ static int64_t apply_cut(const struct scratch *s, int64_t n, struct cut cut) {
     return kept;
 }
 
-/* Candidates are all tokens within `reach`; returns how many. */
+/* Makes all tokens within `reach` the candidates. Returns their number. */
 static int64_t collect(const struct scratch *s, int64_t vocab, float reach) {
     int64_t n = 0;
     for (int64_t g = 0; g < s->groups; g++) {
@@ -215,19 +215,20 @@ static double mass_of(const struct scratch *s, int64_t n) {
     return mass;
 }
 
-/* A token stays while those before it hold less than p of the mass. n < 0: no filter came before. */
+/* Keeps the likeliest tokens until they hold p of the mass. n < 0: no filter came before. Returns their number. */
 static int64_t keep_top_p(const struct scratch *s, int64_t vocab, int64_t n, double p, double total) {
     if (n >= 0) {
         total = mass_of(s, n);
     } else {
-        /* V tokens of weight w hold at most V w: below (1 - p) of the mass none of them stays. */
+        /* V tokens of weight w hold at most V w. If that is below (1 - p) of the mass, none of them is kept. */
         double rare = 0.999 * (1 - p) * total / (double)vocab;
         n = collect(s, vocab, (float)fmax(-log(rare) * 1.0001 + 1e-3, 0));
     }
     return apply_cut(s, n, find_cut(s->distance, s->weight, s->candidate, n, p * total));
 }
 
-/* A token stays that has at least so much of the likeliest one's weight, which is 1. n < 0: no filter came before. */
+/* Keeps tokens with at least p of the likeliest token's weight, which is 1. n < 0: no filter came before. Returns their
+ * number. */
 static int64_t keep_min_p(const struct scratch *s, int64_t vocab, int64_t n, float p) {
     int64_t kept = 0;
     p = p < 1 ? p : 1;
@@ -282,7 +283,7 @@ static int32_t draw(struct scratch *s, int64_t vocab, const struct sample_row *r
     return kept < 0 ? draw_any(s, vocab, unit * total) : draw_candidate(s, kept, unit);
 }
 
-/* The first token whose logit is `largest`. */
+/* Returns the first token whose logit is `largest`. */
 TYPED_BODY int32_t first_with_logit(const void *x, int64_t vocab, float largest, enum dtype type) {
     for (int64_t first = 0; first < vocab; first += GROUP) {
         int64_t end = first + GROUP < vocab ? first + GROUP : vocab;
@@ -301,11 +302,11 @@ TYPED_BODY int32_t first_with_logit(const void *x, int64_t vocab, float largest,
 
 struct top {
     int32_t most, count;
-    float logit[SAMPLE_MAX_TOP]; /* descending, of equals the lower id first */
+    float logit[SAMPLE_MAX_TOP]; /* descending; of equal logits, the lower id comes first */
     int32_t id[SAMPLE_MAX_TOP];
 };
 
-/* Ids come in ascending order, so an equal logit goes after those that are there. */
+/* Inserts a logit. Ids come in ascending order, so an equal logit is put after those that are there. */
 static void put_top(struct top *top, int32_t id, float logit) {
     if (top->count == top->most && !(logit > top->logit[top->most - 1]))
         return;
@@ -347,7 +348,7 @@ TYPED_BODY void top_of_row(const struct sample *a, int64_t i, const struct softm
     }
 }
 
-/* A greedy choice needs no scores: it is the largest logit, unless a change or an infinity has a say. */
+/* A greedy choice needs no scores: without changes and infinities, it is the largest logit. */
 TYPED_BODY void sample_row(const struct sample *a, int64_t i, char *memory, enum dtype type) {
     struct scratch s = scratch_at(memory, a->vocab);
     const struct sample_row *row = &a->row[i];

@@ -1,5 +1,5 @@
-/* Maximum and sum of exponentials of one row of logits, in one walk from memory: a chunk at a time, so that its second
- * reading comes from the first-level cache. */
+/* Maximum and sum of exponentials of one row of logits. The row is read from memory once: it is taken a chunk at a
+ * time, and the second reading of a chunk comes from the first-level cache. */
 #ifndef CAMBIUM_KERNELS_CPU_SOFTMAX_H
 #define CAMBIUM_KERNELS_CPU_SOFTMAX_H
 
@@ -11,13 +11,14 @@
 
 enum { SOFTMAX_CHUNKS_MAX = 64, SOFTMAX_CHUNK_MIN = 1024 };
 
-/* The same for every row of this length; at most SOFTMAX_CHUNKS_MAX chunks. */
+/* Returns the elements of a chunk of a row of `count` elements, such that there are at most SOFTMAX_CHUNKS_MAX chunks.
+ */
 static inline int64_t softmax_chunk(int64_t count) {
     int64_t share = (count + SOFTMAX_CHUNKS_MAX - 1) / SOFTMAX_CHUNKS_MAX;
     return share > SOFTMAX_CHUNK_MIN ? (share + 63) / 64 * 64 : SOFTMAX_CHUNK_MIN;
 }
 
-/* The largest of count numbers; NaN is passed over, -infinity for none. */
+/* Returns the largest of `count` numbers. It skips NaN, and returns -infinity if there is no other number. */
 TYPED_BODY float row_max(const void *x, int64_t count, enum dtype type) {
     enum { LANES = 64, QUARTER = LANES / 4 };
     float lane[LANES], largest = -INFINITY;
@@ -49,8 +50,8 @@ struct softmax_sum {
     double sum; /* of exp(x - max) */
 };
 
-/* Takes a further chunk in. With `exps`, exp(x - reference) of the chunk is written there (it may be x) and the return
- * value is the reference. */
+/* Adds a chunk of `count` elements to the sum. Unless `exps` is NULL, writes exp(x - reference) of the chunk there; it
+ * may be x. Returns the reference. */
 TYPED_BODY float softmax_add(struct softmax_sum *s, const void *x, int64_t count, float *exps, enum dtype type) {
     float largest = row_max(x, count, type);
     if (largest > s->max) {
@@ -74,6 +75,7 @@ TYPED_BODY float softmax_add(struct softmax_sum *s, const void *x, int64_t count
     return reference;
 }
 
+/* Returns maximum and sum of a row of `count` elements. */
 TYPED_BODY struct softmax_sum softmax_row(const void *x, int64_t count, enum dtype type) {
     struct softmax_sum s = {.max = -INFINITY};
     int64_t chunk = softmax_chunk(count);
@@ -82,7 +84,7 @@ TYPED_BODY struct softmax_sum softmax_row(const void *x, int64_t count, enum dty
     return s;
 }
 
-/* True when all count numbers are finite. */
+/* Returns true if all `count` numbers are finite. */
 TYPED_BODY bool row_is_finite(const void *x, int64_t count, enum dtype type) {
     int others = 0;
 #pragma omp simd reduction(| : others)
@@ -91,8 +93,8 @@ TYPED_BODY bool row_is_finite(const void *x, int64_t count, enum dtype type) {
     return !others;
 }
 
-/* The same as softmax_row, but that the sum is no number where any of the row is not finite: -infinity, which has the
- * exponential 0, would not show in it. */
+/* Like softmax_row, but the sum is NaN if any number of the row is not finite. (The exponential of -infinity is 0,
+ * which would not show in the sum.) */
 TYPED_BODY struct softmax_sum softmax_finite_row(const void *x, int64_t count, enum dtype type) {
     struct softmax_sum s = softmax_row(x, count, type);
     s.sum = row_is_finite(x, count, type) ? s.sum : NAN;

@@ -1,5 +1,5 @@
-/* Sums: of squares, weighted, and of columns; and the clip factor that comes out of one. The order of additions depends
- * on sizes alone, never on the number of threads. */
+/* Sums of squares, weighted sums, sums of columns, and the clip factor. The order of additions depends on sizes alone,
+ * never on the number of threads. */
 #include "cpu/level/rows.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static int64_t squares_blocks(int64_t count) {
     return (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
 }
 
-/* Four streams of a block at once: one would wait for its own additions. */
+/* Adds four parts of a block at once: one chain of additions would wait for itself. */
 static double block_squares(const float *x, int64_t count) {
     int64_t q = count / 4;
     const float *x1 = x + q, *x2 = x1 + q, *x3 = x2 + q;
@@ -46,7 +46,7 @@ int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const floa
     return STATUS_OK;
 }
 
-/* A norm that is not a number makes the factor one too: what follows should not look healthy. */
+/* If the norm is not finite, the factor is NaN, so that no later number looks healthy. */
 int LEVEL(cpu_clip_factor)(const struct exec *exec, const struct clip_factor *a) {
     (void)exec;
     double norm = sqrt(*a->sum_of_squares), factor = (double)a->max_norm / (norm + 1e-6);
@@ -70,7 +70,9 @@ size_t LEVEL(cpu_column_sum_workspace)(struct device *device, int64_t rows, int6
     return (size_t)(row_blocks(rows) * cols) * sizeof(float);
 }
 
-/* Sums a block's rows into partial[cols], a stripe of columns at a time, so that the sums stay in the nearest cache. */
+/* Sums a block's rows into partial[cols], a stripe of columns at a time, so that the sums stay in the first-level
+ * cache.
+ */
 TYPED_BODY void block_columns(int64_t rows, int64_t cols, const void *x, int64_t stride, float *partial,
                               enum dtype type) {
     for (int64_t first = 0; first < cols; first += COLUMN_STRIPE) {

@@ -1,9 +1,10 @@
 /* SwiGLU (Shazeer 2020, arXiv 2002.05202): swish(gate) * up, where one product has made gate and up side by side. A
- * row's parts are short, and the processor does not see where the next row's begin: they are fetched one row ahead. */
+ * row's parts are short, and the processor does not foresee where the next row's parts begin. So they are prefetched
+ * one row ahead. */
 #include "cpu/level/typed_vectors.h"
 #include "cpu/level/vector_exp.h"
 
-/* exp(-x), up to 2^126: 1 / (1 + that) is then the sigmoid, relative to its own size also where that is small. */
+/* Returns exp(-x), limited to 2^126. The sigmoid 1 / (1 + exp(-x)) then has a small relative error even near 0. */
 static inline vfloat exp_of_minus(vfloat x) {
     return exp2_vector(-simd_max(simd_set(-126.0f), x * simd_set(LOG2_E)));
 }

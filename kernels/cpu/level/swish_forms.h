@@ -1,10 +1,12 @@
-/* Swish, x sigmoid(x) (Ramachandran, Zoph, Le 2017), also called SiLU, with its gradient. With e = exp(-|x|):
- * 1 - sigmoid(x) is the other of 1 / (1 + e) and e / (1 + e), and no difference. */
+/* Swish, x sigmoid(x) (Ramachandran, Zoph, Le 2017), also called SiLU, with its gradient. With e = exp(-|x|),
+ * sigmoid(x) is 1 / (1 + e) or e / (1 + e), and 1 - sigmoid(x) is the other of the two. So no subtraction loses digits.
+ */
 #ifndef CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
 #define CAMBIUM_KERNELS_CPU_SWISH_FORMS_H
 
 #include "cpu/level/vector_math.h"
 
+/* Returns swish at x. */
 static inline float swish(float x) {
     return x * vsigmoid(x);
 }
@@ -13,6 +15,7 @@ struct swish_pair {
     float value, gradient;
 };
 
+/* Returns swish and its derivative at x. */
 static inline struct swish_pair swish_pair(float x) {
     float e = vexp(x < 0.0f ? x : -x), large = 1.0f / (1.0f + e), small = e * large;
     float s = x < 0.0f ? small : large;

@@ -1,10 +1,10 @@
-/* ReLU, swish and tanh. */
+/* Activations of adapters: ReLU, swish and tanh. */
 #include "cpu/level/rows.h"
 #include "cpu/level/swish_forms.h"
 
 #include <math.h>
 
-enum { CHUNK = 4096 }; /* elements of one unit of work */
+enum { CHUNK = 4096 }; /* elements that a thread takes at a time */
 
 TYPED_BODY float unit_of(float x, enum unit unit) {
     return unit == UNIT_RELU ? (x > 0.0f ? x : 0.0f) : unit == UNIT_TANH ? tanhf(x) : swish(x);

@@ -1,4 +1,4 @@
-/* The exponential of a vector. */
+/* The base-2 exponential of a vector. */
 #ifndef CAMBIUM_KERNELS_CPU_VECTOR_EXP_H
 #define CAMBIUM_KERNELS_CPU_VECTOR_EXP_H
 
@@ -6,7 +6,7 @@
 
 #define LOG2_E 1.44269504088896341f
 
-/* 2^x to 1e-7 relative for x <= 127; exactly 1 at 0; 0 below about -126; NaN stays NaN. */
+/* Returns 2^x, to 1e-7 relative for x <= 127. It is exactly 1 at 0, 0 below about -126, and NaN for NaN. */
 static inline __attribute__((always_inline)) vfloat exp2_vector(vfloat x) {
     x = simd_max(simd_set(-200.0f), x);
     vfloat n = simd_round(x);

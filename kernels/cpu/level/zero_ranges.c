@@ -1,4 +1,4 @@
-/* Zeros into many parts of an array, such as the gradients of all parameters that are only ever added to. */
+/* Zeroes many ranges of an array, such as the gradients of all parameters that are only ever added to. */
 #include "cpu/level/ranges.h"
 
 static void zero_chunk(const void *call, const struct flat_range *range, int64_t first, int64_t count) {

@@ -1,4 +1,4 @@
-/* 16 lanes, no bf16 arithmetic: bf16 is widened. */
+/* Vectors of 16 floats without bf16 arithmetic: bf16 is converted to fp32. */
 #ifndef CAMBIUM_KERNELS_CPU_SIMD_H
 #define CAMBIUM_KERNELS_CPU_SIMD_H
 
@@ -6,11 +6,12 @@
 
 enum { SIMD_PAIRS = 0 };
 
+/* ---- as explained in cpu/v2/simd.h ---- */
+
 static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
     (void)pairs;
     return simd_fma(a, b, sum);
 }
-
 static inline vword simd_round_bf16(vfloat x) {
     __m512i bits = (__m512i)x;
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

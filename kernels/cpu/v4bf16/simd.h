@@ -1,4 +1,4 @@
-/* 16 lanes, and products of bf16 pairs. */
+/* Vectors of 16 floats, and products of pairs of bf16. */
 #ifndef CAMBIUM_KERNELS_CPU_SIMD_H
 #define CAMBIUM_KERNELS_CPU_SIMD_H
 
@@ -6,10 +6,11 @@
 
 enum { SIMD_PAIRS = 1 };
 
+/* ---- as explained in cpu/v2/simd.h ---- */
+
 static inline vfloat simd_dot(bool pairs, vfloat a, vfloat b, vfloat sum) {
     return pairs ? _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b) : simd_fma(a, b, sum);
 }
-
 static inline vword simd_round_bf16(vfloat x) {
     return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
 }
