@@ -5,7 +5,8 @@
 
 enum { TEXT_BYTES = 1024 };
 
-/* The rank whose failure counts, or -1: the first with one of its own, before those that only heard of one. */
+/* Returns the rank that reports the failure, or -1 if no rank failed: the first with a failure of its own, else the
+ * first with STATUS_PEER. */
 static int choose(struct comm *comm, int *status) {
     int64_t size = comm->size, mine = 0, chosen = 0;
     if (*status)
@@ -26,7 +27,7 @@ int comm_agree(struct comm *comm, int status) {
     int before = status, chosen = choose(comm, &status);
     struct comm_data data = {.send = text, .receive = text, .count = sizeof text, .dtype = DTYPE_U8};
     int result = chosen < 0 ? STATUS_OK : comm_broadcast(comm, &data, chosen);
-    if (before && (chosen < 0 || chosen == comm->rank)) /* whatever came of the talk about it */
+    if (before && (chosen < 0 || chosen == comm->rank)) /* also if the exchange of the text failed */
         return status_fail(before, "%s", own);
     if (chosen < 0 || result)
         return status ? status : result;

@@ -1,11 +1,9 @@
-/* The calls: each is checked here. One with a stream goes to the group's device channel, every other to its host
- * channel.
- */
+/* All calls. Each is checked here. Calls with a stream go to the group's device channel, others to its host channel. */
 #include "comm-internal.h"
 
 #include <inttypes.h>
 
-/* ---- words ---- */
+/* ---- descriptions of calls ---- */
 
 static const char *const kind_names[] = {
     [COMM_ALL_REDUCE] = "all-reduce", [COMM_REDUCE_SCATTER] = "reduce-scatter",
@@ -42,7 +40,7 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* Whether the buffers are apart, or in place as the call allows. */
+/* Returns true if the buffers do not overlap, or are in place as the call allows. */
 static bool buffers_are_apart(const struct comm *comm, const struct comm_call *call) {
     if (!comm_reads(comm, call) || call->kind == COMM_SEND)
         return true;
@@ -262,6 +260,6 @@ void comm_abort(struct comm *comm, const char *reason) {
 
 void comm_fail(struct comm *comm, int status) {
     if (status == STATUS_PEER)
-        comm_barrier(comm); /* ends when the rank that failed comes here */
+        comm_barrier(comm); /* returns when the rank that failed calls it, too */
     comm_abort(comm, status_text());
 }

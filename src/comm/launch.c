@@ -1,5 +1,5 @@
-/* Whether a launcher started this process as one of several ranks. Launchers say so in the environment, and nowhere
- * else before MPI is initialised. */
+/* Finds out whether a launcher started this process as one of several ranks. Before MPI is initialised, only the
+ * environment says so. */
 #include "comm-internal.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static long number(const char *name) {
 }
 
 bool comm_mpi_is_launched(void) {
-    /* SLURM_NTASKS also stands in a batch script's own environment; the count of the step is srun's alone. */
+    /* SLURM_NTASKS is also set for a batch script; only srun sets the count of the step. */
     long tasks = number("OMPI_COMM_WORLD_SIZE");
     if (tasks < 0)
         tasks = number("SLURM_STEP_NUM_TASKS");

@@ -1,11 +1,11 @@
-/* The local backend: what ranks that are threads share.
+/* The host channel `local`: state that ranks as threads share.
  *
  * A world is one run of threads. A group has a ring of entries, one for each collective that may be under way, and a
- * mailbox for each ordered pair of members. Every word that threads meet at is a C11 atomic; sleeping is a futex with
- * a time limit, so that nobody who sleeps misses that the world has failed.
+ * mailbox for each ordered pair of members. Every word on which threads wait for each other is a C11 atomic. A sleep is
+ * a futex with a time limit, so that no sleeping thread misses a failure of the world.
  *
- * A rank is busy while it touches memory of others (their buffers or requests), and never starts that in a failed
- * world. So a rank that fails waits until nobody is busy, and may then free everything. */
+ * A rank is busy while it touches memory of other ranks (their buffers or requests). It never becomes busy in a failed
+ * world. So a rank that fails waits until no other rank is busy, and may then free everything. */
 #ifndef CAMBIUM_COMM_LOCAL_INTERNAL_H
 #define CAMBIUM_COMM_LOCAL_INTERNAL_H
 
@@ -30,10 +30,10 @@ struct local_rank {
 
 struct local_world {
     int size;
-    int spins;               /* looks at a meeting before giving the core away */
+    int spins;               /* looks at a meeting before the thread yields its core */
     struct local_rank *rank; /* [size] */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the members after it */
     int references;       /* groups */
     struct local_group *forming;
     int failed_rank, failed_status;
@@ -41,31 +41,31 @@ struct local_world {
     atomic_bool is_failed; /* written under the lock, after the text */
 };
 
-/* The tasks of a collective that belong to one member; whoever waits takes its own first and then the others'. */
+/* The next task of one member's share of a collective. A rank that waits runs its own tasks first, then the others'. */
 struct local_share {
     _Alignas(CACHE_LINE) _Atomic uint32_t next;
 };
 
 /* One collective under way. */
 struct local_entry {
-    struct meeting turn;       /* the low bits of the number of the collective that this entry is for */
-    struct meeting started;    /* members */
-    struct meeting done;       /* tasks */
-    _Atomic uint32_t left;     /* members; the last one clears the entry for its next turn */
+    struct meeting turn;       /* the low bits of the number of the collective that uses this entry */
+    struct meeting started;    /* members that have started it */
+    struct meeting done;       /* tasks that are done */
+    _Atomic uint32_t left;     /* members that have left it; the last one clears the entry */
     struct comm_call *call;    /* [size] */
     const void **send;         /* [size] */
     void **receive;            /* [size] */
     struct local_share *share; /* [size] */
 };
 
-/* Requests of one kind, sends or receives, that have not met their counterpart. */
+/* Requests of one kind, sends or receives, whose counterparts have not started yet. */
 struct local_mailbox {
     pthread_mutex_t lock;
     struct comm_request *head, *last;
 };
 
 struct local_member {
-    struct meeting bell;       /* rings when a message of this member is done */
+    struct meeting bell;       /* changes when a message of this member is done */
     _Atomic uint64_t sequence; /* collectives started */
 };
 
@@ -78,7 +78,7 @@ struct local_group {
     struct local_mailbox *mailbox; /* [from * size + to] */
     struct local_entry entry[COMM_STARTED_MAX];
 
-    /* While it forms. */
+    /* Used while the group forms. */
     const struct local_group *parent;
     struct local_group *next_forming;
     bool *has_joined;      /* [size], under the world's lock */
@@ -89,22 +89,23 @@ struct local_comm {
     struct comm base;
     struct local_group *group;
     uint64_t sequence;                 /* of the next collective */
-    bool is_started[COMM_STARTED_MAX]; /* this rank has not yet left the entry */
+    bool is_started[COMM_STARTED_MAX]; /* this rank has started the entry's collective, and not left it */
 };
 
 extern const struct comm_host_channel comm_host_local;
 
 /* ---- waiting ---- */
 
-/* Adds to the value; wakes the sleepers when it becomes `target`. */
+/* Adds to the value, and wakes the sleepers if it becomes `target`. */
 void meeting_add(struct meeting *meeting, uint32_t more, uint32_t target);
 /* Adds one, and wakes the sleepers. */
 void meeting_ring(struct meeting *meeting);
+/* Sets the value, and wakes the sleepers. */
 void meeting_set(struct meeting *meeting, uint32_t value);
-/* One step of waiting while the value is `seen`; `step` counts from 0. True after a sleep: time to look around, and the
- * rank has given a sign. */
+/* Waits for one step while the value is `seen`; `step` counts from 0. Returns true after a sleep. Then the rank has
+ * given a sign of life, and the caller should check for a failure. */
 bool meeting_rest(const struct local_comm *comm, struct meeting *meeting, uint32_t seen, int *step);
-/* A sign of life. */
+/* Gives a sign of life. */
 static inline void local_give_sign(const struct local_comm *comm) {
     _Atomic uint64_t *signs = &comm->group->world->rank[comm->base.world_rank].signs;
     atomic_store_explicit(signs, atomic_load_explicit(signs, memory_order_relaxed) + 1, memory_order_relaxed);
@@ -112,21 +113,26 @@ static inline void local_give_sign(const struct local_comm *comm) {
 
 /* ---- failure ---- */
 
+/* Returns true if the world has failed. */
 static inline bool local_has_failed(const struct local_world *world) {
     return atomic_load_explicit(&world->is_failed, memory_order_acquire);
 }
-/* Marks the world as failed by this rank unless it has failed before; the others get `status` and the text. */
+/* Marks the world as failed by this rank, with `status` and text for the others, unless it has failed before. */
 void local_set_failure(struct local_comm *comm, int status, const char *text);
-/* In a failed world: returns its status and text once nobody touches this rank's memory any more. */
+/* In a failed world: waits until no rank touches this rank's memory any more. Returns the world's status, with its
+ * text.
+ */
 int local_failure(struct local_comm *comm);
-/* Both. */
+/* Calls local_set_failure with this text, then local_failure. */
 int local_fail(struct local_comm *comm, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* False in a failed world. */
+/* Marks this rank as busy. Returns false, and does not mark it, in a failed world. */
 bool local_busy_begin(struct local_comm *comm);
+/* Ends what local_busy_begin began. */
 void local_busy_end(struct local_comm *comm);
+/* Returns true if the member has left the world. */
 bool local_has_ended(const struct local_group *group, int member);
 
-/* ---- what the table holds ---- */
+/* ---- members of comm_host_local ---- */
 
 struct comm_signs local_signs_of(const struct comm *world, int rank);
 int local_start(struct comm *comm, struct comm_request *request);

@@ -1,4 +1,4 @@
-/* The local backend's worlds and groups: how they are made and left, and the threads of comm_local_run. */
+/* The channel `local`: making and leaving worlds and groups, and the threads of comm_local_run. */
 #include "local-internal.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@ enum { SPINS = 2000 };
 
 /* ---- memory ---- */
 
-/* `count` zeroed pieces of whole cache lines where `bytes` is such a multiple. */
+/* Returns `count` zeroed pieces of `bytes`, at a cache line if `bytes` is a multiple of one; NULL without memory. */
 static void *take(size_t count, size_t bytes) {
     size_t total = (count * bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
     void *memory = aligned_alloc(CACHE_LINE, total);
@@ -65,7 +65,7 @@ static void world_free(struct local_world *world) {
     free(world);
 }
 
-/* A member leaves; the last one takes the group with it, and the last group the world. */
+/* Releases a member's reference. The last one frees the group, and the last group frees the world. */
 static void group_release(struct local_group *group) {
     struct local_world *world = group->world;
     pthread_mutex_lock(&world->lock);
@@ -120,7 +120,7 @@ static void local_close(struct comm *base) {
 
 /* ---- subgroups ---- */
 
-/* The forming group of `parent` with this list, under the world's lock. */
+/* Returns the forming group of `parent` with this list, or NULL. Under the world's lock. */
 static struct local_group *find_forming(struct local_world *world, const struct local_group *parent, const int *ranks,
                                         int count) {
     for (struct local_group *group = world->forming; group; group = group->next_forming) {
@@ -140,8 +140,8 @@ static int index_of(const struct local_group *group, int world_rank) {
     return -1;
 }
 
-/* Two members that wait for each other in different lists never meet. The number of such a member, under the world's
- * lock, or -1. */
+/* Returns a member that waits for this rank in another list, or -1. The two would wait for each other for ever. Under
+ * the world's lock. */
 static int find_crossed(const struct local_world *world, const struct local_group *mine, int world_rank) {
     for (const struct local_group *other = world->forming; other; other = other->next_forming) {
         if (other == mine || other->parent != mine->parent || index_of(other, world_rank) < 0)
@@ -153,7 +153,7 @@ static int find_crossed(const struct local_world *world, const struct local_grou
     return -1;
 }
 
-/* Finds or makes the group and counts this rank in; `crossed` is a rank that waits in another list, or -1. */
+/* Finds or makes the group, and counts this rank in. Sets *crossed to a rank that waits in another list, or -1. */
 static int join(struct local_comm *parent, const int *ranks, int count, struct local_group **out, int *crossed) {
     struct local_world *world = parent->group->world;
     int status = STATUS_OK;
@@ -176,7 +176,7 @@ static int join(struct local_comm *parent, const int *ranks, int count, struct l
         group->references++;
         group->has_joined[index_of(group, parent->base.world_rank)] = true;
         *crossed = find_crossed(world, group, parent->base.world_rank);
-        if (group->references == count) { /* complete: the same list may come again */
+        if (group->references == count) { /* complete: the same list may be asked for again */
             struct local_group **at = &world->forming;
             while (*at != group)
                 at = &(*at)->next_forming;
@@ -248,7 +248,7 @@ static struct local_world *world_new(int ranks) {
         return NULL;
     pthread_mutex_init(&world->lock, NULL);
     world->size = ranks;
-    world->spins = ranks <= usable_cores() ? SPINS : 0; /* a spinning rank must not keep the core from one that works */
+    world->spins = ranks <= usable_cores() ? SPINS : 0; /* a spinning rank must not take the core from a working one */
     world->rank = take((size_t)ranks, sizeof *world->rank);
     if (world->rank)
         return world;
@@ -299,14 +299,14 @@ struct runner {
 
 static void *runner_main(void *argument) {
     struct runner *runner = argument;
-    char name[16]; /* for tools that show threads; those that this one starts inherit it */
+    char name[16]; /* for tools that show threads; threads that it starts inherit the name */
     snprintf(name, sizeof name, "rank %d", runner->comm->rank);
     pthread_setname_np(pthread_self(), name);
     runner->status = runner->function(runner->comm, runner->context);
     if (runner->status) {
         snprintf(runner->text, sizeof runner->text, "%s", status_text());
         int none = -1;
-        if (runner->status != STATUS_PEER) /* who only heard of a failure is not its cause */
+        if (runner->status != STATUS_PEER) /* STATUS_PEER is never the cause */
             atomic_compare_exchange_strong(runner->first_failed, &none, runner->comm->rank);
         comm_abort(runner->comm, runner->text);
     }
@@ -319,7 +319,7 @@ static int report(const struct runner *runners, int ranks) {
     if (first >= 0)
         return status_fail(runners[first].status, "rank %d: %s", first, runners[first].text);
     for (int r = 0; r < ranks; r++)
-        if (runners[r].status) /* a peer's failure, which the text names */
+        if (runners[r].status) /* STATUS_PEER, whose text names the failed rank */
             return status_fail(runners[r].status, "%s", runners[r].text);
     return STATUS_OK;
 }

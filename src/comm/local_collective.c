@@ -1,31 +1,32 @@
-/* Collectives of threads. Each rank publishes its call in the group's entry for it; once all have, the work is cut into
- * tasks, and whoever waits takes tasks until none is left: its own first (they write its memory), then the others'. So
- * a rank that comes late finds its part done. Which thread runs a task does not matter to the result: every element is
- * combined by one task, in the order of ranks, and written to where it is wanted.
+/* Collectives of threads. Each rank publishes its call in the group's entry for it. Once all have, the work is cut into
+ * tasks. A rank that waits runs tasks until all are taken: first its own, which write its memory, then the others'. So
+ * a late rank finds its part done. The result does not depend on which thread runs a task: one task combines each
+ * element, in the order of ranks, and writes it to all its places.
  *
- * An all-reduce writes its results straight into everybody's buffers. (Reducing each part in its owner's buffer and
- * fetching the other parts from there, measured between two cores: a half to a quarter of the speed at 8 MB.) */
+ * An all-reduce writes its results straight into all ranks' buffers. (Reducing each part in its owner's buffer, from
+ * which the others fetch it, had a half to a quarter of the speed at 8 MB between two cores.) */
 #include "local-internal.h"
 
 enum { TASK_BYTES = 64 * 1024, TASK_BYTES_MIN = 8 * 1024 };
 
 /* ---- tasks ---- */
 
-/* Bytes that a member's tasks write: of its own receive buffer, except that an all-reduce cuts one buffer's worth over
- * all members and writes it to everybody. */
+/* Returns the bytes that a member's tasks write to its receive buffer. In an all-reduce, they are the member's share of
+ * one buffer, which the tasks write to all members. */
 static size_t member_bytes(const struct comm_call *call, int size) {
     if (call->kind == COMM_BARRIER)
         return 0;
     return comm_call_bytes(call) * (call->kind == COMM_ALL_GATHER ? (size_t)size : 1);
 }
 
-/* A short all-reduce is one task, run by whoever comes last; a longer one has work for every member. */
+/* Returns the bytes of a task. A short all-reduce is one task, which the last rank runs; a longer one has work for
+ * every member. */
 static size_t task_bytes(const struct comm_call *call, int size) {
     size_t part = call->kind == COMM_ALL_REDUCE ? comm_call_bytes(call) / (size_t)size : TASK_BYTES;
     return part >= TASK_BYTES ? TASK_BYTES : part <= TASK_BYTES_MIN ? TASK_BYTES_MIN : (part + 63) / 64 * 64;
 }
 
-/* The first task of a member; that of member `size` is the number of tasks. */
+/* Returns the first task of a member. For member `size`, that is the number of tasks. */
 static uint32_t first_task(const struct comm_call *call, int size, int member) {
     uint64_t bytes = task_bytes(call, size), tasks = (member_bytes(call, size) + bytes - 1) / bytes;
     uint64_t first = tasks * (uint64_t)member;
@@ -48,7 +49,7 @@ static void reduce_range(const struct local_entry *entry, int size, int member, 
     });
 }
 
-/* Fills receive[offset .. offset + bytes) of a member from the others' memory. */
+/* Copies receive[offset .. offset + bytes) of a member from the others' memory. */
 static void copy_range(const struct local_entry *entry, int member, size_t offset, size_t bytes) {
     const struct comm_call *call = &entry->call[0];
     size_t part = comm_call_bytes(call);
@@ -79,7 +80,7 @@ static void run_task(const struct local_entry *entry, int size, int member, uint
         copy_range(entry, member, offset, bytes);
 }
 
-/* Runs what is left of a member's tasks; how many it ran. */
+/* Runs the remaining tasks of a member. Returns how many it ran. */
 static uint32_t run_share(struct local_comm *comm, struct local_entry *entry, int member) {
     int size = comm->base.size;
     uint32_t tasks = first_task(&entry->call[0], size, member + 1) - first_task(&entry->call[0], size, member);
@@ -97,7 +98,7 @@ static uint32_t run_share(struct local_comm *comm, struct local_entry *entry, in
 
 /* ---- meeting ---- */
 
-/* In a group where somebody has ended: whether a collective can never be complete. */
+/* Returns a member that has ended before it started this collective, which can then never be complete; else -1. */
 static int find_ended(const struct local_group *group, uint64_t sequence) {
     for (int m = 0; m < group->size; m++)
         if (local_has_ended(group, m) && atomic_load(&group->member[m].sequence) <= sequence)
@@ -180,7 +181,7 @@ int local_start(struct comm *base, struct comm_request *request) {
     return STATUS_OK;
 }
 
-/* The last member to leave makes the entry ready for the collective that uses it next. */
+/* Leaves an entry. The last member to leave prepares it for the next collective that uses it. */
 static void leave(struct local_comm *comm, struct local_entry *entry, uint64_t sequence) {
     uint32_t size = (uint32_t)comm->base.size;
     comm->is_started[sequence % COMM_STARTED_MAX] = false;

@@ -1,5 +1,5 @@
-/* Messages between threads. Whoever comes second, sender or receiver, finds the other's request in the mailbox of the
- * pair, copies from buffer to buffer and marks it as done. */
+/* Messages between threads. The second of sender and receiver finds the other's request in the mailbox of the pair,
+ * copies from buffer to buffer, and marks the request as done. */
 #include "local-internal.h"
 
 #include <inttypes.h>
@@ -50,7 +50,7 @@ int local_message_start(struct local_comm *comm, struct comm_request *request) {
     if (sent->count > 0)
         memcpy(received->receive, sent->send, (size_t)sent->count * dtype_bytes(sent->dtype));
     atomic_store_explicit(&request->is_done, 1, memory_order_relaxed);
-    atomic_store(&other->is_done, 1); /* from here on the request is its owner's again */
+    atomic_store(&other->is_done, 1); /* from here on, the request belongs to its owner again */
     meeting_ring(&group->member[request->call.peer].bell);
     local_busy_end(comm);
     return STATUS_OK;
@@ -60,7 +60,7 @@ int local_message_finish(struct local_comm *comm, struct comm_request *request) 
     struct local_group *group = comm->group;
     struct meeting *bell = &group->member[comm->base.rank].bell;
     for (int step = 0;;) {
-        uint32_t seen = atomic_load(&bell->value); /* before the flag: a ring in between is not slept through */
+        uint32_t seen = atomic_load(&bell->value); /* read before the flag, so that a ring in between ends the sleep */
         if (atomic_load(&request->is_done))
             return STATUS_OK;
         if (local_has_failed(group->world))

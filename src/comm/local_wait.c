@@ -1,4 +1,4 @@
-/* Waiting of threads for each other, and how a failed rank is made known. */
+/* How threads wait for each other, and learn of a failed rank. */
 #include "local-internal.h"
 
 #include "base/clock.h"
@@ -11,14 +11,14 @@
 #include <unistd.h>
 
 enum { YIELDS = 10, SLEEP_NANOSECONDS = 20 * 1000 * 1000 };
-static const double short_yield = 50e-6; /* seconds: a core that comes back later has other work */
+static const double short_yield = 50e-6; /* seconds; if a yield takes longer, the core has other work */
 
 static void futex_wake_all(struct meeting *meeting) {
     syscall(SYS_futex, &meeting->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* A sleeper counts itself before it looks at the value, whoever changes the value looks at the count afterwards, both
- * in one total order: so either the sleeper sees the change or it is woken. */
+/* A sleeper counts itself before it looks at the value. A thread that changes the value looks at the count afterwards.
+ * Both are in one total order, so the sleeper either sees the change or is woken. */
 void meeting_add(struct meeting *meeting, uint32_t more, uint32_t target) {
     uint32_t value = atomic_fetch_add(&meeting->value, more) + more;
     if (value == target && atomic_load(&meeting->sleepers))
@@ -51,7 +51,7 @@ bool meeting_rest(const struct local_comm *comm, struct meeting *meeting, uint32
             *step = world->spins + YIELDS;
         return false;
     }
-    *step = now; /* from here on always sleep */
+    *step = now; /* from now on, always sleep */
     atomic_fetch_add(&meeting->sleepers, 1);
     if (atomic_load(&meeting->value) == seen) {
         struct timespec limit = {.tv_nsec = SLEEP_NANOSECONDS};

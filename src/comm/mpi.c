@@ -1,11 +1,12 @@
-/* Ranks as processes over MPI: how the world and its groups are made and left. */
+/* The channel `mpi`: making and leaving the world and its groups. */
 #include "mpi-internal.h"
 
 #include "watch.h"
 
 #include <stdlib.h>
 
-/* Scratch of a group's windows. Pieces are long enough for messages; for many ranks two windows take more than that. */
+/* Scratch of a group's windows. Pieces have a least size for the sake of messages, so that two windows of many ranks
+ * may take more. */
 enum { SCRATCH_BYTES = 1 << 20, PIECE_BYTES_MIN = 64 * 1024, WINDOWS_MIN = 2 };
 
 static void comm_free(struct mpi_comm *comm) {
@@ -28,7 +29,7 @@ static void mpi_close(struct comm *base) {
         struct watch *watch = comm->watch;
         mpi_process_close(comm->process);
         comm_free(comm);
-        MPI_Finalize(); /* waits for the others */
+        MPI_Finalize(); /* it waits for the other ranks */
         watch_close(watch);
         return;
     }
@@ -39,7 +40,7 @@ static void mpi_close(struct comm *base) {
     mpi_leave(process);
 }
 
-/* A thread that hangs inside MPI does not keep the run from its end. */
+/* It ends the run even if another thread hangs inside MPI. */
 static void mpi_abort(struct comm *comm, const char *reason) {
     log_error("rank %d failed: %s", comm->world_rank, reason);
     watch_fail(((struct mpi_comm *)comm)->watch);
@@ -47,7 +48,7 @@ static void mpi_abort(struct comm *comm, const char *reason) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* If rank 0 cannot listen, it alone knows. */
+/* If rank 0 cannot listen, it alone fails; its card has port 0 then. */
 static int mpi_watch(struct comm *world, const struct comm_watch_options *asked) {
     struct mpi_comm *comm = (struct mpi_comm *)world;
     struct watch_options options = {.rank = world->rank,
@@ -87,7 +88,7 @@ bool comm_is_mpi(const struct comm *comm) {
     return comm->host == &comm_host_mpi;
 }
 
-/* A rank's side of a group of `size`; its communicators are still to be made. */
+/* Makes a rank's side of a group of `size`, without communicators. */
 static struct mpi_comm *comm_new(int rank, int size) {
     struct mpi_comm *comm = calloc(1, sizeof *comm);
     if (!comm)
@@ -115,7 +116,7 @@ static struct mpi_comm *comm_new(int rank, int size) {
     return NULL;
 }
 
-/* The second communicator, and errors as return codes in both. */
+/* Makes the second communicator, and makes both return errors as codes. */
 static int complete(struct mpi_comm *comm) {
     MPI_Comm_set_errhandler(comm->calls, MPI_ERRORS_RETURN);
     int status = mpi_status(comm, MPI_Comm_dup(comm->calls, &comm->work), "communicator");
@@ -194,7 +195,7 @@ int comm_mpi_open(struct comm **out) {
     MPI_Initialized(&is_initialized);
     if (is_initialized)
         return status_fail(STATUS_INVALID, "MPI is initialised once in a process");
-    /* One thread at a time calls MPI, but not always the same one: mpi_progress.c. */
+    /* One thread at a time calls MPI, but not always the same one (mpi_progress.c). */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return status_fail(STATUS_IO, "MPI cannot be initialised");
     int status = provided < MPI_THREAD_SERIALIZED

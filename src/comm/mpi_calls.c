@@ -1,6 +1,5 @@
-/* Calls over MPI. When a collective is started, a hash of it begins to travel, so that ranks that call different things
- * are told so before data moves. Then its windows begin, after those of the collectives that were started before it.
- * Messages carry their type as the tag. */
+/* Calls over MPI. When a collective is started, a hash of it is sent, so that ranks with different calls fail before
+ * data moves. Then its windows begin, after those of earlier collectives. Messages carry their type as the tag. */
 #include "mpi-internal.h"
 
 #include "watch.h"
@@ -45,13 +44,13 @@ MPI_Datatype mpi_type(enum dtype dtype) {
 
 /* ---- agreement ---- */
 
-/* A hash of what the ranks' calls must have in common; positive, so that its negative exists. */
+/* Returns a hash of everything that must be equal in the ranks' calls. It is positive, so that its negative exists. */
 static int64_t call_hash(const struct comm_call *call) {
     int64_t words[] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
     return (int64_t)(digest_bytes(DIGEST_START, words, sizeof words) >> 1);
 }
 
-/* The hashes differ: every rank comes here for the same collective and learns who called what. */
+/* Fails after the hashes differed. Every rank comes here for the same collective, and learns the others' calls. */
 static int fail_mismatch(struct mpi_comm *comm, const struct comm_call *call) {
     int size = comm->base.size;
     int64_t mine[5] = {call->kind, call->op, call->peer, call->data.count, call->data.dtype};
@@ -91,7 +90,7 @@ static int begin_agreement(struct mpi_comm *comm, struct comm_request *request) 
 
 /* ---- messages ---- */
 
-/* The `words` of a message that has arrived. */
+/* The members of `words` of a message that has arrived. */
 enum { MESSAGE_CODE, MESSAGE_TAG, MESSAGE_COUNT };
 
 static int start_message(struct mpi_comm *comm, struct comm_request *request) {
@@ -111,7 +110,7 @@ static int start_message(struct mpi_comm *comm, struct comm_request *request) {
     return mpi_status(comm, code, call->kind == COMM_SEND ? "send" : "receive");
 }
 
-/* Whether it has arrived, or failed: what is known of it is kept for who waits. */
+/* Returns true if a message has arrived or failed. Stores its facts for the call that waits. */
 static bool message_has_arrived(struct comm_request *request) {
     MPI_Request travelling = kept(request);
     MPI_Status message = {0};
@@ -176,7 +175,7 @@ static int start_collective(struct mpi_comm *comm, struct comm_request *request)
     return STATUS_OK;
 }
 
-/* Whether all ranks have come to comm->unbegun, with the same call. */
+/* Sets *have_agreed if all ranks have started comm->unbegun, with the same call. */
 static int have_agreed(struct mpi_comm *comm, bool *have_agreed) {
     struct comm_request *request = comm->unbegun;
     MPI_Request travelling = kept(request);
@@ -189,7 +188,7 @@ static int have_agreed(struct mpi_comm *comm, bool *have_agreed) {
     return status;
 }
 
-/* Begins what all ranks have come to, as long as there are windows. */
+/* Begins windows of collectives that all ranks have started, while the ring has free ones. */
 static int begin_windows(struct mpi_comm *comm) {
     while (comm->unbegun && comm->window_count < comm->window_most) {
         struct comm_request *request = comm->unbegun;
@@ -197,7 +196,7 @@ static int begin_windows(struct mpi_comm *comm) {
         int status = have_agreed(comm, &is_ready);
         if (!is_ready)
             return status;
-        if (request->call.data.count) /* a barrier has none: that all agree means that all have come */
+        if (request->call.data.count) /* a barrier has none: its agreement is enough */
             status = mpi_window_begin(comm);
         if (status)
             return status;
@@ -207,7 +206,7 @@ static int begin_windows(struct mpi_comm *comm) {
     return STATUS_OK;
 }
 
-/* Takes what is done off the list. */
+/* Removes finished collectives from the list. */
 static void retire(struct mpi_comm *comm) {
     while (comm->oldest && comm->oldest != comm->unbegun && comm->oldest->finished == comm->oldest->call.data.count) {
         struct comm_request *request = comm->oldest;
@@ -249,7 +248,7 @@ int mpi_start(struct comm *base, struct comm_request *request) {
     return status;
 }
 
-/* Moves everything, also what others wait for, until the request is done. */
+/* Advances all calls of the process until the request is done. */
 static int wait_until_done(struct mpi_comm *comm, const struct comm_request *request) {
     bool is_message = request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
     while (!request->is_done) {
@@ -276,10 +275,9 @@ int mpi_finish(struct comm *base, struct comm_request *request) {
 
 /* ---- patience ---- */
 
-/* The next nap is a quarter of the wait so far, so a message that comes soon is seen soon. A rank that waits for a step
- * of the others looks once a millisecond. One that waits longer than steps take looks half as often. One that was idle
- * for a second looks half as often again: 1 of 200 parts of a core, or 1 of 100 on a busy machine, where a look costs
- * more. */
+/* Sleeps for a quarter of the wait so far, so that an early message is seen early. A rank that waits for a step of the
+ * others polls once a millisecond. After a wait longer than steps take, it polls half as often. After an idle second,
+ * it polls half as often again. That takes 1/200 of a core, or 1/100 on a busy machine, where a poll costs more. */
 static void nap_after(double waited) {
     static const double shortest = 20e-6, longest = 1e-3, beyond_steps = 0.1, idle = 1;
     double nap = waited / 4, most = waited < beyond_steps ? longest : waited < idle ? 2 * longest : 4 * longest;
@@ -288,7 +286,7 @@ static void nap_after(double waited) {
     clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
 }
 
-/* Nothing is received yet: a started receive would keep the thread of mpi_progress.c awake. */
+/* It only probes: a started receive would keep the thread of mpi_progress.c awake. */
 int mpi_await(struct comm *base, int from) {
     struct mpi_comm *comm = (struct mpi_comm *)base;
     double start = clock_seconds();

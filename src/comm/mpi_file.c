@@ -1,4 +1,4 @@
-/* Files over MPI-IO: each write is one collective call, so that the library may gather what goes to one server. */
+/* Files over MPI-IO. Each write is one collective call, so that the library can gather the writes to one server. */
 #include "comm/comm_file.h"
 #include "mpi-internal.h"
 
@@ -11,7 +11,7 @@ struct comm_file {
     char path[PATH_MAX];
 };
 
-/* MPI's text, which says little of the system's reason, after the file's name. */
+/* Returns the status of a return code, with the file's name and MPI's text, which rarely has the system's reason. */
 static int file_status(const struct comm_file *file, int code, const char *what) {
     int class = MPI_SUCCESS;
     if (code == MPI_SUCCESS)

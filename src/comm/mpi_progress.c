@@ -1,6 +1,6 @@
-/* The thread that calls MPI for the others. MPI moves data only inside its own calls: with nobody waiting, a thread
- * looks after what was started, so that sums travel while the ranks compute. It sleeps most of the time, and wholly
- * while nothing was started. */
+/* The thread that advances started calls. MPI moves data only inside its functions. While no rank waits, this thread
+ * calls them, so that sums travel while the ranks compute. It naps between calls, and sleeps while nothing is started.
+ */
 #include "mpi-internal.h"
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* In a nap 25 kB leave at 1 Gbit/s, of the MB that is under way. (With 500 microseconds the link was 2% emptier, and
- * the computation beside it no faster.) */
+/* During a nap, 25 kB of the megabyte under way leave at 1 Gbit/s. (With 500 microseconds, the link was used 2% less,
+ * and the computation beside it was no faster.) */
 enum { NAP_NANOSECONDS = 200 * 1000, STACK_BYTES = 1 << 20 };
 
 struct mpi_process {
@@ -85,7 +85,7 @@ static void *look_after(void *context) {
             break;
         mpi_process_advance(process);
         pthread_mutex_unlock(&process->lock);
-        do /* a rank that waits moves everything by itself, and holds the lock */
+        do /* a rank that waits holds the lock, and advances all calls itself */
             nap();
         while (pthread_mutex_trylock(&process->lock) == EBUSY);
     }
@@ -105,7 +105,7 @@ int mpi_process_open(struct mpi_process **out) {
     pthread_cond_init(&process->started, NULL);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the other threads' */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* other threads handle signals */
     int error = pthread_create(&process->thread, &attributes, look_after, process);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);

@@ -1,7 +1,7 @@
-/* Collectives over MPI, window by window, in memory that is bounded whatever is summed. The sums are ours:
- * MPI_Allreduce may add in any order. Each rank gets everybody's contributions to its part, adds them in the order of
- * ranks, and for an all-reduce sends the result to everybody. A short all-reduce is one all-gather, added by every rank
- * for itself. */
+/* Collectives over MPI, window by window, so that their memory is bounded for any size. The sums are computed here,
+ * because MPI_Allreduce may add in any order. Each rank gets all contributions to its part, and adds them in the order
+ * of ranks. In an all-reduce, it sends the result to all ranks. A short all-reduce is one all-gather, after which every
+ * rank adds all contributions. */
 #include "mpi-internal.h"
 
 enum { SHORT_BYTES = 16 * 1024, TAG_EXCHANGE = 0, TAG_SPREAD = 1 };
@@ -14,20 +14,20 @@ static bool is_sum(const struct comm_call *call) {
     return call->kind == COMM_REDUCE_SCATTER || (call->kind == COMM_ALL_REDUCE && !is_short(call));
 }
 
-/* A long gather goes through windows as well, lest short messages have to wait until all of it has left. */
+/* A long gather uses windows, too, so that short messages need not wait for all of it. */
 static bool is_gather(const struct comm_call *call) {
     return call->kind == COMM_ALL_GATHER && comm_call_bytes(call) > SHORT_BYTES;
 }
 
-/* ---- the parts of a window ---- */
+/* ---- parts of a window ---- */
 
 /* Elements [first, first + count) of the call's buffers. */
 struct part {
     int64_t first, count;
 };
 
-/* The elements of a window that rank `p` sums, as they stand in everybody's send[], or gives to a gather, in receive[].
- */
+/* Returns the elements of a window that rank `p` sums, as a part of send[]; in a gather, those that it contributes, as
+ * a part of receive[]. */
 static struct part part_of(const struct mpi_comm *comm, const struct mpi_window *window, int p) {
     const struct comm_data *data = &window->request->call.data;
     if (window->request->call.kind != COMM_ALL_REDUCE)
@@ -63,7 +63,7 @@ static int add_receive(struct mpi_comm *comm, struct mpi_window *window, int tag
     return mpi_status(comm, code, "receive of a collective");
 }
 
-/* Everybody's contributions to each part go to the rank that sums it. */
+/* Begins to send all contributions to each part to the rank that sums it. */
 static int begin_exchange(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     int size = comm->base.size, rank = comm->base.rank, status = STATUS_OK;
@@ -79,7 +79,7 @@ static int begin_exchange(struct mpi_comm *comm, struct mpi_window *window) {
     return status;
 }
 
-/* Every rank's sums go to everybody. */
+/* Begins to send every rank's sums to all ranks. */
 static int begin_spread(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     int size = comm->base.size, rank = comm->base.rank, status = STATUS_OK;
@@ -96,7 +96,7 @@ static int begin_spread(struct mpi_comm *comm, struct mpi_window *window) {
     return status;
 }
 
-/* Every rank's elements go to everybody. */
+/* Begins to send every rank's elements to all ranks. */
 static int begin_gather(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     int size = comm->base.size, rank = comm->base.rank, status = STATUS_OK;
@@ -134,7 +134,7 @@ static void combine_short(struct mpi_comm *comm, const struct mpi_window *window
     combine(comm, call, call->data.receive, window->count);
 }
 
-/* Adds the others' contributions, and this rank's own in its place, to where the sum belongs. */
+/* Adds all contributions to this rank's part, in the order of ranks, and stores the sum. */
 static void combine_part(struct mpi_comm *comm, const struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     struct part mine = part_of(comm, window, comm->base.rank);
@@ -147,7 +147,7 @@ static void combine_part(struct mpi_comm *comm, const struct mpi_window *window)
 
 /* ---- windows ---- */
 
-/* A collective that is one call of MPI. */
+/* Begins a collective that is one call of MPI. */
 static int begin_whole(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     const struct comm_data *data = &call->data;
@@ -188,7 +188,7 @@ int mpi_window_begin(struct mpi_comm *comm) {
                                        : begin_whole(comm, window);
 }
 
-/* All messages of the window have arrived: sums them, and sends on what others need. */
+/* Uses a window whose messages have all arrived: adds them, and sends the sums to the ranks that need them. */
 static int use(struct mpi_comm *comm, struct mpi_window *window) {
     const struct comm_call *call = &window->request->call;
     window->move_count = 0;
@@ -204,7 +204,7 @@ static int use(struct mpi_comm *comm, struct mpi_window *window) {
     return STATUS_OK;
 }
 
-/* Windows begin to spread in their order, which is the same on all ranks; they may end in any. */
+/* Advances the windows. They begin to spread in one order, the same on all ranks; they may end in any. */
 static int advance(struct mpi_comm *comm, bool *has_moved) {
     int status = STATUS_OK, has_arrived;
     for (int i = 0; i < comm->window_count && !status; i++) {

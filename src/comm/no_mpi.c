@@ -1,4 +1,4 @@
-/* Stands in for mpi*.c in a build without MPI. */
+/* Replaces mpi*.c in a build without MPI. */
 #include "comm-internal.h"
 #include "comm/comm_file.h"
 

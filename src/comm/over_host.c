@@ -1,8 +1,8 @@
-/* The device channel of groups without one of their own: device memory goes over the host channel. The stream has run
- * when a call starts; where the host cannot read the device's memory, what moves is copied to the host and back. */
+/* The device channel of groups that have no other: device memory goes over the host channel. A call waits for its
+ * stream before it starts. If the host cannot read the device's memory, data are copied to the host and back. */
 #include "comm-internal.h"
 
-/* The bytes that the call reads and writes at this rank. */
+/* Stores the bytes that the call reads and writes at this rank. */
 static void measure(const struct comm *comm, struct comm_request *request) {
     const struct comm_call *call = &request->call;
     size_t bytes = comm_call_bytes(call), whole = bytes * (size_t)comm->size;
@@ -15,7 +15,7 @@ static void forget(struct comm_request *request) {
     request->kept = NULL;
 }
 
-/* Puts memory of the host in the place of the buffers. */
+/* Replaces the buffers by host memory, if the host cannot read them. */
 static int stage(const struct comm *comm, struct comm_request *request) {
     struct comm_data *data = &request->call.data;
     measure(comm, request);
@@ -43,7 +43,7 @@ static int start(struct comm *comm, struct comm_request *request) {
     return status;
 }
 
-/* The call has run when this returns, and its result is where every stream sees it. */
+/* Finishes the call. When this returns, every stream sees the result. */
 static int wait(struct comm *comm, struct comm_request *request, struct stream *stream) {
     int status = comm->host->finish(comm, request);
     if (!request->kept)

@@ -1,4 +1,4 @@
-/* Which compilation of level/reduce.c this processor runs. */
+/* Chooses the compilation of level/reduce.c for this processor. */
 #include "comm-internal.h"
 
 void comm_reduce(const struct comm_reduction *reduction) {

@@ -1,4 +1,4 @@
-/* Whether all ranks mean the same run. */
+/* Checks that all ranks mean the same run. */
 #include "comm/comm.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 enum { TEXT_BYTES = 512 };
 
-/* The digests of one rank, in their places among those of all; 0 after its last fact. */
+/* Gathers the digests of all ranks, each in its place; 0 after a rank's last fact. */
 static int gather(struct comm *comm, const struct facts *facts, int64_t **all, int64_t *count) {
     *count = (int64_t)facts->count;
     struct comm_data most = {.send = count, .receive = count, .count = 1, .dtype = DTYPE_I64};
@@ -26,7 +26,7 @@ static int gather(struct comm *comm, const struct facts *facts, int64_t **all, i
     return comm_all_gather(comm, &data);
 }
 
-/* Finds the first fact that is not the same everywhere, and the first rank that has another than rank 0. */
+/* Finds the first fact that differs, and the first rank whose fact is not rank 0's. Returns false if none differs. */
 static bool find_difference(const int64_t *all, int size, int64_t count, int64_t *fact, int *rank) {
     for (*fact = 0; *fact < count; ++*fact)
         for (*rank = 1; *rank < size; ++*rank)
@@ -47,7 +47,7 @@ int comm_same(struct comm *comm, const struct facts *facts) {
     if (!differs)
         return status;
     const struct fact *own = (size_t)at < facts->count ? &facts->items[at] : &nothing;
-    char texts[2][TEXT_BYTES]; /* of rank 0: the name, and what it has */
+    char texts[2][TEXT_BYTES]; /* of rank 0: the fact's name and value */
     snprintf(texts[0], TEXT_BYTES, "%s", own->name);
     snprintf(texts[1], TEXT_BYTES, "%s", own->shown);
     struct comm_data data = {.send = texts, .receive = texts, .count = sizeof texts, .dtype = DTYPE_U8};

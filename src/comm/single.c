@@ -1,4 +1,4 @@
-/* A rank alone: its calls copy at once, or on the stream. */
+/* The group of a single rank. Its calls copy at once, or on the stream. */
 #include "comm-internal.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void close_alone(struct comm *comm) {
     free(comm);
 }
 
-/* A group of one has no subgroup of two: comm_subgroup answers for it. */
+/* It needs no subgroup: comm_subgroup handles groups of one. */
 static const struct comm_host_channel host_channel = {
     .name = "single", .start = copy_on_host, .finish = finish, .abort = abort_alone, .close = close_alone};
 
@@ -38,7 +38,7 @@ static int copy_on_device(struct comm *comm, struct comm_request *request) {
                                                  : stream_copy(data->stream, data->receive, data->send, bytes);
 }
 
-/* Another stream than the copy's waits for it. */
+/* Makes another stream wait for the copy. */
 static int wait_for_copy(struct comm *comm, struct comm_request *request, struct stream *stream) {
     (void)comm;
     return stream == request->call.data.stream ? STATUS_OK : stream_wait(request->call.data.stream);

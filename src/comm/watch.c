@@ -1,4 +1,4 @@
-/* The watch of ranks: its thread, and what it finds. watch_join.c has how connections come to be. */
+/* The watch of ranks: its thread and its findings. watch_join.c makes the connections. */
 #include "watch-internal.h"
 
 #include "base/base.h"
@@ -16,7 +16,7 @@
 
 enum { STACK_BYTES = 1 << 20, LINE_BYTES = 128 };
 static const double beat_seconds = 0.25;
-static const double late_seconds = 1; /* a tick this much after its time: the process, or the machine, was stopped */
+static const double late_seconds = 1; /* if a tick is this late, the process or the machine was stopped */
 
 void watch_say(int fd, enum watch_sign sign) {
     char byte = (char)sign;
@@ -36,10 +36,10 @@ static void end_process(void *context, int rank, const char *line) {
     (void)rank;
     if (line)
         log_error("%s", line);
-    _exit(1); /* the engine's thread may sit in MPI, where nothing reaches it */
+    _exit(1); /* another thread may hang inside MPI, and would keep exit() waiting */
 }
 
-/* Ends the run after `wait` seconds. A stopped rank gets the line too, and reads it when it resumes. */
+/* Ends the run after `wait` seconds. A stopped rank gets the sign, too, and reads it when it resumes. */
 static void end_run(struct watch *watch, int rank, const char *line, double wait) {
     struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
     watch->has_said = true;
@@ -48,8 +48,8 @@ static void end_run(struct watch *watch, int rank, const char *line, double wait
     watch->options.on_end(watch->options.context, rank, line);
 }
 
-/* Rank 1 speaks where it is about rank 0. The others do so later, in case that rank 1 is not there either: they leave
- * mpirun, which takes more than a second to end them, the time that the run has from now on. */
+/* Reports a lost rank: rank 0 does at once, or rank 1 if rank 0 is lost. The others do later, in case that rank 1 is
+ * lost, too. Until then mpirun, which needs more than a second, can end them. */
 static void find(struct watch *watch, int rank, bool is_dead) {
     char line[LINE_BYTES];
     double seconds = watch->options.seconds, wait = is_dead ? seconds : seconds / 2;
@@ -70,7 +70,7 @@ static void leave(struct watch_peer *peer) {
     peer->fd = -1;
 }
 
-/* Reads a peer's signs; a closed connection has its last ones first. */
+/* Reads a peer's signs. A closed connection still yields its last ones first. */
 static void hear(struct watch *watch, int rank) {
     struct watch_peer *peer = &watch->peers[rank];
     char signs[64];
@@ -92,7 +92,7 @@ static void hear(struct watch *watch, int rank) {
         find(watch, rank, true);
 }
 
-/* Waits for signs until the next tick, and hears all; true when the thread is to end. */
+/* Waits for signs until the next tick, and reads them. Returns true if the thread must end. */
 static bool listen_until(struct watch *watch, double next) {
     struct pollfd *polled = watch->polled;
     int count = 2, left = (int)((next - clock_seconds()) * 1000) + 1;
@@ -122,11 +122,11 @@ static bool listen_until(struct watch *watch, double next) {
     return watch->has_said;
 }
 
-/* One of the own ticks: nobody else's clock, and not the time that passed. */
+/* Counts one tick, whatever time has passed, and sends beats. */
 static void tick(struct watch *watch, bool is_late) {
     uint64_t signs = atomic_load_explicit(&watch->signs, memory_order_relaxed);
-    say_to_all(watch, signs == watch->told ? WATCH_BEAT : WATCH_SIGN);
-    watch->told = signs;
+    say_to_all(watch, signs == watch->reported ? WATCH_BEAT : WATCH_SIGN);
+    watch->reported = signs;
     for (int r = 0; r < watch->peer_count; r++) {
         struct watch_peer *peer = &watch->peers[r];
         peer->silent = is_late ? 0 : peer->silent + 1;
@@ -162,7 +162,7 @@ static int start(struct watch *watch) {
         return status_fail(STATUS_MEMORY, "out of memory");
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the other threads' */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* other threads handle signals */
     int error = pthread_create(&watch->thread, &attributes, look_after, watch);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
@@ -179,7 +179,7 @@ static void stop(struct watch *watch) {
     watch->is_running = false;
 }
 
-/* ---- beginning and end ---- */
+/* ---- opening and closing ---- */
 
 static int make(const struct watch_options *options, struct watch **out) {
     struct watch *watch = *out = calloc(1, sizeof *watch);

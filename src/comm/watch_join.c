@@ -1,8 +1,9 @@
-/* How the watch of ranks gets its connections.
+/* The connections of the watch of ranks.
  *
- * Rank 0 listens on one port of all its addresses, until all have come. The others do not know which of the addresses
- * they reach (a bridge of containers has the same one on many hosts), so they try all at once. Rank 0 greets with its
- * word; to the first that does, and to no other, a rank answers with the others' word and its number. */
+ * Rank 0 listens on one port of all its addresses until all ranks have connected. The others do not know which of the
+ * addresses they can reach (a bridge of containers has the same one on many hosts), so they try all at once. Rank 0
+ * greets each connection with its word. A rank answers the first connection that greets it, and no other, with the
+ * others' word and its number. */
 #include "watch-internal.h"
 
 #include "base/base.h"
@@ -45,7 +46,7 @@ static void shut(int *fd) {
     *fd = -1;
 }
 
-/* A byte is worth sending at once. */
+/* Single bytes must be sent at once. */
 static void set_options(int fd) {
     int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -53,7 +54,7 @@ static void set_options(int fd) {
 
 /* ---- rank 0 ---- */
 
-/* Adds an address at which others, and this host itself, may reach it. Those valid on one link alone are left out. */
+/* Adds an address at which this or another host may reach rank 0, unless it is valid on one link alone. */
 static void add_address(const struct sockaddr *from, unsigned flags, struct watch_card *card) {
     const union any_address *address = (const union any_address *)from;
     if (!from || !(flags & IFF_UP) || card->address_count == WATCH_ADDRESSES)
@@ -79,7 +80,7 @@ static int list_addresses(struct watch_card *card) {
     return STATUS_OK;
 }
 
-/* One socket for IPv6 and IPv4, or for IPv4 where a host has nothing else. */
+/* Opens one listening socket for IPv6 and IPv4, or for IPv4 alone if the host has nothing else. */
 static int open_door(struct watch *watch, uint16_t *port) {
     union any_address at = {.v6 = {.sin6_family = AF_INET6}};
     socklen_t length = sizeof at.v6;
@@ -141,7 +142,7 @@ void watch_hear_guest(struct watch *watch, struct watch_guest *guest) {
     const struct watch_hello *hello = &guest->hello;
     bool is_rank = count > 0 && !memcmp(hello->word, watch->others_word, WATCH_WORD_BYTES) && hello->rank > 0 &&
                    hello->rank < watch->peer_count && watch->peers[hello->rank].state == PEER_AWAITED;
-    if (is_rank) { /* field by field: others read its signs */
+    if (is_rank) { /* member by member: other threads read its signs */
         struct watch_peer *peer = &watch->peers[hello->rank];
         peer->state = PEER_HERE;
         peer->fd = guest->fd;
@@ -167,7 +168,7 @@ void watch_close_door(struct watch *watch) {
 /* ---- the others ---- */
 
 struct attempt {
-    int fd; /* -1: none, or it came to nothing */
+    int fd; /* -1: none, or it failed */
     size_t received;
     unsigned char word[WATCH_WORD_BYTES];
 };
@@ -180,7 +181,7 @@ static void begin(struct attempt *attempt, const struct watch_address *address, 
         shut(&attempt->fd);
 }
 
-/* Reads the greeting; true where it is rank 0's. */
+/* Reads the greeting. Returns true if it is rank 0's. */
 static bool is_greeted(struct attempt *attempt, const struct watch_card *card) {
     ssize_t count =
         recv(attempt->fd, attempt->word + attempt->received, WATCH_WORD_BYTES - attempt->received, MSG_DONTWAIT);
@@ -195,7 +196,7 @@ static bool is_greeted(struct attempt *attempt, const struct watch_card *card) {
     return false;
 }
 
-/* The first connection that rank 0 greets; -1: there is none. */
+/* Returns the first connection that rank 0 greets, or -1. */
 static int find_leader(struct attempt *attempts, int count, const struct watch_card *card, double seconds) {
     struct pollfd polled[WATCH_ADDRESSES];
     double end = clock_seconds() + seconds;

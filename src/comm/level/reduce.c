@@ -1,6 +1,6 @@
 /* Sums and maxima over ranks, in the order of ranks. A block is combined in a buffer that stays in the first-level
- * cache and then copied to where it is wanted, so that a target may be a source. Compiled once per instruction-set
- * level; elements are combined one by one in every level, so the bits are the same. */
+ * cache, and then copied to the targets, so that a target may be a source. This file is compiled once per
+ * instruction-set level. Every level combines elements one by one, so the bits are the same. */
 #include "comm-internal.h"
 
 /* REDUCE_LEVEL: the instruction set of this compilation, part of the function's name. */
@@ -10,7 +10,7 @@
 
 enum { BLOCK_BYTES = 8192 };
 
-/* A NaN on either side wins: a loss that is not a number must not be hidden by one that is. */
+/* A NaN on either side wins: it must not be hidden by another rank's number. */
 #define SUM(a, b)      ((a) + (b))
 #define MAX_REAL(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define MAX_INT(a, b)  ((a) > (b) ? (a) : (b))
