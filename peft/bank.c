@@ -103,7 +103,7 @@ static int add_hook(struct peft_bank *bank, int64_t layer, enum attach_place pla
     bool is_projection = place != ATTACH_AFTER_ATTENTION && place != ATTACH_AFTER_MLP;
     struct hook hook = {.self = site, .side = side, .forward = forward, .is_active = is_active};
     if (is_projection && side == HOOK_BEFORE_ACTIVATION && bank->fp32_product_bytes)
-        hook.wide = &bank->fp32_product;
+        hook.fp32_y = &bank->fp32_product;
     return hook_table_add(&bank->hooks, bank->first_layer + layer, place, &hook);
 }
 

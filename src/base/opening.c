@@ -1,4 +1,4 @@
-/* Opening as a table of steps that closing undoes in reverse. */
+/* Runs tables of opening steps, forward and in reverse. */
 #include "base/opening.h"
 
 static void close_first(const struct opening *opening, size_t count, void *self) {

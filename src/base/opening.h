@@ -1,10 +1,10 @@
-/* Opening as a table of steps that closing undoes in reverse.
+/* Opening as a table of steps, which closing undoes in reverse.
  *
- * A thing that opens in several steps lists them once, in a const table. A step that fails undoes its own part; the
- * steps before it are closed in reverse. Closing a thing that is open goes through the same table.
+ * An object that opens in several steps lists them once, in a const table. A step that fails undoes its own part, and
+ * the steps before it are closed in reverse. Closing an open object goes through the same table.
  *
- * Ranks may open together. After a step marked `agrees`, every rank calls the table's `agree`, and all go on or none
- * does. A rank that has failed opens nothing more, but still meets the others at the next of these steps. */
+ * Ranks may open together. After a step marked `agrees`, every rank calls the table's `agree`, and either all continue
+ * or none does. A rank that has failed opens nothing more, but still calls `agree` at the next of these steps. */
 #ifndef CAMBIUM_BASE_OPENING_H
 #define CAMBIUM_BASE_OPENING_H
 
@@ -12,15 +12,15 @@
 #include <stddef.h>
 
 struct opening_step {
-    int (*open)(void *self);   /* an error leaves nothing to close; its text stays */
-    void (*close)(void *self); /* leaves the thread's error text as it is; NULL: nothing to undo */
+    int (*open)(void *self);   /* after an error there is nothing to close; its text stays */
+    void (*close)(void *self); /* does not change the thread's error text; NULL: nothing to undo */
     bool agrees;               /* all ranks agree after it */
 };
 
 struct opening {
     const struct opening_step *steps; /* [count] */
     size_t count;
-    int (*agree)(void *self, int status); /* as comm_agree; NULL: `agrees` means nothing */
+    int (*agree)(void *self, int status); /* as comm_agree; NULL: `agrees` has no effect */
 };
 
 /* Opens `self` step by step. Returns the first failure of a step or an agreement, with every opened step closed. */

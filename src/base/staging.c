@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- what dead writers left ---- */
+/* ---- boxes of dead writers ---- */
 
 /* Returns false when the directory must stay in the box for now. */
 static bool put_back(const char *parent, const char *box, const struct box_mark *mark) {

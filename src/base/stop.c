@@ -19,9 +19,9 @@ static long long now(void) {
     return time.tv_sec * 1000LL + time.tv_nsec / 1000000;
 }
 
-/* The first signal is a wish; the next one, of either kind, does what it does by default. The same one within a second
- * is no next one: launchers pass signals on to processes that have had them from elsewhere (srun when a job is
- * preempted, mpirun of a terminal's Ctrl-C). */
+/* Handles a signal. The first one is a request; the next one, of either kind, has its default effect. The same signal
+ * within a second does not count, because launchers forward signals that a process got already: srun when a job is
+ * preempted, mpirun after Ctrl-C in a terminal. */
 static void request_stop(int signal_number) {
     if (!requested.signal) {
         requested.milliseconds = now();

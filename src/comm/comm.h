@@ -10,8 +10,8 @@
  * both calls. Messages between two ranks arrive in the order in which they were sent. A send may wait for its receive.
  *
  * Every rank gets the same bits of a sum. Sums of host memory are taken in the order of ranks, ((r0 + r1) + r2) + r3,
- * for any timing, channel and size of chunks. bf16 is summed in fp32 and rounded once. A device channel keeps the order
- * of ranks if comm_is_ordered returns true. A maximum with a NaN is NaN.
+ * for any timing, channel and size of chunks. Elements of bf16 are summed in fp32 and rounded once. A device channel
+ * keeps the order of ranks if comm_is_ordered returns true. A maximum with a NaN is NaN.
  *
  * Device memory moves in the order of a stream, as with NCCL. The call sees the results of work that was queued on the
  * stream before it, and work queued after it sees the call's result. The call may return before it has run. Over the

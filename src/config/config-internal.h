@@ -1,4 +1,4 @@
-/* Shared by the files of this room: the rows of a command as one list, and typed assignment of one value. */
+/* Shared by the files of this room: the rows of a command as one list, and the assignment of typed values. */
 #ifndef CAMBIUM_CONFIG_INTERNAL_H
 #define CAMBIUM_CONFIG_INTERNAL_H
 

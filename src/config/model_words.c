@@ -1,4 +1,4 @@
-/* Keys of the rotation's scalings and of the window. */
+/* Converts the keys of the rotation's scalings and of the window. */
 #include "model_words.h"
 
 #include "base/base.h"

@@ -130,7 +130,7 @@ static int read_value(struct reader *reader, size_t index, yaml_mark_t key_mark)
     return status;
 }
 
-/* The index of the row with this path, or the number of rows. */
+/* Returns the index of the row with this path, or the number of rows. */
 static size_t find_row(const struct config_command *command, const char *path) {
     size_t total = config_row_total(command);
     for (size_t i = 0; i < total; i++)

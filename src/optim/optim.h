@@ -1,8 +1,8 @@
 /* AdamW over a parameter store, learning-rate schedules, clipping by global norm.
  *
- * The optimizer owns the moments m and v and, for bf16 weights, the fp32 master weights; in fp32 the weights are the
- * master. All are flat arrays in the store's order, of the pieces that this rank updates: everything, or with sharding
- * (ZeRO-1) its share. Norm and clip factor stay on the device. */
+ * The optimizer owns the moments m and v and, for bf16 weights, the fp32 master weights. In fp32, the weights are the
+ * master. All are flat arrays in the store's order, of the pieces that this rank updates: everything, or its share with
+ * sharding (ZeRO-1). Norm and clip factor stay on the device. */
 #ifndef CAMBIUM_OPTIM_OPTIM_H
 #define CAMBIUM_OPTIM_OPTIM_H
 
@@ -13,8 +13,8 @@
 enum schedule_decay { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_INVERSE_SQUARE_ROOT, SCHEDULE_WSD };
 enum schedule_wsd { SCHEDULE_WSD_LINEAR, SCHEDULE_WSD_COSINE, SCHEDULE_WSD_EXPONENTIAL, SCHEDULE_WSD_MINUS_SQRT };
 
-/* In iterations. Megatron-LM's OptimizerParamScheduler counts samples: iteration i (from 1) has seen (i - 1) *
- * global_batch_size of them, so the first update of a warm-up from 0 uses the rate 0. */
+/* A learning-rate schedule, in iterations. As in Megatron-LM's OptimizerParamScheduler, iteration i (from 1) has seen
+ * (i - 1) * global_batch_size samples. So the first update of a warm-up from 0 has the rate 0. */
 struct schedule {
     enum schedule_decay decay;
     enum schedule_wsd wsd_decay;
@@ -37,14 +37,13 @@ struct optimizer {
     struct param_store *store;
     struct gradient_sync *sync;
     enum dtype weights_type;
-    float *master; /* [local_elements]; NULL in fp32, where the weights are the master */
-    float *m, *v;  /* [local_elements] */
-    void *scalars; /* device: sum of squares, norm, factor */
-    void *norm;    /* host: the same norm, once the stream has run */
-    struct flat_range
-        *ranges;       /* device: what this rank updates of each parameter, counted from its piece; turn after turn */
-    int64_t *turn_end; /* [pieces] the ranges of all turns up to one */
-    int64_t step;      /* updates done; the bias correction's exponent */
+    float *master;             /* [local_elements]; NULL in fp32, where the weights are the master */
+    float *m, *v;              /* [local_elements] */
+    void *scalars;             /* device: sum of squares, norm, factor */
+    void *norm;                /* host memory: the norm, once the stream has run */
+    struct flat_range *ranges; /* device: this rank's part of each parameter, relative to its piece; turn after turn */
+    int64_t *turn_end;         /* [pieces] the number of ranges up to the end of each turn */
+    int64_t step;              /* updates done; the bias correction's exponent */
 };
 
 /* Returns the bytes of the device that optimizer_open allocates for `elements` elements of a rank and `parameters` rows
@@ -53,21 +52,26 @@ size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype);
 /* Enters an update into the rank's list of work, while the rank still plans. The store has `flat_elements` elements of
  * `dtype`, and the rank updates one of `shards` equal shards. STATUS_MEMORY. */
 int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype);
-/* `sync`, open, says what this rank updates; it must outlive the optimizer. */
+/* Opens an optimizer for the pieces of `sync`, which is open and must outlive it. The caller closes it. STATUS_MEMORY,
+ * or the device's failure. */
 int optimizer_open(struct optimizer *optimizer, const struct optimizer_options *options, struct gradient_sync *sync);
+/* Frees what optimizer_open allocated. */
 void optimizer_close(struct optimizer *optimizer);
-/* The master weights of a piece. */
+/* Returns the master weights of a piece, in device memory. */
 float *optimizer_master(const struct optimizer *optimizer, const struct sync_piece *piece);
-/* After the weights were initialised or loaded without optimizer state: master = weights, moments 0, step 0. */
+/* Call it after weights were initialised, or loaded without optimizer state: sets master = weights, moments 0 and step
+ * 0. The device's failure. */
 int optimizer_reset(struct optimizer *optimizer);
-/* After the master weights of this rank's pieces were loaded: weights = rounded master, those of all ranks. */
+/* Call it after the master weights of this rank's pieces were loaded: sets weights = rounded master, for the pieces of
+ * all ranks. The errors of collectives, or the device's failure. */
 int optimizer_round_weights(struct optimizer *optimizer);
-/* Waits for the gradients' sums over ranks, then clips and updates with the rate `lr`, in the order of the stream. */
+/* Waits for the gradients' sums over ranks, then clips and updates with the rate `lr`, in the order of the stream. The
+ * errors of collectives, or the device's failure. */
 int optimizer_start(struct optimizer *optimizer, double lr);
-/* Once the stream has run: `norm` receives the gradient's norm before clipping. Where it is not finite the device has
- * updated nothing, and STATUS_INVALID is returned. */
+/* Call it once the stream has run: stores the gradient's norm before clipping. If that is not finite, the device has
+ * updated nothing, and the result is STATUS_INVALID. */
 int optimizer_finish(struct optimizer *optimizer, double *norm);
-/* Both, with the wait for the stream between them. */
+/* Calls optimizer_start, waits for the stream, and calls optimizer_finish. */
 int optimizer_step(struct optimizer *optimizer, double lr, double *norm);
 
 #endif

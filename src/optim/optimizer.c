@@ -17,7 +17,7 @@ size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype) {
            (size_t)parameters * sizeof(struct flat_range);
 }
 
-/* The scratch is that of all elements, whatever pieces there are. */
+/* The scratch is that of all elements, for any pieces. */
 int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype) {
     int64_t own = flat_elements / shards;
     const struct clip_factor clip = {0};
@@ -34,7 +34,7 @@ int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dt
     return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(own, dtype), 0);
 }
 
-/* The part of a parameter in a piece, counted from the start of the piece. */
+/* Returns the part of a parameter in a piece, relative to the start of the piece. */
 static struct flat_range range_of(const struct optimizer *optimizer, const struct sync_piece *piece, int id) {
     const struct param_store *store = optimizer->store;
     const struct param *row = &store->map.table->rows[id];
@@ -51,13 +51,14 @@ static struct flat_range range_of(const struct optimizer *optimizer, const struc
     };
 }
 
-/* Everything that trains, as ranges on the device: piece after piece, as a forward needs them. */
+/* Makes the ranges of all parameters that train, on the device: piece after piece, in the order in which a forward
+ * needs them. */
 static int make_ranges(struct optimizer *optimizer) {
     const struct param_store *store = optimizer->store;
     struct stream *stream = optimizer->rank->exec.stream;
     const struct gradient_sync *sync = optimizer->sync;
     size_t most =
-        (size_t)store->map.table->count; /* a bucket holds a parameter whole: at most one piece has some of it */
+        (size_t)store->map.table->count; /* a bucket holds whole parameters, so at most one piece has a part of each */
     int64_t before = 0, count = 0;
     void *memory;
     int status = device_alloc(optimizer->rank->device, most * sizeof(struct flat_range), &memory);
@@ -169,8 +170,8 @@ struct counted_elsewhere {
     int64_t first, end;
 };
 
-/* Lists the elements of a parameter that other ranks count, ascending: all of it when another stage has the original,
- * and what an earlier tensor rank holds too. */
+/* Lists the elements of a parameter that other ranks count, ascending: all of them if another stage has the original,
+ * and those that an earlier tensor rank holds, too. */
 static int list_counted_elsewhere(const struct param_store *store, int id,
                                   struct counted_elsewhere list[PARAM_MAX_SLICES]) {
     struct param_rect rects[PARAM_MAX_SLICES];
@@ -195,7 +196,7 @@ static int add_squares(struct optimizer *optimizer, int64_t first, int64_t end, 
     return rank_run(optimizer->rank, PHASE_OPTIMIZER, sum_of_squares, end - first, gradients, true, sum);
 }
 
-/* Adds the squares of gradients [first, end), but for what another rank counts. */
+/* Adds the squares of gradients [first, end), except those that another rank counts. */
 static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64_t end, double *sum) {
     const struct param_store *store = optimizer->store;
     int status = STATUS_OK;
@@ -225,7 +226,7 @@ static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum)
     return status;
 }
 
-/* Leaves the norm and the clip factor on the device, and has the norm brought to the host. */
+/* Computes the norm and the clip factor on the device, and queues a copy of the norm to the host. */
 static int measure_norm(struct optimizer *optimizer) {
     struct rank *rank = optimizer->rank;
     struct scalars *scalars = optimizer->scalars;
@@ -240,7 +241,7 @@ static int measure_norm(struct optimizer *optimizer) {
         status = sum_squares(optimizer, false, &scalars->sum_of_squares);
     if (!status)
         status = rank_sum(rank, RANK_TENSOR, &scalars->sum_of_squares, 1, DTYPE_F64);
-    if (!status) /* what every tensor rank has a copy of counts once */
+    if (!status) /* parameters of which every tensor rank has a copy count once */
         status = sum_squares(optimizer, true, &scalars->sum_of_squares);
     if (!status && optimizer->sync->is_sharded)
         status = rank_sum(rank, RANK_DATA, &scalars->sum_of_squares, 1, DTYPE_F64);
@@ -277,7 +278,8 @@ static int update(struct optimizer *optimizer, int turn, double lr) {
     return rank_run_noted(optimizer->rank, PHASE_OPTIMIZER, adamw, &call);
 }
 
-/* In the order in which the next forward needs the pieces: with sharding the first travel while others are updated. */
+/* Updates the pieces in the order in which the next forward needs them. With sharding, the first ones travel while
+ * others are updated. */
 static int update_pieces(struct optimizer *optimizer, double lr) {
     int status = STATUS_OK;
     for (int turn = 0; turn < optimizer->sync->piece_count && !status; turn++) {

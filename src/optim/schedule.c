@@ -1,9 +1,9 @@
-/* Learning rates by iteration, as Megatron-LM's OptimizerParamScheduler gives them. */
+/* Learning rates by iteration, equal to those of Megatron-LM's OptimizerParamScheduler. */
 #include "optim/optim.h"
 
 #include <math.h>
 
-/* The share of the way down that is left, for a WSD schedule `ratio` of the way into its decay. */
+/* Returns the factor between min_lr (0) and lr (1) of a WSD schedule after `ratio` of its decay. */
 static double wsd_coefficient(enum schedule_wsd decay, double ratio) {
     switch (decay) {
     case SCHEDULE_WSD_LINEAR:

@@ -54,7 +54,7 @@ int rank_grid_group(const struct rank_grid *grid, unsigned axes, int rank, int *
     for (int axis = 0; axis < AXES; stride *= sizes[axis++]) {
         if (!(axes & 1u << axis))
             continue;
-        /* From the place 0 of this axis on, a copy of what is there for each further place. */
+        /* Repeats the ranks at place 0 of this axis for each further place. */
         for (int i = 0; i < count; i++)
             ranks[i] -= places[axis] * stride;
         for (int i = count; i < count * sizes[axis]; i++)

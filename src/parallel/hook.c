@@ -1,4 +1,4 @@
-/* The hook table: which methods change which places. */
+/* The hook table: the hooks of each place, and how they run. */
 #include "parallel/hook.h"
 
 #include <stdlib.h>
@@ -93,10 +93,10 @@ bool hook_list_is_active(const struct hook_list *list, enum hook_side side) {
     return false;
 }
 
-float *const *hook_list_wide(const struct hook_list *list) {
+float *const *hook_list_fp32_y(const struct hook_list *list) {
     for (int i = 0; i < list->count; i++)
-        if (list->hook[i].wide && is_active(&list->hook[i], HOOK_BEFORE_ACTIVATION))
-            return list->hook[i].wide;
+        if (list->hook[i].fp32_y && is_active(&list->hook[i], HOOK_BEFORE_ACTIVATION))
+            return list->hook[i].fp32_y;
     return NULL;
 }
 
@@ -105,7 +105,7 @@ static void *column_of(void *array, int64_t first, enum dtype type) {
     return array ? (char *)array + (size_t)first * dtype_bytes(type) : NULL;
 }
 
-/* The call on the hook's own columns. */
+/* Returns the call, narrowed to the hook's columns. */
 static struct hook_call narrowed(const struct hook *hook, const struct hook_call *call) {
     struct hook_call own = *call;
     if (!hook->columns)
@@ -130,7 +130,7 @@ size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_cal
     return bytes;
 }
 
-/* The call as hook `index` sees it: on its columns, `saved` moved to its own part. */
+/* Returns the call for hook `index`: narrowed to its columns, with `saved` at its part. */
 static struct hook_call call_of(const struct hook_list *list, int index, const struct hook_call *call) {
     struct hook_call own = narrowed(&list->hook[index], call);
     char *saved = call->saved;
@@ -140,7 +140,7 @@ static struct hook_call call_of(const struct hook_list *list, int index, const s
     return own;
 }
 
-/* Whether the backend's product takes deltas. */
+/* Returns true if the backend's product takes deltas. */
 static bool takes_deltas(const struct rank *rank, const struct gemm *gemm) {
     struct gemm with = *gemm;
     with.delta_count = 1;

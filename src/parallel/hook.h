@@ -1,9 +1,9 @@
-/* Attach points: the places of the model that methods may change, and the table of what changes them.
+/* Attach points: the places of the model that methods may change, and the table of the hooks that change them.
  *
- * There are three kinds of places. A struct hook changes rows that a layer computes. A struct prefix_hook gives keys
- * and values before a layer's segments. A struct token_hook gives tokens beyond the vocabulary. A method fills the
- * table once; the model asks the list of a place and never names a method. Lists run in order forward, in reverse order
- * backward. */
+ * There are three kinds of hooks. A struct hook changes rows that a layer computes. A struct prefix_hook gives keys and
+ * values before a layer's segments. A struct token_hook gives tokens beyond the vocabulary. A method fills the table
+ * once. The model asks for the list of a place, and never names a method. Lists run in order forward, and in reverse
+ * order backward. */
 #ifndef CAMBIUM_PARALLEL_HOOK_H
 #define CAMBIUM_PARALLEL_HOOK_H
 
@@ -12,8 +12,8 @@
 
 /* The places of a layer whose rows a method may change. */
 enum attach_place {
-    ATTACH_NONE,       /* of a parameter that is no linear's */
-    ATTACH_QKV,        /* a projection: x its input, y its output, q | k | v */
+    ATTACH_NONE,       /* the place of parameters that belong to no linear */
+    ATTACH_QKV,        /* a projection: x is its input, y its output q | k | v */
     ATTACH_PROJECTION, /* the attention's output projection */
     ATTACH_FC1,        /* before or after the activation, as the hook says */
     ATTACH_FC2,
@@ -30,30 +30,32 @@ struct hook_call {
     int layer;
     enum attach_place place;
     enum dtype dtype;
-    int64_t rows, in, out; /* out: the columns of y that are the hook's */
-    int64_t first;         /* of these, among the place's on this rank */
-    struct row_keys keys;  /* of these rows, for dropout; NULL in a pass without it, and while planning */
-    const void *x;         /* [N, in]; NULL where the place has no input of its own */
+    int64_t rows, in, out; /* out: the number of columns of y that the hook covers */
+    int64_t first;         /* the first of these columns, among the place's on this rank */
+    struct row_keys keys;  /* of these rows, for dropout; NULL in a pass without dropout, and while planning */
+    const void *x;         /* [N, in]; NULL if the place has no input of its own */
     void *y;               /* [N, out], changed in place */
     int64_t y_stride;      /* of y and dy, from row to row */
-    enum dtype y_dtype;    /* dtype, or of a wide hook fp32 */
+    enum dtype y_dtype;    /* dtype, or fp32 with hook.fp32_y */
     const void *residual;  /* ATTACH_AFTER_*: [N, C], the stream that the result will be added to */
-    void *dresidual;       /* its gradient, added to */
-    void *saved;           /* what the forward keeps for the backward: saved_bytes of it */
-    void *dy;              /* backward: the gradient of y as it left the hook */
-    void *dx;              /* backward_input: the gradient of x, added to; NULL when nobody wants it */
-    bool has_no_dx;        /* nobody wants it, as planning sees it */
+    void *dresidual;       /* the gradient of residual, to be added to */
+    void *saved;           /* saved_bytes that the forward writes for the backward */
+    void *dy;              /* backward: the gradient of y after the hook */
+    void *dx;              /* backward_input: the gradient of x, to be added to; NULL if it is not needed */
+    bool has_no_dx;        /* while planning, when all pointers are NULL: dx is not needed */
 };
 
-/* Keys and values before every segment of a layer: [tokens, G, D] each; gradients fp32, accumulated, or NULL. */
+/* Keys and values before every segment of a layer: [tokens, G, D] each. Gradients are fp32 and added to, or NULL. */
 struct hook_prefix {
     int64_t tokens;
     const void *k, *v;
     float *dk, *dv;
 };
 
-/* Virtual tokens of the embedding: rows after the vocabulary. The first method's have the ids from vocab_size on. The
- * table, which is borrowed, is whole on every tensor rank. So is its gradient: fp32, accumulated, or NULL. */
+/* Virtual tokens of the embedding: rows after the vocabulary. Those of the first method have the ids from vocab_size
+ * on. The table, which is borrowed, is whole on every tensor rank. So is its gradient, which is fp32 and added to, or
+ * NULL.
+ */
 struct hook_virtual {
     int64_t tokens;
     const void *table; /* [tokens, C] */
@@ -62,42 +64,42 @@ struct hook_virtual {
 
 /* One method at one place. The forward changes y after the base wrote it. The backward has two halves.
  * `backward_output` runs before the base's backward and turns dy into the gradient of what the base wrote.
- * `backward_input` runs after it and adds the method's own part to dx. Members that a method does not need are NULL.
- * They are also called while the rank is planning, and then only record the scratch that they need.
+ * `backward_input` runs after it and adds the method's part to dx. Members that a method does not need are NULL. They
+ * are also called while the rank is planning, and then only record the scratch that they need.
  *
- * At a projection a rank's hook sees all rows, its own share of the columns that are cut over the tensor ranks, and y
- * before it is summed over them. A hook there is linear in y. It may cover a range of these columns, because the files'
- * projections are ranges of what the model computes at once. At ATTACH_AFTER_* it sees whole results, of the rank's
- * rows of the stream. */
+ * At a projection, a rank's hook sees all rows, its share of the columns that are cut over the tensor ranks, and y
+ * before it is summed over them. A hook there is linear in y. It may cover a range of these columns, because one
+ * product of the model may compute several projections of the files. At ATTACH_AFTER_*, it sees whole results, for the
+ * rank's rows of the stream. */
 struct hook {
     void *self;
     enum hook_side side;
-    int64_t first, columns; /* on this rank, of the place's side; columns 0: all. Needed where the sides differ in width
-                               and `saved_bytes` depends on it */
+    int64_t first, columns; /* the columns that it covers, of the place's side on this rank; columns 0: all. Required if
+                               the sides differ in width, and `saved_bytes` depends on that */
     size_t (*saved_bytes)(void *self, const struct hook_call *call);
     int (*forward)(void *self, const struct hook_call *call);
     int (*backward_output)(void *self, const struct hook_call *call);
     int (*backward_input)(void *self, const struct hook_call *call);
-    /* At a projection in bf16, training or not: the base's product adds this to y in fp32 before it rounds, and
-     * `forward` is left out. Not called where a method in between needs y as it was, or where the backend's product
-     * takes no deltas: `forward` runs then. NULL: `forward` always does. */
+    /* At a projection in bf16: gives a delta, which the base's product adds to y in fp32 before it rounds. `forward` is
+     * then skipped. It is not called if a method before it needs y itself, or if the backend's product takes no deltas;
+     * then `forward` runs. NULL: `forward` always runs. */
     int (*delta)(void *self, const struct hook_call *call, struct gemm_delta *delta);
-    /* Whether it changes anything in this pass, on its side: where it does not, nothing of it is called, and the place
-     * costs what it costs without it. NULL: always. */
+    /* Returns true if the hook changes anything in this pass, on its side. If not, none of its functions is called, and
+     * the place costs the same as without it. NULL: always active. */
     bool (*is_active)(const void *self);
-    /* At a projection in bf16: memory for [N, out] in fp32. The base's product goes there, `forward` changes it there,
-     * and it is rounded once, after the last hook. NULL: `forward` changes y. */
-    float *const *wide;
+    /* At a projection in bf16: memory for y as [N, out] in fp32. The base's product is written there, `forward` changes
+     * it there, and it is rounded to y once, after the last hook. NULL: `forward` changes y. */
+    float *const *fp32_y;
 };
 
-/* Gives a layer's prefix. `image`: whose prefix, where it has several. */
+/* Gives a layer's prefix. If it has several, `image` selects one. */
 struct prefix_hook {
     void *self;
     int (*prefix)(void *self, int image, int layer, struct hook_prefix *prefix);
 };
 
-/* Gives virtual tokens: called before and after a use of the rows. A stage without an embedding asks for the
- * number alone. */
+/* Gives virtual tokens. The model calls it before and after it uses the rows. A stage without an embedding reads only
+ * their number. */
 struct token_hook {
     void *self;
     void (*borrow_rows)(void *self, struct hook_virtual *rows);
@@ -119,8 +121,7 @@ struct token_list {
     struct token_hook hook[HOOKS_PER_PLACE];
 };
 
-/* Arrays of the host that the hooks of an inference step need. They go to the device in one copy with the step's own.
- */
+/* Arrays of the host that the hooks of an inference step need. They are uploaded in one copy with the step's arrays. */
 struct hook_upload {
     size_t bytes; /* the most, a multiple of ARENA_ALIGNMENT; 0: none */
     void (*add)(void *self, struct upload *upload);
@@ -135,33 +136,37 @@ struct hook_table {
     struct hook_upload upload;
 };
 
-/* Starts an empty table for `layers` layers. STATUS_MEMORY. hook_table_free ends it. */
+/* Starts an empty table for `layers` layers. The caller frees it. STATUS_MEMORY. */
 int hook_table_init(struct hook_table *table, int64_t layers);
+/* Frees the table; a zeroed one is allowed. */
 void hook_table_free(struct hook_table *table);
-/* Adds a hook at a place of a layer. STATUS_MEMORY. */
+/* Add a copy of a hook: at a place of a layer, to a layer's prefixes, or to the virtual tokens. STATUS_UNSUPPORTED if
+ * the list is full. */
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
 int hook_table_add_prefix(struct hook_table *table, int64_t layer, const struct prefix_hook *hook);
 int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hook);
-/* Never NULL: a table without hooks, or no table at all, gives empty lists. */
+/* Return the hooks of a place, never NULL: a table without hooks, or a NULL table, gives empty lists. */
 const struct hook_list *hook_table_list(const struct hook_table *table, int64_t layer, enum attach_place place);
 const struct prefix_list *hook_table_prefixes(const struct hook_table *table, int64_t layer);
 const struct token_list *hook_table_tokens(const struct hook_table *table);
-/* True when anything stands at a place of the layer. */
+/* Returns true if the layer has any hook. */
 bool hook_table_changes(const struct hook_table *table, int64_t layer);
+/* Returns true if the list has hooks of this side. */
 bool hook_list_has(const struct hook_list *list, enum hook_side side);
-/* The same of the hooks that change something in this pass. */
+/* Returns true if the list has hooks of this side that are active in this pass. */
 bool hook_list_is_active(const struct hook_list *list, enum hook_side side);
-/* The memory of the list's wide hooks, where one is active before the activation; NULL: none. */
-float *const *hook_list_wide(const struct hook_list *list);
-/* Bytes the list keeps of a forward, each hook's part aligned; `call` gives the shape. */
+/* Returns fp32_y of the list's first hook that has it and is active before the activation; NULL if there is none. */
+float *const *hook_list_fp32_y(const struct hook_list *list);
+/* Returns the bytes that the list's hooks save in a forward, each hook's part aligned. `call` gives the shape. */
 size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_call *call);
-/* Run the list's hooks of one side. `call->saved` is the list's block. */
+/* Runs the list's hooks of one side. `call->saved` is the list's block. Returns the first error of a hook. */
 int hook_list_forward(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
-/* Gives the product what the first hooks of the list add to it before it rounds, and counts these hooks: none where the
- * backend's product takes no deltas. */
+/* Gives the product the deltas of the first hooks of the list, and stores the number of these hooks. It is 0 if the
+ * backend's product takes no deltas. Returns the first error of a hook. */
 int hook_list_deltas(const struct hook_list *list, const struct hook_call *call, struct gemm *gemm, int *count);
-/* hook_list_forward without the first `count`. */
+/* Like hook_list_forward, without the first `count` hooks. */
 int hook_list_forward_from(const struct hook_list *list, int count, enum hook_side side, const struct hook_call *call);
+/* Run the two halves of the backward, in reverse order. Return the first error of a hook. */
 int hook_list_backward_output(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
 int hook_list_backward_input(const struct hook_list *list, enum hook_side side, const struct hook_call *call);
 

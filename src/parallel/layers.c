@@ -1,9 +1,9 @@
-/* Which layers a pipeline stage and chunk has: Megatron-LM's rules. A stage's layers are cut equally over its chunks.
- * Without numbers of their own, the first and last stage are like the others; the rest is cut equally over the others.
- * A split that this does not divide is refused with the nearest values that work, of each number alone. */
+/* The layers of a pipeline stage and chunk, by Megatron-LM's rules. The first and last stage may have numbers of their
+ * own. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. A split that
+ * does not divide is refused with the nearest values that work, for each number alone. */
 #include "parallel/layout.h"
 
-/* Layers of a stage, all chunks; only for splits that fit. */
+/* Returns the layers of a stage, all chunks together; only for splits that fit. */
 static int64_t stage_layers(const struct pipeline_split *split, int64_t stage) {
     if (stage == 0 && split->first)
         return split->first;

@@ -1,12 +1,12 @@
-/* Which layouts can be. Every rule says that one number is a multiple of another; the search for the nearest layouts
- * that work tries the same rules on each way to cut the ranks. */
+/* Checks of layouts. Every rule says that one number is a multiple of another. The search for the nearest layouts that
+ * work tries the same rules on each way to divide the ranks. */
 #include "parallel/layout.h"
 
 #include <math.h>
 
 enum { MOST_RULES = 6, NEAREST_LAYOUTS = 3, FARTHEST_RANKS = 256 };
 
-/* `value` must be a multiple of `divisor`; of `is_either` the other way round will do as well. */
+/* `value` must be a multiple of `divisor`; with `is_either`, the reverse is allowed, too. */
 struct rule {
     const char *name;
     int64_t value;

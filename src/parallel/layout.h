@@ -14,15 +14,15 @@ struct pipeline_split {
     int64_t layers; /* model.num_layers */
     int64_t stages, chunks;
     int64_t first,
-        last; /* decoder_first_ and decoder_last_pipeline_num_layers, all chunks together; 0: as the others */
+        last; /* decoder_first_ and decoder_last_pipeline_num_layers, all chunks together; 0: like the others */
 };
 
-/* True when the split is possible. */
+/* Returns true if the split is possible. */
 bool pipeline_split_fits(const struct pipeline_split *split);
-/* Refuses a split that does not fit, with the nearest values that do. */
+/* Checks a split. STATUS_USAGE for one that does not fit, with the nearest values that do. */
 int pipeline_split_check(const struct pipeline_split *split);
-/* The layers first .. first+count-1 of a chunk, numbered from 0. Chunk c of stage s stands before chunk c of stage s+1,
- * and all chunks c before all chunks c+1. */
+/* Stores the layers first .. first+count-1 of a chunk, numbered from 0. Chunk c of stage s comes before chunk c of
+ * stage s+1, and all chunks c come before all chunks c+1. STATUS_USAGE as pipeline_split_check. */
 int pipeline_layers(const struct pipeline_split *split, int64_t stage, int64_t chunk, int64_t *first, int64_t *count);
 
 /* ---- whole layouts ---- */
@@ -32,9 +32,9 @@ struct parallel_layout {
     struct rank_grid grid;       /* filled */
     int64_t chunks, first, last; /* of the pipeline split; chunks 1: no interleaving */
     bool sequence_parallel;
-    bool is_one_model; /* there is nothing that data-parallel ranks could share */
+    bool is_one_model; /* data-parallel ranks would have nothing to divide among them */
     int64_t layers, heads, query_groups, ffn_hidden;
-    int64_t vocab; /* rows of the vocabulary's table; 0: padded to whatever the tensor ranks need */
+    int64_t vocab; /* rows of the vocabulary's table; 0: it is padded as the tensor ranks need */
     int64_t seq_length, micro_batch, global_batch; /* global_batch 0: none (inference) */
 };
 

@@ -1,15 +1,16 @@
-/* The one linear: y[N,out] = x[N,in] W[out,in]' + b, its gradients, its hooks, and what its cut over the tensor ranks
- * asks for. A column linear (outputs cut) needs x whole and makes a partial dx; a row linear (inputs cut) makes a
- * partial y and needs dy whole. Partial results are summed over the ranks; under sequence parallelism each rank gets
- * its rows of the sum alone, and what has to be whole is gathered. */
+/* The one linear: y[N,out] = x[N,in] W[out,in]' + b, its gradients, its hooks, and its collectives.
+ *
+ * A column linear (outputs cut over the tensor ranks) needs all of x and makes a partial dx. A row linear (inputs cut)
+ * makes a partial y and needs all of dy. Partial results are summed over the ranks. Under sequence parallelism, each
+ * rank gets only its rows of the sum, and rows that a product needs are gathered. */
 #include "parallel/linear.h"
 
 static int64_t y_stride(const struct linear *linear, const struct linear_call *call) {
     return call->y_stride ? call->y_stride : linear->out;
 }
 
-/* The hook call of this linear with everything but the saved block filled in. Hooks see what this rank's product sees:
- * all rows, its share of the columns, and its part of a cut sum; so they are linear in y. */
+/* Returns the hook call of this linear, complete except for the saved block. Hooks see the same as this rank's product:
+ * all rows, its share of the columns, and its part of a sum over ranks. So they must be linear in y. */
 static struct hook_call hook_call_of(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = call->hook;
     hook.rank = call->rank;
@@ -41,7 +42,7 @@ static int gather_rows(const struct linear_call *call, const void *own, int64_t 
                        call->dtype);
 }
 
-/* Starts the sum of a partial [N, columns] over the ranks: in place, or to this rank's rows of it. */
+/* Starts the sum of a partial [N, columns] over the ranks: in place, or into this rank's rows of it. */
 static int sum_start(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype,
                      struct comm_request *request) {
     if (!call->rank->is_sequence_parallel)
@@ -50,7 +51,7 @@ static int sum_start(const struct linear_call *call, void *partial, void *own, i
                               dtype, request);
 }
 
-/* The same, and waits for it. A call that is waited for at once is not looked after by anybody else meanwhile. */
+/* Sums, and waits. A call that is waited for at once needs no thread to advance it meanwhile. */
 static int sum_and_wait(const struct linear_call *call, void *partial, void *own, int64_t columns, enum dtype dtype) {
     if (!call->rank->is_sequence_parallel)
         return rank_sum(call->rank, RANK_TENSOR, partial, call->rows * columns, dtype);
@@ -59,10 +60,10 @@ static int sum_and_wait(const struct linear_call *call, void *partial, void *own
     return status ? status : rank_wait(call->rank, &request);
 }
 
-/* The base's product, but for its bias. `is_wide`: y is fp32. */
+/* Returns the base's product without its bias. `into_fp32`: y is fp32. */
 static struct gemm product_of(const struct linear *linear, const struct linear_call *call, struct matrix_view weight,
-                              const void *x, void *y, bool is_wide) {
-    enum dtype y_dtype = is_wide || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
+                              const void *x, void *y, bool into_fp32) {
+    enum dtype y_dtype = into_fp32 || call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype;
     return (struct gemm){
         .a = matrix_plain(call->dtype, x, call->rows, linear->in),
         .b = weight,
@@ -73,7 +74,7 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
     };
 }
 
-/* dx = dy W. */
+/* Returns the product dx = dy W. */
 static struct gemm input_gradient_of(const struct linear *linear, const struct linear_call *call,
                                      struct matrix_view weight, const void *dy, void *dx) {
     return (struct gemm){
@@ -96,22 +97,23 @@ bool linear_can_fuse(const struct linear *linear, const struct linear_call *call
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
     struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
     struct gemm gemm = input_gradient_of(linear, call, weight, call->dy, call->dx);
-    gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning nothing has a place, and only its absence counts */
+    gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning there are no addresses: any will do that is not NULL */
     return call->rank->ops->gemm_supports(call->rank->device, &gemm);
 }
 
-/* The base's product, with what the first hooks add to it; *hooks: how many these are. `is_wide`: y is fp32. */
-static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, bool is_wide,
+/* Runs the base's product with the deltas of the first hooks, and stores their number in *hooks. `into_fp32`: y is
+ * fp32. */
+static int multiply(const struct linear *linear, const struct linear_call *call, const void *x, void *y, bool into_fp32,
                     int *hooks) {
     struct rank *rank = call->rank;
     struct hook_call hook = hook_call_of(linear, call);
     bool is_partial = is_cut(linear, call, LINEAR_ROW), has_bias = linear->bias != PARAM_NONE;
-    struct gemm gemm = product_of(linear, call, param_borrow_linear(call->store, linear->weight), x, y, is_wide);
+    struct gemm gemm = product_of(linear, call, param_borrow_linear(call->store, linear->weight), x, y, into_fp32);
     struct matrix_view bias = has_bias ? param_borrow(call->store, linear->bias) : (struct matrix_view){0};
-    gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* once in the sum */
+    gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* the sum must have it once */
     hook.x = x;
     hook.y = y;
-    int status = is_wide ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
+    int status = into_fp32 ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
@@ -132,11 +134,11 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     }
     if (is_cut_by_rows(linear, call, LINEAR_ROW))
         y = call->whole;
-    float *const *wide = call->dtype == DTYPE_BF16 ? hook_list_wide(call->hooks) : NULL;
-    void *first = wide ? *wide : y;
+    float *const *fp32_y = call->dtype == DTYPE_BF16 ? hook_list_fp32_y(call->hooks) : NULL;
+    void *first = fp32_y ? *fp32_y : y;
     if (!status)
-        status = multiply(linear, call, x, first, wide != NULL, &in_product);
-    if (!status && wide && call->rank->is_planning) { /* whether a step touches the place is not known then */
+        status = multiply(linear, call, x, first, fp32_y != NULL, &in_product);
+    if (!status && fp32_y && call->rank->is_planning) { /* a plan does not know whether a step has active hooks here */
         rank_unsure(call->rank, true, 1);
         status = multiply(linear, call, x, y, false, &in_product);
         rank_unsure(call->rank, true, -1);
@@ -145,17 +147,17 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
         struct hook_call hook = hook_call_of(linear, call);
         hook.x = x;
         hook.y = first;
-        hook.y_dtype = wide ? DTYPE_F32 : call->dtype;
+        hook.y_dtype = fp32_y ? DTYPE_F32 : call->dtype;
         status = hook_list_forward_from(call->hooks, in_product, HOOK_BEFORE_ACTIVATION, &hook);
     }
-    if (!status && wide)
+    if (!status && fp32_y)
         status = rank_run(call->rank, PHASE_NORM, cast, call->rows * linear->out, DTYPE_F32, first, call->dtype, y);
     if (!status && is_cut(linear, call, LINEAR_ROW))
         status = sum_and_wait(call, y, call->y, linear->out, call->y_dtype_is_fp32 ? DTYPE_F32 : call->dtype);
     return status;
 }
 
-/* dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. */
+/* Computes dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. */
 static int weight_gradients(const struct linear *linear, const struct linear_call *call, const void *x,
                             const void *dy) {
     struct rank *rank = call->rank;
@@ -213,7 +215,7 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
         status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     if (!status && wants_dx)
         status = input_gradient(linear, call, hook.dy, hook.dx);
-    else if (!status && call->rank->is_planning) /* a run of another layer does want it */
+    else if (!status && call->rank->is_planning) /* in other layers, a run needs it */
         status = plan_input_gradient(linear, call);
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);

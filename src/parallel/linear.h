@@ -1,5 +1,5 @@
-/* The one linear: every projection of the model meets its hooks, its weight's type and layout, and the tensor- and
- * sequence-parallel collectives here, and nowhere else. */
+/* The one linear, which every projection of the model goes through. Hooks, the type and layout of the weight, and the
+ * tensor- and sequence-parallel collectives are handled here and nowhere else. */
 #ifndef CAMBIUM_PARALLEL_LINEAR_H
 #define CAMBIUM_PARALLEL_LINEAR_H
 
@@ -7,7 +7,7 @@
 #include "tensor/tensor.h"
 
 enum linear_split {
-    LINEAR_WHOLE,  /* every rank holds it all */
+    LINEAR_WHOLE,  /* every rank holds all of it */
     LINEAR_COLUMN, /* outputs are cut over the tensor ranks */
     LINEAR_ROW,    /* inputs are cut over the tensor ranks */
 };
@@ -19,7 +19,7 @@ struct linear {
     enum linear_split split;
 };
 
-/* One call: the rows, where they are, and the steps around the product. */
+/* One call: the rows, their addresses, and the steps around the product. */
 struct linear_call {
     struct rank *rank;
     const struct param_store *store;
@@ -28,27 +28,28 @@ struct linear_call {
     enum dtype dtype;
     int64_t rows;
     const void *x; /* [N, in] */
-    void *y;       /* [N, out] forward; row stride y_stride when not 0 */
+    void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */
     int64_t y_stride;
-    /* Under sequence parallelism x and dx of a column linear, and y and dy of a row linear, are this rank's rows of the
-     * residual stream. The whole ones are stored here meanwhile: [N, C] each. */
+    /* Under sequence parallelism, x and dx of a column linear, and y and dy of a row linear, have only this rank's rows
+     * of the residual stream. These are scratch for all rows: [N, C] each. */
     void *whole, *whole_gradient;
-    bool y_dtype_is_fp32;        /* forward only: y is fp32 whatever dtype is */
-    enum gemm_epilogue epilogue; /* where linear_can_fuse, or linear_can_fuse_backward, says that it can be */
+    bool y_dtype_is_fp32;        /* forward only: y is fp32 for any dtype */
+    enum gemm_epilogue epilogue; /* allowed only if linear_can_fuse or linear_can_fuse_backward returns true */
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */
     void *dy;                    /* [N, out], changed by hooks */
-    void *dx;                    /* [N, in] out; NULL when nobody wants it */
-    bool has_no_dx;              /* nobody wants it, as planning sees it: there every pointer is NULL */
-    bool overwrite_gradients;    /* the first micro batch of a step: weight gradients are written, not added to */
+    void *dx;                    /* [N, in] out; NULL if it is not needed */
+    bool has_no_dx;              /* while planning, when all pointers are NULL: dx is not needed */
+    bool overwrite_gradients;    /* in the first micro batch of a step: weight gradients are written, not added to */
 };
 
-/* Whether call->epilogue can be part of the product. No active hook may stand in between, and the backend must have the
- * fused product. */
+/* Returns true if call->epilogue can be part of the product: no hook is active before it, and the backend has the fused
+ * product. */
 bool linear_can_fuse(const struct linear *linear, const struct linear_call *call);
-/* The same for the product of the input's gradient in linear_backward, where the place has no hooks. */
+/* Returns the same for the product of the input's gradient in linear_backward, for a place without hooks. */
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);
+/* Computes y, with its hooks and collectives. The errors of operations, hooks and collectives. */
 int linear_forward(const struct linear *linear, const struct linear_call *call);
-/* dx, and the gradients of weight and bias where they train. */
+/* Computes dx, and adds to the gradients of weight and bias if they train. Errors as linear_forward. */
 int linear_backward(const struct linear *linear, const struct linear_call *call);
 
 #endif

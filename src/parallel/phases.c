@@ -1,5 +1,5 @@
-/* The time of a rank's operations, by kind of work. Each has an event before and one after it in the stream, so that
- * timing does not change what runs when. */
+/* The time of a rank's operations, by kind of work. Each operation has an event before and one after it in the stream,
+ * so that timing does not change the order of work. */
 #include "parallel/rank.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* The steps of one stage, and the messages between them. */
+/* Runs the steps of one stage, and its messages. */
 #include "parallel/pipeline.h"
 
 #include <stdlib.h>
 
 /* ---- buffers ---- */
 
-/* Places the buffers of a stage; counts their bytes on a planning arena. */
+/* Places the buffers of a stage; on a planning arena, it counts their bytes. */
 static void place_buffers(const struct pipeline_shape *shape, int stage, size_t message_bytes, struct arena *arena,
                           struct pipeline_lane lanes[PIPELINE_KINDS]) {
     for (int kind = 0; kind < PIPELINE_KINDS; kind++) {
@@ -104,7 +104,7 @@ int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pip
 
 /* ---- messages ---- */
 
-/* Posts the receive of message `number`, which takes the place of the one `receive_buffers` before it. */
+/* Posts the receive of message `number`, in the buffer of message `number - receive_buffers`. */
 static int post_receive(struct pipeline *pipeline, enum pipeline_step_kind kind, int number) {
     struct pipeline_lane *lane = &pipeline->lanes[kind];
     int buffer = number % lane->receive_buffers;
@@ -115,7 +115,7 @@ static int post_receive(struct pipeline *pipeline, enum pipeline_step_kind kind,
     return comm_receive_start(pipeline->rank->pipeline[kind], &data, lane->from, &lane->receive_requests[buffer]);
 }
 
-/* Posts as many as there are buffers, of the messages that the steps will take. */
+/* Posts the first receives, one for each buffer, but no more than the steps will use. */
 static int post_first_receives(struct pipeline *pipeline, const struct pipeline_step *steps, int count,
                                int expected[PIPELINE_KINDS]) {
     int status = STATUS_OK;

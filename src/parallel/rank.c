@@ -147,7 +147,7 @@ static struct comm *group_of(const struct rank *rank, enum rank_group group) {
     return groups[group];
 }
 
-/* The size of a group of a sketch, which has none open. */
+/* Returns the size of a group of a sketch, which has no open groups. */
 static int planned_size(const struct rank *rank, enum rank_group group) {
     const struct rank_grid *grid = &rank->grid;
     int ends[2];
@@ -177,7 +177,7 @@ static bool runs_on(const struct rank *rank, enum rank_group group) {
     return !rank->is_planning && rank_group_size(rank, group) > 1;
 }
 
-/* Instead of a collective that does not run: noted while planning; a group of one needs none. */
+/* Replaces a collective that does not run: while planning it is added to the list, and a group of one needs none. */
 static int note_planned(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype) {
     return rank->is_planning ? rank_note_messages(rank, group, name, count, dtype, 1) : STATUS_OK;
 }

@@ -2,7 +2,7 @@
  *
  * A stage has v m virtual micro batches, one for each (chunk, micro batch). Their forwards run in the order of a table:
  * groups of micro batches, in a group chunk by chunk. Backwards run in the same order with the chunks reversed. A stage
- * first runs `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left. With one
+ * first runs `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards. With one
  * chunk that is 1F1B. */
 #include "parallel/schedule.h"
 
@@ -10,7 +10,7 @@
 
 #include <limits.h>
 
-/* How m micro batches are cut into groups: `large` groups of `large_size`, then groups of `small_size`. */
+/* The division of m micro batches into groups: `large` groups of `large_size`, then groups of `small_size`. */
 struct groups {
     int large, large_size, small_size;
 };
@@ -23,9 +23,9 @@ static int minimum(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Groups of at least p micro batches keep every stage busy: a micro batch is back at the first stage when its next
- * chunk's turn comes. A rest of at least p is a last group, as in Megatron-LM; a smaller rest, which would stall and
- * can deadlock, is spread over the groups. */
+/* Returns the groups. Groups of at least p micro batches keep every stage busy: a micro batch is back at the first
+ * stage when its next chunk's turn comes. A remainder of at least p is a last group, as in Megatron-LM. A smaller
+ * remainder would stall, and could deadlock, so it is spread over the groups. */
 static struct groups groups_of(const struct pipeline_shape *shape) {
     int m = shape->micro_batches;
     if (shape->chunks == 1)
@@ -41,7 +41,7 @@ static int largest_group(struct groups groups) {
     return groups.large ? groups.large_size : groups.small_size;
 }
 
-/* Entry k of the table, 0 <= k < v m. */
+/* Returns entry k of the table, 0 <= k < v m. */
 static struct virtual_step table_entry(const struct pipeline_shape *shape, struct groups groups, int k) {
     int size = groups.large_size, first = 0;
     if (k >= groups.large * size * shape->chunks) {
@@ -54,7 +54,7 @@ static struct virtual_step table_entry(const struct pipeline_shape *shape, struc
     return (struct virtual_step){in_group / size, first + in_group % size};
 }
 
-/* The inverse. */
+/* Returns the number of an entry; the inverse of table_entry. */
 static int table_index(const struct pipeline_shape *shape, struct groups groups, struct virtual_step step) {
     int size = groups.large_size, first = 0, i = step.micro_batch;
     if (i >= groups.large * size) {
@@ -117,12 +117,12 @@ static struct pipeline_message neighbour(const struct pipeline_shape *shape, enu
     return (struct pipeline_message){place % shape->stages, place / shape->stages, (*number)++};
 }
 
-/* Stashes of a list as it grows: the first that are free again are the first to be taken. */
+/* The stashes of a list while it is made. The first to become free are the first to be reused. */
 struct stashes {
     int count, freed; /* in use so far; index in the list after the last backward whose stash was reused */
 };
 
-/* For a forward at place `at` of the list. */
+/* Returns a stash for a forward at place `at` of the list. */
 static int take_stash(struct stashes *stashes, const struct pipeline_step *steps, int at) {
     for (; stashes->freed < at; stashes->freed++)
         if (steps[stashes->freed].kind == PIPELINE_BACKWARD && steps[stashes->freed].stash != PIPELINE_NO_STASH)
@@ -147,7 +147,8 @@ void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeli
             forward++;
         } else {
             at.chunk = shape->chunks - 1 - at.chunk;
-            int made = table_index(shape, groups, at); /* which forward, and so where it stands in the list */
+            int made =
+                table_index(shape, groups, at); /* the number of the forward, which gives its place in the list */
             step->kind = PIPELINE_BACKWARD;
             step->stash = steps[made < warm_up ? made : 2 * made - warm_up].stash;
             backward++;
@@ -189,7 +190,7 @@ int pipeline_receive_buffers(const struct pipeline_shape *shape, int stage, enum
 }
 
 int pipeline_in_flight(const struct pipeline_step *steps, int count, int chunk) {
-    bool is_held = count && steps[count - 1].kind == PIPELINE_BACKWARD; /* forward only: for its own step */
+    bool is_held = count && steps[count - 1].kind == PIPELINE_BACKWARD; /* with forward only, just in its own step */
     int held = 0, most = 0;
     for (int i = 0; i < count; i++) {
         if ((chunk != -1 && steps[i].chunk != chunk) || steps[i].stash == PIPELINE_NO_STASH)

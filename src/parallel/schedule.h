@@ -26,9 +26,10 @@ struct pipeline_shape {
     /* Micro batches that go through one chunk before the next chunk's turn (Megatron-LM's
      * microbatch_group_size_per_vp_stage), from p to m; 0: p. It has no effect with one chunk. */
     int group_size;
-    bool is_forward_only; /* evaluation: no backward steps, nothing is held */
-    /* A place is a chunk of a stage: chunk * p + stage, ascending along the model. Nothing trains below this one: no
-     * gradient goes there, and the forwards there hold nothing. 0: all places have backwards. */
+    bool is_forward_only; /* evaluation: there are no backward steps, and no activations are held */
+    /* The first place with a backward; 0: all have one. A place is a chunk of a stage: chunk * p + stage, ascending
+     * along the model. Nothing trains in places below this one: no gradient is sent there, and forwards hold no
+     * activations. */
     int first_backward;
 };
 
@@ -37,7 +38,7 @@ enum pipeline_step_kind { PIPELINE_FORWARD, PIPELINE_BACKWARD };
 enum { PIPELINE_NO_MESSAGE = -1, PIPELINE_NO_STASH = -1 };
 
 struct pipeline_message {
-    int stage;  /* of the other end, or PIPELINE_NO_MESSAGE */
+    int stage;  /* the stage at the other end, or PIPELINE_NO_MESSAGE */
     int chunk;  /* of the other end */
     int number; /* 0, 1, 2, ... among the messages of this kind from that sender to that receiver; the same at both ends
                  */
@@ -53,17 +54,16 @@ struct pipeline_step {
     struct pipeline_message receive, send;
 };
 
-/* Refuses a shape that has no schedule, with STATUS_USAGE and the numbers. The functions below take shapes that passed.
- */
+/* Checks a shape. STATUS_USAGE, with the numbers, if it has no schedule. The functions below take checked shapes. */
 int pipeline_shape_check(const struct pipeline_shape *shape);
 
-/* Steps of each stage: 2 v m, or v m when forward only. */
+/* Returns the number of steps of each stage: 2 v m, or v m if forward only. */
 int pipeline_step_count(const struct pipeline_shape *shape);
 
 /* Writes the steps of a stage, 0 <= stage < p, to `steps` [pipeline_step_count]. */
 void pipeline_steps(const struct pipeline_shape *shape, int stage, struct pipeline_step *steps);
 
-/* Whether a stage sends messages of the kind. */
+/* Returns true if a stage sends messages of the kind. */
 bool pipeline_has_sends(const struct pipeline_shape *shape, int stage, enum pipeline_step_kind kind);
 
 /* Returns how many receives of one kind a stage keeps posted: 0 when it receives none, else 2. It is more at the end of

@@ -1,4 +1,4 @@
-/* Which ranks share a machine and its cores, and binding to them. */
+/* Finds which ranks share a host and its cores, and binds them. */
 #include "parallel/site.h"
 
 #include <fcntl.h>
@@ -9,21 +9,21 @@
 
 enum { HOST_BYTES = 64 };
 
-/* A rank tells the others this. Ranks of one host with equal cores share them. */
+/* The facts that each rank sends to the others. Ranks of one host with equal cores share them. */
 struct whereabouts {
     char host[HOST_BYTES], boot[HOST_BYTES], cores[SITE_CORES_BYTES];
     int64_t core_count, process;
-    int64_t usable; /* threads that affinity and control groups leave to a rank alone */
+    int64_t usable; /* threads that affinity and control groups allow a rank alone */
 };
 
-/* The share of one rank. */
+/* One rank's share of its cores. */
 struct share {
-    int ranks, place; /* the ranks that share its cores, and its number among them */
+    int ranks, place; /* number of ranks that share the cores; this rank's number among them */
     int threads;
     bool is_bound;
 };
 
-/* "0-3,8": longer lists end in "...", and then only the count tells them apart. */
+/* Writes "0-3,8". A list that is too long ends in "..."; such lists differ only in their counts. */
 static void list_cores(const cpu_set_t *set, char out[SITE_CORES_BYTES]) {
     size_t used = 0;
     out[0] = 0;
@@ -43,8 +43,8 @@ static void list_cores(const cpu_set_t *set, char out[SITE_CORES_BYTES]) {
     }
 }
 
-/* Hosts may have the same name. Read without a stream: a rank without memory for that would take itself for one on
- * another host. */
+/* Reads the id of the host's boot, because several hosts may have the same name. It uses no stream: that needs memory,
+ * and a rank without it would seem to be on another host. */
 static void read_boot(char boot[HOST_BYTES]) {
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = file < 0 ? 0 : read(file, boot, HOST_BYTES - 1);
@@ -73,7 +73,7 @@ static bool same_cores(const struct whereabouts *a, const struct whereabouts *b)
     return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
 }
 
-/* The threads of each of `ranks` ranks with the same cores; `threads`: as asked for, or 0. */
+/* Returns the threads of each of `ranks` ranks with the same cores. `threads` is the number asked for, or 0. */
 static int threads_of(int threads, int ranks, int64_t usable) {
     return threads ? threads : ranks > 1 ? 1 : (int)usable;
 }
@@ -89,7 +89,7 @@ static struct share share_of(const struct whereabouts *all, int ranks, int rank,
     return share;
 }
 
-/* The cores of one of the ranks that share a set. */
+/* Returns the cores of one of the ranks that share a set. */
 static cpu_set_t own_cores(const cpu_set_t *set, const struct share *share) {
     cpu_set_t own;
     int number = 0, first = share->place * share->threads;
@@ -103,8 +103,8 @@ static cpu_set_t own_cores(const cpu_set_t *set, const struct share *share) {
     return own;
 }
 
-/* A line for each set of cores. */
-static void tell(const struct whereabouts *all, int ranks, int threads) {
+/* Logs a line for each set of cores. */
+static void log_sites(const struct whereabouts *all, int ranks, int threads) {
     for (int first = 0; first < ranks; first++) {
         struct share share = share_of(all, ranks, first, threads);
         struct strbuf text = STRBUF_INIT;
@@ -167,7 +167,7 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
     if (!status)
         status = settle(all, world, &set, threads, site);
     if (!status && world->size > 1)
-        tell(all, world->size, threads);
+        log_sites(all, world->size, threads);
     free(all);
     return status;
 }

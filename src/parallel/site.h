@@ -1,8 +1,8 @@
-/* The places of a run's ranks: which share a machine and its cores, and which cores each computes with.
+/* The hosts and cores of a run's ranks: which ranks share a host, and which cores each uses.
  *
- * Ranks that were started with the same cores share them. Without a number of threads each computes with one. If the
- * cores suffice for all, each is bound to cores of its own. A rank with cores that no other one has (alone, or bound by
- * mpirun or srun) computes with all of them and stays as it is. */
+ * Ranks that were started with the same cores share them. If no number of threads is given, each computes with one. If
+ * the cores suffice for all, each rank is bound to cores of its own. A rank whose cores no other rank has (alone, or
+ * bound by mpirun or srun) computes with all of them, and its binding does not change. */
 #ifndef CAMBIUM_PARALLEL_SITE_H
 #define CAMBIUM_PARALLEL_SITE_H
 
@@ -11,29 +11,30 @@
 enum { SITE_CORES_BYTES = 168 };
 
 struct rank_site {
-    int threads;          /* to compute with */
-    int in_process;       /* ranks of this process */
-    int place_on_host;    /* ranks of this one's host that come before it: the number of its device */
-    int first_on_host;    /* the first rank of this one's host: it stands for the host */
-    int first_in_process; /* the same for its process */
+    int threads;          /* threads to compute with */
+    int in_process;       /* number of ranks in this process */
+    int place_on_host;    /* ranks on the same host with lower numbers, which is the number of this rank's device */
+    int first_on_host;    /* the first rank on this host, which acts for the host */
+    int first_in_process; /* the first rank in this process, which acts for the process */
     bool is_first_on_host, is_first_in_process;
-    char cores[SITE_CORES_BYTES]; /* what this rank may use, "0-3,8" */
+    char cores[SITE_CORES_BYTES]; /* the cores that this rank may use, "0-3,8" */
 };
 
-/* All ranks tell each other where they run, bind the calling thread, and tell the log; threads that it starts later
- * are bound with it. `threads`: of each rank, 0 for the default. */
+/* Finds where all ranks run, binds the calling thread, and logs the result. Threads that it starts later inherit the
+ * binding. `threads` is the number of each rank, 0 for the default. All ranks call it together. STATUS_MEMORY, and the
+ * errors of collectives. */
 int rank_site_find(struct comm *world, int threads, struct rank_site *site);
-/* A warning where a device computes with fewer threads than it was asked to. */
+/* Logs a warning if a device computes with fewer threads than it was asked for. */
 void rank_site_warn(const struct device *device, int threads);
 
-/* A rank before the run starts: what it will find, except its place in a process. */
+/* A rank before the run starts: the facts that rank_site_find will find. */
 struct rank_seat {
     int threads;
-    int sharing;  /* ranks with the same cores, itself among them */
-    bool is_here; /* on the host of the caller */
+    int sharing;  /* ranks with the same cores, itself included */
+    bool is_here; /* it is on the caller's host */
 };
-/* Fills seats [ranks]. `world`: processes, each of which will be a rank, and which all call this; NULL: the ranks will
- * be threads of this process. Binds nothing. */
+/* Fills seats [ranks], and binds nothing. `world` has processes that will each be a rank, and that all call this. If it
+ * is NULL, the ranks will be threads of this process. STATUS_MEMORY, and the errors of collectives. */
 int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats);
 
 #endif

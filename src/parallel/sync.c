@@ -1,15 +1,15 @@
-/* Buckets of whole layers, and the collectives over them. */
+/* Buckets of whole layers, and their collectives. */
 #include "parallel/sync.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
-enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* calls of a group at once, of the sums and of the gathers each */
+enum { STARTED_MOST = COMM_STARTED_MAX / 2 }; /* the most started sums in a group, and the most started gathers */
 
 /* ---- buckets ---- */
 
-/* The layer in whose forward a stage first uses the weights of `layer`: one without the model's first layers has a copy
- * of the embedding for its head alone. */
+/* Returns the layer in whose forward a stage first uses the weights of `layer`. A stage without the model's first
+ * layers has a copy of the embedding only for its head. */
 static int first_need(const struct gradient_sync *sync, int layer) {
     const struct param_table *table = sync->store->map.table;
     int last = layer;
@@ -18,8 +18,8 @@ static int first_need(const struct gradient_sync *sync, int layer) {
     return last;
 }
 
-/* Adds the buckets of the parameters that are cut over the tensor ranks, or of the copies: [first, end) of the store.
- */
+/* Adds the buckets of elements [first, end) of the store: of the parameters that are cut over the tensor ranks, or of
+ * the copies. */
 static void add_buckets(struct gradient_sync *sync, bool of_copies, int64_t first, int64_t end) {
     const struct param_store *store = sync->store;
     int64_t least = sync->rank->ops->sizes(sync->rank->device)->bucket_elements;
@@ -69,7 +69,7 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, 
     sync->local_elements += count / ranks;
 }
 
-/* Each piece has its turn when a forward needs it; those of one layer in their order. */
+/* Orders the pieces by when a forward needs them, and within a layer by their place. */
 static void order_pieces(struct gradient_sync *sync) {
     for (int i = 0; i < sync->piece_count; i++) {
         int turn = i;
@@ -133,7 +133,7 @@ int gradient_sync_plan(struct rank *rank, int64_t elements, bool is_sharded, enu
 
 /* ---- sums ---- */
 
-/* Sums the part of a cut parameter that neighbours hold together. */
+/* Sums the part of a cut parameter that neighbouring ranks share. */
 static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
     struct param_rect rects[PARAM_MAX_SLICES];
     float *gradient = param_gradient(store, id); /* NULL while planning */
@@ -197,7 +197,7 @@ int gradient_sync_finish(struct gradient_sync *sync) {
 
 /* ---- weights ---- */
 
-/* A group takes a limited number of started calls; the rest follows as they arrive. */
+/* Starts gathers. A group allows a limited number of started calls; further ones start as these arrive. */
 static int start_gathers(struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     int status = STATUS_OK;

@@ -1,4 +1,4 @@
-/* Arrays of the host, in one copy to the device. */
+/* Uploads arrays of the host in one copy to the device. */
 #include "parallel/upload.h"
 
 #include <string.h>

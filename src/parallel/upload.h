@@ -1,7 +1,8 @@
-/* Everything that a pass or a step needs from the host, in one copy to the device. Arrays are added between begin and
- * end, and belong to the caller again at once. Until they have arrived they are in one of two blocks of host memory,
- * which alternate. Each array has its place in `block`, device memory of the size for which the upload was opened,
- * rounded up to ARENA_ALIGNMENT. */
+/* Uploads all arrays that a pass or a step needs from the host in one copy to the device.
+ *
+ * Arrays are added between begin and end, and the caller may reuse them at once. Until they have arrived, they are in
+ * one of two blocks of host memory, which alternate. Each array gets a place in `block`, device memory of the caller,
+ * whose size is that of the upload rounded up to ARENA_ALIGNMENT. */
 #ifndef CAMBIUM_PARALLEL_UPLOAD_H
 #define CAMBIUM_PARALLEL_UPLOAD_H
 
@@ -18,15 +19,19 @@ struct upload {
     char *block;
     struct arena arena; /* over host[turn] */
 };
-/* Makes an upload of at most `bytes` bytes. The device's errors. upload_close ends it. */
+/* Opens an upload of at most `bytes` bytes. The caller closes it. STATUS_MEMORY, or the device's failure. */
 int upload_open(struct upload *upload, struct device *device, size_t bytes);
+/* Frees the host memory, after the last upload has arrived. */
 void upload_close(struct upload *upload);
-/* Begins to add arrays. */
+/* Begins to add arrays, after it has waited for the upload before the last one. The device's failure. */
 int upload_begin(struct upload *upload, void *block);
-/* Memory of the host for an array, to be filled before the end; and the place that it will have. */
+/* Returns host memory for an array, to be filled before the end. */
 void *upload_take(struct upload *upload, size_t bytes);
+/* Returns the place in device memory of such an array. */
 void *upload_place(const struct upload *upload, const void *taken);
+/* Adds a copy of an array. Returns its place in device memory. */
 void *upload_add(struct upload *upload, const void *from, size_t bytes);
+/* Queues the copy to the device. The device's failure. */
 int upload_end(struct upload *upload, struct stream *stream);
 
 #endif

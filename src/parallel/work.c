@@ -10,7 +10,8 @@ static bool is_alike(const struct work_item *a, const struct work_item *b) {
            !memcmp(&a->work, &b->work, sizeof a->work);
 }
 
-/* Joins the last item with one that is like it: only now, since work_also_reads may have changed it. */
+/* Joins the last item with an equal one. It does so when the next is added, since work_also_reads may change the last.
+ */
 static void join_last(struct work_list *list) {
     const struct work_item *last = &list->items[list->count - 1];
     for (int i = list->count - 2; i >= 0; i--)

@@ -1,27 +1,30 @@
-/* The list of what a rank would do, which planning makes: each operation with its name, shape, FLOPs, bytes and
- * scratch, and each collective with its group. The workspace of a rank, the ceilings of benchmarks and predictions of a
- * step's time are sums and maxima over it.
+/* The list of a rank's work, which planning makes: each operation with its name, shape, FLOPs, bytes and scratch, and
+ * each collective with its group. The workspace of a rank, the ceilings of benchmarks, and predictions of a step's time
+ * are sums and maxima over it.
  *
- * Alike items are one with a count: a model of any depth makes some hundred. The list belongs to its rank, and to the
- * rank's thread. */
+ * Equal items are one item with a count, so a model of any depth has about a hundred. The list belongs to its rank, and
+ * the rank's thread uses it. */
 #ifndef CAMBIUM_PARALLEL_WORK_H
 #define CAMBIUM_PARALLEL_WORK_H
 
 #include "kernels/work.h"
 
-/* How often an item is done. Forward and backward: for each micro batch of a chunk; inference has a forward for each
- * step. Gradients and update: once for a global batch. The model clears and sums its own gradients in the first, and
- * weights change in the second. */
-enum work_part { WORK_FORWARD, WORK_BACKWARD, WORK_GRADIENTS, WORK_UPDATE };
+/* The part of a step that an item belongs to, which says how often it is done. */
+enum work_part {
+    WORK_FORWARD,   /* for each micro batch of a chunk; in inference, for each step */
+    WORK_BACKWARD,  /* for each micro batch of a chunk */
+    WORK_GRADIENTS, /* once for a global batch: gradients are cleared, and summed within the model */
+    WORK_UPDATE     /* once for a global batch: weights change */
+};
 
 /* The groups of ranks that collectives run on. */
 enum rank_group {
-    RANK_ALONE,     /* an operation: no other rank is asked */
-    RANK_TENSOR,    /* that share this one's layers */
-    RANK_SHARERS,   /* neighbours of the tensor group with the same key and value heads */
-    RANK_DATA,      /* that share its weights */
-    RANK_BUCKETS,   /* those again, for what travels beside everything else */
-    RANK_PIPELINE,  /* the stages that make up one model */
+    RANK_ALONE,     /* this rank: the group of operations */
+    RANK_TENSOR,    /* ranks that share this rank's layers */
+    RANK_SHARERS,   /* neighbours in the tensor group with the same key and value heads */
+    RANK_DATA,      /* ranks that share this rank's weights */
+    RANK_BUCKETS,   /* the same ranks, for calls that run beside all others */
+    RANK_PIPELINE,  /* the stages of one model */
     RANK_EMBEDDING, /* first and last stage, which share tied embeddings */
     RANK_GROUPS
 };
@@ -30,43 +33,45 @@ struct work_item {
     const char *name; /* of the operation in ops.h; "all_reduce", "all_gather", "reduce_scatter", "send" */
     int phase;        /* enum phase */
     enum work_part part;
-    int chunk;             /* of the rank's, in forward and backward */
+    int chunk;             /* the rank's chunk, in forward and backward */
     enum rank_group group; /* of a collective; its bytes are those of one rank's whole operand */
-    int ranks;             /* of the group */
+    int ranks;             /* number of ranks in the group */
     struct op_work work;   /* of one call */
     size_t scratch;        /* bytes of workspace */
-    int64_t count;         /* calls; 0: some step may make it, with this scratch */
+    int64_t count;         /* number of calls; 0: a step may make it, and needs this scratch */
 };
 
 struct work_list {
     struct work_item *items;
     int count, capacity;
-    /* The next notes belong to these. */
+    /* Set for the items that are added next. */
     enum work_part part;
     int chunk;
-    int unsure; /* above 0: a step may do it, or not */
+    int unsure; /* above 0: a step may do them or not */
 };
 
 /* Adds item->count calls; the list's part and chunk become the item's. STATUS_MEMORY. */
 int work_note(struct work_list *list, const struct work_item *item);
-/* The operation noted last reads these elements of weights as well. */
+/* Adds elements of weights to the bytes that the last added operation reads. */
 void work_also_reads(struct work_list *list, int64_t elements, enum dtype type);
-/* No call of the part counts any more; the scratch stays: what was planned is walked again. */
+/* Sets the counts of a part to 0, because it will be planned again. The scratch stays. */
 void work_forget(struct work_list *list, enum work_part part);
+/* Frees the list; a zeroed one is allowed. */
 void work_free(struct work_list *list);
 
-/* The most scratch of any item, certain or not. */
+/* Returns the largest scratch of any item, certain or not. */
 size_t work_scratch(const struct work_list *list);
-/* Sums over calls: of matrix products, of all bytes that operations move, and of the bytes that no step makes (see
- * struct op_work). Collectives are left out. */
+/* Sums over calls: FLOPs of matrix products, bytes that operations move, and bytes that no step makes (see struct
+ * op_work). Collectives do not count. */
 struct work_sum {
     double flops, bytes, lasting;
 };
-/* Sums the calls of one part. */
+/* Returns the sums over the calls of one part. */
 struct work_sum work_sum(const struct work_list *list, enum work_part part);
-/* Model FLOPs of a part that is a forward: two for each row and weight that it meets, and the products of attention. */
+/* Returns the model FLOPs of a forward: two for each row and weight that multiply each other, and attention's products.
+ */
 double work_model_flops(const struct work_list *list, enum work_part part);
-/* Bytes of this rank's operands in the collectives of a group. */
+/* Returns the bytes of this rank's operands in the collectives of a group. */
 double work_group_bytes(const struct work_list *list, enum work_part part, enum rank_group group);
 
 #endif

@@ -1,19 +1,21 @@
-/* The loans of a store: loans.c counts them where the build asks for it (CAMBIUM_COUNT_LOANS), no_loans.c does nothing.
- * A program that does not give back what it borrows works until weights move; where loans are counted it is stopped. */
+/* The open loans of a store. loans.c counts them in builds with CAMBIUM_COUNT_LOANS; no_loans.c does nothing. A program
+ * that does not return a loan works until weights move. With counting, it is stopped at once. */
 #ifndef CAMBIUM_TENSOR_LOANS_INTERNAL_H
 #define CAMBIUM_TENSOR_LOANS_INTERNAL_H
 
 #include "tensor/tensor.h"
 
-/* NULL where they are not counted. */
+/* Opens the counts of a table's parameters; *loans is NULL if they are not counted. STATUS_MEMORY. */
 int loans_open(struct param_loans **loans, const struct param_table *table);
-/* No loan is open any more. */
+/* Frees the counts. No loan is open. */
 void loans_close(struct param_loans *loans);
-/* One that writes is the only one of its parameter. */
+/* Counts a loan. A loan to write must be the only one of its parameter. */
 void loans_lend(struct param_loans *loans, int id, bool to_write);
+/* Ends a loan, which must be open. */
 void loans_return(struct param_loans *loans, int id);
-/* While it travels there is no loan of it. */
+/* Marks a parameter as travelling or not. It may not be lent while it travels. */
 void loans_travel(struct param_loans *loans, int id, bool travels);
+/* Stops the program if a loan is open; `after` names the moment. */
 void loans_check(const struct param_loans *loans, const char *after);
 
 #endif

@@ -1,4 +1,4 @@
-/* Loans are counted by parameter; a mistake ends the program with the parameter's name. */
+/* Counts loans by parameter. A mistake ends the program with the parameter's name. */
 #include "loans-internal.h"
 
 #include "base/log.h"

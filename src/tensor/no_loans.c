@@ -1,4 +1,4 @@
-/* Loans that nobody counts. */
+/* Replaces loans.c in builds that do not count loans. */
 #include "loans-internal.h"
 
 int loans_open(struct param_loans **loans, const struct param_table *table) {

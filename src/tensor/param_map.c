@@ -1,7 +1,7 @@
 /* Offsets in the flat arrays of a part, and the runs of its units. */
 #include "tensor/param_map.h"
 
-enum { ALIGN_ELEMENTS = 64 }; /* 64 bytes in every element type, and a shard's cut is a multiple of it */
+enum { ALIGN_ELEMENTS = 64 }; /* at least 64 bytes in every element type; cuts of shards are multiples of it */
 
 static int64_t round_up(int64_t elements, int64_t multiple) {
     return (elements + multiple - 1) / multiple * multiple;
@@ -11,7 +11,7 @@ static bool is_cut(const struct param *row) {
     return row->shard != PARAM_REPLICATED;
 }
 
-/* Sets offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
+/* Sets the offsets of the parameters that are cut over the tensor ranks, or of the others, from flat_elements on. */
 static void place(struct param_map *map, bool of_cut) {
     int layer = 0;
     for (int i = 0; i < map->table->count; i++) {

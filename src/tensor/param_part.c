@@ -1,4 +1,4 @@
-/* Which rectangles of each parameter a rank holds. */
+/* The rectangles of each parameter that a rank holds. */
 #include "tensor/param_part.h"
 
 int param_part_rects(const struct param_part *part, const struct param_table *table, int id,

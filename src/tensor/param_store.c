@@ -151,8 +151,8 @@ int param_clear_gradients(const struct param_store *store, struct stream *stream
 
 enum { INITIAL_CHUNK = 1 << 20 };
 
-/* Elements [first, first + count) of the whole parameter to `to`, of `type`. `values` has a chunk's floats, and after
- * them room for their bf16. */
+/* Writes elements [first, first + count) of the whole parameter to `to`, as `type`. `values` has room for a chunk's
+ * floats, and after them for the same in bf16. */
 static int initialise_run(struct stream *stream, const struct param *row, enum dtype type, uint64_t seed, int64_t first,
                           int64_t count, char *to, float *values) {
     size_t width = dtype_bytes(type);

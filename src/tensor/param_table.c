@@ -40,12 +40,12 @@ int64_t param_table_elements(const struct param_table *table, bool only_trainabl
     return elements;
 }
 
-/* The parameter's name, not its place in the table, keys its initial values. */
+/* Returns the key of a parameter's initial values, which depends on its name and not on its row. */
 static uint64_t hash_name(const char *name) {
     return digest_bytes(DIGEST_START, name, strlen(name));
 }
 
-/* Box-Muller on two of the four words a counter gives; elements 2i and 2i+1 share a pair. */
+/* Draws elements 2i and 2i+1: Box-Muller on two of the four words of a counter. */
 static void normal_pair(uint64_t seed, uint64_t name, uint64_t pair, float std, float out[2]) {
     struct philox r = philox(seed, (uint32_t)pair, (uint32_t)(pair >> 32) ^ (uint32_t)(name >> 32), (uint32_t)name,
                              (uint32_t)RNG_INIT << 24);
@@ -75,7 +75,7 @@ void param_initial_values(const struct param *row, uint64_t seed, int64_t first,
     }
     uint64_t name = hash_name(row->name);
     int64_t end = first + count, first_pair = first / 2, last_pair = (end + 1) / 2;
-    /* Not OMP_NUM_THREADS of them, which may be more than can be started. */
+    /* It does not use OMP_NUM_THREADS, which may be more threads than can be started. */
 #pragma omp parallel for num_threads(usable_cores()) schedule(static)
     for (int64_t pair = first_pair; pair < last_pair; pair++) {
         float value[2];

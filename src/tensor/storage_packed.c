@@ -1,4 +1,4 @@
-/* Weights packed for inference, one parameter after the other. */
+/* The storage of inference: weights of linears are packed, one parameter after the other. */
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -6,7 +6,8 @@
 struct packed {
     void *memory;
     size_t bytes;
-    struct matrix_view views[]; /* [table count] plain, then [table count] packed; data NULL where there is none */
+    struct matrix_view
+        views[]; /* [table count] plain, then [table count] packed; data is NULL if there is no such view */
 };
 
 /* ---- sizes ---- */
@@ -20,8 +21,8 @@ static size_t packed_view_bytes(const struct param_store *store, int id) {
     return store->ops->packed_bytes(store->device, &view);
 }
 
-/* The bytes of a parameter in the packed block: its packed form, or a plain copy where the backend keeps plain ones.
- * The token embedding of a tied model stands there twice: plain for the gather, packed for the head. */
+/* Returns the bytes of a parameter in the packed block: of its packed form, or of a plain copy if the backend does not
+ * pack it. The token embedding of a tied model is there twice: plain for the gather, packed for the head. */
 static size_t row_bytes(const struct param_store *store, int id, bool *is_packed, bool *is_kept) {
     const struct param *row = &store->map.table->rows[id];
     bool is_held = param_local_elements(store, id) > 0;
@@ -48,7 +49,7 @@ static size_t packed_bytes(const struct param_store *store, enum param_array arr
 
 /* ---- packing ---- */
 
-/* A parameter, and the bytes of its plain values where they are held only until they are packed. */
+/* A parameter, and the bytes of its plain values if they are held only until they are packed. */
 struct packing {
     int id;
     size_t stage;
@@ -59,7 +60,7 @@ static int compare_packing(const void *a, const void *b) {
     return x->stage != y->stage ? (x->stage < y->stage) - (x->stage > y->stage) : x->id - y->id;
 }
 
-/* Places all views, and puts the parameters in the order in which they are packed. */
+/* Places all views, and lists the parameters in the order in which they are packed. */
 static void place(const struct param_store *store, struct packing *order) {
     struct packed *packed = store->held;
     int count = store->map.table->count;
@@ -75,8 +76,8 @@ static void place(const struct param_store *store, struct packing *order) {
     qsort(order, (size_t)count, sizeof *order, compare_packing);
 }
 
-/* Memory for plain values until they are packed. They come largest first, so that it never grows; it is let go when
- * less than half of it is wanted, for what is packed grows meanwhile. */
+/* Memory for plain values until they are packed. The largest come first, so it never grows. It is replaced by a smaller
+ * block once less than half of it is needed, because the packed values grow meanwhile. */
 struct stage {
     void *data;
     size_t bytes;
@@ -100,7 +101,7 @@ static int pack_one(struct param_store *store, const struct packing *packing, st
         status = stage_take(stage, store->device, packing->stage);
         plain->data = stage->data;
     }
-    if (!plain->data) /* of another rank */
+    if (!plain->data) /* another rank holds it */
         return status ? status_wrap(status, "plain weights") : STATUS_OK;
     status = storage_fill(store, fill, packing->id);
     if (!status && turned->data)

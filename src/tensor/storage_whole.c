@@ -1,4 +1,4 @@
-/* All values in two flat arrays. */
+/* The storage of training: all values in two flat arrays. */
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static int whole_open(struct param_store *store, const struct param_fill *fill) 
         return status_fail(STATUS_MEMORY, "out of memory");
     whole->weights = array_of(store, PARAM_WEIGHTS);
     whole->gradients = array_of(store, PARAM_GRADIENTS);
-    /* Gaps are summed and sent, too. */
+    /* Gaps are zero, because they are summed and sent, too. */
     int status = device_alloc_zeroed(store->device, whole_bytes(store, PARAM_WEIGHTS), &whole->weights.data);
     if (!status && store->has_gradients)
         status = device_alloc_zeroed(store->device, whole_bytes(store, PARAM_GRADIENTS), &whole->gradients.data);
