@@ -1,13 +1,13 @@
-/* Whatever allocation fails at whichever rank, that rank says so, the others are released, and nothing is left. Ranks
+/* If any allocation fails at any rank, that rank reports it, the others are released, and no memory is leaked. Ranks
  * are threads. */
 #include "comm/comm.h"
 
 #include "support/failing.h"
 #include "support/test.h"
 
-enum { RANKS = 3, COUNT = 1000, DEADLINE = 60 /* seconds; those that wait for ever would need more */ };
+enum { RANKS = 3, COUNT = 1000, DEADLINE = 60 /* seconds; a rank that waits for ever would need more */ };
 
-/* A collective of each kind of way, where the others wait for a rank that had no memory for its numbers. */
+/* Makes calls of each kind, in which the others wait for a rank that had no memory for its numbers. */
 static int talk(struct comm *world, struct comm *group, float *numbers) {
     int next = (world->rank + 1) % world->size, last = (world->rank + world->size - 1) % world->size;
     struct comm_request request, sending;

@@ -7,7 +7,7 @@
 
 /* ---- values ---- */
 
-/* The i-th value of a rank: rounding matters in sums of three, and nothing overflows. */
+/* Returns the i-th value of a rank. Sums of three round, and nothing overflows. */
 static double value_of(int rank, int64_t i, enum dtype dtype) {
     struct philox words = philox(7, (uint32_t)rank, (uint32_t)i, (uint32_t)dtype, 0);
     double unit = rng_unit(words.word[0]) - 0.5;
@@ -169,7 +169,7 @@ static int every_type(struct comm *comm) {
     return status;
 }
 
-/* Sums as long as those of real gradients: more than two windows of what MPI sums at once, and a rest. */
+/* Sums as long as those of real gradients: more than two of MPI's windows, and a remainder. */
 static int long_sums(struct comm *comm) {
     const int64_t count = (2 << 18) + 77;
     size_t most = (size_t)count * sizeof(float) * (size_t)comm->size;
@@ -261,7 +261,7 @@ static int started_messages(struct comm *comm) {
 
 /* ---- the rest ---- */
 
-/* A message goes to the receive that was started before, whoever looks first. */
+/* A message goes to the receive that was started first, whichever call looks first. */
 static int patience_takes_what_comes_after(struct comm *comm) {
     int32_t words[2] = {2 * comm->rank, 2 * comm->rank + 1}, first = -1, second = -1;
     int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
@@ -336,7 +336,7 @@ static int subgroups(struct comm *world) {
     return STATUS_OK;
 }
 
-/* Sums whose order matters, again and again while ranks come at different times: always the same bits, everywhere. */
+/* Sums whose order matters, repeated while ranks come at different times, have the same bits on all ranks each time. */
 static int bits_are_the_same(struct comm *comm) {
     enum { N = 50021, AGAIN = 12 };
     float *memory = malloc(3 * N * sizeof *memory);
@@ -355,7 +355,7 @@ static int bits_are_the_same(struct comm *comm) {
         }
         is_same = is_same && !status && !memcmp(first, sum, N * sizeof *sum);
     }
-    /* In pieces of any size: the same bits again. */
+    /* Pieces of any size give the same bits again. */
     for (int64_t at = 0, piece = 1; at < N && !status; at += piece, piece = piece * 3 + 1) {
         piece = N - at < piece ? N - at : piece;
         status = comm_all_reduce(comm, &(struct comm_data){own + at, sum + at, piece, DTYPE_F32, NULL}, COMM_SUM);
@@ -417,7 +417,7 @@ int cases_run(struct comm *world, void *context) {
 
 /* ---- patience ---- */
 
-/* A promise of 0.02, and room for a machine that does other things beside. */
+/* The promise is 0.02; the rest is room for other work of the machine. */
 static const double most_of_a_core = 0.05;
 enum { IDLE_SECONDS = 2, MESSAGE = 1 << 20 };
 
@@ -427,7 +427,7 @@ static double cpu_seconds(clockid_t clock) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Rank 0 has all that the others started, sleeps, and tells them. */
+/* Rank 0 waits until the others have started their calls, sleeps, and wakes them. */
 static int wake_the_others(struct comm *world, float *numbers) {
     int32_t word = 11;
     for (int r = 1; r < world->size; r++) {

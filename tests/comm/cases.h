@@ -24,16 +24,16 @@ void cases_fill(void *memory, int rank, int64_t first, int64_t count, enum dtype
 /* The sum or maximum of these values over `size` ranks, in the order of ranks. */
 void cases_expected(void *memory, int size, int64_t first, int64_t count, enum dtype dtype, enum comm_op op);
 
-/* All of it in memory of the host, on a world of any size; `context` is not used. */
+/* Runs all checks in host memory, on a world of any size. `context` is not used. */
 int cases_run(struct comm *world, void *context);
 
 /* Ranks wait patiently for rank 0, which sleeps: they take less than MOST of a core by the clock at `context`. Their
  * earlier calls continue meanwhile, else none of them would wake up. */
 int cases_patience(struct comm *world, void *context);
 
-/* Every call over device memory: results are seen by the stream that waits for them, whichever it is. Sums have the
- * bits of the order of ranks where the group promises that, or was asked for it; else they are within rounding, and the
- * same on every rank. */
+/* Runs every call over device memory. Any stream that waits for a result sees it. Sums have the bits of the order of
+ * ranks if the group promises that, or was asked for it. Otherwise they are right within rounding, and equal on every
+ * rank. */
 struct device_cases {
     struct device *device; /* the ranks' own, or one of all of them */
     bool is_unordered;     /* over the channel of unordered.h */

@@ -30,8 +30,8 @@ static bool becomes(const volatile float *at, float value) {
     return *at == value;
 }
 
-/* Started messages arrive while no rank waits for them or calls anything: sums and gathers of several windows, and long
- * messages. No rank continues before all have seen that. */
+/* Started sums and gathers of several windows, and long messages, arrive while no rank waits or makes a call. No rank
+ * continues before all have seen that. */
 static int travels(struct comm *world) {
     enum { N = 1 << 20 };
     int next = (world->rank + 1) % world->size, before = (world->rank + world->size - 1) % world->size;
@@ -62,7 +62,9 @@ static int travels(struct comm *world) {
     return comm_barrier(world);
 }
 
-/* A rank that waits in one group moves what it has started in another: else the two would wait for each other. */
+/* A rank that waits in one group advances calls that it started in another; otherwise the two would wait for each
+ * other.
+ */
 static int waits_in_two_groups(struct comm *world) {
     enum { N = 1 << 20 };
     int ranks[] = {1, 0};
@@ -82,7 +84,7 @@ static int waits_in_two_groups(struct comm *world) {
     return STATUS_OK;
 }
 
-/* All of a process: the thread that looks after started calls must sleep as well. */
+/* Measures the whole process: the thread that advances started calls must sleep, too. */
 static int patience(struct comm *world) {
     clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
     return cases_patience(world, &clock);

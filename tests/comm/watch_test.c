@@ -102,7 +102,7 @@ static int reach(const struct world *world) {
     return fd;
 }
 
-/* As a rank does it: the greeting, then the others' word and the rank. */
+/* Connects as a rank does: reads the greeting, then sends the others' word and the rank. */
 static void play(struct world *world, int rank) {
     unsigned char greeting[WATCH_WORD_BYTES];
     int32_t number = rank;
@@ -132,7 +132,7 @@ static void expect_silence(struct world *world) {
         assert_false(has_report(&world->reports[r], 0));
 }
 
-/* ---- what is promised ---- */
+/* ---- promises ---- */
 
 static void ranks_that_live_are_not_reported(void **state) {
     (void)state;
@@ -325,7 +325,7 @@ static void a_failure_that_is_reported_is_not_reported_again(void **state) {
     }
 }
 
-/* Without the words nobody becomes a rank, and strangers keep no rank out. */
+/* A connection without the words does not become a rank, and strangers keep no rank out. */
 static void strangers_stay_outside(void **state) {
     (void)state;
     enum { STRANGERS = 100 };
@@ -352,7 +352,7 @@ static void strangers_stay_outside(void **state) {
     close_world(&world);
 }
 
-/* A rank answers nobody who does not know rank 0's word. */
+/* A rank answers only a greeting with rank 0's word. */
 static void a_rank_joins_rank_0_alone(void **state) {
     (void)state;
     struct world world;

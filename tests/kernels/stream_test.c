@@ -1,5 +1,5 @@
-/* Two streams, recordings and failures: what device.h promises beyond one stream, on every backend and on late, which
- * uses every freedom that the promises leave. */
+/* Promises of device.h about two streams, recordings and failures, on every backend. `late` uses every freedom that the
+ * promises allow. */
 #include "kernels/ops.h"
 #include "late/late.h"
 
@@ -51,8 +51,8 @@ static void zero(struct scene *s, float *memory) {
     test_ok(stream_wait(s->exec[0].stream));
 }
 
-/* The first stream puts `value` into x, and the second copies x to y and to the host; the second waits for the first
- * where an event says so. What arrived. */
+/* The first stream puts `value` into x. The second copies x to y and to the host; if `is_ordered`, it waits for an
+ * event of the first. Returns the number that arrived. */
 static float pass_on(struct scene *s, float value, bool is_ordered) {
     float source[COUNT], arrived[COUNT];
     struct stream *first = s->exec[0].stream, *second = s->exec[1].stream;
@@ -91,7 +91,7 @@ static void late_runs_streams_without_events_in_either_order(void **state) {
     close_scene(&s);
 }
 
-/* The host never waits for the first stream, nor does it stay open. */
+/* The host never waits for the first stream, which is closed early. */
 static void a_stream_that_closes_is_still_waited_for(void **state) {
     (void)state;
     for (int i = 0; device_name_at(i); i++) {
@@ -133,7 +133,7 @@ static void a_wait_is_for_the_mark_that_it_saw(void **state) {
     close_scene(&s);
 }
 
-/* Nobody reads what a copy will bring before the host has waited: it would be the last step's. */
+/* The host cannot read a copy's target before it has waited: it would see the last step's numbers. */
 static void late_poisons_what_a_copy_will_fill(void **state) {
     (void)state;
     struct scene s;
@@ -151,7 +151,7 @@ static void check_failed(int status) {
     test_fails(status, STATUS_UNSUPPORTED, "cast");
 }
 
-/* Late's operations fail when they run; an unsupported one is the first failure, and a later one changes nothing. */
+/* Operations of late fail when they run. An unsupported one is the first failure, and later ones change nothing. */
 static void a_failure_stays_with_its_device(void **state) {
     (void)state;
     struct scene s;
@@ -187,7 +187,7 @@ static int sum_columns(const struct scene *s, int stream) {
     return ops_for(s->device)->sum_of_squares(&s->exec[stream], COUNT, s->x, false, (double *)s->y);
 }
 
-/* Their work may run at once. */
+/* Their work may run at the same time. */
 static void streams_share_no_workspace(void **state) {
     (void)state;
     struct scene s;

@@ -1,5 +1,5 @@
-/* Whatever allocation of an optimizer fails, at whichever rank: that rank says so, the others are released, and nothing
- * is left. Ranks are threads. */
+/* If any allocation of an optimizer fails at any rank, that rank reports it, the others are released, and no memory is
+ * leaked. Ranks are threads. */
 #include "optim/optim.h"
 
 #include "support/failing.h"

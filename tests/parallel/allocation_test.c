@@ -1,5 +1,5 @@
-/* Whatever allocation fails at whichever rank of a grid, that rank says so, the others are released, and nothing is
- * left. Ranks are threads. */
+/* If any allocation fails at any rank of a grid, that rank reports it, the others are released, and no memory is
+ * leaked. Ranks are threads. */
 #include "parallel/hook.h"
 #include "parallel/pipeline.h"
 #include "parallel/site.h"

@@ -1,10 +1,10 @@
-/* Groups of ranks, layers of stages, and layouts that cannot be; the first two against megatron-core's answers. */
+/* Groups of ranks and layers of stages, compared with megatron-core's answers; and layouts that are refused. */
 #include "support/test.h"
 
 #include "base/base.h"
 #include "parallel/layout.h"
 
-/* Calls `check` with each line of the golden file that begins with `word`; their number. */
+/* Calls `check` with each line of the golden file that begins with `word`. Returns their number. */
 static int each_case(const char *word, void (*check)(const char *line)) {
     FILE *file = fopen(TEST_DATA "/parallel/golden/megatron.txt", "r");
     assert_non_null(file);

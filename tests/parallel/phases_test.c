@@ -1,4 +1,4 @@
-/* The time of operations is booked by kind, and nobody waits for it. */
+/* The time of operations is counted by kind, without waiting for them. */
 #include "parallel/rank.h"
 
 #include "late/late.h"
@@ -89,7 +89,7 @@ static void all_of_many_operations_count(void **state) {
     on_every_device(check_many);
 }
 
-/* Late copies nothing before somebody waits, and counts the waits. */
+/* late copies nothing before the host waits, and counts the waits. */
 static void timed_operations_are_not_waited_for(void **state) {
     (void)state;
     struct scene s = {0};

@@ -139,7 +139,7 @@ static struct channel *channel_of(const struct simulation *run, int stage, enum 
     return &run->channels[2 * stage + (int)kind];
 }
 
-/* Waits for the step's message and computes; false: it has not been sent. */
+/* Waits for the step's message and computes. Returns false if it has not been sent. */
 static bool compute(struct simulation *run, int stage, const struct pipeline_step *step) {
     struct channel *channel = channel_of(run, stage, step->kind);
     struct sent *message = NULL;
@@ -160,7 +160,8 @@ static bool compute(struct simulation *run, int stage, const struct pipeline_ste
     return true;
 }
 
-/* Sends what the step made, as a rendezvous: waits until the receiver has a free buffer posted; false: not yet. */
+/* Sends the step's result, as a rendezvous: the receiver must have posted a free buffer. Returns false if it has not.
+ */
 static bool send(struct simulation *run, int stage, const struct pipeline_step *step) {
     if (step->send.stage == PIPELINE_NO_MESSAGE)
         return true;
@@ -177,7 +178,7 @@ static bool send(struct simulation *run, int stage, const struct pipeline_step *
     return true;
 }
 
-/* Runs as many steps of a stage as can be; whether any progress was made. */
+/* Runs as many steps of a stage as possible. Returns true if it made progress. */
 static bool advance(struct simulation *run, int stage) {
     bool has_moved = false;
     while (run->next[stage] < pipeline_step_count(run->shape)) {
@@ -195,8 +196,8 @@ static bool advance(struct simulation *run, int stage) {
     return has_moved;
 }
 
-/* The time at which the last stage ends, or -1 for a deadlock. `has_buffers`: as many as the schedule asks for, else as
- * many as could be used. */
+/* Returns the time at which the last stage ends, or -1 for a deadlock. With `has_buffers`, there are as many buffers as
+ * the schedule needs; otherwise there are as many as could be used. */
 static double simulate(const struct pipeline_shape *shape, bool has_buffers) {
     int p = shape->stages, count = pipeline_step_count(shape);
     size_t n = (size_t)p;
@@ -249,7 +250,7 @@ static void makespans_are_those_of_the_paper(void **state) {
     }
 }
 
-/* ---- what holds for every shape ---- */
+/* ---- properties of every shape ---- */
 
 static void every_step_is_there_once(const struct pipeline_shape *shape, const struct pipeline_step *steps) {
     int all = shape->chunks * shape->micro_batches, count = pipeline_step_count(shape);
@@ -280,7 +281,7 @@ static void stashes_are_not_shared(const struct pipeline_shape *shape, const str
     free(holder);
 }
 
-/* Chunk activations that Megatron-LM's order holds at a stage. */
+/* Returns the number of chunk activations that a stage holds in Megatron-LM's order. */
 static int held_by_formula(const struct pipeline_shape *shape, int stage, int largest_group) {
     int p = shape->stages, v = shape->chunks, m = shape->micro_batches;
     int held = v == 1 ? p - stage : 2 * (p - 1 - stage) + (v - 1) * largest_group + 1;
@@ -363,7 +364,8 @@ static void forward_only_runs_without_a_bubble(void **state) {
             }
 }
 
-/* Below the first place with a backward no gradient travels and nothing is held; the steps stay in their order. */
+/* Below the first place with a backward, no gradient is sent and no activation is held. The order of steps is the same.
+ */
 static void check_first_backward(const struct pipeline_shape *shape) {
     int p = shape->stages, v = shape->chunks, m = shape->micro_batches, count = pipeline_step_count(shape);
     struct pipeline_shape whole = *shape;

@@ -42,7 +42,7 @@ static int expect(bool is_true, const char *what, int64_t at) {
     return is_true ? STATUS_OK : status_fail(STATUS_INVALID, "%s at %lld", what, (long long)at);
 }
 
-/* The sums of this rank's pieces, and that the pieces of all ranks are the whole array once. */
+/* Checks the sums of this rank's pieces, and that the pieces of all ranks cover the array once. */
 static int check_sums(const struct gradient_sync *sync, const struct rank *rank) {
     const struct param_store *store = sync->store;
     struct test_values values = test_values(store, rank->exec.stream);
@@ -67,7 +67,7 @@ static int check_sums(const struct gradient_sync *sync, const struct rank *rank)
     return status ? status : expect(local == sync->local_elements, "the number of local elements", local);
 }
 
-/* Every parameter lies in one bucket. */
+/* Checks that every parameter lies in one bucket. */
 static int check_buckets(const struct gradient_sync *sync) {
     const struct param_store *store = sync->store;
     int status = STATUS_OK;
@@ -83,14 +83,13 @@ static int check_buckets(const struct gradient_sync *sync) {
     return status;
 }
 
-/* The layer of a parameter's first use: a later stage has what stands before the layers for its head alone. */
+/* Returns the layer of a parameter's first use. A later stage has the embedding only for its head. */
 static int first_use(const struct gradient_sync *sync, int param) {
     int layer = sync->store->map.table->rows[param].layer;
     return layer < 0 && sync->rank->place.pipeline > 0 ? LAYERS : layer;
 }
 
-/* Whether the parameters have arrived that layers (before, layer] use first. Others may be on their way: nobody reads
- * them. */
+/* Checks that the parameters that layers (before, layer] use first have arrived. Others may still travel. */
 static int check_arrived(const struct gradient_sync *sync, int before, int layer) {
     const struct param_store *store = sync->store;
     float *values = malloc((size_t)store->map.flat_elements * sizeof *values);
@@ -110,7 +109,7 @@ static int check_arrived(const struct gradient_sync *sync, int before, int layer
     return status ? status : expect(have_arrived, "weights that layers need, the last", layer);
 }
 
-/* After this rank has set its pieces, one after the other, the weights that a layer needs are there when it asks. */
+/* Sets this rank's pieces one after the other. Then the weights that a layer needs are there when it waits for them. */
 static int gather_layer_by_layer(struct gradient_sync *sync) {
     enum { LOOKS = 4 };
     int status = STATUS_OK, looked = -2;
@@ -154,7 +153,7 @@ static int check_weights(struct gradient_sync *sync) {
     return status;
 }
 
-/* Does what the backward of a layer does to its gradients; before it they are garbage. */
+/* Sets the gradients of a layer as its backward does; before that, they are garbage. */
 static int set_layer(const struct gradient_sync *sync, int layer, bool is_garbage) {
     const struct param_store *store = sync->store;
     const struct rank *rank = sync->rank;

@@ -1,4 +1,4 @@
-/* Whichever allocation of a table or of a store fails, the failure is reported and nothing remains. */
+/* If any allocation of a table or of a store fails, the failure is reported and no memory is leaked. */
 #include "tensor/tensor.h"
 
 #include "support/failing.h"

@@ -37,7 +37,7 @@ static void close_scene(struct scene *scene) {
     device_close(scene->device);
 }
 
-/* Whether the use ends its process, and says `message`; NULL: it does not. */
+/* Checks that the use ends its process with `message`; NULL: that it does not end it. */
 static void ends(void (*use)(struct scene *scene), const char *message) {
     struct scene scene;
     char said[MESSAGE_BYTES] = "";

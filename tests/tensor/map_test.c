@@ -1,4 +1,4 @@
-/* A map places each parameter of a part once, and its units are whole and can be cut. */
+/* A map places each parameter of a part once. Its units hold whole parameters and can be cut into shards. */
 #include "tensor/param_map.h"
 
 #include "support/allocations.h"

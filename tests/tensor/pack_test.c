@@ -1,4 +1,6 @@
-/* A store that packs gets its parameters one at a time: what each becomes, and what is plain meanwhile. */
+/* The packed storage is filled with one parameter at a time. Tests the form of each, and that only one is plain
+ * meanwhile.
+ */
 #include "support/device.h"
 #include "support/test.h"
 #include "tensor/tensor.h"
@@ -114,7 +116,7 @@ static void a_store_is_packed_one_parameter_after_the_other(void **state) {
         test_ok(open_packed(&t));
         assert_int_equal(t.filled, ROWS);
         assert_int_equal(t.order[0],
-                         3); /* the largest whose plain values are given back; those that stay need no room */
+                         3); /* the largest whose plain values are freed; those that stay plain need no extra room */
         assert_int_equal(t.order[1], 1);
         check_values(&t);
         close_task(&t);

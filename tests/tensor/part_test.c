@@ -1,4 +1,4 @@
-/* Which rectangles of a parameter each rank holds: together all of it, each element once. */
+/* The rectangles of a parameter that the ranks hold cover each element once. */
 #include "support/test.h"
 #include "tensor/param_part.h"
 
@@ -68,7 +68,7 @@ static void copies_are_whole_on_every_rank(void **state) {
     check(PARAM_REPLICATED, 30, 7, 3);
 }
 
-/* q, k and v each by themselves: a rank has the same heads of all three. */
+/* q, k and v are each cut by themselves: a rank has the same heads of all three. */
 static void slices_are_cut_each_by_itself(void **state) {
     (void)state;
     struct param row = make_row(PARAM_SHARD_AXIS0, 36, 2, 3);

@@ -76,7 +76,8 @@ static inline struct carver carver_of(void *workspace) {
     return (struct carver){.base = (char *)(((uintptr_t)workspace + 63) / 64 * 64)};
 }
 
-/* Checks a call of either pass. STATUS_UNSUPPORTED for other types than fp32 and bf16; STATUS_INVALID for bad shapes. */
+/* Checks a call of either pass. STATUS_UNSUPPORTED for other types than fp32 and bf16; STATUS_INVALID for bad shapes.
+ */
 int LEVEL(attention_check)(const struct attention *a);
 /* Checks that the workspace has `needed` bytes. STATUS_INVALID, naming the operation. */
 int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation);
