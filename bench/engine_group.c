@@ -59,7 +59,7 @@ int engine_group_open(struct engine_group *group, struct engine *engine, const i
     if (!group->rows || !group->results)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (; group->count < count; group->count++) {
-        struct engine_text text = {.slot = slots ? slots[group->count] : -1};
+        struct sequence_beginning text = {.slot = slots ? slots[group->count] : -1};
         int sequence = engine_sequence_open(engine, &text, NULL);
         if (sequence < 0)
             return sequence;

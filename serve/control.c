@@ -1,5 +1,5 @@
 /* The control listener over HTTP: adapters are listed, loaded, replaced and unloaded, and the server is drained. A
- * change is answered when all ranks have made it. It is made even if its client leaves before. */
+ * change is answered when all ranks have made it. It is made even if its client disconnects before. */
 #include "json_in.h"
 #include "json_out.h"
 #include "registry.h"

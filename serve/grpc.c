@@ -589,7 +589,7 @@ static const struct grpc_method *find_method(const struct exchange *exchange,
     return NULL;
 }
 
-/* Answers faults of HTTP in HTTP's own terms. Returns false when it has answered. */
+/* Answers faults of HTTP as HTTP, not as gRPC. Returns false when it has answered. */
 static bool check_http(struct exchange *exchange) {
     const struct exchange_head *head = &exchange->head;
     const char *type = exchange_field(exchange, "content-type");

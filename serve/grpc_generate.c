@@ -116,7 +116,7 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
     message->completion_tokens = (uint32_t)end->completion_tokens;
 }
 
-/* ---- what is kept ---- */
+/* ---- kept results ---- */
 
 /* Fails early when the answer can no longer fit one message. */
 static bool has_room(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {

@@ -69,7 +69,7 @@ enum {
     SERVICE_METHOD = 2
 };
 
-/* True when `path` is inside this message, service or enum, whose own name it begins with. */
+/* True when `path` is inside this message, service or enum, with whose name it begins. */
 static bool has_inside(struct span entry, uint32_t number, bool is_message, const char *path, int depth) {
     struct proto_field field;
     if (!take_name(&path, find(entry, 1)))
@@ -105,8 +105,8 @@ static bool find_file(const char *name, const char *symbol, struct span *file) {
     struct proto_field field;
     while (next_field(&rest, &field)) {
         *file = span_of(&field);
-        struct span own = find(*file, FILE_NAME);
-        if (name ? strlen(name) == own.length && !memcmp(name, own.bytes, own.length) : file_has(*file, symbol))
+        struct span found = find(*file, FILE_NAME);
+        if (name ? strlen(name) == found.length && !memcmp(name, found.bytes, found.length) : file_has(*file, symbol))
             return true;
     }
     return false;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is there, before anything is taken for it ---- */
+/* ---- checks before memory is allocated ---- */
 
 struct shape {
     int depth, deepest;

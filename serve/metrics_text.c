@@ -12,7 +12,7 @@
 struct writer {
     struct strbuf *out;
     const char *name;       /* of the family */
-    const char *own;        /* labels on all of vLLM's metrics: model_name="...",engine="0" */
+    const char *common;     /* labels on all of vLLM's metrics: model_name="...",engine="0" */
     const char *only_model; /* model_name="..." */
 };
 
@@ -62,7 +62,7 @@ static void add_labelled(struct writer *writer, const char *suffix, const char *
 }
 
 static void add(struct writer *writer, double value) {
-    add_labelled(writer, "", writer->own, value);
+    add_labelled(writer, "", writer->common, value);
 }
 
 /* Writes the common labels and one more, whose value needs no escaping. */
@@ -107,7 +107,7 @@ static const struct {
 
 static void add_histogram(struct writer *writer, const struct metrics *metrics, enum metrics_histogram_kind kind) {
     const struct metrics_histogram *histogram = &metrics->histograms[kind];
-    const char *labels = kind == METRICS_LOOP_TURN ? "" : writer->own;
+    const char *labels = kind == METRICS_LOOP_TURN ? "" : writer->common;
     uint64_t count = 0;
     begin(writer, histograms[kind].name, "histogram", histograms[kind].help);
     for (int i = 0; i <= histogram->bound_count; i++) {
@@ -133,8 +133,8 @@ static void add_engine(struct writer *writer, const struct metrics *metrics) {
                (double)engine->waiting);
     begin(writer, "vllm:num_requests_waiting_by_reason", "gauge",
           "Texts that wait for room (capacity), or for their adapters (deferred).");
-    add_by(writer, "", writer->own, "reason", "capacity", (double)(engine->waiting - engine->deferred));
-    add_by(writer, "", writer->own, "reason", "deferred", (double)engine->deferred);
+    add_by(writer, "", writer->common, "reason", "capacity", (double)(engine->waiting - engine->deferred));
+    add_by(writer, "", writer->common, "reason", "deferred", (double)engine->deferred);
     add_single(writer, "vllm:kv_cache_usage_perc", "gauge",
                "Pages of keys and values that texts hold, as a part of all: 1 is all of them.",
                metrics->pages ? (double)engine->pages_held / (double)metrics->pages : 0);
@@ -152,10 +152,10 @@ static void add_tokens(struct writer *writer, const struct metrics *metrics) {
     add_single(writer, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens that were cached.",
                (double)metrics->cached_tokens);
     begin(writer, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where their keys came from.");
-    add_by(writer, "", writer->own, "source", "local_compute",
+    add_by(writer, "", writer->common, "source", "local_compute",
            (double)(metrics->prompt_tokens - metrics->cached_tokens));
-    add_by(writer, "", writer->own, "source", "local_cache_hit", (double)metrics->cached_tokens);
-    add_by(writer, "", writer->own, "source", "external_kv_transfer", 0);
+    add_by(writer, "", writer->common, "source", "local_cache_hit", (double)metrics->cached_tokens);
+    add_by(writer, "", writer->common, "source", "external_kv_transfer", 0);
     add_single(writer, "vllm:generation_tokens_total", "counter", "Tokens written.",
                (double)metrics->generation_tokens);
 }
@@ -164,8 +164,8 @@ static void add_ends(struct writer *writer, const struct metrics *metrics) {
     static const char *const ends[METRICS_END_COUNT] = {"stop", "length", "abort", "error"};
     begin(writer, "vllm:request_success_total", "counter", "Texts that are over, by how they ended.");
     for (int how = 0; how < METRICS_END_COUNT; how++)
-        add_by(writer, "", writer->own, "finished_reason", ends[how], (double)metrics->ended[how]);
-    add_by(writer, "", writer->own, "finished_reason", "repetition", 0);
+        add_by(writer, "", writer->common, "finished_reason", ends[how], (double)metrics->ended[how]);
+    add_by(writer, "", writer->common, "finished_reason", "repetition", 0);
     begin(writer, "vllm:admission_rejections_total", "counter", "Requests for which the queue had no room.");
     add_by(writer, "", writer->only_model, "reason", "max_num_queued_reqs", (double)metrics->queue_full[false]);
     add_by(writer, "", writer->only_model, "reason", "max_num_queued_tokens", (double)metrics->queue_full[true]);
@@ -180,7 +180,7 @@ static void add_loaded(struct writer *writer, const struct metrics_adapters *ada
         add_label(&labels, "adapter_name", adapters->loaded[i].name);
         add_label(&labels, "level", "gpu");
         add_label(&labels, "pinned", adapters->loaded[i].is_pinned ? "true" : "false");
-        strbuf_format(&labels, ",%s", writer->own);
+        strbuf_format(&labels, ",%s", writer->common);
         add_labelled(writer, "", strbuf_text(&labels), 1);
         writer->out->failed |= labels.failed;
         strbuf_free(&labels);
@@ -201,7 +201,7 @@ static void add_infos(struct writer *writer, const struct metrics *metrics, cons
     strbuf_clear(&labels);
     strbuf_format(&labels,
                   "%s,block_size=\"%lld\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\",num_gpu_blocks=\"%lld\"",
-                  writer->own, (long long)metrics->page_tokens, metrics->cache_dtype,
+                  writer->common, (long long)metrics->page_tokens, metrics->cache_dtype,
                   metrics->has_prefix_cache ? "True" : "False", (long long)metrics->pages);
     begin(writer, "vllm:cache_config_info", "gauge", "The cache of keys and values: tokens of a page, pages.");
     add_labelled(writer, "", strbuf_text(&labels), 1);
@@ -209,7 +209,7 @@ static void add_infos(struct writer *writer, const struct metrics *metrics, cons
     strbuf_free(&labels);
 }
 
-/* ---- ours ---- */
+/* ---- cambium's ---- */
 
 static const char *reason(enum error_case which) {
     const char *code = error_row(which)->code;
@@ -285,10 +285,10 @@ static void add_loop(struct writer *writer, const struct metrics *metrics) {
 
 void metrics_add_text(const struct metrics *metrics, const struct metrics_adapters *adapters, double now,
                       struct strbuf *out) {
-    struct strbuf model = STRBUF_INIT, own = STRBUF_INIT;
+    struct strbuf model = STRBUF_INIT, common = STRBUF_INIT;
     add_label(&model, "model_name", metrics->model_name);
-    strbuf_format(&own, "%s,engine=\"0\"", strbuf_text(&model));
-    struct writer writer = {.out = out, .own = strbuf_text(&own), .only_model = strbuf_text(&model)};
+    strbuf_format(&common, "%s,engine=\"0\"", strbuf_text(&model));
+    struct writer writer = {.out = out, .common = strbuf_text(&common), .only_model = strbuf_text(&model)};
     add_engine(&writer, metrics);
     add_tokens(&writer, metrics);
     add_ends(&writer, metrics);
@@ -301,7 +301,7 @@ void metrics_add_text(const struct metrics *metrics, const struct metrics_adapte
     add_spans(&writer, metrics);
     add_ranks(&writer, metrics);
     add_loop(&writer, metrics);
-    out->failed |= model.failed | own.failed;
-    strbuf_free(&own);
+    out->failed |= model.failed | common.failed;
+    strbuf_free(&common);
     strbuf_free(&model);
 }

@@ -126,7 +126,7 @@ void openai_add_usage(const struct openai *request, struct strbuf *out) {
                   (long long)(prompts + request->completion_tokens), (long long)cached);
 }
 
-/* ---- one text ---- */
+/* ---- answers that are one JSON text ---- */
 
 static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
     const struct openai_part *reported = &choice->part;

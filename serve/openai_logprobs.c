@@ -106,20 +106,20 @@ static void add_top(struct strbuf *out, const struct openai_token *token, int64_
 
 /* The token itself is always included. */
 static void add_tops(struct strbuf *out, const struct openai_token *token) {
-    const struct call_token *own = token->token;
+    const struct call_token *chosen = token->token;
     int64_t count = reported_tops(token);
-    bool has_own = false;
-    if (!own->has_logprob) {
+    bool has_chosen = false;
+    if (!chosen->has_logprob) {
         strbuf_add_text(out, "null");
         return;
     }
     strbuf_add_char(out, '{');
     for (int64_t i = 0; i < count; i++) {
         add_top(out, token, i, token->tops[i].id, token->tops[i].logprob);
-        has_own |= token->tops[i].id == own->id;
+        has_chosen |= token->tops[i].id == chosen->id;
     }
-    if (!has_own)
-        add_top(out, token, count, own->id, own->logprob);
+    if (!has_chosen)
+        add_top(out, token, count, chosen->id, chosen->logprob);
     strbuf_add_char(out, '}');
 }
 

@@ -174,7 +174,7 @@ struct quota {
 
 static void *quota_alloc(void *context, size_t size) {
     struct quota *quota = context;
-    enum { OVERHEAD = 16 }; /* malloc's own */
+    enum { OVERHEAD = 16 }; /* malloc's bookkeeping */
     if (!quota->count || size > quota->bytes || size + OVERHEAD > quota->bytes) {
         quota->is_spent = true;
         return NULL;

@@ -183,10 +183,10 @@ static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
 static bool has_key(struct exchange *exchange, const struct row *row) {
     const struct server *server = exchange->request->server;
     const struct keys *keys = server->keys[exchange->head.listener];
-    const struct keys *own = row && row->listeners & METRICS ? server->keys[SERVER_METRICS_KEYS] : NULL;
-    if (own && exchange->head.listener == LISTENER_DATA)
-        return is_key_of(own, exchange);
-    return !keys || is_key_of(keys, exchange) || (own && is_key_of(own, exchange));
+    const struct keys *metrics_keys = row && row->listeners & METRICS ? server->keys[SERVER_METRICS_KEYS] : NULL;
+    if (metrics_keys && exchange->head.listener == LISTENER_DATA)
+        return is_key_of(metrics_keys, exchange);
+    return !keys || is_key_of(keys, exchange) || (metrics_keys && is_key_of(metrics_keys, exchange));
 }
 
 /* Returns whether the server takes work; otherwise *error says why not. */

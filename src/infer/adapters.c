@@ -14,7 +14,7 @@ struct version {
     int image; /* -1: not in memory */
     size_t bytes;
     int64_t virtual_tokens;
-    int64_t texts;
+    int64_t users;
     uint64_t last_use;
 };
 
@@ -148,7 +148,7 @@ static int drop_image(struct adapters *adapters, struct version *version) {
 
 /* Frees a version that has no name any more, when its last completion has ended. */
 static int end_if_retired(struct adapters *adapters, struct version *version) {
-    if (version->named || version->texts)
+    if (version->named || version->users)
         return STATUS_OK;
     int status = drop_image(adapters, version);
     forget_version(adapters, version);
@@ -165,7 +165,7 @@ static int retire(struct adapters *adapters, struct version *version) {
 /* ---- memory ---- */
 
 static bool is_idle(const struct version *version) {
-    return version->image >= 0 && !version->texts && version->named && !version->named->is_pinned &&
+    return version->image >= 0 && !version->users && version->named && !version->named->is_pinned &&
            !version->named->is_spared;
 }
 
@@ -181,9 +181,9 @@ static int evict(struct adapters *adapters, const struct version *spared, bool *
     return oldest ? drop_image(adapters, oldest) : STATUS_OK;
 }
 
-static bool has_texts(const struct adapters *adapters) {
+static bool has_users(const struct adapters *adapters) {
     for (int i = 0; i < adapters->version_count; i++)
-        if (adapters->versions[i]->texts)
+        if (adapters->versions[i]->users)
             return true;
     return false;
 }
@@ -207,7 +207,7 @@ static int make_image(struct adapters *adapters, const struct peft_bytes *bytes,
         if (status)
             return status;
         if (!is_any)
-            return status_fail(has_texts(adapters) || spared ? STATUS_MEMORY : STATUS_UNSUPPORTED, "%s", reason);
+            return status_fail(has_users(adapters) || spared ? STATUS_MEMORY : STATUS_UNSUPPORTED, "%s", reason);
     }
 }
 
@@ -524,7 +524,7 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
         if (status)
             break;
         taken[done] = named->version;
-        taken[done]->texts++; /* protects it while the next one is loaded */
+        taken[done]->users++; /* protects it while the next one is loaded */
         taken[done]->last_use = ++adapters->uses;
         images[done] = taken[done]->image;
         generations[done] = taken[done]->generation;
@@ -532,7 +532,7 @@ int adapters_take(struct adapters *adapters, const char *const *names, int count
     if (!status)
         status = engine_slot_open(adapters->engine, images, count, slot);
     for (int i = 0; i < done && status; i++)
-        taken[i]->texts--;
+        taken[i]->users--;
     return status;
 }
 
@@ -541,7 +541,7 @@ int adapters_give(struct adapters *adapters, int slot) {
     engine_slot_close(adapters->engine, slot);
     for (int i = 0; i < count && !status; i++) {
         struct version *version = version_of(adapters, images[i]);
-        version->texts--;
+        version->users--;
         status = end_if_retired(adapters, version);
     }
     return status;
@@ -559,7 +559,7 @@ static struct adapter_view view_of(const struct named *named) {
     view.generation = version->generation;
     view.bytes = version->image >= 0 ? version->bytes : 0;
     view.virtual_tokens = version->virtual_tokens;
-    view.texts = version->texts;
+    view.users = version->users;
     return view;
 }
 

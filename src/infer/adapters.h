@@ -22,7 +22,7 @@ struct adapter_view {
     const char *digest;       /* SHA-256 of its files; "" when never loaded */
     size_t bytes;             /* of its image on this rank; 0: not in memory */
     int64_t virtual_tokens;   /* including the positions of a prefix */
-    int64_t texts;            /* completions that use this generation */
+    int64_t users;            /* completions that use this generation */
     bool is_pinned;
 };
 

@@ -6,7 +6,7 @@
 
 static int open_sequence(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt, bool reads_cache,
                          int64_t *cached) {
-    struct engine_text text = {
+    struct sequence_beginning text = {
         .slot = slot, .tokens = tokens, .count = count, .salt = salt, .reads_cache = reads_cache};
     return engine_sequence_open(self, &text, cached);
 }
@@ -57,15 +57,15 @@ int engine_open_scheduler(struct engine *engine, const struct scheduler_options 
                                      .submit = submit,
                                      .collect = collect,
                                      .now = now};
-    struct scheduler_options own = *options;
-    own.max_rows = engine_max_rows(engine);
-    own.max_logit_rows = engine_max_logit_rows(engine);
-    own.max_sequences = engine_max_sequences(engine);
-    own.max_positions = engine_max_positions(engine);
-    own.page_tokens = KV_PAGE_TOKENS;
-    own.pages = engine_pages(engine);
-    own.vocab = engine_config(engine)->vocab_size;
-    own.row_growth = row_growth(engine_config(engine));
-    own.depth = options->depth && options->depth < engine_depth(engine) ? options->depth : engine_depth(engine);
-    return scheduler_open(&calls, &own, scheduler);
+    struct scheduler_options complete = *options;
+    complete.max_rows = engine_max_rows(engine);
+    complete.max_logit_rows = engine_max_logit_rows(engine);
+    complete.max_sequences = engine_max_sequences(engine);
+    complete.max_positions = engine_max_positions(engine);
+    complete.page_tokens = KV_PAGE_TOKENS;
+    complete.pages = engine_pages(engine);
+    complete.vocab = engine_config(engine)->vocab_size;
+    complete.row_growth = row_growth(engine_config(engine));
+    complete.depth = options->depth && options->depth < engine_depth(engine) ? options->depth : engine_depth(engine);
+    return scheduler_open(&calls, &complete, scheduler);
 }

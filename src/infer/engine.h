@@ -108,10 +108,10 @@ int engine_end(struct engine *engine);
 /* Returns the signs of life of a rank of the world. Any thread may call this. */
 struct comm_signs engine_signs_of(const struct engine *engine, int rank);
 
-/* ---- for the leader only ---- */
-
 /* True on the leader. */
 bool engine_leads(const struct engine *engine);
+
+/* ---- for the leader only ---- */
 
 /* Checks that the engine can run a text with this slot: all ids are of the vocabulary, and virtual tokens and text fit
  * into its positions. `what` begins the message. STATUS_INVALID. */

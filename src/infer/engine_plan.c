@@ -51,11 +51,11 @@ static void forget_sketch(struct engine *engine) {
 
 /* Counts the pages: the smallest number of any rank of the model, because stages and shares differ in size. */
 static int plan_pages(struct engine *engine, int number, int64_t *pages) {
-    const struct rank_grid grid = engine->options.grid, own = rank_grid_place(&grid, number);
+    const struct rank_grid grid = engine->options.grid, here = rank_grid_place(&grid, number);
     int status = STATUS_OK;
     *pages = INT64_MAX;
     for (int i = 0; i < grid.tensor * grid.pipeline && !status; i++) {
-        struct rank_grid place = own;
+        struct rank_grid place = here;
         place.tensor = i % grid.tensor;
         place.pipeline = i / grid.tensor;
         status = sketch(engine, rank_grid_rank(&grid, &place));

@@ -12,9 +12,9 @@
 enum plan_kind {
     PLAN_STEP,
     PLAN_BYTES, /* a piece of an adapter's files */
-    PLAN_LOAD,
-    /* make an image of the complete files, if all ranks can */ PLAN_DROP,
-    /* free an image */ PLAN_END, /* the last plan */
+    PLAN_LOAD,  /* make an image of the complete files, if all ranks can */
+    PLAN_DROP,  /* free an image */
+    PLAN_END,   /* the last plan */
 };
 
 /* Sets entry `index` of the page table's row `sequence` to `page`. */

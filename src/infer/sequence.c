@@ -23,17 +23,18 @@ static void attach_pages(struct engine *engine, struct sequence *sequence, const
     }
 }
 
-int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached) {
+int engine_sequence_open(struct engine *engine, const struct sequence_beginning *beginning, int64_t *cached) {
     for (int64_t i = 0; i < engine->options.max_sequences; i++) {
         struct sequence *sequence = &engine->leader->sequences[i];
         if (sequence->is_used)
             continue;
         sequence->is_used = true;
-        sequence->slot = text->slot;
-        sequence->root = (struct kv_root){.slot_key = engine_slot(engine, text->slot)->key, .salt = text->salt};
+        sequence->slot = beginning->slot;
+        sequence->root =
+            (struct kv_root){.slot_key = engine_slot(engine, beginning->slot)->key, .salt = beginning->salt};
         sequence->length = sequence->planned = sequence->released = 0;
-        if (text->reads_cache)
-            attach_pages(engine, sequence, text->tokens, text->count);
+        if (beginning->reads_cache)
+            attach_pages(engine, sequence, beginning->tokens, beginning->count);
         if (cached)
             *cached = sequence->length;
         return (int)i;
@@ -43,7 +44,7 @@ int engine_sequence_open(struct engine *engine, const struct engine_text *text, 
 }
 
 int engine_sequence_new(struct engine *engine) {
-    return engine_sequence_open(engine, &(struct engine_text){.slot = engine->leader->opened_slot}, NULL);
+    return engine_sequence_open(engine, &(struct sequence_beginning){.slot = engine->leader->opened_slot}, NULL);
 }
 
 void engine_sequence_close(struct engine *engine, int number) {

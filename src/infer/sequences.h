@@ -5,7 +5,7 @@
 #include "infer/engine.h"
 
 /* The beginning of a sequence. */
-struct engine_text {
+struct sequence_beginning {
     int slot;              /* -1: the bare base */
     const int32_t *tokens; /* [count] tokens to look up in the cache */
     int64_t count;
@@ -15,7 +15,7 @@ struct engine_text {
 /* Opens a sequence and returns its number. It starts with the longest cached beginning of virtual tokens and tokens,
  * which excludes the last token. *cached, which may be NULL, is the length of that beginning. STATUS_MEMORY when all
  * sequences are in use. */
-int engine_sequence_open(struct engine *engine, const struct engine_text *text, int64_t *cached);
+int engine_sequence_open(struct engine *engine, const struct sequence_beginning *beginning, int64_t *cached);
 /* Opens an empty sequence with the engine's opened slot. Errors as engine_sequence_open. */
 int engine_sequence_new(struct engine *engine);
 void engine_sequence_close(struct engine *engine, int sequence);
