@@ -202,38 +202,51 @@ class Files(unittest.TestCase):
         self.assertFalse(wrong, "\n".join(wrong))
 
 
-# Names in the guide that stand for ones that a reader will make.
+# Names in documents that stand for ones that a reader will make.
 MADE_UP = re.compile(r"NAME|gain|made_up", re.I)
+FILE = re.compile(r"[\w/.-]+(/|\.(c|h|py|cmake|html))|(docs|src|tests|tools|kernels)/.*")
 
 
-class Guide(unittest.TestCase):
-    """docs/reading.md names only files, functions, structs and other identifiers that exist."""
+def code_spans(path):
+    """The texts in backquotes of a document; blocks of code have none."""
+    page = re.sub(r"^```.*?^```", "", read(path), flags=re.M | re.S)
+    return [span for span in re.findall(r"`([^`]+)`", re.sub(r"\n\s*", " ", page)) if not MADE_UP.search(span)]
 
-    def test_its_names_exist(self):
-        page = re.sub(r"^```.*?^```|^     .*?$", "", read(os.path.join(ROOT, "docs", "reading.md")), flags=re.M | re.S)
+
+class Documents(unittest.TestCase):
+    """Documents name only files that exist; docs/reading.md only functions, structs and other identifiers that do."""
+
+    @classmethod
+    def setUpClass(cls):
         tests = files_under(os.path.join(ROOT, "tests"), (".c", ".h", ".py"))
         code = {path: re.sub(r"/\*.*?\*/|//[^\n]*", "", read(path), flags=re.S)
                 for path in [path for _, path in sources()] + list(tests)}
-        files = {os.path.basename(path) for path in code}
-        names = set(re.findall(r"\w+", "\n".join(code.values())))
-        functions = set(re.findall(r"^[a-z][\w *]*?(\w+)\(", "\n".join(code.values()), re.M))
-        structs = set(re.findall(r"\bstruct (\w+) \{", "\n".join(code.values())))
-        found = []
-        for span in re.findall(r"`([^`\n]+)`", page):
-            word = span.split(" ")[-1 if span.startswith(("struct ", "const struct ")) else 0]
-            if MADE_UP.search(word):
-                continue
-            if word.endswith("()"):
-                exists = word[:-2] in functions
-            elif re.search(r"^[\w/.-]+(/|\.(c|h|py|cmake|html))$|^(docs|src|tests|tools|kernels)/", word):
-                exists = os.path.exists(os.path.join(ROOT, word)) or word in files
-            elif span.startswith("struct "):
-                exists = word in structs
-            else:
-                exists = not re.fullmatch(r"\w+_\w+(\.\w+)?", word) or set(word.split(".")) <= names
-            if not exists:
-                found.append(span)
+        text = "\n".join(code.values())
+        cls.files = {os.path.basename(path) for path in code}
+        cls.names = set(re.findall(r"\w+", text))
+        cls.functions = set(re.findall(r"^[a-z][\w *]*?(\w+)\(", text, re.M))
+        cls.structs = set(re.findall(r"\bstruct (\w+) \{", text))
+
+    def exists(self, span):
+        """Whether a text in backquotes names something that exists, or names nothing of the code."""
+        word = span.split(" ")[-1 if span.startswith(("struct ", "const struct ")) else 0]
+        if word.endswith("()"):
+            return word[:-2] in self.functions
+        if FILE.fullmatch(word):
+            return os.path.exists(os.path.join(ROOT, word)) or word in self.files
+        if span.startswith("struct "):
+            return word in self.structs
+        return not re.fullmatch(r"\w+_\w+(\.\w+)?", word) or set(word.split(".")) <= self.names
+
+    def test_the_guides_names_exist(self):
+        found = [span for span in code_spans(os.path.join(ROOT, "docs", "reading.md")) if not self.exists(span)]
         self.assertFalse(found, "docs/reading.md names these, which do not exist: " + ", ".join(found))
+
+    def test_files_that_documents_name_exist(self):
+        found = [f"{name_of(path)}: {span}" for path in house_english.files_of("docs") for span in code_spans(path)
+                 if re.fullmatch(r"(src|tests|kernels|peft|serve|bench|deploy|proto|tools)/\S+|[\w-]+\.[ch]", span)
+                 and not self.exists(span)]
+        self.assertFalse(found, "\n".join(found))
 
 
 # Names of methods that are words of other things as well: options of commands, keys of rows.
