@@ -80,7 +80,7 @@ int device_sketch(const struct device_facts *facts, struct device **device) {
         return fail_unknown(facts->kind);
     int status = finish(facts->kind, backend->sketch(facts, device), device);
     if (!status)
-        device_set_failure(*device, status_fail(STATUS_UNSUPPORTED, "a sketched device runs nothing"));
+        device_set_failure(*device, status_fail(STATUS_UNSUPPORTED, "a sketched device cannot run work"));
     return status;
 }
 
@@ -249,7 +249,7 @@ static int check_records(const struct device *device) {
     int status = device_status(device);
     return status || device->backend->record_begin
                ? status
-               : status_fail(STATUS_UNSUPPORTED, "device '%s' records no work", device->backend->name);
+               : status_fail(STATUS_UNSUPPORTED, "device '%s' cannot record work", device->backend->name);
 }
 
 int stream_record_begin(struct stream *stream) {

@@ -40,7 +40,7 @@ int gemm_cache_open(struct gemm_cache **out) {
     if (dnnl_engine_create(&cache->engine, dnnl_cpu, 0) || dnnl_stream_create(&cache->stream, cache->engine, 0)) {
         gemm_cache_close(cache);
         *out = NULL;
-        return status_fail(STATUS_UNSUPPORTED, "oneDNN cannot open the processor");
+        return status_fail(STATUS_UNSUPPORTED, "oneDNN cannot use this processor");
     }
     return STATUS_OK;
 }

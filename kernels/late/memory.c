@@ -30,7 +30,7 @@ int late_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memor
         free(block);
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB", (double)bytes / 1e6);
     }
-    madvise(start, whole, MADV_HUGEPAGE); /* opened and closed far sooner; a wish, which may fail */
+    madvise(start, whole, MADV_HUGEPAGE); /* makes opening and closing much faster; it may fail */
     if (!is_zeroed)
         memset(start, LATE_POISON, whole);
     pthread_mutex_lock(&own->lock);

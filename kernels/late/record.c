@@ -10,7 +10,7 @@ static struct late_recording *late_recording(const struct recording *recording) 
 int late_record_begin(struct stream *stream) {
     struct late_stream *own = late_stream(stream);
     if (own->recording)
-        return status_fail(STATUS_INVALID, "the stream records already");
+        return status_fail(STATUS_INVALID, "the stream is already being recorded");
     struct late_recording *recording = calloc(1, sizeof *recording);
     if (!recording)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -23,12 +23,13 @@ int late_record_end(struct stream *stream, struct recording **recording) {
     struct late_stream *own = late_stream(stream);
     *recording = own->recording ? &own->recording->recording : NULL;
     own->recording = NULL;
-    return *recording ? STATUS_OK : status_fail(STATUS_INVALID, "the stream records nothing");
+    return *recording ? STATUS_OK : status_fail(STATUS_INVALID, "the stream is not being recorded");
 }
 
 int late_replay(struct stream *stream, const struct recording *recording) {
     const struct late_list *list = &late_recording(recording)->list;
-    int status = late_stream(stream)->recording ? status_fail(STATUS_INVALID, "a replay on a stream that records") : 0;
+    int status =
+        late_stream(stream)->recording ? status_fail(STATUS_INVALID, "a replay on a stream that is being recorded") : 0;
     for (size_t i = 0; i < list->count && !status; i++)
         status = late_queue_entry(late_stream(stream), &list->entries[i]);
     return status;

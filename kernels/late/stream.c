@@ -181,7 +181,7 @@ static void run_until(struct late_device *device, struct late_stream *stream, ui
 int late_wait_for(struct late_stream *stream, uint64_t number) {
     struct late_device *device = late(stream->stream.device);
     if (stream->recording)
-        return status_fail(STATUS_INVALID, "a wait for a stream that records");
+        return status_fail(STATUS_INVALID, "a wait for a stream that is being recorded");
     pthread_mutex_lock(&device->lock);
     if (!has_run(stream, number)) {
         device->counts.waits++;
@@ -323,12 +323,12 @@ int late_queue_entry(struct late_stream *stream, const struct late_entry *entry)
 
 static int check_pointers(struct late_device *device, const struct exec *exec, const struct late_work *work) {
     if (exec->workspace && exec->workspace_bytes && !late_owns(device, exec->workspace))
-        return status_fail(STATUS_INVALID, "%s: the workspace is no device memory", work->name);
+        return status_fail(STATUS_INVALID, "%s: the workspace is not device memory", work->name);
     for (int i = 0; i < work->pointer_count; i++) {
         const void *pointer;
         memcpy(&pointer, (const char *)work->arguments + work->pointers[i], sizeof pointer);
         if (pointer && !late_owns(device, pointer))
-            return status_fail(STATUS_INVALID, "%s: the pointer at byte %zu of its arguments is no device memory",
+            return status_fail(STATUS_INVALID, "%s: the pointer at byte %zu of its arguments is not device memory",
                                work->name, work->pointers[i]);
     }
     return STATUS_OK;
@@ -343,7 +343,7 @@ int late_queue(const struct exec *exec, const struct late_work *work) {
     if (!status && work->bytes > LATE_ARGUMENT_BYTES)
         status = status_fail(STATUS_INVALID, "%s: more arguments than an entry holds", work->name);
     if (!status && stream->recording && (work->kind == LATE_MARK || work->kind == LATE_AWAIT))
-        status = status_fail(STATUS_INVALID, "%s: a recording has no events", work->name);
+        status = status_fail(STATUS_INVALID, "%s: a recording cannot have events", work->name);
     if (status)
         return status;
     struct late_entry entry = {.name = work->name, .kind = work->kind, .run = work->run, .exec = *exec};

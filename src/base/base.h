@@ -19,7 +19,7 @@
 #include "rng.h"     /* the counter-based generator */
 #include "staging.h" /* directories and groups of files that appear whole */
 #include "status.h"  /* status codes and the thread's error text */
-#include "stop.h"    /* signals that are a wish to stop */
+#include "stop.h"    /* signals that request a stop */
 #include "strbuf.h"  /* a growing string */
 
 #endif

@@ -129,7 +129,7 @@ int json_end(json_t *root, size_t flags, char **text) {
     free(*text);
     *text = NULL;
     return has_failed ? status_fail(STATUS_MEMORY, "out of memory")
-                      : status_fail(STATUS_INVALID, "a text that is no UTF-8 cannot be written as JSON");
+                      : status_fail(STATUS_INVALID, "text that is not UTF-8 cannot be written as JSON");
 }
 
 void json_add_string(struct strbuf *out, const void *bytes, size_t length) {

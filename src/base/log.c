@@ -26,7 +26,7 @@ static void write_all(const char *text, size_t length) {
     while (length > 0) {
         ssize_t n = write(STDERR_FILENO, text, length);
         if (n <= 0)
-            return; /* nobody reads standard error: there is nowhere to complain */
+            return; /* standard error has no reader, so the failure cannot be reported */
         text += n;
         length -= (size_t)n;
     }

@@ -23,7 +23,7 @@ void log_time(char text[LOG_TIME_BYTES]);
 /* Drops or restores this thread's infos and warnings. Ranks use it when another rank speaks for them. */
 void log_quiet(bool is_quiet);
 
-/* True when standard error accepts a line of less than PIPE_BUF at once. It may be a pipe that nobody reads. */
+/* True when standard error accepts a line of less than PIPE_BUF at once. It may be a full pipe without a reader. */
 bool log_is_writable(void);
 
 /* True when standard error is a terminal. Progress bars redraw there; elsewhere they print occasional plain lines. */

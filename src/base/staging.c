@@ -24,7 +24,7 @@ static bool put_back(const char *parent, const char *box, const struct box_mark 
         log_warning("cannot rename %s to %s: %s", old, target, strerror(errno));
         return false;
     }
-    log_info("%s is back: the writer that was to replace it was stopped", target);
+    log_info("%s is restored: the writer that was to replace it was stopped", target);
     if (file_sync(parent))
         log_warning("%s", status_text());
     return true;
@@ -40,7 +40,7 @@ static void clean_box(const char *parent, const char *name) {
     box_path(parent, name, box);
     bool is_directory = !strcmp(mark.kind, BOX_DIRECTORY);
     if (owner == BOX_HAS_NO_LOCK)
-        log_warning("%s stays: without locks on this file system nobody knows whether its writer lives", box);
+        log_warning("%s is kept: this file system has no locks, so its writer may still be alive", box);
     bool is_left = is_directory ? put_back(parent, box, &mark) : !file_exists(box_path(box, "ready", ready));
     if (owner == BOX_HAS_NO_LOCK || !is_left) {
         close(descriptor);
@@ -98,7 +98,7 @@ static int split(const char *path, char parent[PATH_MAX], struct box_mark *mark)
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     *mark = (struct box_mark){.kind = BOX_DIRECTORY};
     if (!*base || !strcmp(base, ".") || !strcmp(base, ".."))
-        return status_fail(STATUS_INVALID, "%s is no name for a directory", path);
+        return status_fail(STATUS_INVALID, "%s is not a name for a directory", path);
     if (strlen(base) >= sizeof mark->target)
         return status_fail(STATUS_INVALID, "name too long: %.200s", base);
     snprintf(mark->target, sizeof mark->target, "%s", base);
@@ -162,7 +162,7 @@ static int exchange(const struct staging *staging) {
         return STATUS_OK;
     int status = status_fail_errno("cannot rename %s to %s", fresh, target);
     if (rename(old, target)) /* the next writer does it */
-        log_warning("the earlier %s waits as %s", target, old);
+        log_warning("the earlier %s is kept as %s", target, old);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* Output that appears whole. It is built in a box: a hidden directory `.cambium-HEX` next to its target, with a random
  * name. The first file in a box is its mark, which says what the box is for and is locked while its writer lives. An
- * entry without such a mark is never touched. A mark that nobody locks belongs to a writer that was killed; the next
+ * entry without such a mark is never touched. An unlocked mark belongs to a writer that was killed; the next
  * writer in that directory removes its box.
  *
  * A directory appears by one rename, or by an exchange with the directory that it replaces. Where the file system

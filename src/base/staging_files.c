@@ -123,7 +123,7 @@ static int finish_box(const char *directory, const char *name, const struct stag
     if (owner != BOX_IS_DEAD && owner != BOX_HAS_NO_LOCK)
         return STATUS_OK;
     box_path(directory, name, box);
-    log_info("%s: putting in place what a writer that was stopped left ready", directory);
+    log_info("%s: putting in place files that a stopped writer had made ready", directory);
     int status = files_place(directory, box, files);
     if (status)
         close(descriptor);

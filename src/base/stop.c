@@ -1,4 +1,4 @@
-/* The wish to stop. A signal handler can reach nothing but a global: this is the program's only one. */
+/* Requests to stop. A signal handler can reach only a global, and this is the program's only one. */
 #include "stop.h"
 
 #include <signal.h>
@@ -7,8 +7,8 @@
 
 static struct {
     _Atomic int signal;
-    _Atomic long long milliseconds; /* when it came */
-    _Atomic int watches;            /* begun and not ended */
+    _Atomic long long milliseconds; /* the time when it came */
+    _Atomic int watches;            /* watches that have begun and not ended */
 } requested;
 
 enum { ECHO_MILLISECONDS = 1000 };
@@ -28,7 +28,7 @@ static void request_stop(int signal_number) {
         requested.signal = signal_number;
     } else if (signal_number != requested.signal || now() - requested.milliseconds > ECHO_MILLISECONDS) {
         signal(signal_number, SIG_DFL);
-        raise(signal_number); /* comes when this handler returns */
+        raise(signal_number); /* takes effect when this handler returns */
     }
 }
 
@@ -45,7 +45,7 @@ void stop_watch_begin(void) {
 }
 
 void stop_watch_end(void) {
-    if (--requested.watches > 0 || requested.signal) /* its echo may still come, and the run ends anyway */
+    if (--requested.watches > 0 || requested.signal) /* a repetition may still come, and the run ends anyway */
         return;
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);

@@ -1,16 +1,16 @@
-/* The wish to stop: SIGTERM and SIGINT, as long as somebody watches.
+/* Requests to stop: SIGTERM and SIGINT, while they are watched.
  *
- * The first signal is a wish, which work looks at between its steps. The next one, of either kind, has its usual
- * effect; the same one within a second is no next one. */
+ * The first signal is a request, which work checks between its steps. The next one, of either kind, has its usual
+ * effect. The same signal within a second does not count as the next one. */
 #ifndef CAMBIUM_BASE_STOP_H
 #define CAMBIUM_BASE_STOP_H
 
-/* From here until stop_watch_end a signal is a wish. Pairs of calls may be nested. */
+/* Between these two calls, a signal is a request. Pairs of calls may be nested. */
 void stop_watch_begin(void);
 void stop_watch_end(void);
-/* Returns the signal that came meanwhile; 0: none. Any thread. */
+/* Returns the signal that came while they were watched, or 0. Any thread. */
 int stop_requested(void);
-/* Returns "SIGINT" or "SIGTERM". */
+/* Returns the name of such a signal: "SIGINT" or "SIGTERM". */
 const char *stop_name(int signal_number);
 
 #endif

@@ -67,7 +67,7 @@ static int check(const struct comm *comm, const struct comm_call *call) {
     bool is_reduction = call->kind == COMM_ALL_REDUCE || call->kind == COMM_REDUCE_SCATTER;
     if (is_reduction && data->dtype != DTYPE_F32 && data->dtype != DTYPE_BF16 && data->dtype != DTYPE_F64 &&
         data->dtype != DTYPE_I64)
-        return status_fail(STATUS_UNSUPPORTED, "%s: reductions are of fp32, bf16, fp64 and int64", text);
+        return status_fail(STATUS_UNSUPPORTED, "%s: only fp32, bf16, fp64 and int64 can be reduced", text);
     bool has_peer = call->kind == COMM_BROADCAST || call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (has_peer && (call->peer < 0 || call->peer >= comm->size))
         return status_fail(STATUS_INVALID, "%s: the group has ranks 0 to %d", text, comm->size - 1);

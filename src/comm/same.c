@@ -57,7 +57,7 @@ int comm_same(struct comm *comm, const struct facts *facts) {
     if (!*texts[0])
         return status_fail(STATUS_INVALID, "%s is %s, rank 0 has none: %s", own->name, own->shown, own->because);
     if (own == &nothing)
-        return status_fail(STATUS_INVALID, "%s is not there, rank 0 has %s: " FACT_CONFIGURATION, texts[0], texts[1]);
+        return status_fail(STATUS_INVALID, "%s is missing, rank 0 has %s: " FACT_CONFIGURATION, texts[0], texts[1]);
     if (!strcmp(texts[0], own->name))
         return status_fail(STATUS_INVALID, "%s is %s, rank 0 has %s: %s", own->name, own->shown, texts[1],
                            own->because);

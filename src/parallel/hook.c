@@ -26,10 +26,9 @@ void hook_table_free(struct hook_table *table) {
 }
 
 static int check_room(int count, int64_t layer) {
-    return count < HOOKS_PER_PLACE
-               ? STATUS_OK
-               : status_fail(STATUS_INVALID, "more than %d changes of what layer %lld computes at one place",
-                             HOOKS_PER_PLACE, (long long)layer);
+    return count < HOOKS_PER_PLACE ? STATUS_OK
+                                   : status_fail(STATUS_INVALID, "more than %d hooks at one place of layer %lld",
+                                                 HOOKS_PER_PLACE, (long long)layer);
 }
 
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook) {

@@ -100,7 +100,7 @@ static void a_directory_appears_and_is_replaced(void **state) {
     assert_names("a", "b link ");
     test_ok(staging_remove(at("a/b")));
     assert_names("a", "link ");
-    test_fails(staging_begin(&staging, at("a/none/..")), STATUS_INVALID, "no name");
+    test_fails(staging_begin(&staging, at("a/none/..")), STATUS_INVALID, "not a name");
 }
 
 static void what_has_no_mark_of_ours_stays(void **state) {

@@ -302,7 +302,7 @@ static void the_first_fact_that_differs_is_named_by_its_rank(void **state) {
         [OTHER_VALUE] = "rank 2: optim.lr is 0.2, rank 0 has 0.1: all ranks need the same configuration",
         [OTHER_NAME] = "rank 2: --help is 0.1, where rank 0 has optim.lr 0.1: all ranks need the same configuration",
         [ONE_MORE] = "rank 2: --data, path 2 is b.jsonl, rank 0 has none: all ranks need the same files",
-        [ONE_LESS] = "rank 2: optim.lr is not there, rank 0 has 0.1: all ranks need the same configuration"};
+        [ONE_LESS] = "rank 2: optim.lr is missing, rank 0 has 0.1: all ranks need the same configuration"};
     enum same_case which = SAME;
     test_ok(comm_local_run(3, compare_facts, &which));
     for (which = OTHER_VALUE; which <= ONE_LESS; which++)

@@ -257,21 +257,21 @@ static void a_recording_stream_neither_waits_nor_marks(void **state) {
     struct recording *recording;
     open_scene(&s, "late");
     struct stream *stream = s.exec[0].stream;
-    test_fails(stream_record_end(stream, &recording), STATUS_INVALID, "records nothing");
+    test_fails(stream_record_end(stream, &recording), STATUS_INVALID, "is not being recorded");
     test_ok(event_record(s.event, s.exec[1].stream));
     test_ok(stream_record_begin(stream));
-    test_fails(stream_record_begin(stream), STATUS_INVALID, "records already");
-    test_fails(stream_wait(stream), STATUS_INVALID, "records");
-    test_fails(stream_wait_event(stream, s.event), STATUS_INVALID, "no events");
-    test_fails(event_record(s.event, stream), STATUS_INVALID, "no events");
+    test_fails(stream_record_begin(stream), STATUS_INVALID, "already being recorded");
+    test_fails(stream_wait(stream), STATUS_INVALID, "being recorded");
+    test_fails(stream_wait_event(stream, s.event), STATUS_INVALID, "cannot have events");
+    test_fails(event_record(s.event, stream), STATUS_INVALID, "cannot have events");
     test_ok(stream_record_end(stream, &recording));
     recording_close(recording);
     test_ok(stream_record_begin(stream)); /* and is closed so */
     test_ok(stream_zero(stream, s.x, BYTES));
     close_scene(&s);
     open_scene(&s, "cpu");
-    test_fails(stream_record_begin(s.exec[0].stream), STATUS_UNSUPPORTED, "device 'cpu' records no work");
-    test_fails(stream_record_end(s.exec[0].stream, &recording), STATUS_UNSUPPORTED, "records no work");
+    test_fails(stream_record_begin(s.exec[0].stream), STATUS_UNSUPPORTED, "device 'cpu' cannot record work");
+    test_fails(stream_record_end(s.exec[0].stream, &recording), STATUS_UNSUPPORTED, "cannot record work");
     close_scene(&s);
 }
 

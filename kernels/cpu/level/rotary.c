@@ -37,7 +37,7 @@ TYPED_ROW(rotate_row, rotary)
 
 int LEVEL(cpu_rotary)(const struct exec *exec, const struct rotary *a) {
     if (a->rotary < 0 || a->rotary % 2 || a->rotary > a->head_size)
-        return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features do not turn in pairs", a->rotary,
+        return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features cannot be rotated in pairs", a->rotary,
                            a->head_size);
     int64_t cols = (int64_t)a->heads * a->rotary;
     return every_row(exec, &(struct pieces){"rotary", a->type, a->rows, cols, a, .row = rotate_row_of});
