@@ -18,10 +18,10 @@
  * host channel, the call waits for the stream, and has finished when it returns.
  *
  * Functions that return int return STATUS_OK or a negative status with its text. Bad arguments are STATUS_INVALID, and
- * types that cannot be added are STATUS_UNSUPPORTED. After any error the run is over. The
- * caller returns the error, and the code that started the rank calls comm_abort. That releases the other ranks, whose
- * calls fail with STATUS_PEER and a text that names the failed rank. Buffers and requests of started calls must live
- * until comm_wait or comm_abort has returned. */
+ * types that cannot be added are STATUS_UNSUPPORTED. After any error the run is over. The caller returns the error, and
+ * the code that started the rank calls comm_abort. That releases the other ranks, whose calls fail with STATUS_PEER and
+ * a text that names the failed rank. Buffers and requests of started calls must live until comm_wait or comm_abort has
+ * returned. */
 #ifndef CAMBIUM_COMM_COMM_H
 #define CAMBIUM_COMM_COMM_H
 
