@@ -6,8 +6,9 @@
  * come from the rank's thread. The model knows no PEFT method: it has places, and a hook table that a caller may fill.
  *
  * Functions that return a status may return STATUS_MEMORY when they open something, the errors of the device, and those
- * of the communication (STATUS_PEER). Comments name the others.  Letters: N rows of a flat batch, C hidden, H heads, D
- * head size, F feed-forward, V vocabulary, L layers. */
+ * of the communication (STATUS_PEER). Comments name the others.
+ *
+ * Letters: N rows of a flat batch, C hidden, H heads, D head size, F feed-forward, V vocabulary, L layers. */
 #ifndef CAMBIUM_MODEL_MODEL_H
 #define CAMBIUM_MODEL_MODEL_H
 

@@ -142,14 +142,14 @@ static int find_answers(struct row *row, enum chat_answers which) {
         if (!status && is_found)
             status = mark_answer(row->pieces, begin, cut_space(row->pieces, begin, end));
         else if (!status)
-            status = status_fail(STATUS_UNSUPPORTED,
-                                 i + 1 < last
-                                     ? "the chat template puts answer %zu in other words when more messages follow, so "
-                                       "that it cannot be trained in its place: set data.answers to last, to train "
-                                       "the last answer of each row alone"
-                                     : "the chat template puts what stands before answer %zu in other words when the "
-                                       "answer is there, so that it cannot be told what to train",
-                                 i + 1);
+            status = status_fail(
+                STATUS_UNSUPPORTED,
+                i + 1 < last ? "the chat template writes answer %zu differently when more messages follow, so that it "
+                               "cannot be trained in its place: set data.answers to last, to train only the "
+                               "last answer of each row"
+                             : "the chat template writes the text before answer %zu differently when the "
+                               "answer follows, so that the answer cannot be found",
+                i + 1);
     }
     return status;
 }

@@ -1,7 +1,7 @@
-/* A global batch: what this rank has of it, and its way through the stages. */
+/* A global batch: this rank's part of it, and its way through the stages. */
 #include "train-internal.h"
 
-/* Rows of a global batch: those that are no padding, and those whose loss counts. */
+/* Counts of rows in a global batch: without padding, and with a loss that counts. */
 enum { ROWS_TOKENS, ROWS_LABELS, ROWS_COUNTS };
 
 /* Reads this rank's part of the global batch of samples from `first` on. */
@@ -24,7 +24,7 @@ static int read_global_batch(struct trainer *trainer, enum data_split split, int
     return STATUS_OK;
 }
 
-/* Turns masks into what each row's loss counts in the mean. */
+/* Turns masks into each row's weight in the mean loss. */
 static void weigh_rows(struct trainer *trainer, int64_t labels) {
     float weight = labels > 0 ? (float)(1.0 / (double)labels) : 0;
     for (int64_t m = 0; m < trainer->micro_count; m++) {
@@ -51,12 +51,13 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
 /* A layer's gradients are final. A trainee's may not be before its `end`: their sums are small, and wait for it. */
 static int start_sums(void *context, int layer) {
     struct trainer *trainer = context;
-    if (layer < 0 || trainer->run.trainee) /* stages share those before the layers, and they are not summed yet */
+    if (layer < 0 ||
+        trainer->run.trainee) /* stages share the parameters before the layers, whose gradients are not summed yet */
         return STATUS_OK;
     return gradient_sync_layer(&trainer->sync, layer);
 }
 
-/* Finishes what all passes of a global batch share, and its gradients. */
+/* Finishes the gradients of a global batch, and everything that its passes share. */
 static int finish_gradients(struct trainer *trainer) {
     const struct trainee *trainee = trainer->run.trainee;
     if (!trainee)

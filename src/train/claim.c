@@ -66,7 +66,7 @@ static int check_others(const struct train_run *run, const int64_t *others, size
                                "(checkpoint.load), remove it, or name another directory",
                                save, (long long)others[i]);
     if (count && *run->checkpoint)
-        log_warning("%s/iter_%07lld is already there and this run does not go on from it", save,
+        log_warning("%s/iter_%07lld is already there and this run does not resume from it", save,
                     (long long)others[count - 1]);
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Events into TFRecords. */
+/* Writes events as TFRecords. */
 #include "train/events.h"
 
 #include "tensorboard.pb-c.h"

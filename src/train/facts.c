@@ -1,4 +1,4 @@
-/* The facts that all ranks of a run must have alike beside its keys. */
+/* The facts, besides the keys, that must be the same on all ranks of a run. */
 #include "train-internal.h"
 
 static int add_data(const struct train_run *run, struct facts *facts) {

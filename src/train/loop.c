@@ -1,12 +1,12 @@
-/* The run: iterations, what is told of them, validation, checkpoints, and the three ways to end. */
+/* The run: iterations and their reports, validation, checkpoints, and the three ways to end. */
 #include "train-internal.h"
 
 #include <math.h>
 #include <string.h>
 
-static const double CEILING_SECONDS = 0.3; /* the most that measuring the machine may take */
+static const double CEILING_SECONDS = 0.3; /* limit for measuring the machine */
 
-/* The files that a run writes to while it goes, at the first rank alone. */
+/* The files that a run writes to in each iteration, on the first rank only. */
 struct outputs {
     struct metrics_file metrics;
     struct event_file events;
@@ -14,12 +14,12 @@ struct outputs {
     bool is_told, has_metrics, has_events;
 };
 
-/* A run that is started again before its first checkpoint goes on from nothing, and its records with it. */
+/* A run that restarts before its first checkpoint starts from the beginning, and so do its records. */
 static struct metrics_start describe_start(const struct trainer *trainer) {
     const struct train_run *run = &trainer->run;
     return (struct metrics_start){.iteration = trainer->iteration,
                                   .kind = run->config.train.skip_train ? METRICS_ADDS
-                                          : train_goes_on(run)         ? METRICS_GOES_ON
+                                          : train_goes_on(run)         ? METRICS_RESUMES
                                                                        : METRICS_FRESH,
                                   .has_loss = trainer->progress.has_loss,
                                   .loss = trainer->progress.loss};
@@ -78,7 +78,7 @@ static int tell_validation(struct outputs *outputs, const struct validation_reco
     return status;
 }
 
-/* A loss that is not finite ends the run before anything is saved, as that of a step does. */
+/* A loss that is not finite ends the run before anything is saved, as in a training step. */
 static int check_validation(struct trainer *trainer, const struct validation_record *record) {
     if (isfinite(record->valid_loss))
         return STATUS_OK;
@@ -112,7 +112,7 @@ static int evaluate_alone(struct trainer *trainer, struct outputs *outputs) {
     return status || !is_done ? status : check_validation(trainer, &record);
 }
 
-/* The last checkpoint of a run is waited for. */
+/* Saves a checkpoint; waits for it if it is the run's last one. */
 static int save(struct trainer *trainer, struct outputs *outputs, bool is_last) {
     report_pause(&outputs->report);
     int status = outputs->has_metrics ? metrics_sync(&outputs->metrics) : STATUS_OK;
@@ -163,7 +163,7 @@ static int run_iterations(struct trainer *trainer, struct outputs *outputs) {
     return status;
 }
 
-/* TFLOP/s that the matrix products of all ranks reach at once; 0 if nobody asks. */
+/* Measures the TFLOP/s of matrix products on all ranks at once; 0 if the log does not need it. */
 static int measure_ceiling(const struct trainer *trainer, double *tflops) {
     const struct run_config *run = &trainer->run.config;
     int64_t is_wanted = run->log.measure_ceiling || (trainer->world->rank == 0 && log_is_terminal());

@@ -1,4 +1,4 @@
-/* Writing records, and finding where a resumed run goes on. */
+/* Writes records, and finds the place where a resumed run continues. */
 #include "train-internal.h"
 
 #include "base/json.h"
@@ -39,7 +39,7 @@ static int read_line(const char *text, size_t length, struct metrics_line *line)
     return STATUS_OK;
 }
 
-/* Whether a line without its end can be the front part of a record that was being written. */
+/* True when a line without its end can be the beginning of a record whose write was interrupted. */
 static bool may_be_torn(const char *line, size_t length) {
     size_t known = sizeof record_start - 1;
     return !memcmp(line, record_start, length < known ? length : known);
@@ -52,16 +52,17 @@ struct survey {
 };
 
 static int refuse(const struct metrics_file *metrics, const char *why) {
-    return status_fail(STATUS_INVALID,
-                       "%s holds the records of another run (%s): go on from its checkpoint (checkpoint.load), or name "
-                       "another log.metrics_file",
-                       metrics->path, why);
+    return status_fail(
+        STATUS_INVALID,
+        "%s holds the records of another run (%s): resume from its checkpoint (checkpoint.load), or name "
+        "another log.metrics_file",
+        metrics->path, why);
 }
 
-/* A record that stays. */
+/* Checks and counts a record that stays. */
 static int keep_line(const struct metrics_file *metrics, struct survey *survey, const struct metrics_line *line) {
     const struct metrics_start *start = survey->start;
-    bool is_last = start->kind == METRICS_GOES_ON && start->has_loss && line->iteration == start->iteration;
+    bool is_last = start->kind == METRICS_RESUMES && start->has_loss && line->iteration == start->iteration;
     char why[128];
     if (is_last && line->has_loss && line->loss != start->loss) {
         snprintf(why, sizeof why, "the loss of iteration %lld is %.17g there, and %.17g in the checkpoint",
@@ -72,14 +73,14 @@ static int keep_line(const struct metrics_file *metrics, struct survey *survey, 
     return STATUS_OK;
 }
 
-/* The end of what stays; `next` is the iteration of the record after it, -1 where there is none. Records of this run
- * have no gap there. */
+/* Checks the end of the records that stay; `next` is the iteration of the record after them, or -1. In a file of this
+ * run there is no gap. */
 static int check_end(const struct metrics_file *metrics, const struct survey *survey, int64_t next) {
     int64_t iteration = survey->start->iteration;
     char why[128];
     if (survey->start->kind == METRICS_FRESH && next >= 0)
         return refuse(metrics, "this one starts afresh");
-    if (survey->start->kind != METRICS_GOES_ON || survey->last == iteration)
+    if (survey->start->kind != METRICS_RESUMES || survey->last == iteration)
         return STATUS_OK;
     if (survey->last < 0 && (next < 0 || next == iteration + 1))
         return STATUS_OK;
@@ -87,12 +88,12 @@ static int check_end(const struct metrics_file *metrics, const struct survey *su
         snprintf(why, sizeof why, "they begin with iteration %lld, and this one with %lld", (long long)next,
                  (long long)iteration + 1);
     else
-        snprintf(why, sizeof why, "iteration %lld is the last before this one goes on after %lld",
+        snprintf(why, sizeof why, "iteration %lld is the last one, but this run resumes after %lld",
                  (long long)survey->last, (long long)iteration);
     return refuse(metrics, why);
 }
 
-/* Sets metrics->length to the end of what stays. */
+/* Sets metrics->length to the end of the records that stay. */
 static int find_end(struct metrics_file *metrics, const struct metrics_start *start) {
     struct survey survey = {.start = start, .last = -1};
     char buffer[4 * RECORD_BYTES];
@@ -125,7 +126,7 @@ static int find_end(struct metrics_file *metrics, const struct metrics_start *st
     }
 }
 
-/* Only a regular file may be waited for: a pipe without a reader would never open. */
+/* Opening must not wait, because a pipe without a reader would never open. */
 static int open_descriptor(const char *path) {
     struct stat info;
     bool is_other = !stat(path, &info) && !S_ISREG(info.st_mode);
@@ -171,7 +172,7 @@ int metrics_sync(const struct metrics_file *metrics) {
     return status_fail_errno("cannot sync %s", metrics->path);
 }
 
-/* write(2) of a pipe, whose reader may have left: an error, not the end of the process. */
+/* write(2) to a pipe. If its reader is gone, that is an error and does not end the process. */
 static ssize_t write_pipe(int descriptor, const char *text, size_t length) {
     sigset_t broken, before;
     sigemptyset(&broken);
@@ -186,7 +187,7 @@ static ssize_t write_pipe(int descriptor, const char *text, size_t length) {
     return n;
 }
 
-/* Once the run is to stop, a reader that takes nothing is given up. */
+/* Waits for a slow reader until the run is asked to stop. */
 static ssize_t write_waiting(struct metrics_file *metrics, const char *text, size_t length) {
     for (;;) {
         ssize_t n = write_pipe(metrics->descriptor, text, length);
@@ -221,7 +222,7 @@ static int write_record(struct metrics_file *metrics, const char *text, int leng
     return status;
 }
 
-/* ,"NAME":VALUE after what `text` has; JSON knows no number that is not finite. */
+/* Appends ,"NAME":VALUE to `text`; JSON has no number that is not finite, so it becomes null. */
 static void add_number(char *text, const char *name, double value) {
     size_t used = strlen(text);
     int n = snprintf(text + used, RECORD_BYTES - used, ",\"%s\":", name);

@@ -1,10 +1,11 @@
-/* The figures of a run as JSON lines: one object a line, each one write(2) right after its iteration, so that a killed
- * run leaves at most its last line torn. Numbers read back exactly.
+/* The figures of a run as JSON lines. Each object is one line, and one write(2) right after its iteration, so a killed
+ * run leaves at most its last line incomplete. Numbers read back exactly.
  *
- * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; a validation is a
- * record of its own, {"iteration","valid_loss","seconds"}. A number that is not finite is null. A resumed run goes on
- * in the same file: what the earlier one wrote after the checkpoint is cut first, so that each iteration stands there
- * once. A file that cannot be that run's is refused, and so is one that another process writes to. */
+ * An iteration is {"iteration","lm_loss","lr","grad_norm","tokens_per_s","model_tflops","seconds"}; a validation is
+ * {"iteration","valid_loss","seconds"}. A number that is not finite is null.
+ *
+ * A resumed run continues the same file. It first cuts off the records after its checkpoint, so each iteration occurs
+ * once. A file that cannot belong to this run is refused, and so is one that another process writes to. */
 #ifndef CAMBIUM_TRAIN_METRICS_H
 #define CAMBIUM_TRAIN_METRICS_H
 
@@ -16,7 +17,7 @@
 struct train_record {
     int64_t iteration; /* from 1 */
     double lm_loss;    /* mean over the label tokens of the global batch */
-    double lr;         /* the rate this update used */
+    double lr;         /* the rate of this update */
     double grad_norm;  /* before clipping */
     double tokens_per_s, model_tflops, seconds;
 };
@@ -29,30 +30,31 @@ struct validation_record {
 
 struct metrics_file {
     int descriptor;
-    const char *path; /* the caller's */
-    bool is_regular;  /* pipes and terminals are only written to */
-    bool is_given_up; /* its reader took nothing */
+    const char *path; /* owned by the caller */
+    bool is_regular;  /* pipes and terminals are never read or cut */
+    bool is_given_up; /* its reader does not read: nothing more is written */
     int64_t length;   /* bytes of whole records */
 };
 
-/* The start of a run, which tells its own records from others. */
+/* How a run starts. It decides which records of a file belong to the run. */
 struct metrics_start {
-    int64_t iteration; /* done before */
-    enum { METRICS_FRESH, METRICS_GOES_ON, METRICS_ADDS /* nothing is trained: no record goes */ } kind;
-    bool has_loss; /* of that iteration, as its checkpoint has it */
+    int64_t iteration; /* finished before this process */
+    enum { METRICS_FRESH, METRICS_RESUMES, METRICS_ADDS /* nothing is trained: all records stay */ } kind;
+    bool has_loss; /* the checkpoint has the loss of that iteration */
     double loss;
 };
 
-/* Opens or creates the file, locks it, and cuts everything after the records of start->iteration (0: all of them) and
- * a torn last line. The caller's `path` must outlive it. STATUS_INVALID when the file holds anything but records (with
- * the line), or those of a run that this one does not go on from: it is somebody else's, and stays untouched. A pipe
- * that nobody reads is refused. */
+/* Opens or creates the file and locks it. Cuts an incomplete last line, and all records after start->iteration (0: all
+ * records). The caller's `path` must outlive it. STATUS_INVALID, with the line, when the file holds anything but
+ * records, and when this run does not resume the run in it; the file is then unchanged. STATUS_IO, also for a pipe
+ * without a reader. */
 int metrics_open(struct metrics_file *metrics, const char *path, const struct metrics_start *start);
 void metrics_close(struct metrics_file *metrics);
-/* To the disk: a checkpoint that comes there must find its records. */
+/* Syncs the file to the disk. Called before a checkpoint is saved, so the records of a checkpoint are on the disk.
+ * STATUS_IO. */
 int metrics_sync(const struct metrics_file *metrics);
-/* On failure (a full disk) no part of the record stays. A pipe whose reader takes nothing is waited for, until the run
- * is asked to stop: then the record is dropped. */
+/* Append a record. On failure (a full disk) no part of the record remains. If a pipe's reader does not read, they wait
+ * until the run is asked to stop, and then drop the record. STATUS_IO. */
 int metrics_write_train(struct metrics_file *metrics, const struct train_record *record);
 int metrics_write_validation(struct metrics_file *metrics, const struct validation_record *record);
 

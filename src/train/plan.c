@@ -1,8 +1,8 @@
-/* The memory of one rank: model and optimizer are walked without data, and nothing is allocated. The trainer fills its
- * plan here, too; survey.c does it for all ranks of a run. */
+/* Plans the memory of one rank. Model and optimizer run without data, and nothing is allocated. The trainer fills its
+ * plan here; survey.c does the same for all ranks of a run. */
 #include "train-internal.h"
 
-/* A rank's part of a global batch. */
+/* Returns the bytes of a rank's part of a global batch. */
 static size_t batch_bytes(const struct train_run *run, int data_ranks) {
     int64_t rows = run->config.train.global_batch_size / data_ranks * run->config.data.seq_length;
     return (size_t)rows * (6 * sizeof(int32_t) + sizeof(int64_t));
@@ -14,7 +14,7 @@ static int measure_data(const struct train_run *run, const struct gpt_data *data
     return run->tuning ? STATUS_OK : gpt_data_measure(data, &options, bytes);
 }
 
-/* Enters into the rank's list what a global batch takes beside the passes of its micro batches. */
+/* Adds the work of a global batch, other than the passes of its micro batches, to the rank's list. */
 static int plan_update(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
                        const struct model_plan *of_model, const struct param_store *adapter) {
     int64_t trained = adapter ? adapter->map.flat_elements : of_model->flat_elements;
@@ -26,7 +26,7 @@ static int plan_update(struct rank *rank, const struct model_options *options, c
     return status ? status : optimizer_plan(rank, trained, shards, options->dtype);
 }
 
-/* A frozen weight has no gradient: of 2 operations forward and 4 backward, 2 are not done. */
+/* A frozen weight has no gradient, which saves 2 of the 2 operations forward and 4 backward. */
 static const double frozen_share = 4.0 / 6;
 
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
@@ -40,7 +40,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     int status = train_model_options(run, rank, trainee, &options, &shape);
     if (!status && run->trainee)
         status = run->trainee->open(run->trainee->description, &options, rank, trainee);
-    if (!status && run->trainee) /* what is held follows from its hooks */
+    if (!status && run->trainee) /* its hooks decide which activations are kept */
         status = train_model_options(run, rank, trainee, &options, &shape);
     if (!status)
         status = model_open(&options, rank, true, &of_model, &none);

@@ -1,4 +1,4 @@
-/* The refusal of a plan that is more than the host or a device has, with the options that would help. */
+/* Refuses a plan that needs more memory than the host or a device has, and names the options that would help. */
 #include "train/plan.h"
 #include "train/train.h"
 
@@ -8,7 +8,7 @@ static void add_word(struct strbuf *text, const char *word) {
     strbuf_format(text, "%s%s", text->length ? ", " : "", word);
 }
 
-/* The options that would make the plan smaller. */
+/* Lists the options that would make the plan smaller. */
 static void list_help(const struct train_run *run, const struct train_plan *plan, struct strbuf *help) {
     const struct run_config *config = &run->config;
     int copies = plan->grid.data * plan->grid.context;
@@ -22,7 +22,7 @@ static void list_help(const struct train_run *run, const struct train_plan *plan
                               : "tensor or pipeline ranks on more hosts");
 }
 
-/* `where` "are planned on ... has": what a number of bytes is more than. */
+/* Reports that `where` has too few bytes; `where` completes "are planned on ...". */
 static int refuse(const struct train_run *run, const struct train_plan *plan, size_t planned, const char *where,
                   size_t has) {
     struct strbuf help = STRBUF_INIT;

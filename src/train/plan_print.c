@@ -1,4 +1,4 @@
-/* The plan as people see it. */
+/* Prints the plan. */
 #include "train/plan.h"
 
 static const double MEBIBYTE = 1 << 20;

@@ -13,7 +13,7 @@ static bool is_model_row(const struct config_row *row) {
     return !strncmp(row->path, "model.", 6);
 }
 
-/* The next row of the `model` section, from *index on, whose values differ; NULL when there is none. */
+/* Returns the next row of the `model` section, from *index on, whose values differ; NULL when there is none. */
 static const struct config_row *next_difference(const struct run_config *a, const struct run_config *b, size_t *index,
                                                 char text_a[VALUE_BYTES], char text_b[VALUE_BYTES]) {
     while (*index < run_row_count) {
@@ -28,7 +28,7 @@ static const struct config_row *next_difference(const struct run_config *a, cons
     return NULL;
 }
 
-/* The model section, whole, from the directory that the command's `option` names. */
+/* Takes the whole model section from the directory that the command's `option` names. */
 static int take_model(struct train_run *run, const char *option, const char *init_from, const struct config *given) {
     struct run_config typed = run->config;
     struct pretrained model;
@@ -75,13 +75,13 @@ static int take_tokenizer(struct train_run *run) {
     for (int i = 0; i < run->ends.count; i++)
         is_known |= run->ends.eos[i] == eos_id;
     if (eos_id >= 0 && !is_known)
-        run->ends = (struct model_text_ends){0}; /* those of another tokenizer */
+        run->ends = (struct model_text_ends){0}; /* the directory's ids belong to another tokenizer */
     if (eos_id >= 0)
         model_add_eos(&run->ends, eos_id, true);
     return STATUS_OK;
 }
 
-/* Whether the checkpoint is one of this model, whose family it goes on with. */
+/* Checks that the checkpoint has this model, and takes its family. */
 static int take_checkpoint_model(struct train_run *run) {
     struct run_config saved = run->config;
     struct pretrained model;
@@ -106,8 +106,8 @@ static int take_checkpoint_model(struct train_run *run) {
     return STATUS_OK;
 }
 
-/* A fresh run into a directory that has checkpoints. Pretraining may leave them beside its own; of an adapter's
- * directory the newest one counts, whoever wrote it. */
+/* Handles a fresh run into a directory that already has checkpoints. Pretraining may add its own. An adapter's
+ * directory is refused, because readers take the newest checkpoint in it. */
 static int check_older_run(const struct run_config *config, bool is_tuning) {
     char newest[PATH_MAX];
     if (!config->checkpoint.save || ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
@@ -117,7 +117,7 @@ static int check_older_run(const struct run_config *config, bool is_tuning) {
                            "%s is already there, of another run: resume from it (checkpoint.load), or name another "
                            "directory",
                            newest);
-    log_warning("%s is already there and this run does not go on from it (checkpoint.load does that)", newest);
+    log_warning("%s is already there and this run does not resume from it (checkpoint.load does that)", newest);
     return STATUS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* A run on several ranks: the grid that its configuration asks for, and what all of them agree on. */
+/* A run on several ranks: the grid that its configuration requests, and the agreements of all ranks. */
 #include "train-internal.h"
 
 #include "parallel/layout.h"

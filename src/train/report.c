@@ -6,7 +6,7 @@
 
 enum { LINE_BYTES = 256 };
 
-/* Whole numbers of tokens read better with a comma at the thousands; a run has fewer than 10^9 a second. */
+/* Formats a rate with commas at the thousands; it is below 10^9 tokens a second. */
 static void format_rate(char *out, size_t bytes, double tokens_per_s) {
     long rate = (long)(tokens_per_s + 0.5);
     if (rate >= 1000000)
@@ -41,8 +41,8 @@ void report_step(struct report *report, const struct train_record *record) {
     int64_t done = record->iteration, total = run->train.train_iters;
     double now = clock_seconds();
     bool is_first = done == report->first_iteration + 1;
-    /* The first iteration also prepares the products and reads the text for the first time: it is no measure of others.
-     */
+    /* The first iteration also prepares the products and reads the text for the first time, so it says little about
+     * later ones. */
     double mean =
         is_first ? now - report->start : (now - report->first_end) / (double)(done - report->first_iteration - 1);
     if (is_first)
@@ -60,7 +60,8 @@ void report_step(struct report *report, const struct train_record *record) {
                  (long long)total, detail, left);
     }
     if (log_is_terminal()) {
-        /* As if all iterations had gone at the mean pace of this process: what is left is then right after a resume. */
+        /* The start, as if all iterations had taken the mean time of this process. The remaining time is then right
+         * after a resume. */
         report->progress.start = now - mean * (double)done;
         progress_update(&report->progress, done, "%lld/%lld  loss %.4f  %s tokens/s", (long long)done, (long long)total,
                         record->lm_loss, rate);
@@ -88,7 +89,7 @@ void report_end(struct report *report) {
     log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, (double)trainer->tokens, seconds);
 }
 
-/* A rank's memory; the first rank of a process reports its peak. */
+/* A rank's memory; the first rank of a process reports the process's peak. */
 struct held {
     int64_t host, planned, peak;
 };
@@ -97,7 +98,7 @@ int trainer_tell_memory(struct trainer *trainer) {
     const struct rank_site *site = &trainer->site;
     struct held *all = calloc((size_t)trainer->world->size, sizeof *all), sum = {0};
     int status = all ? comm_barrier(trainer->world) : status_fail(STATUS_MEMORY, "out of memory");
-    const struct gpt_data_bytes *once = &trainer->plan.of_data; /* the ranks of a process have it once */
+    const struct gpt_data_bytes *once = &trainer->plan.of_data; /* the ranks of a process share it */
     size_t again = site->is_first_in_process ? 0 : once->maps + once->process;
     struct held own = {.host = site->first_on_host,
                        .planned = (int64_t)(train_plan_total(&trainer->plan) - again),

@@ -1,5 +1,5 @@
-/* Weights and optimizer from and to files. Loading fills the fp32 master copy (in fp32: the weights themselves), from
- * which the working weights are rounded, so that a run may go on in the other precision. */
+/* Weights and optimizer from and to files. Loading fills the fp32 master copy (in fp32: the weights themselves). The
+ * working weights are rounded from it, so a run may resume in the other precision. */
 #include "save-internal.h"
 
 #include <stdlib.h>
@@ -12,14 +12,14 @@ const struct param_table *train_state_table(const struct trainer *trainer) {
 
 /* ---- the optimizer's arrays ---- */
 
-/* Both moments and the master weights: of each the elements that this rank updates, a range for each piece. */
+/* Both moments and the master weights: the elements that this rank updates, one range per piece. */
 struct optimizer_arrays {
     struct param_range *ranges; /* [OPTIMIZER_ARRAYS, pieces] */
     struct ckpt_flat flats[OPTIMIZER_ARRAYS];
     struct ckpt_array arrays[OPTIMIZER_ARRAYS];
 };
 
-/* The values of a piece in array `index`. */
+/* Returns the values of a piece in array `index`. */
 static float *find_values(const struct optimizer *optimizer, int index, const struct sync_piece *piece) {
     return index == 0   ? optimizer->m + piece->local
            : index == 1 ? optimizer->v + piece->local
@@ -101,7 +101,8 @@ static int load_weights(struct trainer *trainer, struct optimizer_arrays *state,
     return status;
 }
 
-/* Moments, and the master weights where a bf16 run left them beside; else those are the model's. */
+/* Loads the moments, and the master weights that a bf16 run has saved; without them the model's weights are the master
+ * weights. */
 static int load_checkpoint(struct trainer *trainer, struct optimizer_arrays *state) {
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_optimizer(trainer->run.checkpoint, &tensors);
@@ -132,13 +133,13 @@ static int read_base(struct trainer *trainer) {
 int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
     int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
-    status = comm_agree(trainer->world, status); /* what follows may sum over ranks */
+    status = comm_agree(trainer->world, status); /* the next steps may sum over ranks */
     return status ? status
                   : trainer->run.trainee->start(trainer->run.trainee->description, trainer->trainee.self,
                                                 trainer->model, seed);
 }
 
-/* The directory that values come from when there is no checkpoint, or NULL for initial ones. */
+/* Returns the directory of the values when there is no checkpoint; NULL: initial values. */
 static const char *initial_directory(const struct trainer *trainer) {
     if (trainer->run.trainee)
         return trainer->run.trainee->init_directory;

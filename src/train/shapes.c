@@ -1,5 +1,5 @@
-/* The shapes that follow from a run's configuration: the pipeline's schedule, each stage's model, the data's samples.
- * Plan and trainer both read them, so that the trainer opens what was planned. */
+/* Derives shapes from a run's configuration: the pipeline's schedule, each stage's model, the data's samples. Plan and
+ * trainer both use them, so the trainer opens exactly what was planned. */
 #include "train-internal.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ struct pipeline_shape train_pipeline_shape(const struct run_config *run, const s
     };
 }
 
-/* The first place of the pipeline with a backward; the last one has the head's. */
+/* Returns the first place of the pipeline with a backward; the last place has one because of the head. */
 static int find_first_backward(const struct pipeline_split *split, const struct model_options *options,
                                struct pipeline_shape *shape) {
     int status = STATUS_OK, places = shape->stages * shape->chunks;

@@ -1,4 +1,4 @@
-/* trainer_state.json: how far a run is, and with which keys it was saved. */
+/* trainer_state.json: the progress of a run, and the keys with which it was saved. */
 #include "base/json.h"
 #include "train-internal.h"
 
@@ -7,8 +7,8 @@
 
 enum { VALUE_BYTES = 4096 };
 
-/* Keys of which the order of the samples, their meaning or the random numbers follow: a run that goes on with others is
- * allowed, and is not the run that was interrupted. */
+/* Keys that decide the order of the samples, their meaning or the random numbers. A run may resume with other values,
+ * but then it is not the run that was interrupted. */
 static const char *const kept_keys[] = {
     "data.data_path",
     "data.split",
@@ -31,7 +31,7 @@ static const struct config_row *find_row(const char *path) {
     return NULL;
 }
 
-/* The value of a kept key, as the file has it. */
+/* Writes the value of a kept key, as the file has it. */
 static void kept_text(const char *path, const struct run_config *run, char out[VALUE_BYTES]) {
     const struct config_row *row = find_row(path);
     config_value_text(row, (const char *)run + row->offset, out, VALUE_BYTES);
@@ -68,8 +68,8 @@ static int read_count(const json_t *root, const char *key, const char *where, in
     return STATUS_OK;
 }
 
-/* Counters that contradict each other are those of a damaged file. How many samples an iteration took may have changed
- * along the way. */
+/* Checks that the counters agree; in a damaged file they do not. The number of samples per iteration may have changed
+ * during the run. */
 static int check_counts(const json_t *root, const char *where, const struct train_run *run) {
     const json_t *tokens = json_object_get(root, "consumed_tokens");
     const char *saved = json_string_value(json_object_get(json_object_get(root, "run"), "data.seq_length"));
@@ -87,7 +87,7 @@ static int check_counts(const json_t *root, const char *where, const struct trai
     return STATUS_OK;
 }
 
-/* Checkpoints of before have none of it. */
+/* Reads the progress, which checkpoints of older versions lack. */
 static int read_progress(const json_t *root, const char *where, struct train_run *run) {
     struct train_progress *progress = &run->progress;
     const json_t *best = json_object_get(root, "best_valid_loss"), *loss = json_object_get(root, "lm_loss");
@@ -114,8 +114,8 @@ static void compare_keys(const struct train_run *run, const json_t *keys) {
         const char *saved = json_string_value(json_object_get(keys, kept_keys[i]));
         kept_text(kept_keys[i], &run->config, value);
         if (saved && strcmp(saved, value))
-            log_warning("%s was '%s' and is '%s': the run goes on, but not as it would have", kept_keys[i], saved,
-                        value);
+            log_warning("%s was '%s' and is '%s': the run resumes, but its results differ from an uninterrupted one",
+                        kept_keys[i], saved, value);
     }
 }
 

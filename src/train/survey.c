@@ -1,65 +1,65 @@
-/* The plans of all ranks of a run, made by one process: the rank that takes most, and the sum of this host. */
+/* Plans all ranks of a run in one process: finds the rank that takes most memory, and the sum of this host. */
 #include "train-internal.h"
 
 #include <stdlib.h>
 
-/* The needs and findings of a plan of a run's ranks. */
+/* The input and the result of planning a run's ranks. */
 struct survey {
     const struct train_run *run;
     struct rank_grid grid;
     struct rank_seat *seats; /* [ranks] */
     bool is_one_process;
-    struct gpt_data data;    /* its files are open, nothing is built */
+    struct gpt_data data;    /* its files are open; no index maps are built */
     struct train_plan *plan; /* of the rank that takes most so far */
 };
 
-/* Bytes that a second rank of this host does not take again: the ranks are threads of one process, or processes that
- * map the same caches. */
-static size_t shared_bytes(const struct survey *survey, const struct train_plan *own) {
+/* Returns the bytes that a second rank of this host shares with the first: the ranks are threads of one process, or
+ * processes that map the same caches. */
+static size_t shared_bytes(const struct survey *survey, const struct train_plan *rank_plan) {
     const char *cache = survey->run->config.data.data_cache_path;
     if (survey->is_one_process)
-        return own->of_data.maps + own->of_data.process;
-    return cache && !*cache ? 0 : own->of_data.maps;
+        return rank_plan->of_data.maps + rank_plan->of_data.process;
+    return cache && !*cache ? 0 : rank_plan->of_data.maps;
 }
 
-static void take_rank(struct survey *survey, const struct train_plan *own, bool is_here) {
+static void take_rank(struct survey *survey, const struct train_plan *rank_plan, bool is_here) {
     struct train_plan *plan = survey->plan;
-    struct train_bytes bytes = train_plan_bytes(own), here = plan->here;
+    struct train_bytes bytes = train_plan_bytes(rank_plan), here = plan->here;
     int ranks_here = plan->ranks_here + is_here;
     size_t most = bytes.device > plan->most_on_device ? bytes.device : plan->most_on_device;
     if (is_here) {
         here.device += bytes.device;
-        here.host += bytes.host - (plan->ranks_here > 0 ? shared_bytes(survey, own) : 0);
+        here.host += bytes.host - (plan->ranks_here > 0 ? shared_bytes(survey, rank_plan) : 0);
     }
-    if (train_plan_total(own) > train_plan_total(plan))
-        *plan = *own;
+    if (train_plan_total(rank_plan) > train_plan_total(plan))
+        *plan = *rank_plan;
     plan->here = here;
     plan->ranks_here = ranks_here;
     plan->most_on_device = most;
 }
 
-/* The first rank of a place of the tensor and pipeline axes, and with it those that have the same part of the model:
- * they differ from it by what they save alone. */
+/* Plans the first rank at a place of the tensor and pipeline axes. The other ranks there have the same part of the
+ * model, and differ only in the memory for saving. */
 static int plan_place(struct survey *survey, int first) {
     struct device *device = NULL;
     struct rank rank = {0};
     struct trainee_part trainee = {0};
-    struct train_plan own;
+    struct train_plan rank_plan;
     const struct rank_grid *grid = &survey->grid;
     struct device_facts facts = {.kind = survey->run->config.device, .threads = survey->seats[first].threads};
     int status = device_sketch(&facts, &device);
     if (!status)
         rank_sketch(&rank, grid, first, device);
     if (!status)
-        status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &own);
+        status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &rank_plan);
     const struct rank_grid place = rank.place;
     for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
-        rank.place = own.place = rank_grid_place(grid, r);
+        rank.place = rank_plan.place = rank_grid_place(grid, r);
         if (rank.place.pipeline != place.pipeline)
             break;
-        status = r > first ? train_saver_bytes(survey->run, &rank, &trainee, &own.checkpoint) : STATUS_OK;
+        status = r > first ? train_saver_bytes(survey->run, &rank, &trainee, &rank_plan.checkpoint) : STATUS_OK;
         if (!status)
-            take_rank(survey, &own, survey->seats[r].is_here);
+            take_rank(survey, &rank_plan, survey->seats[r].is_here);
     }
     if (trainee.self)
         survey->run->trainee->close(trainee.self);
@@ -84,7 +84,7 @@ static int plan_places(struct survey *survey) {
     return status;
 }
 
-/* Notes the threads of a rank of this process, and why it has as many. */
+/* Notes how many threads a rank of this process has, and why. */
 static void plan_threads(const struct rank_seat *seat, int asked, struct train_plan *plan) {
     struct cores cores = cores_find("");
     plan->threads = seat->threads;

@@ -1,18 +1,20 @@
 /* Pretraining: from a run's configuration to checkpoints.
  *
- * A run is prepared (the files that it names are read: tokenizer, model directory, checkpoint to go on from; its
- * configuration is resolved), planned, opened and run. One iteration is a global batch: micro batches forward and
- * backward, clipping, one update. Seeds are train.seed (initial weights, dropout) and data.seed (order of the samples);
- * with both, every number of a run is determined, and a run that was interrupted and went on gives the same bits as one
+ * A run is prepared, planned, opened and run. Preparing reads the files that the run names (tokenizer, model directory,
+ * checkpoint to resume from) and resolves its configuration. One iteration is a global batch: micro batches forward and
+ * backward, clipping, one update. The seeds are train.seed (initial weights, dropout) and data.seed (order of the
+ * samples). They determine every number of a run. A run that was interrupted and resumed gives the same bits as one
  * that was not.
  *
- * On several ranks each has a trainer, and all make the same calls. How the ranks are laid out follows from the section
- * `parallel`; losses, norms and weights do not follow from it, but for rounding. World rank 0 alone writes metrics and
+ * On several ranks each has a trainer, and all make the same calls. The section `parallel` decides the layout of the
+ * ranks; losses, norms and weights do not depend on it, except for rounding. Only world rank 0 writes metrics and
  * progress. After a failed call the caller calls comm_abort before it closes the trainer.
  *
- * A trainer is used by one thread. Nothing here ends the process. Signals: between stop_watch_begin and stop_watch_end
- * (stop.h), and in trainer_run, SIGTERM and SIGINT at any rank are a wish that all stop; a second one has its usual
- * effect. */
+ * One thread uses a trainer. Nothing here ends the process. Between stop_watch_begin and stop_watch_end (stop.h), and
+ * in trainer_run, a first SIGTERM or SIGINT at any rank asks all ranks to stop; a second one has its usual effect.
+ *
+ * Functions that return a status may return STATUS_MEMORY, STATUS_IO, STATUS_PEER when another rank failed, and the
+ * device's errors. Comments name the others. */
 #ifndef CAMBIUM_TRAIN_TRAIN_H
 #define CAMBIUM_TRAIN_TRAIN_H
 
@@ -31,38 +33,39 @@
 
 enum { TRAINEE_NO_DROPOUT = -1 };
 
-/* The part that trains in the place of the model, on a base that is frozen: an adapter, which a room above brings. */
-struct trainee_part { /* at one rank */
+/* A trainee: the part that trains on a frozen base, in place of the model. A room above provides it: adapters. */
+struct trainee_part { /* at one rank; `open` fills it */
     void *self;
     const struct hook_table *hooks;        /* for the model */
-    struct param_store *store;             /* sketched; start() gives it memory */
-    const struct param_table *state_table; /* of the store, with the names that the optimizer's tensors have in files */
-    size_t bytes;                          /* that start() takes beside */
+    struct param_store *store;             /* a sketch until start() gives it memory */
+    const struct param_table *state_table; /* the store's table, with the names of the optimizer's tensors in files */
+    size_t bytes;                          /* that start() takes in addition to the store */
 };
 struct trainee {
     const void *description;
-    /* Before the model is planned; `model` is how the base will be opened. */
+    /* Called before the model is planned; `model` has the options with which the base will be opened. */
     int (*open)(const void *description, const struct model_options *model, struct rank *rank,
                 struct trainee_part *part);
     void (*close)(void *self);
-    /* Once the base has its weights: memory, and initial values. */
+    /* Called once the base has its weights: takes the memory, and sets initial values. */
     int (*start)(const void *description, void *self, struct model *base, uint64_t seed);
-    /* Around the passes of a global batch: gradients are cleared, and finished. `sample`: the number of its first one,
-     * a key of dropout; TRAINEE_NO_DROPOUT before a validation. */
+    /* Called before and after the passes of a global batch: `begin` clears the gradients, `end` finishes them. `sample`
+     * is the number of the first sample, a key of dropout; TRAINEE_NO_DROPOUT before a validation. */
     int (*begin)(void *self, int64_t sample);
     int (*end)(void *self);
-    /* Files. `values` are fp32, of the rows of the store; a rank may hold some of them alone. */
-    /* They keep pointing to `values`; what else they hold is what `refresh` made of the weights. */
+    /* Files. `values` are fp32, for the rows of the store; a rank may hold only some of them. `refresh` computes
+     * everything that the files hold besides `values`, from the current weights. `parts` describes the files, and the
+     * parts keep pointing to `values`. `load` reads `values` from a directory. */
     int (*refresh)(void *self);
     int (*parts)(void *self, const struct ckpt_array *values, struct ckpt_part parts[CKPT_MAX_PARTS], int *count);
     int (*load)(void *self, const char *directory, const struct ckpt_array *values);
-    /* Writes them alone. `is_shared`: beside what else the directory, which exists, holds; else it is
-     * replaced as a whole. All ranks together. */
+    /* Writes the files alone; all ranks call it together. `is_shared`: the directory exists and keeps its other files;
+     * else it is replaced as a whole. */
     int (*export)(void *self, const struct trainee *trainee, const struct ckpt_array *values, const char *directory,
                   bool is_shared);
     const struct ckpt_text *texts; /* in every directory that is written */
     int text_count;
-    const char *init_directory; /* of an adapter whose values it starts from; NULL: initial ones */
+    const char *init_directory; /* the adapter whose values it starts with; NULL: initial values */
 };
 
 /* The progress of a run. */
@@ -70,7 +73,7 @@ struct train_progress {
     bool has_loss;
     double loss;       /* of the last iteration */
     int64_t validated; /* the iteration of the last validation; 0: none */
-    int64_t bad;       /* validations in a row that brought no better loss */
+    int64_t bad;       /* consecutive validations without a better loss */
     bool has_best;
     double best_loss;
 };
@@ -78,38 +81,40 @@ struct train_progress {
 /* A run that is ready to be planned and opened. */
 struct train_run {
     const struct trainee *trainee;       /* NULL: the model trains */
-    const struct tuning_options *tuning; /* what it trains on; NULL: data.data_path */
-    size_t tuning_bytes;                 /* that its rows take at each rank, as far as the caller knows: for the plan */
-    struct run_config config;            /* resolved; its strings are the caller's */
-    struct tokenizer_files *tokenizer;   /* as it was when the run was prepared: goes into checkpoints; NULL: none */
-    struct model_text_ends ends;         /* the first: what ends a document */
-    char model_directory[PATH_MAX];      /* where the weights (of the base) come from; "": initialised */
-    char checkpoint[PATH_MAX];           /* where the run goes on; "": it starts afresh */
-    int64_t iteration;                   /* done before */
+    const struct tuning_options *tuning; /* the rows to train on; NULL: data.data_path */
+    size_t tuning_bytes;                 /* of the rows at each rank, for the plan, as far as the caller knows */
+    struct run_config config;            /* resolved; the caller owns its strings */
+    struct tokenizer_files *tokenizer;   /* as read when the run was prepared; copied into checkpoints; NULL: none */
+    struct model_text_ends ends;         /* the first one ends a document */
+    char model_directory[PATH_MAX];      /* the directory of the weights (of the base); "": initial values */
+    char checkpoint[PATH_MAX];           /* the checkpoint to resume from; "": a fresh run */
+    int64_t iteration;                   /* finished before this process */
     int64_t consumed_samples;
     int64_t optimizer_step;
     struct train_progress progress;
 };
 
-/* Prepares `run` from a parsed configuration. `init_from`: a model directory (or one of checkpoints) whose config.json
- * supplies the whole `model` section, or NULL; keys of it that `given` says were typed and that differ are warned of
- * (`given` may be NULL). STATUS_USAGE for what cannot be, else as the files are. Writes nothing. */
+/* Prepares `run` from a parsed configuration. Writes nothing. `init_from`, if not NULL, is a model directory, or one of
+ * checkpoints; its config.json supplies the whole `model` section. A key that the user gave (`given`, which may be
+ * NULL) with another value causes a warning. STATUS_USAGE for impossible configurations; STATUS_NOT_FOUND,
+ * STATUS_INVALID and STATUS_UNSUPPORTED for the files. */
 int train_prepare(struct train_run *run, const struct run_config *config, const char *init_from,
                   const struct config *given);
-/* Frees what preparing took; the directories' names stay. */
+/* Frees the memory that preparing took; the names of the directories stay. */
 void train_run_free(struct train_run *run);
 
-/* The same for a run that trains something on the frozen model of a directory, but for its checkpoint, which
- * train_resume_tuning takes once the number of iterations is known; `trainee` and `tuning` are the caller's to set
+/* The same for a run with a trainee on the frozen model of a directory. It leaves the checkpoint to
+ * train_resume_tuning, which is called once the number of iterations is known. The caller sets `trainee` and `tuning`
  * before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
 
-/* Takes the checkpoint that checkpoint.load names, if there is one, and warns of keys that have changed since.
- * STATUS_USAGE without checkpoint.load where checkpoint.save has checkpoints of another run; else as the files are. */
+/* Takes the checkpoint that checkpoint.load names, if there is one, and warns about keys that have changed since.
+ * STATUS_USAGE without checkpoint.load when checkpoint.save has checkpoints of another run; else the errors of
+ * train_prepare. */
 int train_resume_tuning(struct train_run *run);
 
-/* Adds the facts that all ranks of a run must have alike beside its keys: how far it is, and what is in the files that
- * it names. */
+/* Adds the facts, besides the keys, that must be the same on all ranks of a run: its progress, and the contents of the
+ * files that it names. */
 int train_facts(const struct train_run *run, struct facts *facts);
 
 struct rank;
@@ -118,56 +123,61 @@ struct train_plan;
 struct trainer;
 
 /* Opens device, data and model, and loads or initialises the weights. Locks checkpoint.save until the close. `run` is
- * copied; `world` is the caller's, or NULL for a rank alone. STATUS_INTERRUPTED, on all ranks, when one was asked to
- * stop: nothing has begun. */
+ * copied; the caller owns `world`, which is NULL for a single rank. STATUS_USAGE and STATUS_INVALID for the run and its
+ * files; STATUS_INTERRUPTED, on all ranks, when one was asked to stop before training began. */
 int trainer_open(const struct train_run *run, struct comm *world, struct trainer **trainer);
 void trainer_close(struct trainer *trainer);
-/* For who measures: the rank, which books what its time went to, and the plan and place of it. */
+/* Returns the rank, which records how its time was spent. */
 struct rank *trainer_rank(struct trainer *trainer);
-/* The object that run.trainee->open gave. */
+/* Returns the trainee that run.trainee->open made. */
 void *trainer_trainee(struct trainer *trainer);
+/* Return the number of finished iterations, the plan, and the place of the rank on its host. */
 int64_t trainer_iteration(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
 const struct rank_site *trainer_site(const struct trainer *trainer);
 
-/* One iteration; the record is the same on every rank. Allocates nothing once the first one is through. A loss or a
- * gradient norm that is not finite is STATUS_INVALID, with the iteration and the sample numbers; the weights are then
- * those before it. */
+/* Runs one iteration; the record is the same on every rank. Allocates nothing after the first one. STATUS_INVALID, with
+ * the iteration and the sample numbers, when the loss or the gradient norm is not finite; the weights are then
+ * unchanged. */
 int trainer_step(struct trainer *trainer, struct train_record *record);
-/* Waits for the weights that a step left travelling, and which else the next one waits for: before the trainer is
- * closed in good order. trainer_run does it. */
+/* Waits for weights that are still on their way after a step. The next step would wait for them; call this before a
+ * trainer is closed without an error. trainer_run does so. */
 int trainer_await_weights(struct trainer *trainer);
-/* Seconds in which this rank, in all its steps, waited for gradients' sums and for weights, and ran the backwards of
+/* Seconds of this rank in all its steps: for waiting for sums of gradients and for weights, and for the backwards of
  * its last micro batches. */
 struct trainer_times {
     double waited, last_backward;
 };
+/* Returns the times so far. */
 struct trainer_times trainer_times(const struct trainer *trainer);
-/* The loss on eval_iters global batches of the validation split; which ones follows from the iteration. It is the first
- * rank's on all of them, and may be none (NaN). Where there are no such samples, or somebody asked to stop, *is_done is
- * false. */
+/* Computes the loss on eval_iters global batches of the validation split, which the iteration chooses. All ranks get
+ * the first rank's loss, which may be NaN. *is_done is false when there are no such samples, or when a rank was asked
+ * to stop. */
 int trainer_evaluate(struct trainer *trainer, struct validation_record *record, bool *is_done);
-/* Writes checkpoint.save/iter_%07d. */
+/* Writes checkpoint.save/iter_%07d. STATUS_USAGE when checkpoint.save is not given; STATUS_INVALID; the errors of
+ * ckpt_save. */
 int trainer_save(struct trainer *trainer);
-/* The same with checkpoint.async_save: returns when there is a copy of all that is to be written, so that iterations
- * may follow; a thread writes it. trainer_run takes it on at the end of each, and trainer_save_wait waits for it. */
+/* The same with checkpoint.async_save. It returns when a copy of everything to be written exists, so that iterations
+ * may continue while a thread writes the copy. trainer_run advances the save after each iteration, and
+ * trainer_save_wait waits for it. */
 int trainer_save_begin(struct trainer *trainer);
-/* Between iterations of a caller's own: takes it on. *is_saved: nothing is under way any more. */
+/* Advances the save, for callers that run iterations themselves. *is_saved: no save is in progress any more. */
 int trainer_save_poll(struct trainer *trainer, bool *is_saved);
+/* Waits until no save is in progress. */
 int trainer_save_wait(struct trainer *trainer);
-/* Seconds for which the training stood still at the last save, and until this rank's part was on the disk. */
+/* Sets the seconds for which the last save stopped the training, and those until this rank's part was on the disk. */
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
-/* Writes the files of the run's trainee as others read them; see trainee.export. */
+/* Writes the files of the run's trainee for other programs; see trainee.export. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
-/* Tells the most memory that the first rank's host has held for this run, beside what was planned: the last thing
- * before a trainer is closed, of all ranks together. */
+/* Reports the peak memory of this run on the first rank's host, next to the planned memory. All ranks call it together,
+ * right before they close their trainers. */
 int trainer_tell_memory(struct trainer *trainer);
 
-/* The whole run: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
- * signal. With checkpoint.save, the files of a trainee that gave the best validation loss so far are kept in
- * checkpoint.save/best. */
+/* Runs everything: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
+ * signal. With checkpoint.save, checkpoint.save/best has the trainee's files with the best validation loss so far.
+ * STATUS_INVALID when a loss is not finite; STATUS_USAGE. */
 int trainer_run(struct trainer *trainer);
 
 #endif

@@ -1,5 +1,5 @@
-/* The decisions of validations: which weights were the best, and whether the run goes on. All ranks decide alike, on
- * the loss that the first one has. */
+/* The decisions after validations: which weights were the best, and whether the run continues. All ranks decide by the
+ * first rank's loss, so they agree. */
 #include "train-internal.h"
 
 #include <math.h>

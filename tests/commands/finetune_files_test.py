@@ -202,7 +202,7 @@ class Files(Tuning):
         self.tune("fold", "ptuning")
         (self.root / "fold/prompt_encoder.safetensors").unlink()
         said = self.standing_still("unfolded", self.root / "fold")
-        self.assertIn("they go on as prompt tuning", said)
+        self.assertIn("they continue as prompt tuning", said)
         self.assertEqual(values(self.root / "fold/adapter_model.safetensors"),
                          values(self.root / "unfolded/adapter_model.safetensors"))
         config = json.loads((self.root / "unfolded/adapter_config.json").read_text())

@@ -18,7 +18,7 @@ class Checkpoints(unittest.TestCase):
         run.run(checkpoint__save_interval=10)
         before = run.files()
         done = run.run(train__train_iters=15, checkpoint__save_interval=4, checkpoint__keep_last=1, **self.FRESH)
-        self.assertIn("iter_0000020 is already there and this run does not go on from it", done.stderr)
+        self.assertIn("iter_0000020 is already there and this run does not resume from it", done.stderr)
         self.assertEqual(run.checkpoints(), ["iter_0000010", "iter_0000015", "iter_0000020"])
         self.assertEqual({name: data for name, data in run.files().items() if "0015" not in name}, before)
 
@@ -40,7 +40,7 @@ class Checkpoints(unittest.TestCase):
         run.run(checkpoint__save_interval=4)
         keys = dict(checkpoint__keep_last=2, log__metrics_file=None)
         done = run.run(**keys, checkpoint__load=run.directory / "run/iter_0000012", train__train_iters=18, checkpoint__save_interval=7)
-        self.assertIn("iter_0000020 is already there and this run does not go on from it", done.stderr)
+        self.assertIn("iter_0000020 is already there and this run does not resume from it", done.stderr)
         self.assertEqual(run.checkpoints(), ["iter_0000014", "iter_0000016", "iter_0000018", "iter_0000020"])
         done = run.run(expect=1, **keys, checkpoint__load=run.directory / "run/iter_0000014")
         self.assertIn("iter_0000020 is already there", errors_of(done)[0])
@@ -55,7 +55,7 @@ class Checkpoints(unittest.TestCase):
         run.run("here", train__exit_interval=4, train__seed=7)
         before = run.files("here")
         done = run.run("here", checkpoint__load=run.directory / "there", checkpoint__save_interval=5, checkpoint__keep_last=1, log__metrics_file=None)
-        self.assertIn("here/iter_0000004 is already there and this run does not go on from it", done.stderr)
+        self.assertIn("here/iter_0000004 is already there and this run does not resume from it", done.stderr)
         self.assertEqual(run.checkpoints("here"), ["iter_0000004", "iter_0000020"])
         self.assertEqual({name: data for name, data in run.files("here").items() if "0004" in name}, before)
 
@@ -88,7 +88,7 @@ class Metrics(unittest.TestCase):
         self.refuse(run, "the loss of iteration 10 is ", checkpoint__load=run.directory / "other", checkpoint__save=None)
         run.run("short", train__exit_interval=5)
         (run.directory / "run.jsonl").write_text((run.directory / "short.jsonl").read_text())
-        self.refuse(run, "iteration 5 is the last before this one goes on after 20", train__train_iters=30)
+        self.refuse(run, "iteration 5 is the last one, but this run resumes after 20", train__train_iters=30)
 
     def test_a_run_that_is_started_again_goes_on_in_its_file(self):
         run = Run()

@@ -303,7 +303,7 @@ class Checkpoints(unittest.TestCase):
         done = run.run(checkpoint__load=run.directory / "nothing")
         self.assertIn(f"no checkpoint in {run.directory}/nothing yet: starting afresh", done.stderr)
         again = run.run(checkpoint__load=None, log__metrics_file=None, train__train_iters=3)
-        self.assertIn("iter_0000020 is already there and this run does not go on from it", again.stderr)
+        self.assertIn("iter_0000020 is already there and this run does not resume from it", again.stderr)
 
     def test_what_is_loaded_and_that_nothing_is_saved_is_said_first(self):
         run = Run()

@@ -18,7 +18,7 @@ static char *path_in(const char *directory, const char *name) {
 }
 
 static int resume(struct metrics_file *metrics, const char *path, int64_t iteration) {
-    return metrics_open(metrics, path, &(struct metrics_start){.iteration = iteration, .kind = METRICS_GOES_ON});
+    return metrics_open(metrics, path, &(struct metrics_start){.iteration = iteration, .kind = METRICS_RESUMES});
 }
 
 static char *contents(const char *path) {
@@ -154,10 +154,10 @@ static void records_of_another_run_are_refused_and_stay(void **state) {
     } cases[] = {
         {all, {0, METRICS_FRESH, false, 0}, "starts afresh"},
         {first, {0, METRICS_FRESH, false, 0}, "starts afresh"},
-        {third, {0, METRICS_GOES_ON, false, 0}, "they begin with iteration 3, and this one with 1"},
-        {third, {1, METRICS_GOES_ON, false, 0}, "they begin with iteration 3, and this one with 2"},
-        {all, {5, METRICS_GOES_ON, false, 0}, "iteration 3 is the last before this one goes on after 5"},
-        {all, {2, METRICS_GOES_ON, true, 4.5}, "the loss of iteration 2 is 4.25 there, and 4.5 in the checkpoint"},
+        {third, {0, METRICS_RESUMES, false, 0}, "they begin with iteration 3, and this one with 1"},
+        {third, {1, METRICS_RESUMES, false, 0}, "they begin with iteration 3, and this one with 2"},
+        {all, {5, METRICS_RESUMES, false, 0}, "iteration 3 is the last one, but this run resumes after 5"},
+        {all, {2, METRICS_RESUMES, true, 4.5}, "the loss of iteration 2 is 4.25 there, and 4.5 in the checkpoint"},
     };
     struct metrics_file metrics;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -173,7 +173,7 @@ static void records_of_another_run_are_refused_and_stay(void **state) {
         const char *kept;
     } own[] = {
         {"", {0, METRICS_FRESH, false, 0}, ""},     {"{\"iterat", {0, METRICS_FRESH, false, 0}, ""},
-        {third, {2, METRICS_GOES_ON, true, 1}, ""}, {first, {1, METRICS_GOES_ON, true, 4.5}, first},
+        {third, {2, METRICS_RESUMES, true, 1}, ""}, {first, {1, METRICS_RESUMES, true, 4.5}, first},
         {all, {1, METRICS_ADDS, true, 1}, all},     {third, {0, METRICS_ADDS, false, 0}, third},
     };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
@@ -198,7 +198,7 @@ static void what_is_not_finite_is_null_and_read(void **state) {
             metrics_write_validation(&metrics, &(struct validation_record){.iteration = 1, .valid_loss = values[i]}));
         metrics_close(&metrics);
         expect(path, "{\"iteration\":1,\"valid_loss\":null,\"seconds\":0}\n");
-        test_ok(metrics_open(&metrics, path, &(struct metrics_start){1, METRICS_GOES_ON, true, 4.5}));
+        test_ok(metrics_open(&metrics, path, &(struct metrics_start){1, METRICS_RESUMES, true, 4.5}));
         metrics_close(&metrics);
     }
     free(path);
