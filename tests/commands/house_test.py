@@ -333,7 +333,6 @@ class English(unittest.TestCase):
         self.assertEqual(faults["bare prototypes"], ["bare", "bare_too", "too_far_from_it"])
 
 
-@unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")
 class Weights(unittest.TestCase):
     """Only a store's storage knows where values lie: everyone else borrows, or goes through ranges."""
 
@@ -354,6 +353,7 @@ class Weights(unittest.TestCase):
         self.assertGreater(rows, 1)
 
 
+@unittest.skipUnless(CAMBIUM and os.path.exists(CAMBIUM), "CAMBIUM does not name the built program")
 class Program(unittest.TestCase):
     def run_cambium(self, *words):
         return subprocess.run([CAMBIUM, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)

@@ -74,7 +74,7 @@ static void published_pages_are_found_while_held_and_after(void **state) {
     assert_int_equal(publish(&pool, a, -1, 1), a);
     assert_int_equal(publish(&pool, b, a, 2), b);
     assert_int_equal(find(&pool, -1, 1), a);
-    assert_int_equal(find(&pool, -1, 2), -1); /* it goes on after a, it begins nothing */
+    assert_int_equal(find(&pool, -1, 2), -1); /* it continues a, it begins nothing */
     assert_int_equal(find(&pool, b, 2), -1);
     kv_pool_release(&pool, b);
     kv_pool_release(&pool, a);

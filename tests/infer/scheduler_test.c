@@ -193,7 +193,7 @@ static void a_prompt_alone_is_scored(void **state) {
 
 /* ---- steps ---- */
 
-static void prefill_goes_on_beside_texts_that_are_written(void **state) {
+static void prefill_continues_while_completions_are_written(void **state) {
     (void)state;
     begin(&(struct scheduler_options){.max_rows = 8, .max_logit_rows = 8, .max_sequences = 9});
     for (int i = 0; i < 8; i++)
@@ -208,7 +208,7 @@ static void prefill_goes_on_beside_texts_that_are_written(void **state) {
         assert_int_equal(engine.last_prefill_rows, asked[8].first_token_at ? engine.last_prefill_rows : 1);
     }
     assert_int_equal(engine.steps - before, 100);
-    for (int i = 0; i < 8; i++) /* and each of them goes on: 7 rows a step for 8 texts */
+    for (int i = 0; i < 8; i++) /* and each of them continues: 7 rows a step for 8 completions */
         assert_true(asked[i].count[0] >= 9 + 100 * 7 / 8 - 1);
     finish(9);
 }
@@ -316,7 +316,7 @@ static double measure_stretch(const struct stretch *c) {
         longest = has_settled && stretched > longest ? stretched : longest;
         without += engine.collected_prefill_rows == 0;
     }
-    assert_true(without <= 2 + 2 * c->depth); /* but for measurements, prefill goes on in each step */
+    assert_true(without <= 2 + 2 * c->depth); /* except for measurements, prefill continues in each step */
     struct scheduler_stats stats;
     scheduler_read_stats(scheduler, &stats);
     if (c->limit == 2.5)
@@ -680,7 +680,7 @@ int main(void) {
         cmocka_unit_test(a_cached_beginning_is_not_prefilled_again),
         cmocka_unit_test(choices_of_a_prompt_share_its_pages),
         cmocka_unit_test(a_prompt_alone_is_scored),
-        cmocka_unit_test(prefill_goes_on_beside_texts_that_are_written),
+        cmocka_unit_test(prefill_continues_while_completions_are_written),
         cmocka_unit_test(texts_are_spread_over_the_steps_under_way),
         cmocka_unit_test(chunks_of_a_prompt_follow_each_other),
         cmocka_unit_test(logits_that_are_no_numbers_end_their_text_alone),

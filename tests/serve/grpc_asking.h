@@ -77,13 +77,13 @@ static inline bool has_ended(int status) {
 
 /* ---- updates ---- */
 
-enum { NEWS_ROOM = 8 };
+enum { UPDATE_ROOM = 8 };
 static struct call_update update;
-static struct call_piece pieces[NEWS_ROOM];
-static struct call_token tokens[NEWS_ROOM];
-static struct call_top tops[NEWS_ROOM];
-static struct call_end ends[NEWS_ROOM];
-static struct call_start starts[NEWS_ROOM];
+static struct call_piece pieces[UPDATE_ROOM];
+static struct call_token tokens[UPDATE_ROOM];
+static struct call_top tops[UPDATE_ROOM];
+static struct call_end ends[UPDATE_ROOM];
+static struct call_start starts[UPDATE_ROOM];
 
 static inline void begin_update(void) {
     strbuf_clear(&update.text);

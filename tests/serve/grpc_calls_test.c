@@ -5,7 +5,7 @@
 /* ---- reading answers ---- */
 
 struct answers {
-    struct strbuf messages[NEWS_ROOM];
+    struct strbuf messages[UPDATE_ROOM];
     size_t count;
 };
 
@@ -17,7 +17,7 @@ static void answers_read(struct answers *answers) {
     grpc_frames_begin(&frames, 1 << 20, false);
     while (length) {
         assert_int_equal(grpc_frames_take(&frames, &bytes, &length), GRPC_FRAME_WHOLE);
-        assert_true(answers->count < NEWS_ROOM);
+        assert_true(answers->count < UPDATE_ROOM);
         answers->messages[answers->count++] = frames.message;
         frames.message = STRBUF_INIT;
         grpc_frames_next(&frames);
@@ -41,7 +41,7 @@ static void event_free_(Cambium__V1__GenerateResponse *event) {
 }
 static void expect_events(const char *kinds) {
     struct answers answers;
-    char found[NEWS_ROOM + 1] = "";
+    char found[UPDATE_ROOM + 1] = "";
     answers_read(&answers);
     for (size_t i = 0; i < answers.count; i++) {
         Cambium__V1__GenerateResponse *event = event_at(&answers, i);
