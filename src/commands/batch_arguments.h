@@ -24,21 +24,21 @@ static const char *const batch_on_off[] = {"on", "off", NULL};
      .default_text = "64",                                                                                             \
      .minimum = 1,                                                                                                     \
      .maximum = 65536,                                                                                                 \
-     .help = of "texts that are written at once"},                                                                     \
+     .help = of "completions that run at once"},                                                                       \
         {.path = "max-batch-tokens",                                                                                   \
          .type = CONFIG_INT,                                                                                           \
          .offset = (at) + offsetof(struct batch_arguments, max_tokens),                                                \
          .default_text = "512",                                                                                        \
          .minimum = 1,                                                                                                 \
          .maximum = 1 << 20,                                                                                           \
-         .help = of "rows of a step, of prompts and of texts together"},                                               \
+         .help = of "rows of a step, for prompts and completions together"},                                           \
         {.path = "prefill-stretch",                                                                                    \
          .type = CONFIG_FLOAT,                                                                                         \
          .offset = (at) + offsetof(struct batch_arguments, prefill_stretch),                                           \
          .default_text = "2.5",                                                                                        \
          .minimum = 1,                                                                                                 \
          .maximum = 1e6,                                                                                               \
-         .help = of "how much longer a step may get by prompts while texts are written"},                              \
+         .help = of "factor by which prompts may lengthen a step while completions run"},                              \
         {.path = "kv-cache-memory",                                                                                    \
          .type = CONFIG_SIZE,                                                                                          \
          .offset = (at) + offsetof(struct batch_arguments, kv_cache_memory),                                           \
@@ -49,7 +49,7 @@ static const char *const batch_on_off[] = {"on", "off", NULL};
     {                                                                                                                  \
         .path = "prefix-cache", .type = CONFIG_CHOICE,                                                                 \
         .offset = (at) + offsetof(struct batch_arguments, prefix_cache), .default_text = "on",                         \
-        .choices = batch_on_off, .help = of "whether prompts that begin alike are computed once"                       \
+        .choices = batch_on_off, .help = of "compute a common beginning of prompts once"                               \
     }
 
 /* Checks the options in combination. STATUS_USAGE. */

@@ -27,7 +27,7 @@ static const struct config_row rows[] = {
      .default_text = "1",
      .minimum = 1,
      .maximum = 4096,
-     .help = "samples of a training step, sequences of a decode step"},
+     .help = "samples of a training step, or sequences of a decode step"},
     {.path = "seq-length",
      .type = CONFIG_INT,
      .offset = AT(seq_length),
@@ -40,16 +40,15 @@ static const struct config_row rows[] = {
      .offset = AT(precision),
      .default_text = "fp32",
      .choices = precisions,
-     .help = "to compute in; bench gemm and ops measure both when it is not given"},
+     .help = "precision of the computation; bench gemm and ops measure both when it is not given"},
     {.path = "steps",
      .type = CONFIG_INT,
      .offset = AT(steps),
      .default_text = "5",
      .minimum = 1,
      .maximum = 1e6,
-     .help =
-         "measured steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint, rounds of engine; the "
-         "median counts"},
+     .help = "number of measurements: steps of train, finetune, prefill, decode and tokenizer, saves of checkpoint, "
+             "rounds of engine; the median counts"},
     CONFIG_DEVICE_ROW(AT(device)),
     {.path = "threads",
      .type = CONFIG_INT,
@@ -57,7 +56,7 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 4096,
-     .help = "to compute with, at each rank; 0 is all cores, or one where ranks share them"},
+     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
     RANKS_ROW(AT(ranks), "bench train, checkpoint: ranks, as threads of this process; 1 when not given, and under "
                          "mpirun or srun theirs"),
     {.path = "global-batch-size",
@@ -65,20 +64,21 @@ static const struct config_row rows[] = {
      .offset = AT(global_batch_size),
      .minimum = 1,
      .maximum = 1 << 20,
-     .help = "bench train, finetune, checkpoint: samples of a step; a micro batch of each data-parallel rank when not "
-             "given"},
+     .help =
+         "bench train, finetune, checkpoint: samples of a step; by default one micro batch of each data-parallel rank"},
     {.path = "baseline",
      .type = CONFIG_BOOL,
      .offset = AT(has_baseline),
      .default_text = "true",
-     .help = "bench train: in turn with each step on several ranks, or with recomputation, one of one rank that has "
-             "all their threads and keeps everything; not under mpirun or srun"},
+     .help =
+         "bench train: compare with a single rank that has as many threads and keeps all activations, a step of each "
+         "in turn; not under mpirun or srun"},
     {.path = "method",
      .type = CONFIG_CHOICE,
      .offset = AT(peft.type),
      .default_text = PEFT_DEFAULT_METHOD,
      .choices = peft_method_names,
-     .help = "bench finetune, engine: the method; its keys are those of the section peft"},
+     .help = "bench finetune, engine: the method; the section peft has its keys"},
     {.path = "dropout",
      .type = CONFIG_BOOL,
      .offset = AT(has_dropout),
@@ -100,20 +100,21 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(has_peer),
      .default_text = "false",
-     .help = "bench train, finetune, prefill, decode: in turn with what is measured PyTorch's (a step that it has "
-             "compiled), PEFT's or transformers' on the same shape, in --peer-python"},
+     .help =
+         "bench train, finetune, prefill, decode: compare with PyTorch (compiled), PEFT or transformers on the same "
+         "shape, in --peer-python, a step of each in turn"},
     {.path = "peer-python",
      .type = CONFIG_STRING,
      .offset = AT(peer_python),
      .default_text = "python3",
      .metavar = "PYTHON",
-     .help = "bench tokenizer: the Python with tiktoken and tokenizers, which are measured where it has them; with "
-             "--peer that with torch, transformers and peft"},
+     .help = "bench tokenizer: a Python with tiktoken and tokenizers, which are measured if it has them; with "
+             "--peer: a Python with torch, transformers and peft"},
     {.path = "filter",
      .type = CONFIG_STRING,
      .offset = AT(filter),
      .metavar = "NAME",
-     .help = "bench ops, gemm, engine: only operations or figures with this in their names"},
+     .help = "bench ops, gemm, engine: only operations or figures whose names contain this"},
 };
 
 struct config_row *bench_section_rows(bool has_layouts, size_t *count) {
@@ -141,20 +142,16 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .synopsis =
             "cambium bench gemm|ops|tokenizer|train|finetune|checkpoint|load|prefill|decode|engine|serve [OPTIONS]",
         .description =
-            "Measures one thing and prints JSON lines, the summary last. Each figure stands beside a ceiling that was "
-            "measured just before and after in the same run (FLOP/s of plain matrix products, or the streaming read); "
-            "ratio is the share of it that was reached. bench train takes the layouts of pretrain, and says what they "
-            "cost beside one rank, or for data ranks that are processes what the overlap of communication and "
-            "computation saves; bench finetune takes a method and the keys of peft, and says what a step of it "
-            "costs "
-            "beside one that trains the whole model; bench checkpoint saves in $TMPDIR or /tmp, and its ceiling is a "
-            "plain write there; bench load opens a model directory that is in the page cache, and its ceiling is a "
-            "plain "
-            "read. bench decode measures after 32, 512 and 1,000 tokens. bench engine gives ratios of "
-            "two "
-            "sides taken in turn: what scheduling, adapters, prefix caching, swapping and pipelining do beside bare "
-            "steps of the engine. bench serve asks a server; it has options of its own, which 'cambium bench serve "
-            "--help' tells.",
+            "Measures one thing and prints JSON lines, the summary last. Each figure is compared with a ceiling that "
+            "is measured before and after it in the same run: FLOP/s of plain matrix products, or a streaming read. "
+            "`ratio` is the share of the ceiling that was reached. bench train accepts the layouts of pretrain. It "
+            "reports their cost compared with one rank; for data-parallel processes it reports what the overlap of "
+            "communication and computation saves. bench finetune accepts a method and the keys of peft, and compares "
+            "its step with one that trains the whole model. bench checkpoint saves in $TMPDIR or /tmp; its ceiling is "
+            "a plain write there. bench load opens a model directory that is in the page cache; its ceiling is a plain "
+            "read. bench decode measures after 32, 512 and 1,000 tokens. bench engine compares scheduling, adapters, "
+            "prefix caching, swapping and pipelining with bare steps of the engine. bench serve measures a server; "
+            "'cambium bench serve --help' lists its options.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"

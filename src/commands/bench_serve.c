@@ -30,72 +30,70 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(options.url),
      .metavar = "URL",
-     .help = "a server that runs, http://HOST:PORT, of any program that has /v1/completions; one is started when not "
-             "given"},
+     .help = "a running server, http://HOST:PORT, of any program with /v1/completions; by default one is started"},
     {.path = "protocol",
      .type = CONFIG_CHOICE,
      .offset = AT(options.protocol),
      .default_text = "http",
      .choices = bench_protocols,
-     .help = "to ask over"},
+     .help = "protocol of the requests"},
     {.path = "scenario",
      .type = CONFIG_CHOICE,
      .offset = AT(options.scenario),
      .default_text = "streams",
      .choices = bench_scenarios,
-     .help = "what is measured"},
-    COUNT_ROW("streams", streams, "texts at once; 0: 16"),
+     .help = "scenario to measure"},
+    COUNT_ROW("streams", streams, "completions at once; 0: 16"),
     COUNT_ROW("requests", requests,
-              "in all: of streams, bank and pipeline in rounds of as many as there are streams, of long-prompt prompts "
-              "that come in, of swap replacements, of health calls a round; 0: what the scenario takes"),
+              "number of requests: streams, bank, pipeline: in rounds of one for each stream; long-prompt: arriving "
+              "prompts; swap: replacements; health: calls in a round; 0: the scenario's default"),
     COUNT_ROW("input-len", input_len,
-              "tokens of a prompt, of prefix after the shared ones, of long-prompt those that come in; 0: 128, 16 and "
+              "tokens of a prompt; prefix: after the shared ones; long-prompt: of the arriving prompts; 0: 128, 16 and "
               "1,000 of 1,024 positions"),
     COUNT_ROW("output-len", output_len,
-              "tokens of a text; 0: 128 of 1,024 positions, of long-prompt and swap all that are left"),
-    COUNT_ROW("shared-prefix", shared_prefix, "of prefix: tokens that all prompts begin with; 0: 512 of 1,024"),
+              "tokens of a completion; 0: 128 of 1,024 positions; long-prompt and swap: all remaining positions"),
+    COUNT_ROW("shared-prefix", shared_prefix, "prefix: tokens with which all prompts begin; 0: 512 of 1,024"),
     {.path = "adapters",
      .type = CONFIG_LIST,
      .offset = AT(options.adapters),
      .metavar = "N|DIR...",
-     .help = "of bank and swap: how many, with random values, or directories, or at --url names; one of each kind when "
-             "not given"},
+     .help =
+         "bank and swap: a number of adapters with random values, or directories, or names at --url; by default one of "
+         "each kind"},
     {.path = "method",
      .type = CONFIG_CHOICE,
      .offset = AT(options.engine.peft.type),
      .default_text = PEFT_DEFAULT_METHOD,
      .choices = peft_method_names,
-     .help =
-         "of adapters with random values; all kinds in turn when not given. Its keys are those of the section peft"},
+     .help = "method of adapters with random values; by default all kinds in turn. The section peft has its keys"},
     {.path = "seconds",
      .type = CONFIG_FLOAT,
      .offset = AT(options.seconds),
      .default_text = "5",
      .minimum = 0.1,
      .maximum = 1e5,
-     .help = "of idle: how long nothing is asked"},
+     .help = "idle: seconds without a request"},
     {.path = "model",
      .type = CONFIG_STRING,
      .offset = AT(options.engine.model),
      .metavar = "DIR",
      .is_path = true,
-     .help =
-         "model directory; GPT-2 124M with random weights when not given. With --url whose vocabulary and positions "
-         "prompts are for"},
+     .help = "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
+             "positions the prompts fit"},
     CONFIG_DEVICE_ROW(AT(options.engine.device)),
     {.path = "precision",
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "auto",
      .choices = model_precisions,
-     .help = "to compute in; auto is the files' type, of random weights fp32"},
+     .help = "precision of the computation; auto: the files' type, or fp32 for random weights"},
     {.path = "threads",
      .type = CONFIG_INT,
      .offset = AT(options.engine.threads),
      .default_text = "0",
      .minimum = 0,
      .maximum = 4096,
-     .help = "of each rank; 0 is all cores, one where shared"},
+     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
     RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
 };
 /* Options that both get. Options that are not in `rows` are the server's. */
@@ -106,16 +104,18 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .name = "bench serve",
         .synopsis = "cambium bench serve [--url URL | --model DIR] [--scenario NAME] [OPTIONS] [OPTIONS OF SERVE]",
         .description =
-            "Measures a server by a client in another process, and prints JSON lines, the summary last; its keys are "
-            "those of vLLM's benchmark of servers. The server is this program, started with all options that are not "
-            "listed here, or one that runs at --url. streams: texts at once on the base, in turn with bare steps of "
-            "the engine on the same rows (ratio). prefix: the time to the first token after a shared beginning over "
-            "that after a fresh one. long-prompt: gaps between the tokens of all streams but one while a prompt comes "
-            "in, over their median after it, and the prompts' first token over that of one alone. swap: gaps while "
-            "one adapter "
-            "after the other is replaced, over not. bank: texts on adapters over as many on the base. pipeline: two "
-            "stages over one. health: gRPC's health check by h2load over nghttpd's answers to GET of an empty file. "
-            "idle: the processor's time of each rank while nothing is asked.",
+            "Measures a server from a client in another process, and prints JSON lines, the summary last. Its keys are "
+            "those of vLLM's server benchmark. The server is this program, started with all options that are not "
+            "listed here, or a running one at --url. The scenarios: streams compares completions at once on the base "
+            "with bare steps of the engine on the same rows. prefix compares the time to the first token after a "
+            "shared "
+            "beginning with that after a new one. long-prompt compares the gaps between tokens of all streams but one "
+            "while a prompt arrives with their median afterwards, and the prompts' first token with that of a prompt "
+            "alone. swap compares the gaps while adapters are replaced with those without. bank compares completions "
+            "on "
+            "adapters with as many on the base. pipeline compares two stages with one. health compares gRPC's health "
+            "check, measured by h2load, with nghttpd's answers to GET of an empty file. idle measures each rank's "
+            "processor time without requests.",
         .examples = "  cambium bench serve --precision bf16 --threads 2\n"
                     "  cambium bench serve --precision bf16 --protocol grpc --streams 1\n"
                     "  cambium bench serve --model out/gpt --scenario bank --adapters 512 --method lora\n"

@@ -23,8 +23,8 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
     {                                                                                                                  \
         .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, adapters),                 \
         .metavar = "DIR...", .is_path = true,                                                                          \
-        .help = "adapters on the model, of finetune or PEFT, or a directory of several; all apply. NAME=DIR, with "    \
-                "lines of requests or texts: one for lines that name it"                                               \
+        .help = "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an "    \
+                "adapter for those lines of requests or texts that name it"                                            \
     }
 #define MODEL_NAME_ROW(at, help_)                                                                                      \
     {                                                                                                                  \
@@ -39,20 +39,21 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_PRECISION_ROW(at)                                                                                        \
     {                                                                                                                  \
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
-        .default_text = "auto", .choices = model_precisions, .help = "to compute in; auto is the files' type"          \
+        .default_text = "auto", .choices = model_precisions,                                                           \
+        .help = "precision of the computation; auto: the files' type"                                                  \
     }
 #define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, threads),                   \
-        .default_text = "0", .minimum = 0, .maximum = 4096, .help = "of each rank; 0 is all cores, one where shared",  \
-        .may_differ = true                                                                                             \
+        .default_text = "0", .minimum = 0, .maximum = 4096,                                                            \
+        .help = "threads of each rank; 0: all cores, or one if shared", .may_differ = true                             \
     }
 #define MODEL_MAX_LEN_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, max_model_len),       \
         .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
-        .help = "tokens of prompt and text together, for which memory is kept; 0: the model's positions"               \
+        .help = "limit of tokens of prompt and completion together; 0: the model's positions"                          \
     }
 #define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
     {                                                                                                                  \
@@ -71,7 +72,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 #define MODEL_LAYOUT_ROWS(at)                                                                                          \
     MODEL_LAYOUT_ROW(at, tensor, "tensor_model_parallel_size", "1", 1, "ranks that share each layer"),                 \
         MODEL_LAYOUT_ROW(at, pipeline, "pipeline_model_parallel_size", "1", 1,                                         \
-                         "stages that the layers are spread over"),                                                    \
+                         "stages over which the layers are spread"),                                                   \
         MODEL_LAYOUT_ROW(at, first_layers, "decoder_first_pipeline_num_layers", "0", 0,                                \
                          "layers of the first stage; 0: an equal share"),                                              \
         MODEL_LAYOUT_ROW(at, last_layers, "decoder_last_pipeline_num_layers", "0", 0,                                  \
@@ -86,7 +87,7 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
     {                                                                                                                  \
         .path = "adapter-memory", .type = CONFIG_SIZE, .offset = (at) + offsetof(struct adapter_names, memory),        \
         .default_text = "1G", .minimum = 1, .maximum = 1e15,                                                           \
-        .help = "for adapters by name, on each rank: those that no text uses make room for others"                     \
+        .help = "memory for adapters by name on each rank; unused ones make room for others"                           \
     }
 
 /* Refuses --adapter-memory when no adapter has a name. STATUS_USAGE. */
