@@ -1,16 +1,14 @@
 /* cambium finetune: trains a few parameters on a frozen model. */
 #include "commands.h"
-#include "launch.h"
 #include "model_arguments.h"
 #include "stack.h"
 #include "trainee.h"
+#include "training.h"
 
 #include "config/run.h"
 #include "data/tuning.h"
 #include "peft/peft.h"
 #include "text/text.h"
-#include "train/plan.h"
-#include "train/train.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -401,56 +399,20 @@ static int add_facts(void *context, struct facts *facts) {
     return status ? status : train_facts(&tuning->run, facts);
 }
 
-/* ---- ranks ---- */
+/* ---- the run ---- */
 
-static int train(struct comm *world, void *context) {
-    const struct tuning *tuning = context;
-    struct trainer *trainer;
-    log_quiet(world->rank > 0);
-    int status = trainer_open(&tuning->run, world, &trainer);
-    if (status == STATUS_INTERRUPTED) {
-        log_info("%s", status_text());
+static int export(struct trainer *trainer, const struct train_run *run) {
+    const char *output = run->config.checkpoint.save;
+    if (!output || trainer_iteration(trainer) == 0) /* stopped before it was trained */
         return STATUS_OK;
-    }
+    int status = trainer_export(trainer, output, true);
     if (!status)
-        status = trainer_run(trainer);
-    const char *output = tuning->run.config.checkpoint.save;
-    if (!status && trainer_iteration(trainer) == 0) /* stopped before the first iteration */
-        output = NULL;
-    if (!status && output)
-        status = trainer_export(trainer, output, true);
-    if (!status && output)
         log_info("the adapter is in %s", output);
-    if (!status)
-        status = trainer_tell_memory(trainer);
-    if (status)
-        comm_fail(world, status);
-    trainer_close(trainer);
     return status;
 }
 
-static void group_digits(int64_t value, char out[32]) {
-    char digits[32];
-    int n = snprintf(digits, sizeof digits, "%lld", (long long)value), used = 0;
-    for (int i = 0; i < n; i++) {
-        if (i && (n - i) % 3 == 0)
-            out[used++] = ',';
-        out[used++] = digits[i];
-    }
-    out[used] = 0;
-}
-
-/* Prints the line that PEFT prints. */
-static void print_parameters(const struct train_plan *plan) {
-    char trainable[32], all[32];
-    group_digits(plan->trainable_parameters, trainable);
-    group_digits(plan->parameters, all);
-    log_info("trainable params: %s || all params: %s || trainable%%: %.4f", trainable, all,
-             100.0 * (double)plan->trainable_parameters / (double)plan->parameters);
-}
-
-/* Prints the run as a configuration file, and the plan as a comment in it. */
-static int dry_run(const struct tuning *tuning, const struct train_plan *plan) {
+static void dump(const void *context) {
+    const struct tuning *tuning = context;
     struct options *options = tuning->options;
     struct named_rows named;
     size_t count = tuning->section_count;
@@ -460,27 +422,16 @@ static int dry_run(const struct tuning *tuning, const struct train_plan *plan) {
     if (options->peft.count)
         options->sections.peft.types = options->peft;
     config_dump(&command, options, stdout);
-    train_plan_print(plan, "# ", stdout);
-    return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
 
-/* Makes the plan, and runs it if it fits into memory. */
 static int run(struct launch *launch, void *context) {
-    struct tuning *tuning = context;
-    const struct options *options = tuning->options;
-    struct train_plan plan;
-    int status = launch_agree(launch, train_plan_make(&tuning->run, tuning->ranks, launch->world, &plan));
-    if (status)
-        return status;
-    if (launch->is_first)
-        print_parameters(&plan);
-    if (launch->is_first && options->is_dry_run)
-        status = dry_run(tuning, &plan);
-    else if (launch->is_first)
-        train_plan_print(&plan, "cambium: ", stderr);
-    const struct memory_limit limit = memory_limit_find("");
-    status = launch_agree(launch, status ? status : train_plan_check(&tuning->run, &plan, &limit));
-    return status || options->is_dry_run ? status : launch_run(launch, tuning->ranks, train, tuning);
+    const struct tuning *tuning = context;
+    return training_launch(launch, &(const struct training){.run = &tuning->run,
+                                                            .ranks = tuning->ranks,
+                                                            .is_dry_run = tuning->options->is_dry_run,
+                                                            .dump = dump,
+                                                            .context = tuning,
+                                                            .finish = export});
 }
 
 static void close_all(void *context) {

@@ -1,10 +1,8 @@
 /* cambium pretrain: trains a GPT on preprocessed text. */
 #include "commands.h"
-#include "launch.h"
+#include "training.h"
 
 #include "config/run.h"
-#include "train/plan.h"
-#include "train/train.h"
 
 struct options {
     const char *config, *init_from;
@@ -62,33 +60,6 @@ static struct config_command describe(void) {
     };
 }
 
-static int dry_run(const struct config_command *command, const struct options *options, const struct train_plan *plan) {
-    config_dump(command, options, stdout);
-    train_plan_print(plan, "# ", stdout); /* a comment, so that the output is a valid configuration */
-    return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
-}
-
-/* ---- ranks ---- */
-
-static int train(struct comm *world, void *context) {
-    const struct train_run *run = context;
-    struct trainer *trainer;
-    log_quiet(world->rank > 0);
-    int status = trainer_open(run, world, &trainer);
-    if (status == STATUS_INTERRUPTED) {
-        log_info("%s", status_text());
-        return STATUS_OK;
-    }
-    if (!status)
-        status = trainer_run(trainer);
-    if (!status)
-        status = trainer_tell_memory(trainer);
-    if (status)
-        comm_fail(world, status); /* the others no longer touch this rank's memory */
-    trainer_close(trainer);
-    return status;
-}
-
 /* Logs what is read before the first step, which may take long. */
 static void say_loading(const struct options *options) {
     const struct config_list *data = &options->run.data.data_path;
@@ -132,20 +103,17 @@ static int add_facts(void *context, struct facts *facts) {
     return train_facts(&p->run, facts);
 }
 
-/* Makes the plan, and runs it if it fits into memory. */
+static void dump(const void *context) {
+    const struct pretraining *p = context;
+    config_dump(p->command, p->options, stdout);
+}
+
 static int run(struct launch *launch, void *context) {
-    struct pretraining *p = context;
-    struct train_plan plan;
-    int status = launch_agree(launch, train_plan_make(&p->run, p->ranks, launch->world, &plan));
-    if (status)
-        return status;
-    if (launch->is_first && p->options->is_dry_run)
-        status = dry_run(p->command, p->options, &plan);
-    else if (launch->is_first)
-        train_plan_print(&plan, "cambium: ", stderr);
-    const struct memory_limit limit = memory_limit_find("");
-    status = launch_agree(launch, status ? status : train_plan_check(&p->run, &plan, &limit));
-    return status || p->options->is_dry_run ? status : launch_run(launch, p->ranks, train, &p->run);
+    const struct pretraining *p = context;
+    return training_launch(
+        launch,
+        &(const struct training){
+            .run = &p->run, .ranks = p->ranks, .is_dry_run = p->options->is_dry_run, .dump = dump, .context = p});
 }
 
 static void close_all(void *context) {

@@ -1,0 +1,74 @@
+/* Plans a run, prints its plan, and trains on all ranks. */
+#include "training.h"
+
+#include "train/plan.h"
+
+/* ---- the plan ---- */
+
+static void group_digits(int64_t value, char out[32]) {
+    char digits[32];
+    int n = snprintf(digits, sizeof digits, "%lld", (long long)value), used = 0;
+    for (int i = 0; i < n; i++) {
+        if (i && (n - i) % 3 == 0)
+            out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+}
+
+/* Prints the line that PEFT prints. */
+static void print_parameters(const struct train_plan *plan) {
+    char trainable[32], all[32];
+    group_digits(plan->trainable_parameters, trainable);
+    group_digits(plan->parameters, all);
+    log_info("trainable params: %s || all params: %s || trainable%%: %.4f", trainable, all,
+             100.0 * (double)plan->trainable_parameters / (double)plan->parameters);
+}
+
+static int print(const struct training *training, const struct train_plan *plan) {
+    if (training->run->trainee)
+        print_parameters(plan);
+    if (!training->is_dry_run) {
+        train_plan_print(plan, "cambium: ", stderr);
+        return STATUS_OK;
+    }
+    training->dump(training->context);
+    train_plan_print(plan, "# ", stdout); /* a comment, so that the output is a valid configuration */
+    return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
+}
+
+/* ---- the run ---- */
+
+static int train(struct comm *world, void *context) {
+    const struct training *training = context;
+    struct trainer *trainer;
+    log_quiet(world->rank > 0);
+    int status = trainer_open(training->run, world, &trainer);
+    if (status == STATUS_INTERRUPTED) {
+        log_info("%s", status_text());
+        return STATUS_OK;
+    }
+    if (!status)
+        status = trainer_run(trainer);
+    if (!status && training->finish)
+        status = training->finish(trainer, training->run);
+    if (!status)
+        status = trainer_tell_memory(trainer);
+    if (status)
+        comm_fail(world, status); /* the others no longer touch this rank's memory */
+    trainer_close(trainer);
+    return status;
+}
+
+int training_launch(struct launch *launch, const struct training *training) {
+    struct training own = *training;
+    struct train_plan plan;
+    int status = launch_agree(launch, train_plan_make(own.run, own.ranks, launch->world, &plan));
+    if (status)
+        return status;
+    if (launch->is_first)
+        status = print(training, &plan);
+    const struct memory_limit limit = memory_limit_find("");
+    status = launch_agree(launch, status ? status : train_plan_check(own.run, &plan, &limit));
+    return status || own.is_dry_run ? status : launch_run(launch, own.ranks, train, &own);
+}
