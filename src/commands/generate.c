@@ -6,15 +6,10 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "config/run.h"
-#include "infer/generate.h"
+#include "jobs/generate.h"
 #include "jobs/requests.h"
-#include "text/chat.h"
-#include "text/prompt.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
 
 struct generate_command {
     struct job_model base;
@@ -178,59 +173,7 @@ static bool has_text(const struct generate_command *c) {
     return c->prompt || c->messages;
 }
 
-/* ---- the prompt ---- */
-
-static int read_input(struct strbuf *text) {
-    char buffer[1 << 16];
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)
-        strbuf_add(text, buffer, n);
-    if (ferror(stdin))
-        return status_fail_errno("cannot read standard input");
-    if (text->length && text->data[text->length - 1] == '\n')
-        text->data[--text->length] = 0;
-    return strbuf_status(text);
-}
-
-/* Parses ids: "1 2 3", "1,2,3" and 1 2 3 are equal. */
-static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
-    static const char separators[] = ", \t\n";
-    for (size_t i = 0; i < words->count; i++) {
-        const char *at = words->items[i];
-        while (*(at += strspn(at, separators))) {
-            size_t length = strcspn(at, separators);
-            int64_t id = 0;
-            for (size_t d = 0; d < length && id >= 0; d++)
-                id = at[d] >= '0' && at[d] <= '9' && id <= INT32_MAX ? id * 10 + (at[d] - '0') : -1;
-            if (id < 0 || id > INT32_MAX)
-                return status_fail(STATUS_USAGE, "--prompt-tokens: '%.*s' is not a token id",
-                                   length < 40 ? (int)length : 40, at);
-            int status = token_buffer_add(ids, (int32_t)id);
-            if (status)
-                return status;
-            at += length;
-        }
-    }
-    return ids->count ? STATUS_OK : status_fail(STATUS_USAGE, "--prompt-tokens: at least one token id was expected");
-}
-
-static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf *text, struct token_buffer *ids) {
-    struct tokenizer_encoder *encoder;
-    int status = tokenizer_encoder_new(tokenizer, &encoder);
-    if (!status)
-        status = prompt_encode_text(tokenizer, encoder, strbuf_text(text), text->length, ids);
-    tokenizer_encoder_free(encoder);
-    return status;
-}
-
 /* ---- the output ---- */
-
-/* The state of printing completions. */
-struct output {
-    const struct generate_command *command;
-    const struct strbuf *prompt;
-    const struct token_buffer *ids; /* of the prompt */
-    bool has_tokenizer;
-};
 
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
     (void)sample;
@@ -240,6 +183,13 @@ static int print_part(void *context, int64_t sample, const char *bytes, size_t l
     return STATUS_OK;
 }
 
+/* Prints what a stream begins with. */
+static int print_prompt(void *context, const struct generate_prompt *prompt) {
+    const struct generate_command *c = context;
+    bool is_printed = c->stream && c->echo;
+    return is_printed ? print_part(context, 0, strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
+}
+
 static json_t *ids_json(const struct token_buffer *ids) {
     json_t *array = json_array();
     for (size_t i = 0; i < ids->count; i++)
@@ -247,14 +197,15 @@ static json_t *ids_json(const struct token_buffer *ids) {
     return array;
 }
 
-static int print_json(const struct output *o, const struct generated *text, int64_t index) {
+static int print_json(const struct generate_command *c, const struct generate_prompt *prompt,
+                      const struct generated *text, int64_t index) {
     struct strbuf bytes = STRBUF_INIT, characters = STRBUF_INIT;
-    if (o->command->echo)
-        strbuf_add(&bytes, strbuf_text(o->prompt), o->prompt->length);
+    if (c->echo)
+        strbuf_add(&bytes, strbuf_text(&prompt->text), prompt->text.length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
     utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON needs valid UTF-8 */
     json_begin();
-    json_t *string = o->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
+    json_t *string = prompt->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
     json_t *object =
         json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string, "tokens", ids_json(&text->tokens),
                   "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
@@ -275,31 +226,32 @@ static void print_ids(const struct token_buffer *ids, const char *before) {
         printf("%s%d", i ? " " : before, ids->ids[i]);
 }
 
-static void print_plain(const struct output *o, const struct generated *text) {
-    if (has_text(o->command)) {
-        if (o->command->echo)
-            fwrite(strbuf_text(o->prompt), 1, o->prompt->length, stdout);
+static void print_plain(const struct generate_command *c, const struct generate_prompt *prompt,
+                        const struct generated *text) {
+    if (has_text(c)) {
+        if (c->echo)
+            fwrite(strbuf_text(&prompt->text), 1, prompt->text.length, stdout);
         fwrite(strbuf_text(&text->text), 1, text->text.length, stdout);
     } else {
-        if (o->command->echo)
-            print_ids(o->ids, "");
-        print_ids(&text->tokens, o->command->echo ? " " : "");
+        if (c->echo)
+            print_ids(&prompt->ids, "");
+        print_ids(&text->tokens, c->echo ? " " : "");
     }
     printf("\n");
 }
 
-static int print_texts(const struct output *o, const struct generated *texts) {
-    const struct generate_command *c = o->command;
+static int print_texts(void *context, const struct generate_prompt *prompt, const struct generated *texts) {
+    const struct generate_command *c = context;
     int status = STATUS_OK;
     for (int64_t i = 0; i < c->num_samples && !status; i++) {
         if (c->json)
-            status = print_json(o, &texts[i], i);
+            status = print_json(c, prompt, &texts[i], i);
         else if (c->stream)
             printf("\n");
         else {
             if (i > 0)
                 printf("----\n");
-            print_plain(o, &texts[i]);
+            print_plain(c, prompt, &texts[i]);
         }
     }
     if (!status && (fflush(stdout) || ferror(stdout)))
@@ -307,201 +259,7 @@ static int print_texts(const struct output *o, const struct generated *texts) {
     return status;
 }
 
-/* ---- the run ---- */
-
-/* A rank. */
-struct run {
-    const struct generate_command *command;
-    struct comm *world;
-    bool is_first;
-    struct engine *engine;
-    struct tokenizer *tokenizer;
-    struct chat_template *template; /* renders messages; NULL: none */
-    struct strbuf prompt;           /* first rank only */
-    struct token_buffer ids;
-};
-
-/* The ends of a completion: tokens, stop strings and the end of a turn. */
-struct ends {
-    struct prompt_ends prompt;
-    const char **stop; /* [stop_count] */
-    size_t stop_count;
-};
-
-static int find_ends(const struct run *run, struct ends *ends) {
-    const struct generate_command *c = run->command;
-    *ends = (struct ends){.stop = calloc(c->stop.count + 1, sizeof *ends->stop), .stop_count = c->stop.count};
-    if (!ends->stop)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t i = 0; i < c->stop.count; i++)
-        ends->stop[i] = c->stop.items[i];
-    struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
-    int status = c->ignore_eos ? STATUS_OK
-                               : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template,
-                                                  c->template_timeout, &ends->prompt);
-    if (*ends->prompt.turn_end)
-        ends->stop[ends->stop_count++] = ends->prompt.turn_end;
-    if (status)
-        free(ends->stop);
-    return status;
-}
-
-static int write_texts(struct run *run) {
-    const struct generate_command *c = run->command;
-    struct ends ends;
-    struct generated *texts = calloc((size_t)c->num_samples, sizeof *texts);
-    int status = texts ? find_ends(run, &ends) : status_fail(STATUS_MEMORY, "out of memory");
-    if (status) {
-        free(texts);
-        return status;
-    }
-    struct generate_options options = {
-        .prompt = run->ids.ids,
-        .prompt_length = (int64_t)run->ids.count,
-        .max_new_tokens = c->max_new_tokens,
-        .samples = c->num_samples,
-        .sampling = {.temperature = c->temperature,
-                     .top_p = c->top_p,
-                     .repetition_penalty = c->repetition_penalty,
-                     .top_k = c->top_k,
-                     .seed = (uint64_t)c->seed},
-        .stop = ends.stop,
-        .stop_count = ends.stop_count,
-        .end_ids = ends.prompt.ids,
-        .end_count = ends.prompt.count,
-        .on_text = c->stream ? print_part : NULL,
-    };
-    if (c->stream && c->echo)
-        status = print_part(NULL, 0, strbuf_text(&run->prompt), run->prompt.length);
-    if (!status)
-        status = generate(run->engine, run->tokenizer, &options, texts);
-    if (!status)
-        status = print_texts(&(struct output){c, &run->prompt, &run->ids, run->tokenizer != NULL}, texts);
-    for (int64_t i = 0; i < c->num_samples; i++)
-        generated_free(&texts[i]);
-    free(ends.stop);
-    free(texts);
-    return status;
-}
-
-/* ---- messages ---- */
-
-/* Finds the chat template: the option's; else that of the first adapter that has one; else the tokenizer's. */
-static int find_template(struct run *run, const char *tokenizer) {
-    const struct config_list *adapters = &run->command->base.adapters;
-    struct chat_template **template = &run->template;
-    char **found;
-    size_t count;
-    int status = chat_template_open_option(run->command->chat_template, template);
-    if (status || *template)
-        return status;
-    status = peft_find(adapters->items, adapters->count, &found, &count);
-    for (size_t i = 0; i < count && !status && !*template; i++)
-        status = peft_chat_template(found[i], template);
-    file_list_free(found, count);
-    if (status || *template)
-        return status;
-    struct tokenizer_files files;
-    status = tokenizer_files_read(tokenizer, &files);
-    if (!status)
-        status = chat_template_of_tokenizer(&files, template);
-    tokenizer_files_free(&files);
-    return status;
-}
-
-/* Renders messages as a prompt for an answer. */
-static int render(struct run *run, const char *tokenizer, struct chat_request *request) {
-    struct tokenizer_encoder *encoder = NULL;
-    request->tokenizer = run->tokenizer;
-    const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
-    const struct prompt_room room = prompt_room_of(run->tokenizer, engine_max_positions(run->engine));
-    request->eos = model_first_eos(&ends);
-    int status = find_template(run, tokenizer);
-    if (!status)
-        status = tokenizer_encoder_new(run->tokenizer, &encoder);
-    if (!status)
-        status = prompt_encode_messages(request, encoder, run->template, &room, &run->prompt, &run->ids);
-    tokenizer_encoder_free(encoder);
-    return status;
-}
-
-static int read_messages(struct run *run, const char *tokenizer) {
-    const char *file = run->command->messages;
-    bool is_input = !strcmp(file, "-");
-    struct strbuf text = STRBUF_INIT;
-    struct chat_request request = {.seconds = run->command->template_timeout};
-    json_t *root = NULL;
-    int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
-    if (!status)
-        status =
-            chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);
-    if (!status)
-        status = render(run, tokenizer, &request);
-    json_decref(root);
-    strbuf_free(&text);
-    return status;
-}
-
-/* Reads the prompt on the first rank, and checks that the model can continue it. */
-static int read_prompt(struct run *run, const char *tokenizer) {
-    const struct generate_command *c = run->command;
-    int status = STATUS_OK;
-    if (c->prompt && !strcmp(c->prompt, "-"))
-        status = read_input(&run->prompt);
-    else if (c->prompt)
-        strbuf_add_text(&run->prompt, c->prompt);
-    if (!status)
-        status = c->messages ? read_messages(run, tokenizer)
-                 : c->prompt ? encode_prompt(run->tokenizer, &run->prompt, &run->ids)
-                             : parse_ids(&c->prompt_tokens, &run->ids);
-    return status ? status : generate_check(run->engine, run->ids.ids, (int64_t)run->ids.count);
-}
-
-static struct engine_options choose_options(const struct generate_command *c) {
-    return (struct engine_options){.max_rows = PREFILL_ROWS > c->num_samples ? PREFILL_ROWS : c->num_samples,
-                                   .max_logit_rows = c->num_samples,
-                                   .max_sequences = c->num_samples};
-}
-
-static int open_run(struct run *run) {
-    const struct generate_command *c = run->command;
-    struct engine_options options = choose_options(c);
-    int status = job_model_open(&c->base, run->world, options, &run->engine);
-    if (status)
-        return status;
-    const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(run->engine);
-    if (has_text(c) || c->base.tokenizer || tokenizer_is_present(directory))
-        status = tokenizer_open(directory, &run->tokenizer);
-    if (!status && c->stop.count && !run->tokenizer)
-        status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
-    if (!status && run->is_first)
-        status = read_prompt(run, directory);
-    return comm_agree(run->world, status);
-}
-
-static int run_rank(struct comm *world, void *context) {
-    struct run run = {
-        .command = context,
-        .world = world,
-        .is_first = world->rank == 0,
-        .prompt = STRBUF_INIT,
-        .ids = TOKEN_BUFFER_INIT,
-    };
-    log_quiet(!run.is_first);
-    int status = open_run(&run);
-    if (!status)
-        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
-    if (!status)
-        status = engine_end(run.engine);
-    if (status)
-        comm_fail(world, status);
-    token_buffer_free(&run.ids);
-    strbuf_free(&run.prompt);
-    chat_template_close(run.template);
-    tokenizer_close(run.tokenizer);
-    engine_close(run.engine);
-    return status;
-}
+/* ---- the options ---- */
 
 /* Refuses options that the chosen form of input does not have. */
 static int check_forms(const struct generate_command *c, const struct config *config) {
@@ -557,6 +315,8 @@ static int check(struct generate_command *c, const struct config *config) {
     return status ? status_wrap(status == STATUS_INVALID ? STATUS_USAGE : status, "--stop") : STATUS_OK;
 }
 
+/* ---- the run ---- */
+
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct generate_command *c = context;
     int status = check(c, config);
@@ -585,10 +345,32 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
     return status ? status : requests_verdict(&c->requests, &job.result);
 }
 
+static int complete_prompt(struct launch *launch, struct generate_command *c) {
+    struct generate_job job = {.model = &c->base,
+                               .text = c->prompt,
+                               .messages = c->messages,
+                               .ids = c->prompt_tokens,
+                               .chat_template = c->chat_template,
+                               .template_timeout = c->template_timeout,
+                               .stop = c->stop,
+                               .ignores_eos = c->ignore_eos,
+                               .max_new_tokens = c->max_new_tokens,
+                               .samples = c->num_samples,
+                               .sampling = {.temperature = c->temperature,
+                                            .top_p = c->top_p,
+                                            .repetition_penalty = c->repetition_penalty,
+                                            .top_k = c->top_k,
+                                            .seed = (uint64_t)c->seed},
+                               .on_prompt = print_prompt,
+                               .on_text = c->stream ? print_part : NULL,
+                               .on_end = print_texts,
+                               .context = c};
+    return launch_run(launch, rank_grid_size(&c->base.grid), generate_job_run, &job);
+}
+
 static int run(struct launch *launch, void *context) {
     struct generate_command *c = context;
-    return c->requests.input ? answer_requests(launch, c)
-                             : launch_run(launch, rank_grid_size(&c->base.grid), run_rank, c);
+    return c->requests.input ? answer_requests(launch, c) : complete_prompt(launch, c);
 }
 
 int command_generate(int argc, char **argv) {

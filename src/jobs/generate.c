@@ -1,0 +1,245 @@
+/* Opens the model, makes the prompt's ids on the first rank, and generates. */
+#include "generate.h"
+
+#include "peft/peft.h"
+#include "text/chat.h"
+#include "text/prompt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREFILL_ROWS = 512, MESSAGES_BYTES = 1 << 26 };
+
+/* A rank. */
+struct run {
+    const struct generate_job *job;
+    struct comm *world;
+    bool is_first;
+    struct engine *engine;
+    struct tokenizer *tokenizer;
+    struct chat_template *template; /* renders messages; NULL: none */
+    struct generate_prompt prompt;  /* first rank only */
+};
+
+/* ---- the prompt ---- */
+
+static int read_input(struct strbuf *text) {
+    char buffer[1 << 16];
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)
+        strbuf_add(text, buffer, n);
+    if (ferror(stdin))
+        return status_fail_errno("cannot read standard input");
+    if (text->length && text->data[text->length - 1] == '\n')
+        text->data[--text->length] = 0;
+    return strbuf_status(text);
+}
+
+/* Parses ids: "1 2 3", "1,2,3" and 1 2 3 are equal. */
+static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
+    static const char separators[] = ", \t\n";
+    for (size_t i = 0; i < words->count; i++) {
+        const char *at = words->items[i];
+        while (*(at += strspn(at, separators))) {
+            size_t length = strcspn(at, separators);
+            int64_t id = 0;
+            for (size_t d = 0; d < length && id >= 0; d++)
+                id = at[d] >= '0' && at[d] <= '9' && id <= INT32_MAX ? id * 10 + (at[d] - '0') : -1;
+            if (id < 0 || id > INT32_MAX)
+                return status_fail(STATUS_USAGE, "--prompt-tokens: '%.*s' is not a token id",
+                                   length < 40 ? (int)length : 40, at);
+            int status = token_buffer_add(ids, (int32_t)id);
+            if (status)
+                return status;
+            at += length;
+        }
+    }
+    return ids->count ? STATUS_OK : status_fail(STATUS_USAGE, "--prompt-tokens: at least one token id was expected");
+}
+
+static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf *text, struct token_buffer *ids) {
+    struct tokenizer_encoder *encoder;
+    int status = tokenizer_encoder_new(tokenizer, &encoder);
+    if (!status)
+        status = prompt_encode_text(tokenizer, encoder, strbuf_text(text), text->length, ids);
+    tokenizer_encoder_free(encoder);
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* Finds the chat template: the option's; else that of the first adapter that has one; else the tokenizer's. */
+static int find_template(struct run *run, const char *tokenizer) {
+    const struct config_list *adapters = &run->job->model->adapters;
+    struct chat_template **template = &run->template;
+    char **found;
+    size_t count;
+    int status = chat_template_open_option(run->job->chat_template, template);
+    if (status || *template)
+        return status;
+    status = peft_find(adapters->items, adapters->count, &found, &count);
+    for (size_t i = 0; i < count && !status && !*template; i++)
+        status = peft_chat_template(found[i], template);
+    file_list_free(found, count);
+    if (status || *template)
+        return status;
+    struct tokenizer_files files;
+    status = tokenizer_files_read(tokenizer, &files);
+    if (!status)
+        status = chat_template_of_tokenizer(&files, template);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+/* Renders messages as a prompt for an answer. */
+static int render(struct run *run, const char *tokenizer, struct chat_request *request) {
+    struct tokenizer_encoder *encoder = NULL;
+    request->tokenizer = run->tokenizer;
+    const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
+    const struct prompt_room room = prompt_room_of(run->tokenizer, engine_max_positions(run->engine));
+    request->eos = model_first_eos(&ends);
+    int status = find_template(run, tokenizer);
+    if (!status)
+        status = tokenizer_encoder_new(run->tokenizer, &encoder);
+    if (!status)
+        status = prompt_encode_messages(request, encoder, run->template, &room, &run->prompt.text, &run->prompt.ids);
+    tokenizer_encoder_free(encoder);
+    return status;
+}
+
+static int read_messages(struct run *run, const char *tokenizer) {
+    const char *file = run->job->messages;
+    bool is_input = !strcmp(file, "-");
+    struct strbuf text = STRBUF_INIT;
+    struct chat_request request = {.seconds = run->job->template_timeout};
+    json_t *root = NULL;
+    int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
+    if (!status)
+        status =
+            chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);
+    if (!status)
+        status = render(run, tokenizer, &request);
+    json_decref(root);
+    strbuf_free(&text);
+    return status;
+}
+
+/* Reads the prompt on the first rank, and checks that the model can continue it. */
+static int read_prompt(struct run *run, const char *tokenizer) {
+    const struct generate_job *job = run->job;
+    int status = STATUS_OK;
+    if (job->text && !strcmp(job->text, "-"))
+        status = read_input(&run->prompt.text);
+    else if (job->text)
+        strbuf_add_text(&run->prompt.text, job->text);
+    if (!status)
+        status = job->messages ? read_messages(run, tokenizer)
+                 : job->text   ? encode_prompt(run->tokenizer, &run->prompt.text, &run->prompt.ids)
+                               : parse_ids(&job->ids, &run->prompt.ids);
+    return status ? status : generate_check(run->engine, run->prompt.ids.ids, (int64_t)run->prompt.ids.count);
+}
+
+/* ---- the completions ---- */
+
+/* The ends of a completion: tokens, stop strings and the end of a turn. */
+struct ends {
+    struct prompt_ends prompt;
+    const char **stop; /* [stop_count] */
+    size_t stop_count;
+};
+
+static int find_ends(const struct run *run, struct ends *ends) {
+    const struct generate_job *job = run->job;
+    *ends = (struct ends){.stop = calloc(job->stop.count + 1, sizeof *ends->stop), .stop_count = job->stop.count};
+    if (!ends->stop)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < job->stop.count; i++)
+        ends->stop[i] = job->stop.items[i];
+    struct model_text_ends text = engine_text_ends(run->engine, run->tokenizer);
+    int status = job->ignores_eos ? STATUS_OK
+                                  : prompt_ends_find(run->tokenizer, text.eos, text.count, run->template,
+                                                     job->template_timeout, &ends->prompt);
+    if (*ends->prompt.turn_end)
+        ends->stop[ends->stop_count++] = ends->prompt.turn_end;
+    if (status)
+        free(ends->stop);
+    return status;
+}
+
+static int write_texts(struct run *run) {
+    const struct generate_job *job = run->job;
+    struct ends ends;
+    struct generated *texts = calloc((size_t)job->samples, sizeof *texts);
+    int status = texts ? find_ends(run, &ends) : status_fail(STATUS_MEMORY, "out of memory");
+    if (status) {
+        free(texts);
+        return status;
+    }
+    const struct generate_options options = {
+        .prompt = run->prompt.ids.ids,
+        .prompt_length = (int64_t)run->prompt.ids.count,
+        .max_new_tokens = job->max_new_tokens,
+        .samples = job->samples,
+        .sampling = job->sampling,
+        .stop = ends.stop,
+        .stop_count = ends.stop_count,
+        .end_ids = ends.prompt.ids,
+        .end_count = ends.prompt.count,
+        .on_text = job->on_text,
+        .context = job->context,
+    };
+    status = job->on_prompt(job->context, &run->prompt);
+    if (!status)
+        status = generate(run->engine, run->tokenizer, &options, texts);
+    if (!status)
+        status = job->on_end(job->context, &run->prompt, texts);
+    for (int64_t i = 0; i < job->samples; i++)
+        generated_free(&texts[i]);
+    free(ends.stop);
+    free(texts);
+    return status;
+}
+
+/* ---- the run ---- */
+
+static int open_run(struct run *run) {
+    const struct generate_job *job = run->job;
+    const char *tokenizer = job->model->tokenizer;
+    const struct engine_options options = {.max_rows = PREFILL_ROWS > job->samples ? PREFILL_ROWS : job->samples,
+                                           .max_logit_rows = job->samples,
+                                           .max_sequences = job->samples};
+    int status = job_model_open(job->model, run->world, options, &run->engine);
+    if (status)
+        return status;
+    const char *directory = tokenizer ? tokenizer : engine_directory(run->engine);
+    if (job->text || job->messages || tokenizer || tokenizer_is_present(directory))
+        status = tokenizer_open(directory, &run->tokenizer);
+    run->prompt.has_tokenizer = run->tokenizer != NULL;
+    if (!status && job->stop.count && !run->tokenizer)
+        status = status_fail(STATUS_USAGE, "--stop needs a tokenizer, and %s has none", directory);
+    if (!status && run->is_first)
+        status = read_prompt(run, directory);
+    return comm_agree(run->world, status);
+}
+
+int generate_job_run(struct comm *world, void *context) {
+    struct run run = {
+        .job = context,
+        .world = world,
+        .is_first = world->rank == 0,
+        .prompt = {.text = STRBUF_INIT, .ids = TOKEN_BUFFER_INIT},
+    };
+    log_quiet(!run.is_first);
+    int status = open_run(&run);
+    if (!status)
+        status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
+    if (!status)
+        status = engine_end(run.engine);
+    if (status)
+        comm_fail(world, status);
+    token_buffer_free(&run.prompt.ids);
+    strbuf_free(&run.prompt.text);
+    chat_template_close(run.template);
+    tokenizer_close(run.tokenizer);
+    engine_close(run.engine);
+    return status;
+}
