@@ -5,7 +5,7 @@
 set(CAMBIUM_ROOMS
     "base       src/base       -"                     # errors, log, memory, files, clocks, random numbers
     "kernels    kernels        base"                  # devices: their memory, streams and numeric operations
-    "config     src/config     base"                  # options of a run, from one table of rows
+    "config     src/config     base kernels/device.h" # options of a run, from one table of rows
     "comm       src/comm       base kernels/device.h" # groups of ranks and their collectives
     "tensor     src/tensor     base kernels"          # the parameter table, and how values are stored
     "unicode    src/unicode    base"                  # tables of characters

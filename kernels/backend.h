@@ -11,6 +11,9 @@
 struct backend {
     const char *name;
     bool host_reads_memory; /* device memory is plain memory of the host */
+    bool has_numbers;       /* "NAME:1" is a device's number, "NAME:sm_90" a sketch; otherwise a level follows */
+    /* One line for a backend that this build lacks; then nothing below is set. NULL: it is built. */
+    const char *how_to_build;
 
     /* STATUS_UNSUPPORTED if this machine lacks such a device. */
     int (*open)(int number, int threads, struct device **device);
@@ -50,13 +53,13 @@ struct backend {
 /* Fills the places of a table that are NULL with functions of ops_absent. */
 void ops_fill(struct ops *ops);
 
-extern const struct backend backend_cpu, backend_late;
+extern const struct backend backend_cpu, backend_late, backend_cuda;
 
 struct device {
     const struct backend *backend;
     const struct ops *ops; /* the backend's table, or `filled` */
     struct ops *filled;    /* a copy that device.c made and filled, if the backend's table lacks operations; or NULL */
-    char kind[32];         /* set by device.c, like the number */
+    char kind[32];         /* set by device.c if the backend did not; device.c sets the number */
     int number, threads;
     char description[96];
     atomic_int failure; /* the status of the first queued work that failed; 0: none did */

@@ -5,19 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct backend *const backends[] = {&backend_cpu, &backend_late};
-enum { BACKENDS = sizeof backends / sizeof *backends };
+static const struct backend *const backends[] = {&backend_cpu, &backend_late, &backend_cuda};
+enum { BACKENDS = sizeof backends / sizeof *backends, HOST_BACKENDS = 2 };
+enum { DIGITS = 3 }; /* of a device's number, at most: no host has more devices */
 
 const char *device_name_at(int number) {
-    return number < BACKENDS ? backends[number]->name : NULL;
+    return number < HOST_BACKENDS ? backends[number]->name : NULL;
 }
 
 static int fail_unknown(const char *name) {
     char built[128] = "";
     for (int i = 0, used = 0; i < BACKENDS && used < (int)sizeof built; i++)
-        used += snprintf(built + used, sizeof built - (size_t)used, "%s%s", i ? ", " : "", backends[i]->name);
+        if (!backends[i]->how_to_build)
+            used += snprintf(built + used, sizeof built - (size_t)used, "%s%s", i ? ", " : "", backends[i]->name);
     return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
 }
+
+/* ---- names ---- */
 
 static const struct backend *find_backend(const char *name) {
     size_t length = name ? strcspn(name, ":") : 0;
@@ -27,15 +31,65 @@ static const struct backend *find_backend(const char *name) {
     return NULL;
 }
 
-static int choose_level(struct device *device, const char *name) {
-    const char *colon = strchr(name, ':');
-    const struct ops *ops = colon ? ops_for_level(device, colon + 1) : device->ops;
-    if (!ops)
-        return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, colon + 1);
-    device->ops = ops;
-    snprintf(device->kind, sizeof device->kind, "%s", name);
+/* The same, but fails where this build lacks it. */
+static int find_built(const char *name, const struct backend **backend) {
+    *backend = find_backend(name);
+    if (!*backend)
+        return fail_unknown(name);
+    if ((*backend)->how_to_build)
+        return status_fail(STATUS_UNSUPPORTED, "--device %s: %s", name, (*backend)->how_to_build);
     return STATUS_OK;
 }
+
+/* The text after the colon of a name, or NULL. */
+static const char *suffix_of(const char *name) {
+    const char *colon = name ? strchr(name, ':') : NULL;
+    return colon ? colon + 1 : NULL;
+}
+
+static bool is_number(const char *text) {
+    size_t digits = strspn(text, "0123456789");
+    return digits > 0 && digits <= DIGITS && !text[digits];
+}
+
+static bool is_architecture(const char *text) {
+    return !strncmp(text, "sm_", 3) && is_number(text + 3);
+}
+
+int device_check_name(const char *name) {
+    const struct backend *backend = find_backend(name);
+    const char *suffix = suffix_of(name);
+    if (!backend || !backend->has_numbers || !suffix || is_number(suffix) || is_architecture(suffix))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "'%s' is no device: expected %s, or %s: and a number from 0 to 999", name,
+                       backend->name, backend->name);
+}
+
+/* The number in the name of a device, if it has one, goes into *number. */
+static int read_number(const struct backend *backend, const char *name, int *number) {
+    int status = device_check_name(name);
+    const char *suffix = suffix_of(name);
+    if (status || !suffix || !backend->has_numbers)
+        return status;
+    if (!is_number(suffix))
+        return status_fail(STATUS_UNSUPPORTED, "%s is a kind of device to plan for, and no device of this machine",
+                           name);
+    *number = atoi(suffix);
+    return STATUS_OK;
+}
+
+static int choose_level(struct device *device, const char *name) {
+    const char *level = device->backend->has_numbers ? NULL : suffix_of(name);
+    const struct ops *ops = level ? ops_for_level(device, level) : device->ops;
+    if (!ops)
+        return status_fail(STATUS_UNSUPPORTED, "%s: this machine has no %s", name, level);
+    device->ops = ops;
+    if (!*device->kind)
+        snprintf(device->kind, sizeof device->kind, "%s", name);
+    return STATUS_OK;
+}
+
+/* ---- opening ---- */
 
 static int fill_ops(struct device *device) {
     if (!ops_missing(device->ops, 0))
@@ -63,22 +117,28 @@ static int finish(const char *name, int status, struct device **device) {
 }
 
 int device_open(const char *name, int number, int threads, struct device **device) {
-    const struct backend *backend = find_backend(name);
+    const struct backend *backend;
     *device = NULL;
-    if (!backend)
-        return fail_unknown(name);
-    int status = finish(name, backend->open(number, threads, device), device);
+    int status = find_built(name, &backend);
+    if (!status)
+        status = read_number(backend, name, &number);
+    if (status)
+        return status;
+    status = finish(name, backend->open(number, threads, device), device);
     if (!status)
         (*device)->number = number;
     return status;
 }
 
 int device_sketch(const struct device_facts *facts, struct device **device) {
-    const struct backend *backend = find_backend(facts->kind);
+    const struct backend *backend;
     *device = NULL;
-    if (!backend)
-        return fail_unknown(facts->kind);
-    int status = finish(facts->kind, backend->sketch(facts, device), device);
+    int status = find_built(facts->kind, &backend);
+    if (!status)
+        status = device_check_name(facts->kind);
+    if (status)
+        return status;
+    status = finish(facts->kind, backend->sketch(facts, device), device);
     if (!status)
         device_set_failure(*device, status_fail(STATUS_UNSUPPORTED, "a sketched device cannot run work"));
     return status;

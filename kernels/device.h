@@ -27,16 +27,20 @@ struct stream;
 struct event;
 struct recording;
 
-/* Returns the name of backend `number` of those that are built, the preferred one first; NULL after the last. "cpu" is
- * the CPU. "late" is for tests: it runs the CPU's operations as late as it may, on memory that the host cannot read. */
+/* Returns the name of backend `number` of those that need no more than the host, the preferred one first; NULL after
+ * the last. "cpu" is the CPU. "late" is for tests: it runs the CPU's operations as late as it may, on memory that the
+ * host cannot read. */
 const char *device_name_at(int number);
+/* Returns STATUS_USAGE if no device of any machine can have this name, such as "cuda:x" or "cuda:-1". Names of unknown
+ * backends pass; device_open refuses them. */
+int device_check_name(const char *name);
 
-/* Opens a device of the backend `name`, or of the first one that this machine has if `name` is NULL. "cpu:v3" selects
- * the narrower operations of ops_for_level. `number` says which of the host's devices, which is a rank's place on its
- * host (struct rank_site); the CPU is one device, which all numbers share. `threads` is the number of CPU threads, 0
- * for all cores that this thread may use. The device has fewer if OpenMP gives fewer, or if the number is not sensible.
- * The caller closes *device. STATUS_UNSUPPORTED if there is no such backend or device, with the names of the backends
- * that are built; STATUS_MEMORY. */
+/* Opens a device of the backend `name`, or the CPU if `name` is NULL. "cuda:1" is the NVIDIA GPU of that number, and
+ * "cpu:v3" selects the narrower operations of ops_for_level. If the name has no number, `number` says which of the
+ * host's devices, which is a rank's place on its host (struct rank_site); the CPU is one device, which all numbers
+ * share. `threads` is the number of CPU threads, 0 for all cores that this thread may use. The device has fewer if
+ * OpenMP gives fewer, or if the number is not sensible. The caller closes *device. STATUS_UNSUPPORTED if there is no
+ * such backend, with the names of those that are built, or no such device, with the reason; STATUS_MEMORY. */
 int device_open(const char *name, int number, int threads, struct device **device);
 enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
 /* Closes an open device or a sketch; NULL is allowed. Its streams, events and memory are closed and freed before. */
@@ -52,8 +56,8 @@ struct device_facts {
 /* Returns the facts of an open device or of a sketch. They are valid while the device exists. */
 struct device_facts device_facts(const struct device *device);
 /* Makes a device for that arithmetic alone, without memory or threads: calls that need more fail with
- * STATUS_UNSUPPORTED. A CPU can be sketched only where its instructions run. The caller closes *device. Errors as
- * device_open. */
+ * STATUS_UNSUPPORTED. A CPU can be sketched only where its instructions run. A GPU needs no driver, and "cuda:sm_90" is
+ * one of that architecture. The caller closes *device. Errors as device_open. */
 int device_sketch(const struct device_facts *facts, struct device **device);
 /* Returns one line for people, such as "cpu, 2 threads, avx512_bf16". The device owns it. */
 const char *device_description(const struct device *device);

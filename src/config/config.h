@@ -10,6 +10,8 @@
 #ifndef CAMBIUM_CONFIG_CONFIG_H
 #define CAMBIUM_CONFIG_CONFIG_H
 
+#include "kernels/device.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,13 +54,16 @@ struct config_row {
      * field. Returns false past the last item. */
     bool (*item)(const void *field, size_t index, char text[CONFIG_ITEM_BYTES]);
     bool may_differ; /* between the ranks of a run, because it is a property of a host or a rank */
+    /* For a STRING: refuses a text with STATUS_USAGE and the reason; NULL: every text is allowed. */
+    int (*check)(const char *text);
 };
 
 /* The row of --device: a string field, NULL when not given. */
 #define CONFIG_DEVICE_ROW(at)                                                                                          \
     {                                                                                                                  \
-        .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME",                                    \
-        .help = "backend to compute on: cpu, or for tests late; when not given, the first that this machine has"       \
+        .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME", .check = device_check_name,        \
+        .help = "where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or for tests late; when not "      \
+                "given, cpu"                                                                                           \
     }
 
 /* A command's usage: its rows, and the texts of --help before and after them. */

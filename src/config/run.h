@@ -68,7 +68,7 @@ struct run_config {
     struct {
         const char *path; /* tokenizer: DIR, a top-level key */
     } tokenizer;
-    const char *device; /* backend; NULL: the first backend that the machine has */
+    const char *device; /* NULL: the CPU */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;

@@ -177,6 +177,9 @@ int config_set_text(struct config *config, size_t index, const char *text) {
             config->sources[index] = CONFIG_SOURCE_DEFAULT;
             return config_set_default(config, index);
         }
+        int status = row->check ? row->check(text) : STATUS_OK;
+        if (status)
+            return status;
         const char *copy = config_copy_text(config, text);
         if (!copy)
             return STATUS_MEMORY;

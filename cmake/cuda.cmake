@@ -1,0 +1,25 @@
+# The CUDA compiler, where there is one. Sets CAMBIUM_HAS_CUDA; with it CAMBIUM_NVCC, CAMBIUM_CUDA_INCLUDE (where cuda.h
+# is) and CAMBIUM_CUDA_VERSION (13.0 is 13000). Nothing of the toolkit is linked: the program opens the driver at run time.
+set(CAMBIUM_CUDA AUTO CACHE STRING "NVIDIA GPUs: ON, OFF, or AUTO for where nvcc 12.8 or newer is found")
+set(CAMBIUM_HAS_CUDA OFF)
+if(CAMBIUM_CUDA)
+    # What tools/setup --cuda installs comes before a toolkit of the system.
+    file(GLOB cuda_packages ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/lib/python3*/site-packages/nvidia/cu*/bin)
+    find_program(CAMBIUM_NVCC nvcc HINTS ${cuda_packages} $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin)
+    set(cuda_version "")
+    if(CAMBIUM_NVCC)
+        execute_process(COMMAND ${CAMBIUM_NVCC} --version OUTPUT_VARIABLE cuda_text ERROR_QUIET)
+        if(cuda_text MATCHES "release ([0-9]+)\\.([0-9]+)")
+            set(cuda_version ${CMAKE_MATCH_1}.${CMAKE_MATCH_2})
+            math(EXPR CAMBIUM_CUDA_VERSION "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
+        endif()
+    endif()
+    if(cuda_version VERSION_GREATER_EQUAL 12.8)
+        set(CAMBIUM_HAS_CUDA ON)
+        get_filename_component(CAMBIUM_CUDA_INCLUDE ${CAMBIUM_NVCC} DIRECTORY)
+        get_filename_component(CAMBIUM_CUDA_INCLUDE ${CAMBIUM_CUDA_INCLUDE}/../include ABSOLUTE)
+    elseif(NOT CAMBIUM_CUDA STREQUAL "AUTO")
+        message(FATAL_ERROR "CAMBIUM_CUDA=${CAMBIUM_CUDA} needs nvcc 12.8 or newer, and found ${CAMBIUM_NVCC} ${cuda_version} "
+            "(tools/setup --cuda)")
+    endif()
+endif()

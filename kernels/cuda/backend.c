@@ -1,0 +1,221 @@
+/* NVIDIA's cards as a backend: opening one, its memory, and sketches of cards that need no driver. */
+#include "cuda/cuda-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_ARCHITECTURE = 80 };
+
+/* ---- opening ---- */
+
+/* A device without a card; device.c names it. */
+static struct cuda_device *make_device(int threads) {
+    struct cuda_device *own = calloc(1, sizeof *own);
+    if (!own) {
+        status_fail(STATUS_MEMORY, "out of memory");
+        return NULL;
+    }
+    pthread_mutex_init(&own->lock, NULL);
+    own->device =
+        (struct device){.backend = &backend_cuda, .ops = &cuda_ops, .threads = threads > 0 ? threads : usable_cores()};
+    return own;
+}
+
+static int find_card(struct cuda_device *own, int number) {
+    const struct cuda_driver *driver = &own->driver;
+    struct device *device = &own->device;
+    int count = 0;
+    int status = cuda_check(device, driver->device_count(&count), "counting the cards");
+    if (status)
+        return status;
+    if (count == 0)
+        return status_fail(STATUS_UNSUPPORTED, "--device cuda: this machine has no NVIDIA GPU");
+    if (number >= count)
+        return status_fail(STATUS_UNSUPPORTED, "cuda:%d: this machine has %d, 0 to %d", number, count, count - 1);
+    return cuda_check(device, driver->device_at(&own->card, number), "finding the card");
+}
+
+/* Asks for the properties that other files need, and writes the line for people. */
+static int describe_card(struct cuda_device *own, int number) {
+    struct device *device = &own->device;
+    const struct cuda_driver *driver = &own->driver;
+    int major = 0, minor = 0, multiprocessors = 0;
+    char name[64] = "";
+    const unsigned results[] = {driver->device_name(name, sizeof name, own->card),
+                                driver->device_memory(&own->memory, own->card),
+                                driver->device_attribute(&major, CUDA_CAPABILITY_MAJOR, own->card),
+                                driver->device_attribute(&minor, CUDA_CAPABILITY_MINOR, own->card),
+                                driver->device_attribute(&multiprocessors, CUDA_MULTIPROCESSORS, own->card),
+                                driver->device_attribute(&own->max_pitch, CUDA_MAX_PITCH, own->card)};
+    int status = STATUS_OK;
+    for (size_t i = 0; i < sizeof results / sizeof *results && !status; i++)
+        status = cuda_check(device, results[i], "asking for the card's properties");
+    if (status)
+        return status;
+    own->architecture = 10 * major + minor;
+    if (own->architecture < LEAST_ARCHITECTURE)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "cuda:%d: %s has compute capability %d.%d, and the program needs 8.0 or newer", number, name,
+                           major, minor);
+    snprintf(device->description, sizeof device->description, "cuda, %.40s, sm_%d, %d multiprocessors", name,
+             own->architecture, multiprocessors);
+    return STATUS_OK;
+}
+
+static int retain_context(struct cuda_device *own) {
+    struct device *device = &own->device;
+    struct CUctx_st *context = NULL;
+    int status = cuda_check(device, own->driver.context_retain(&context, own->card), "opening the card");
+    if (status)
+        return status;
+    own->context = context;
+    status = cuda_enter(device);
+    return status ? status
+                  : cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING),
+                               "opening a stream");
+}
+
+static int cuda_open(int number, int threads, struct device **out) {
+    struct cuda_device *own = make_device(threads);
+    if (!own)
+        return STATUS_MEMORY;
+    *out = &own->device;
+    snprintf(own->device.kind, sizeof own->device.kind, "cuda:%d", number);
+    int status = cuda_driver_open(&own->driver);
+    if (!status)
+        status = find_card(own, number);
+    if (!status)
+        status = describe_card(own, number);
+    return status ? status : retain_context(own);
+}
+
+static int cuda_sketch(const struct device_facts *facts, struct device **out) {
+    struct cuda_device *own = make_device(facts->threads);
+    if (!own)
+        return STATUS_MEMORY;
+    const char *architecture = strstr(facts->kind, ":sm_");
+    own->architecture = architecture ? atoi(architecture + 4) : LEAST_ARCHITECTURE;
+    snprintf(own->device.description, sizeof own->device.description, "cuda, a sketch of sm_%d", own->architecture);
+    *out = &own->device;
+    if (own->architecture < LEAST_ARCHITECTURE)
+        return status_fail(STATUS_UNSUPPORTED, "%s: the program needs sm_%d or newer", facts->kind, LEAST_ARCHITECTURE);
+    return STATUS_OK;
+}
+
+static void cuda_close(struct device *device) {
+    struct cuda_device *own = cuda(device);
+    if (own->stream && !cuda_enter(device))
+        cuda_check(device, own->driver.stream_destroy(own->stream), "closing a stream");
+    if (own->context)
+        cuda_check(device, own->driver.context_release(own->card), "closing the card");
+    cuda_driver_close(&own->driver);
+    pthread_mutex_destroy(&own->lock);
+    free(own);
+}
+
+/* Only the CPU has levels. */
+static const struct ops *cuda_ops_for_level(const struct device *device, const char *level) {
+    (void)device;
+    (void)level;
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+static size_t cuda_memory(const struct device *device) {
+    return cuda(device)->memory;
+}
+
+/* An allocation that found no memory breaks nothing; its text says how much there was. */
+static int fail_alloc(struct device *device, unsigned result, size_t bytes) {
+    const struct cuda_driver *driver = &cuda(device)->driver;
+    size_t free_bytes = 0, total = 0;
+    if (result != CUDA_OUT_OF_MEMORY)
+        return cuda_check(device, result, "allocating memory");
+    int status = cuda_check(device, driver->memory_info(&free_bytes, &total), "asking for free memory");
+    return status ? status
+                  : status_fail(STATUS_MEMORY, "%s: cannot allocate %.1f MB: %.1f MB of %.1f MB are free", device->kind,
+                                (double)bytes / 1e6, (double)free_bytes / 1e6, (double)total / 1e6);
+}
+
+/* Other streams use it as soon as the call returns, so zeroing is waited for. */
+static int zero_and_wait(struct device *device, unsigned long long address, size_t bytes) {
+    const struct cuda_driver *driver = &cuda(device)->driver;
+    struct CUstream_st *stream = cuda(device)->stream;
+    int status = cuda_check(device, driver->fill_bytes(address, 0, bytes, stream), "zeroing memory");
+    return status ? status : cuda_check(device, driver->stream_synchronize(stream), "zeroing memory");
+}
+
+static void cuda_free(struct device *device, void *memory) {
+    if (!cuda_enter(device))
+        cuda_check(device, cuda(device)->driver.memory_free(cuda_address(memory)), "freeing memory");
+}
+
+/* The driver refuses blocks of no bytes. */
+static size_t block_bytes(size_t bytes) {
+    return bytes ? bytes : 1;
+}
+
+static int cuda_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memory) {
+    unsigned long long address = 0;
+    *memory = NULL;
+    int status = cuda_enter(device);
+    if (status)
+        return status;
+    unsigned result = cuda(device)->driver.memory_alloc(&address, block_bytes(bytes));
+    if (result)
+        return fail_alloc(device, result, bytes);
+    status = is_zeroed ? zero_and_wait(device, address, block_bytes(bytes)) : STATUS_OK;
+    if (status)
+        cuda_free(device, (void *)(uintptr_t)address);
+    else
+        *memory = (void *)(uintptr_t)address;
+    return status;
+}
+
+static int cuda_host_alloc(struct device *device, size_t bytes, void **memory) {
+    *memory = NULL;
+    int status = cuda_enter(device);
+    if (status)
+        return status;
+    unsigned result = cuda(device)->driver.host_alloc(memory, block_bytes(bytes), CUDA_HOST_PORTABLE);
+    if (result == CUDA_OUT_OF_MEMORY)
+        return status_fail(STATUS_MEMORY, "%s: cannot allocate %.1f MB of pinned memory of the host", device->kind,
+                           (double)bytes / 1e6);
+    status = cuda_check(device, result, "allocating pinned memory of the host");
+    if (!status)
+        memset(*memory, 0, block_bytes(bytes));
+    return status;
+}
+
+static void cuda_host_free(struct device *device, void *memory) {
+    if (!cuda_enter(device))
+        cuda_check(device, cuda(device)->driver.host_free(memory), "freeing pinned memory of the host");
+}
+
+const struct backend backend_cuda = {
+    .name = "cuda",
+    .has_numbers = true,
+    .open = cuda_open,
+    .sketch = cuda_sketch,
+    .close = cuda_close,
+    .ops_for_level = cuda_ops_for_level,
+    .memory = cuda_memory,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .measure_gemm = cuda_measure_gemm,
+    .measure_read = cuda_measure_read,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .stream_wait = cuda_stream_wait,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .event_open = cuda_event_open,
+    .event_close = cuda_event_close,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_seconds = cuda_event_seconds,
+    .stream_wait_event = cuda_stream_wait_event,
+};

@@ -1,0 +1,18 @@
+/* Results of the driver, and the context that each thread must make current. */
+#include "cuda/cuda-internal.h"
+
+int cuda_enter(struct device *device) {
+    return cuda_check(device, cuda(device)->driver.context_use(cuda(device)->context), "using the device");
+}
+
+int cuda_check(struct device *device, unsigned result, const char *what) {
+    struct cuda_device *own = cuda(device);
+    if (!result)
+        return STATUS_OK;
+    int status = status_fail(STATUS_IO, "%s: %s failed: %s (%u)", device->kind, what,
+                             cuda_driver_text(&own->driver, result), result);
+    pthread_mutex_lock(&own->lock);
+    device_set_failure(device, status);
+    pthread_mutex_unlock(&own->lock);
+    return status;
+}

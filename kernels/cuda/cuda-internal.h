@@ -1,0 +1,62 @@
+/* The backend `cuda` inside. driver.c opens the driver; check.c checks its results; backend.c has devices and their
+ * memory; stream.c streams, copies and events; measure.c the ceilings. Ranks that are threads share a card's primary
+ * context: each function here makes it current to its thread before it calls the driver. */
+#ifndef CAMBIUM_KERNELS_CUDA_INTERNAL_H
+#define CAMBIUM_KERNELS_CUDA_INTERNAL_H
+
+#include "backend.h"
+#include "cuda/driver.h"
+
+#include <pthread.h>
+
+struct cuda_device {
+    struct device device;
+    struct cuda_driver driver;  /* zeroed in a sketch */
+    int card;                   /* the driver's handle */
+    int architecture;           /* 10 * major + minor of the compute capability: 90 */
+    int max_pitch;              /* bytes between the rows of a copy, at most */
+    size_t memory;              /* bytes of the card */
+    struct CUctx_st *context;   /* NULL: not retained yet */
+    struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */
+    pthread_mutex_t lock;       /* of the failure */
+};
+
+struct cuda_stream {
+    struct stream stream;
+    struct CUstream_st *handle;
+};
+
+static inline struct cuda_device *cuda(const struct device *device) {
+    return (struct cuda_device *)(uintptr_t)device;
+}
+static inline struct CUstream_st *cuda_stream(const struct stream *stream) {
+    return ((const struct cuda_stream *)(const void *)stream)->handle;
+}
+static inline unsigned long long cuda_address(const void *memory) {
+    return (uintptr_t)memory;
+}
+
+/* Makes the device's context current to the calling thread. Fails as cuda_check. */
+int cuda_enter(struct device *device);
+/* Returns STATUS_OK for a success of the driver. Any other result breaks the device (device_set_failure), and the text
+ * names the device, `what` failed and the driver's message. */
+int cuda_check(struct device *device, unsigned result, const char *what);
+
+int cuda_stream_open(struct device *device, struct stream **stream);
+void cuda_stream_close(struct stream *stream);
+int cuda_stream_wait(struct stream *stream);
+int cuda_copy(struct stream *stream, const struct copy_call *copy);
+int cuda_zero(struct stream *stream, void *memory, size_t bytes);
+int cuda_event_open(struct device *device, struct event **event);
+void cuda_event_close(struct event *event);
+int cuda_event_record(struct event *event, struct stream *stream);
+int cuda_event_wait(struct event *event);
+int cuda_event_seconds(const struct event *from, const struct event *to, double *seconds);
+int cuda_stream_wait_event(struct stream *stream, struct event *event);
+
+int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
+
+extern const struct ops cuda_ops;
+
+#endif
