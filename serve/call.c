@@ -2,7 +2,7 @@
  * it. */
 #include "call.h"
 
-#include "call_own.h"
+#include "call_loop.h"
 #include "metrics.h"
 #include "queue.h"
 #include "registry.h"
@@ -21,21 +21,71 @@ static struct call_update *new_update(void) {
     return calloc(1, sizeof(struct call_update));
 }
 
+static void tell(struct call_loop *self, unsigned commands) {
+    driver_tell(self->shared->driver, self->shared, commands);
+}
+
+static void free_shared(struct call_shared *shared) {
+    ask_ends_close(&shared->asked.ends);
+    chat_template_close(shared->asked.chat_template);
+    call_engine_free(shared->engine);
+    update_free(shared->published);
+    free(shared);
+}
+
+static struct call_shared *new_shared(struct call *call, struct call_loop *self) {
+    struct call_shared *shared = calloc(1, sizeof *shared);
+    if (!shared)
+        return NULL;
+    *shared = (struct call_shared){.driver = call->server->driver, .loop = self};
+    shared->engine = call_engine_new(call, shared);
+    shared->published = new_update();
+    if (shared->engine && shared->published)
+        return shared;
+    free_shared(shared);
+    return NULL;
+}
+
+static void free_loop(struct call_loop *self) {
+    if (self->shared)
+        free_shared(self->shared);
+    update_free(self->reading);
+    call_count_close(self);
+    free(self);
+}
+
+static struct call_loop *new_loop(struct call *call) {
+    struct call_loop *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    *self = (struct call_loop){.call = call, .shared = new_shared(call, self), .reading = new_update()};
+    if (self->shared && self->reading)
+        return self;
+    free_loop(self);
+    return NULL;
+}
+
+static void link_call(struct call_loop *self, struct server *server) {
+    self->is_linked = true;
+    self->next = server->own->first_call;
+    if (self->next)
+        self->next->previous = self;
+    server->own->first_call = self;
+}
+
+static void unlink_call(struct call_loop *self, struct server *server) {
+    if (!self->is_linked)
+        return;
+    *(self->previous ? &self->previous->next : &server->own->first_call) = self->next;
+    if (self->next)
+        self->next->previous = self->previous;
+}
+
 static void free_call(struct call *call) {
-    struct call_own *own = call->own;
-    if (own->is_linked && own->previous)
-        own->previous->next = own->next;
-    else if (own->is_linked)
-        call->server->own->first_call = own->next;
-    if (own->next)
-        own->next->previous = own->previous;
-    ask_ends_close(&own->ends);
-    chat_template_close(own->chat_template);
-    update_free(own->making);
-    update_free(own->published);
-    update_free(own->reading);
-    call_count_close(own);
-    free(own);
+    if (call->loop) {
+        unlink_call(call->loop, call->server);
+        free_loop(call->loop);
+    }
     for (int64_t i = 0; i < call->prompt_count; i++)
         token_buffer_free(&call->prompts[i].ids);
     ask_free(&call->ask);
@@ -45,32 +95,17 @@ static void free_call(struct call *call) {
     free(call);
 }
 
-static void link_call(struct call_own *own, struct server *server) {
-    own->is_linked = true;
-    own->next = server->own->first_call;
-    if (own->next)
-        own->next->previous = own;
-    server->own->first_call = own;
-}
-
 struct call *call_new(struct server *server, int64_t prompt_count) {
     struct call *call = calloc(1, sizeof *call);
-    struct call_own *own = calloc(1, sizeof *own);
-    if (!call || !own) {
-        free(call);
-        free(own);
+    if (!call)
         return NULL;
-    }
-    *call = (struct call){.server = server, .own = own, .prompt_count = prompt_count};
+    *call = (struct call){.server = server, .prompt_count = prompt_count};
     call->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
-    *own = (struct call_own){.call = call, .driver = server->driver, .slot = -1};
     ask_begin(&call->ask);
     call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
     call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
-    own->making = new_update();
-    own->published = new_update();
-    own->reading = new_update();
-    if (call->prompts && call->cached && own->making && own->published && own->reading)
+    call->loop = new_loop(call);
+    if (call->prompts && call->cached && call->loop)
         return call;
     call->prompt_count = call->prompts ? prompt_count : 0;
     free_call(call);
@@ -78,15 +113,15 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
 }
 
 void call_free(struct call *call, enum error_case why) {
-    struct call_own *own = call->own;
-    own->was_not_read = why == ERROR_SLOW_READER;
-    if (!own->is_submitted && !own->texts_left && !own->is_failing) {
+    struct call_loop *self = call->loop;
+    self->was_not_read = why == ERROR_SLOW_READER;
+    if (!self->is_submitted && !self->texts_left && !self->is_failing) {
         free_call(call);
         return;
     }
-    own->is_abandoned = true;
-    if (own->is_submitted)
-        driver_tell(own->driver, own, CALL_CANCEL);
+    self->is_abandoned = true;
+    if (self->is_submitted)
+        tell(self, CALL_CANCEL);
 }
 
 /* ---- updates ---- */
@@ -96,61 +131,65 @@ static int64_t texts_of(const struct call *call) {
 }
 
 /* Gives back the queue's places for `count` tokens of its prompts. */
-static void release_tokens(struct call_own *own, int64_t count) {
-    count = count < own->queued_tokens ? count : own->queued_tokens;
+static void release_tokens(struct call_loop *self, int64_t count) {
+    count = count < self->queued_tokens ? count : self->queued_tokens;
     if (count)
-        queue_remove(own->call->server->own->token_queue, own->call->client.client, count);
-    own->queued_tokens -= count;
+        queue_remove(self->call->server->own->token_queue, self->call->client.client, count);
+    self->queued_tokens -= count;
 }
 
 /* Closes the server's accounts of a call once, whoever ends it. */
-static void leave(struct call_own *own, const struct error *error) {
-    if (own->has_left || !own->has_entered)
+static void leave(struct call_loop *self, const struct error *error) {
+    if (self->has_left || !self->has_entered)
         return;
-    own->has_left = true;
-    release_tokens(own, own->queued_tokens);
-    if (!own->has_yielded)
-        queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
-    own->call->server->own->calls--;
-    call_count_done(own, error);
+    self->has_left = true;
+    release_tokens(self, self->queued_tokens);
+    if (!self->has_yielded)
+        queue_remove(self->call->server->own->queue, self->call->client.client, texts_of(self->call));
+    self->call->server->own->calls--;
+    call_count_done(self, error);
 }
 
-static void hand_over(struct call_own *own, const struct call_update *update) {
-    struct call *call = own->call;
+static void hand_over(struct call_loop *self, const struct call_update *update) {
+    struct call *call = self->call;
     if (update->is_accepted)
         memcpy(call->generations, update->generations, sizeof call->generations);
-    own->has_started |= update->start_count > 0;
+    self->has_started |= update->start_count > 0;
     for (int64_t i = 0; i < update->start_count; i++) {
         call->cached[update->starts[i].prompt] = update->starts[i].cached;
-        release_tokens(own, (int64_t)call->prompts[update->starts[i].prompt].ids.count);
+        release_tokens(self, (int64_t)call->prompts[update->starts[i].prompt].ids.count);
     }
-    call_count_update(own, update);
+    call_count_update(self, update);
     if (update->is_done) {
         struct error error = update->error;
-        if (own->was_not_read && error.which == ERROR_CANCELLED)
+        if (self->was_not_read && error.which == ERROR_CANCELLED)
             error.which = ERROR_SLOW_READER;
-        leave(own, &error);
+        leave(self, &error);
     }
-    if (own->is_abandoned || own->is_failed)
+    if (self->is_abandoned || self->is_failed)
         return;
     call->on_update(call, update);
 }
 
-static void submit_again(struct call_own *own);
+static void submit_again(struct call_loop *self);
+
+static struct call_loop *noted(struct loop_note *note) {
+    return ((struct call_shared *)((char *)note - offsetof(struct call_shared, note)))->loop;
+}
 
 static void take_update(struct loop_note *note) {
-    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
-    struct call *call = own->call;
-    struct call_update *update = driver_take_update(own->driver, own);
-    bool is_done = update->is_done, is_abandoned = own->is_abandoned;
+    struct call_loop *self = noted(note);
+    struct call *call = self->call;
+    struct call_update *update = self->reading = driver_take_update(self->shared->driver, self->shared, self->reading);
+    bool is_done = update->is_done, is_abandoned = self->is_abandoned;
     if (is_done)
-        own->is_submitted = false;
-    if (is_done && own->is_outdated && !is_abandoned && !own->is_failed) {
+        self->is_submitted = false;
+    if (is_done && update->is_outdated && !is_abandoned && !self->is_failed) {
         update_clear(update);
-        submit_again(own);
+        submit_again(self);
         return;
     }
-    hand_over(own, update);
+    hand_over(self, update);
     /* After the last update the call belongs to its owner, who may have freed it during on_update. */
     if (!is_done)
         update_clear(update);
@@ -160,87 +199,88 @@ static void take_update(struct loop_note *note) {
 
 /* An error before the engine has the call also comes as an update. */
 static void tell_failure(struct loop_note *note) {
-    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
-    struct call *call = own->call;
-    bool is_abandoned = own->is_abandoned;
-    own->is_failing = false;
-    own->reading->is_done = true;
-    own->reading->error = own->failure;
-    hand_over(own, own->reading);
+    struct call_loop *self = noted(note);
+    struct call *call = self->call;
+    bool is_abandoned = self->is_abandoned;
+    self->is_failing = false;
+    self->reading->is_done = true;
+    self->reading->error = self->failure;
+    hand_over(self, self->reading);
     if (is_abandoned)
         free_call(call);
 }
 
 /* The first failure counts; it is reported when no text of the call is still being tokenized. */
-static void fail(struct call_own *own) {
-    if (own->texts_left || own->is_failing)
+static void fail(struct call_loop *self) {
+    if (self->texts_left || self->is_failing)
         return;
-    own->is_failing = true;
-    own->note.run = tell_failure;
-    loop_post(own->call->server->loop, &own->note);
+    self->is_failing = true;
+    self->shared->note.run = tell_failure;
+    loop_post(self->call->server->loop, &self->shared->note);
 }
 
-static void fail_status(struct call_own *own, enum error_case which, const char *param) {
-    if (!own->failure.which)
-        error_of_status(&own->failure, which, param);
+static void fail_status(struct call_loop *self, enum error_case which, const char *param) {
+    if (!self->failure.which)
+        error_of_status(&self->failure, which, param);
 }
 
 /* ---- room in the queue ---- */
 
 /* True when none of its prompts began to run and nothing has ended it yet. */
-static bool can_yield(const struct call_own *own) {
-    return own->has_entered && !own->has_left && !own->has_started && !own->has_yielded && !own->is_abandoned &&
-           !own->is_failed && !own->is_failing && !own->failure.which;
+static bool can_yield(const struct call_loop *self) {
+    return self->has_entered && !self->has_left && !self->has_started && !self->has_yielded && !self->is_abandoned &&
+           !self->is_failed && !self->is_failing && !self->failure.which;
 }
 
 /* Finds the youngest waiting call of the client that exceeds its share most; NULL: none of these clients has one. */
-static struct call_own *find_yielding(const struct server *server, const struct queue *queue) {
-    struct call_own *found = NULL;
+static struct call_loop *find_yielding(const struct server *server, const struct queue *queue) {
+    struct call_loop *found = NULL;
     double most = 0;
-    for (struct call_own *own = server->own->first_call; own; own = own->next) {
-        bool is_in = can_yield(own) && (queue == server->own->queue || own->queued_tokens);
-        double excess = is_in ? queue_excess(queue, own->call->client.client) : 0;
+    for (struct call_loop *self = server->own->first_call; self; self = self->next) {
+        bool is_in = can_yield(self) && (queue == server->own->queue || self->queued_tokens);
+        double excess = is_in ? queue_excess(queue, self->call->client.client) : 0;
         if (excess > most) {
             most = excess;
-            found = own;
+            found = self;
         }
     }
     return found;
 }
 
 /* Frees its places at once; the call ends with a log line like every call. */
-static void yield(struct call_own *own) {
-    own->has_yielded = true;
-    queue_remove(own->call->server->own->queue, own->call->client.client, texts_of(own->call));
-    release_tokens(own, own->queued_tokens);
-    if (own->is_submitted)
-        driver_tell(own->driver, own, CALL_YIELD);
+static void yield(struct call_loop *self) {
+    self->has_yielded = true;
+    queue_remove(self->call->server->own->queue, self->call->client.client, texts_of(self->call));
+    release_tokens(self, self->queued_tokens);
+    if (self->is_submitted)
+        tell(self, CALL_YIELD);
     else
-        error_set(&own->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
+        error_set(&self->failure, ERROR_OVERLOADED, NULL, CALL_GIVES_WAY);
 }
 
-static void refuse_places(struct call_own *own, enum queue_answer answer, int64_t count, bool is_of_tokens) {
-    const struct server *server = own->call->server;
+static void refuse_places(struct call_loop *self, enum queue_answer answer, int64_t count, bool is_of_tokens) {
+    const struct server *server = self->call->server;
     long long most = is_of_tokens ? server->options->max_queued_tokens : server->options->max_queued_requests;
     const struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
     const char *what = is_of_tokens ? "tokens of prompts wait" : "texts wait or run";
     if (answer == QUEUE_OVER_SHARE)
-        error_set(&own->failure, ERROR_OVERLOADED, NULL,
-                  "this client has its share of the queue, in which at most %lld %s, and another waits for its own",
+        error_set(&self->failure, ERROR_OVERLOADED, NULL,
+                  "this client has its share of the queue, in which at most %lld %s, and another waits for its self",
                   most, what);
     else
-        error_set(&own->failure, ERROR_OVERLOADED, NULL, "%lld %s, and %lld more are asked for: at most %lld are taken",
-                  (long long)queue_used(queue), what, (long long)count, most);
+        error_set(&self->failure, ERROR_OVERLOADED, NULL,
+                  "%lld %s, and %lld more are asked for: at most %lld are taken", (long long)queue_used(queue), what,
+                  (long long)count, most);
 }
 
 /* Takes places for its completions, or for its prompts' tokens. A client below its share finds room if another exceeds
  * its share and has a waiting call. */
-static void take_places(struct call_own *own, int64_t count, bool is_of_tokens) {
-    const struct key_holder *client = &own->call->client;
-    const struct server *server = own->call->server;
+static void take_places(struct call_loop *self, int64_t count, bool is_of_tokens) {
+    const struct key_holder *client = &self->call->client;
+    const struct server *server = self->call->server;
     struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
     enum queue_answer answer;
-    struct call_own *yielding = NULL;
+    struct call_loop *yielding = NULL;
     double now = clock_seconds();
     do {
         answer = queue_ask(queue, client->client, client->weight, count, now);
@@ -256,100 +296,102 @@ static void take_places(struct call_own *own, int64_t count, bool is_of_tokens) 
     else if (answer == QUEUE_MUST_MAKE_ROOM)
         status = queue_miss(queue, client->client, client->weight, now);
     if (status) {
-        fail_status(own, ERROR_INTERNAL, NULL);
+        fail_status(self, ERROR_INTERNAL, NULL);
     } else if (answer != QUEUE_HAS_ROOM) {
-        refuse_places(own, answer, count, is_of_tokens);
+        refuse_places(self, answer, count, is_of_tokens);
         metrics_queue_full(server->metrics, is_of_tokens);
     }
 }
 
 /* A single prompt may have more tokens than the queue holds. */
-static void take_token_places(struct call_own *own) {
-    const struct call *call = own->call;
+static void take_token_places(struct call_loop *self) {
+    const struct call *call = self->call;
     int64_t count = 0, most = call->server->options->max_queued_tokens;
     if (!call->server->own->token_queue)
         return;
-    release_tokens(own, own->queued_tokens);
+    release_tokens(self, self->queued_tokens);
     for (int64_t p = 0; p < call->prompt_count; p++)
         count += (int64_t)call->prompts[p].ids.count;
     count = count < most ? count : most;
-    take_places(own, count, true);
-    if (!own->failure.which)
-        own->queued_tokens = count;
+    take_places(self, count, true);
+    if (!self->failure.which)
+        self->queued_tokens = count;
 }
 
 /* ---- before the engine has it ---- */
 
-static void give_to_driver(struct call_own *own) {
-    own->is_submitted = true;
-    own->note.run = take_update;
-    driver_tell(own->driver, own,
-                CALL_SUBMIT | (own->is_abandoned ? (unsigned)CALL_CANCEL : 0) |
-                    (own->must_stop ? (unsigned)CALL_STOP : 0));
+static void give_to_driver(struct call_loop *self) {
+    self->is_submitted = true;
+    self->shared->note.run = take_update;
+    tell(self,
+         CALL_SUBMIT | (self->is_abandoned ? (unsigned)CALL_CANCEL : 0) | (self->must_stop ? (unsigned)CALL_STOP : 0));
 }
 
-static void go_on(struct call_own *own) {
-    const struct call *call = own->call;
-    if (own->texts_left)
+static void continue_submission(struct call_loop *self) {
+    const struct call *call = self->call;
+    if (self->texts_left)
         return;
-    for (int64_t p = 0; p < call->prompt_count && !own->failure.which; p++)
+    for (int64_t p = 0; p < call->prompt_count && !self->failure.which; p++)
         if (!call->prompts[p].ids.count)
-            error_set(&own->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
+            error_set(&self->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
                       "an empty text, and the tokenizer has no end-of-text to begin with");
-    if (!own->failure.which && !own->is_abandoned)
-        take_token_places(own);
-    if (own->failure.which)
-        fail(own);
+    if (!self->failure.which && !self->is_abandoned)
+        take_token_places(self);
+    if (self->failure.which)
+        fail(self);
     else
-        give_to_driver(own);
+        give_to_driver(self);
 }
 
 struct encoding {
-    struct call_own *own;
+    struct call_loop *owner;
     int64_t prompt;
 };
 
 static void on_encoded(void *context, enum error_case failure, struct token_buffer *ids, struct ask_ends *ends) {
     struct encoding encoding = *(struct encoding *)context;
+    struct call_loop *self = encoding.owner;
+    struct call_asked *asked = &self->shared->asked;
     free(context);
-    encoding.own->texts_left--;
-    encoding.own->call->prompts[encoding.prompt].ids = *ids;
+    self->texts_left--;
+    self->call->prompts[encoding.prompt].ids = *ids;
     if (ends) {
-        ask_ends_close(&encoding.own->ends);
-        encoding.own->ends = *ends;
+        ask_ends_close(&asked->ends);
+        asked->ends = *ends;
     }
     if (failure)
-        fail_status(encoding.own, failure, encoding.own->call->is_chat ? "messages" : "prompt");
-    go_on(encoding.own);
+        fail_status(self, failure, self->call->is_chat ? "messages" : "prompt");
+    continue_submission(self);
 }
 
-/* For messages, the template's own text is checked after rendering. */
-static int check_bytes(struct call_own *own, const struct call_prompt *prompt) {
-    int status = prompt_check_bytes(&own->call->server->model.room, prompt->length + prompt->chat_bytes);
+/* For messages, the template's self text is checked after rendering. */
+static int check_bytes(struct call_loop *self, const struct call_prompt *prompt) {
+    int status = prompt_check_bytes(&self->call->server->model.room, prompt->length + prompt->chat_bytes);
     if (status)
-        fail_status(own, ERROR_CONTEXT_LENGTH, own->call->is_chat ? "messages" : "prompt");
+        fail_status(self, ERROR_CONTEXT_LENGTH, self->call->is_chat ? "messages" : "prompt");
     return status;
 }
 
-static int start_encoding(struct call_own *own, int64_t p, bool is_short) {
-    struct call *call = own->call;
+static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
+    struct call *call = self->call;
     const struct call_prompt *prompt = &call->prompts[p];
     struct encoding *encoding = malloc(sizeof *encoding);
     if (!encoding)
         return status_fail(STATUS_MEMORY, "out of memory");
-    *encoding = (struct encoding){own, p};
+    *encoding = (struct encoding){self, p};
     const struct text_job job = {.server = call->server,
                                  .owner = call->turn_owner,
                                  .is_short = is_short,
                                  .on_done = on_encoded,
                                  .context = encoding};
-    const struct text_job_chat chat = {.template = own->chat_template, .prompt = prompt, .ask = &call->ask};
+    const struct text_job_chat chat = {
+        .template = self->shared->asked.chat_template, .prompt = prompt, .ask = &call->ask};
     int status =
         prompt->chat.messages ? text_job_start_chat(&job, &chat) : text_job_start(&job, prompt->text, prompt->length);
     if (status)
         free(encoding);
     else
-        own->texts_left++;
+        self->texts_left++;
     return status;
 }
 
@@ -361,8 +403,8 @@ static bool texts_are_short(const struct call *call) {
     return bytes <= most && most;
 }
 
-static int start_encodings(struct call_own *own) {
-    struct call *call = own->call;
+static int start_encodings(struct call_loop *self) {
+    struct call *call = self->call;
     int status = STATUS_OK;
     bool is_short = texts_are_short(call);
     for (int64_t p = 0; p < call->prompt_count && !status; p++) {
@@ -370,65 +412,65 @@ static int start_encodings(struct call_own *own) {
             continue;
         if (!call->server->model.tokenizer)
             status = status_fail(STATUS_INVALID, "a text needs a tokenizer, and the model has none");
-        else if (!(status = check_bytes(own, &call->prompts[p])))
-            status = start_encoding(own, p, is_short);
+        else if (!(status = check_bytes(self, &call->prompts[p])))
+            status = start_encoding(self, p, is_short);
         if (status)
-            fail_status(own, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
+            fail_status(self, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
                         call->is_chat ? "messages" : "prompt");
     }
     return status;
 }
 
 /* Chooses the first adapter's template, else the tokenizer's, else the option's. */
-static int find_template(struct call_own *own) {
-    const struct server *server = own->call->server;
+static int find_template(struct call_loop *self) {
+    const struct server *server = self->call->server;
     struct registry_adapter adapter;
     struct chat_template *found = NULL;
-    for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
-        if (!registry_find(server, own->names[i], &adapter))
+    for (int64_t i = 0; i < self->call->ask.adapter_count; i++) {
+        if (!registry_find(server, self->shared->asked.names[i], &adapter))
             continue; /* the engine will report it */
-        own->template_generations[i] = adapter.template_generation;
+        self->shared->asked.template_generations[i] = adapter.template_generation;
         if (!found)
             found = adapter.chat_template;
     }
     if (!found)
         found = server->model.chat_template;
     chat_template_keep(found);
-    chat_template_close(own->chat_template);
-    own->chat_template = found;
+    chat_template_close(self->shared->asked.chat_template);
+    self->shared->asked.chat_template = found;
     if (found)
         return STATUS_OK;
-    error_set(&own->failure, ERROR_ARGUMENT, "messages",
+    error_set(&self->failure, ERROR_ARGUMENT, "messages",
               "messages need a chat template, and neither the adapters nor the tokenizer have one");
     return STATUS_INVALID;
 }
 
-static int check_adapters(struct call_own *own) {
-    struct ask *ask = &own->call->ask;
+static int check_adapters(struct call_loop *self) {
+    struct ask *ask = &self->call->ask;
     for (int64_t i = 0; i < ask->adapter_count; i++) {
         struct registry_adapter adapter;
-        if (!registry_seek(own->call->server, ask->adapters[i], &adapter)) {
+        if (!registry_seek(self->call->server, ask->adapters[i], &adapter)) {
             char shown[ADAPTER_NAME_BYTES];
             snprintf(shown, sizeof shown, "%s", ask->adapters[i]);
-            error_set(&own->failure, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter %s", shown);
+            error_set(&self->failure, ERROR_ADAPTER_NOT_FOUND, "adapters", "there is no adapter %s", shown);
             return STATUS_INVALID;
         }
-        snprintf(own->names[i], sizeof own->names[i], "%s", ask->adapters[i]);
+        snprintf(self->shared->asked.names[i], sizeof self->shared->asked.names[i], "%s", ask->adapters[i]);
     }
     return STATUS_OK;
 }
 
-static int check_room(struct call_own *own) {
-    const struct call *call = own->call;
+static int check_room(struct call_loop *self) {
+    const struct call *call = self->call;
     const struct server *server = call->server;
     int64_t most = server->options->max_queued_requests, texts = texts_of(call);
     if (server->has_failed || server->is_draining)
-        error_set(&own->failure, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
+        error_set(&self->failure, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
                   server->has_failed ? "the engine has failed" : "the server is shutting down");
     else if (texts > most)
-        error_set(&own->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
+        error_set(&self->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
                   (long long)texts, (long long)most);
-    return own->failure.which ? STATUS_INVALID : STATUS_OK;
+    return self->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 
 /* Clients do not share pages with each other, and one client's salts do not share either. No client can choose a salt
@@ -448,47 +490,46 @@ static uint64_t salt_of(const struct call *call) {
 }
 
 /* A chat's ends come with its ids: its template defines the end of a turn, and runs on the worker. */
-static int open_ends(struct call_own *own) {
-    const struct call *call = own->call;
+static int open_ends(struct call_loop *self) {
+    const struct call *call = self->call;
     const struct server_model *model = &call->server->model;
-    if (own->chat_template)
+    if (self->shared->asked.chat_template)
         return STATUS_OK;
     return ask_ends_open(
         &call->ask, &(struct ask_model){.tokenizer = model->tokenizer, .text = &model->ends, .vocab = model->vocab},
-        &own->ends);
+        &self->shared->asked.ends);
 }
 
 /* Its adapters have other generations than those it was rendered for, and their templates matter. The loop heard of
  * them before this update, so the call comes back again only if they are replaced once more. */
-static void submit_again(struct call_own *own) {
-    struct call *call = own->call;
-    struct chat_template *before = chat_template_keep(own->chat_template);
-    own->is_outdated = false;
-    driver_take_back(own->driver, own);
-    int status = find_template(own);
-    bool is_same = chat_template_is_same(own->chat_template, before);
+static void submit_again(struct call_loop *self) {
+    struct call *call = self->call;
+    struct chat_template *before = chat_template_keep(self->shared->asked.chat_template);
+    driver_take_back(self->shared->driver, self->shared);
+    int status = find_template(self);
+    bool is_same = chat_template_is_same(self->shared->asked.chat_template, before);
     chat_template_close(before);
     if (!status && !is_same) {
         for (int64_t p = 0; p < call->prompt_count; p++)
             if (call->prompts[p].chat.messages)
                 token_buffer_free(&call->prompts[p].ids);
-        status = start_encodings(own);
+        status = start_encodings(self);
     }
     if (status)
-        fail(own);
+        fail(self);
     else
-        go_on(own);
+        continue_submission(self);
 }
 
-static int prepare(struct call_own *own) {
-    struct call *call = own->call;
+static int prepare(struct call_loop *self) {
+    struct call *call = self->call;
     const struct server_model *model = &call->server->model;
     const char *field = NULL;
-    int status = check_room(own);
+    int status = check_room(self);
     if (!status)
-        status = check_adapters(own);
+        status = check_adapters(self);
     if (!status && call->is_chat)
-        status = find_template(own);
+        status = find_template(self);
     if (status)
         return status;
     status = ask_check(&call->ask, model->vocab, &field);
@@ -504,68 +545,68 @@ static int prepare(struct call_own *own) {
     if (!status)
         status = ask_draw_seed(&call->ask);
     if (!status)
-        status = open_ends(own);
+        status = open_ends(self);
     if (status)
-        fail_status(own, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_INTERNAL, field);
+        fail_status(self, status == STATUS_INVALID ? ERROR_ARGUMENT : ERROR_INTERNAL, field);
     return status;
 }
 
 void call_submit(struct call *call) {
-    struct call_own *own = call->own;
+    struct call_loop *self = call->loop;
     double now = clock_seconds(), timeout = call->server->options->request_timeout;
-    link_call(own, call->server);
-    own->submitted = now;
-    own->salt = salt_of(call);
+    link_call(self, call->server);
+    self->submitted = now;
+    self->shared->asked.salt = salt_of(call);
     if (timeout > 0 && (call->deadline <= 0 || call->deadline > now + timeout))
         call->deadline = now + timeout;
-    int status = prepare(own);
+    int status = prepare(self);
     if (!status) {
-        take_places(own, texts_of(call), false);
-        status = own->failure.which ? STATUS_INVALID : STATUS_OK;
+        take_places(self, texts_of(call), false);
+        status = self->failure.which ? STATUS_INVALID : STATUS_OK;
     }
     if (!status) {
-        own->has_entered = true;
+        self->has_entered = true;
         call->server->own->calls++;
-        status = call_count_begin(own);
+        status = call_count_begin(self);
         if (status)
-            fail_status(own, ERROR_INTERNAL, NULL);
+            fail_status(self, ERROR_INTERNAL, NULL);
     }
     if (!status)
-        status = start_encodings(own);
+        status = start_encodings(self);
     if (status)
-        fail(own);
+        fail(self);
     else
-        go_on(own);
+        continue_submission(self);
 }
 
 void call_pause(struct call *call, bool is_paused) {
-    struct call_own *own = call->own;
-    if (own->is_paused == is_paused)
+    struct call_loop *self = call->loop;
+    if (self->is_paused == is_paused)
         return;
-    own->is_paused = is_paused;
-    if (own->is_submitted)
-        driver_tell(own->driver, own, is_paused ? CALL_PAUSE : CALL_RESUME);
+    self->is_paused = is_paused;
+    if (self->is_submitted)
+        tell(self, is_paused ? CALL_PAUSE : CALL_RESUME);
 }
 
 /* ---- all of them ---- */
 
 void call_stop_all(struct server *server) {
-    for (struct call_own *own = server->own->first_call; own; own = own->next) {
-        own->must_stop = true;
-        if (own->is_submitted)
-            driver_tell(own->driver, own, CALL_STOP);
+    for (struct call_loop *self = server->own->first_call; self; self = self->next) {
+        self->must_stop = true;
+        if (self->is_submitted)
+            tell(self, CALL_STOP);
     }
 }
 
 void call_fail_all(struct server *server, const struct error *error) {
-    for (struct call_own *own = server->own->first_call, *next; own; own = next) {
+    for (struct call_loop *self = server->own->first_call, *next; self; self = next) {
         struct call_update update = {.is_done = true, .error = *error};
-        next = own->next;
-        if (own->is_failed || own->is_abandoned || !own->has_entered || own->has_left)
+        next = self->next;
+        if (self->is_failed || self->is_abandoned || !self->has_entered || self->has_left)
             continue;
-        leave(own, error);
-        own->is_failed = true;
-        own->is_submitted = true; /* keeps memory that the engine may still read */
-        own->call->on_update(own->call, &update);
+        leave(self, error);
+        self->is_failed = true;
+        self->is_submitted = true; /* keeps memory that the engine may still read */
+        self->call->on_update(self->call, &update);
     }
 }

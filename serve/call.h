@@ -84,6 +84,9 @@ struct call_update {
     int64_t end_count, end_capacity;
     bool is_done;
     struct error error; /* with is_done; ERROR_NONE: success */
+    /* With is_done, for call.c alone: an adapter's generation changed since the chat was rendered, and nothing ran. The
+     * loop renders the chat again. */
+    bool is_outdated;
 };
 
 struct call {
@@ -104,8 +107,8 @@ struct call {
     void *context; /* for the protocol */
     /* The results: */
     uint64_t generations[ASK_MAX_ADAPTERS];
-    int64_t *cached;      /* [prompt_count] tokens */
-    struct call_own *own; /* for call.c and driver.c */
+    int64_t *cached;        /* [prompt_count] tokens */
+    struct call_loop *loop; /* call_loop.h */
 };
 
 /* Makes a call with `prompt_count` zeroed prompts and default settings. NULL: no memory. */

@@ -1,6 +1,6 @@
 /* Counts for a call: in the metrics, and in the registry for its adapters. A call whose counters find no memory is
  * refused before it begins. */
-#include "call_own.h"
+#include "call_loop.h"
 #include "registry.h"
 #include "server-internal.h"
 
@@ -22,58 +22,58 @@ static int64_t texts_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
 }
 
-static void tell_registry(const struct call_own *own, int64_t running, int64_t waiting) {
-    for (int64_t i = 0; i < own->call->ask.adapter_count; i++)
-        registry_count(own->call->server, own->names[i], running, waiting);
+static void tell_registry(const struct call_loop *self, int64_t running, int64_t waiting) {
+    for (int64_t i = 0; i < self->call->ask.adapter_count; i++)
+        registry_count(self->call->server, self->shared->asked.names[i], running, waiting);
 }
 
-int call_count_begin(struct call_own *own) {
-    const struct call *call = own->call;
-    struct call_counts *counts = own->counts = calloc(1, sizeof *counts);
+int call_count_begin(struct call_loop *self) {
+    const struct call *call = self->call;
+    struct call_counts *counts = self->counts = calloc(1, sizeof *counts);
     if (counts) {
         counts->prompts = calloc((size_t)call->prompt_count, sizeof *counts->prompts);
         counts->texts = calloc((size_t)texts_of(call), sizeof *counts->texts);
         counts->has_ended = calloc((size_t)texts_of(call), sizeof *counts->has_ended);
     }
-    tell_registry(own, 0, texts_of(call));
+    tell_registry(self, 0, texts_of(call));
     if (!counts || !counts->prompts || !counts->texts || !counts->has_ended)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t p = 0; p < call->prompt_count; p++)
-        counts->prompts[p].arrived = own->submitted;
+        counts->prompts[p].arrived = self->submitted;
     return STATUS_OK;
 }
 
-static void count_accepted(struct call_own *own) {
-    own->counts->was_accepted = true;
-    for (int64_t i = 0; i < own->call->ask.adapter_count; i++) {
+static void count_accepted(struct call_loop *self) {
+    self->counts->was_accepted = true;
+    for (int64_t i = 0; i < self->call->ask.adapter_count; i++) {
         struct registry_adapter adapter;
-        if (registry_find(own->call->server, own->names[i], &adapter))
-            metrics_adapter_request(own->call->server->metrics, own->names[i], adapter.methods);
+        if (registry_find(self->call->server, self->shared->asked.names[i], &adapter))
+            metrics_adapter_request(self->call->server->metrics, self->shared->asked.names[i], adapter.methods);
     }
 }
 
-static void count_start(struct call_own *own, const struct call_start *start) {
-    const struct call *call = own->call;
-    struct metrics_prompt *prompt = &own->counts->prompts[start->prompt];
+static void count_start(struct call_loop *self, const struct call_start *start) {
+    const struct call *call = self->call;
+    struct metrics_prompt *prompt = &self->counts->prompts[start->prompt];
     prompt->tokens = (int64_t)call->prompts[start->prompt].ids.count;
     prompt->cached = start->cached;
     prompt->has_looked_in_cache = call->ask.prompt_logprobs < 0;
     metrics_started(call->server->metrics, prompt, start->time);
-    if (!own->counts->is_running)
-        tell_registry(own, texts_of(call), -texts_of(call));
-    own->counts->is_running = true;
+    if (!self->counts->is_running)
+        tell_registry(self, texts_of(call), -texts_of(call));
+    self->counts->is_running = true;
 }
 
-void call_count_update(struct call_own *own, const struct call_update *update) {
-    struct call_counts *counts = own->counts;
-    struct metrics *metrics = own->call->server->metrics;
-    int64_t choices = own->call->ask.choices;
-    if (!counts || own->has_left)
+void call_count_update(struct call_loop *self, const struct call_update *update) {
+    struct call_counts *counts = self->counts;
+    struct metrics *metrics = self->call->server->metrics;
+    int64_t choices = self->call->ask.choices;
+    if (!counts || self->has_left)
         return;
     if (update->is_accepted)
-        count_accepted(own);
+        count_accepted(self);
     for (int64_t i = 0; i < update->start_count; i++)
-        count_start(own, &update->starts[i]);
+        count_start(self, &update->starts[i]);
     for (int64_t i = 0; i < update->draw_count; i++) {
         const struct call_draw *draw = &update->draws[i];
         metrics_token(metrics, &counts->prompts[draw->prompt], &counts->texts[draw->prompt * choices + draw->choice],
@@ -93,11 +93,11 @@ static enum metrics_end end_of(enum error_case which) {
                : METRICS_ERROR;
 }
 
-void call_count_done(struct call_own *own, const struct error *error) {
-    struct call_counts *counts = own->counts;
-    struct call *call = own->call;
+void call_count_done(struct call_loop *self, const struct error *error) {
+    struct call_counts *counts = self->counts;
+    struct call *call = self->call;
     bool is_running = counts && counts->is_running;
-    tell_registry(own, is_running ? -texts_of(call) : 0, is_running ? 0 : -texts_of(call));
+    tell_registry(self, is_running ? -texts_of(call) : 0, is_running ? 0 : -texts_of(call));
     if (!counts || !counts->was_accepted)
         return;
     for (int64_t i = 0; i < texts_of(call); i++)
@@ -108,11 +108,11 @@ void call_count_done(struct call_own *own, const struct error *error) {
         metrics_cancelled(call->server->metrics, error->which);
 }
 
-void call_count_close(struct call_own *own) {
-    if (own->counts) {
-        free(own->counts->prompts);
-        free(own->counts->texts);
-        free(own->counts->has_ended);
+void call_count_close(struct call_loop *self) {
+    if (self->counts) {
+        free(self->counts->prompts);
+        free(self->counts->texts);
+        free(self->counts->has_ended);
     }
-    free(own->counts);
+    free(self->counts);
 }

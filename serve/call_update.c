@@ -1,5 +1,5 @@
 /* The lists of an update. They grow, are emptied, and never shrink while the call lives. */
-#include "call_own.h"
+#include "call_shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ int update_add_end(struct call_update *update, const struct call_end *end, const
 }
 
 void update_clear(struct call_update *update) {
-    update->is_accepted = update->is_done = false;
+    update->is_accepted = update->is_done = update->is_outdated = false;
     update->start_count = update->draw_count = update->piece_count = update->token_count = update->top_count =
         update->end_count = 0;
     strbuf_clear(&update->text);

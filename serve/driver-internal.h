@@ -2,6 +2,7 @@
 #ifndef CAMBIUM_SERVE_DRIVER_INTERNAL_H
 #define CAMBIUM_SERVE_DRIVER_INTERNAL_H
 
+#include "call_engine.h"
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -9,9 +10,9 @@
 struct driver {
     struct driver_options options;
     struct scheduler *scheduler;
-    int64_t calls;            /* that it has now */
-    struct call_own *changed; /* calls with an update to publish */
-    struct call_own *waiting; /* calls that wait for adapters, in order of arrival */
+    int64_t calls;               /* that it has now */
+    struct call_engine *changed; /* calls with an update to publish */
+    struct call_engine *waiting; /* calls that wait for adapters, in order of arrival */
     struct driver_change *changes, **last_change;
     bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
@@ -20,8 +21,8 @@ struct driver {
     _Atomic uint64_t progress;
 
     pthread_mutex_t lock;
-    pthread_cond_t told;
-    struct call_own *commands, *last_command;
+    pthread_cond_t woken;
+    struct call_shared *commands, *last_command;
     struct driver_change *new_changes, **last_new_change;
     struct driver_name *new_names; /* in no particular order */
     bool must_end;
@@ -34,15 +35,15 @@ struct driver {
 /* ---- driver_call.c ---- */
 
 /* Carries out the loop's commands for a call. */
-void driver_do(struct driver *driver, struct call_own *own, unsigned commands);
+void driver_do(struct driver *driver, struct call_engine *self, unsigned commands);
 /* Retries calls that wait for adapters. */
 void driver_retry(struct driver *driver);
 /* Marks the call as having an update to publish. */
-void driver_note(struct driver *driver, struct call_own *own);
+void driver_note(struct driver *driver, struct call_engine *self);
 /* Returns the first waiting call that names the adapter, or NULL. */
-struct call_own *driver_first_waiting(const struct driver *driver, const char *name);
+struct call_engine *driver_first_waiting(const struct driver *driver, const char *name);
 /* Ends a waiting call with this error. */
-void driver_fail_one(struct driver *driver, struct call_own *own, const struct error *error);
+void driver_fail_one(struct driver *driver, struct call_engine *self, const struct error *error);
 /* Ends all calls that wait for the adapter with this error. */
 void driver_fail_waiting(struct driver *driver, const char *name, const struct error *error);
 /* After a step: completes the calls whose last completion has ended. */

@@ -23,7 +23,7 @@ int driver_open(const struct driver_options *options, struct driver **out) {
     pthread_mutex_init(&driver->lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&driver->told, &clock);
+    pthread_cond_init(&driver->woken, &clock);
     pthread_condattr_destroy(&clock);
     int status = engine_open_scheduler(
         options->engine, &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch}, &driver->scheduler);
@@ -39,28 +39,28 @@ void driver_close(struct driver *driver) {
         return;
     scheduler_close(driver->scheduler);
     pthread_mutex_destroy(&driver->lock);
-    pthread_cond_destroy(&driver->told);
+    pthread_cond_destroy(&driver->woken);
     free(driver);
 }
 
-/* ---- what it is told ---- */
+/* ---- commands ---- */
 
-void driver_tell(struct driver *driver, struct call_own *own, unsigned commands) {
+void driver_tell(struct driver *driver, struct call_shared *shared, unsigned commands) {
     pthread_mutex_lock(&driver->lock);
-    if (own->is_over) {
+    if (shared->is_over) {
         pthread_mutex_unlock(&driver->lock);
         return;
     }
     if (commands & (CALL_PAUSE | CALL_RESUME))
-        own->commands &= ~(unsigned)(CALL_PAUSE | CALL_RESUME); /* the last one counts */
-    own->commands |= commands;
-    if (!own->is_told) {
-        own->is_told = true;
-        own->next_command = NULL;
-        *(driver->last_command ? &driver->last_command->next_command : &driver->commands) = own;
-        driver->last_command = own;
+        shared->commands &= ~(unsigned)(CALL_PAUSE | CALL_RESUME); /* the last one counts */
+    shared->commands |= commands;
+    if (!shared->is_listed) {
+        shared->is_listed = true;
+        shared->next_command = NULL;
+        *(driver->last_command ? &driver->last_command->next_command : &driver->commands) = shared;
+        driver->last_command = shared;
     }
-    pthread_cond_signal(&driver->told);
+    pthread_cond_signal(&driver->woken);
     pthread_mutex_unlock(&driver->lock);
 }
 
@@ -69,7 +69,7 @@ void driver_change(struct driver *driver, struct driver_change *change) {
     pthread_mutex_lock(&driver->lock);
     *driver->last_new_change = change;
     driver->last_new_change = &change->next;
-    pthread_cond_signal(&driver->told);
+    pthread_cond_signal(&driver->woken);
     pthread_mutex_unlock(&driver->lock);
 }
 
@@ -77,21 +77,21 @@ void driver_know(struct driver *driver, struct driver_name *name) {
     pthread_mutex_lock(&driver->lock);
     name->next = driver->new_names;
     driver->new_names = name;
-    pthread_cond_signal(&driver->told);
+    pthread_cond_signal(&driver->woken);
     pthread_mutex_unlock(&driver->lock);
 }
 
 void driver_end(struct driver *driver) {
     pthread_mutex_lock(&driver->lock);
     driver->must_end = true;
-    pthread_cond_signal(&driver->told);
+    pthread_cond_signal(&driver->woken);
     pthread_mutex_unlock(&driver->lock);
 }
 
-/* Takes the loop's commands. Sets must_end when the driver is told to end and had no commands. */
-static void take_told(struct driver *driver, bool *must_end) {
+/* Takes the loop's commands. Sets must_end when the driver must end and had no commands. */
+static void take_commands(struct driver *driver, bool *must_end) {
     pthread_mutex_lock(&driver->lock);
-    struct call_own *own = driver->commands;
+    struct call_shared *shared = driver->commands;
     driver->commands = driver->last_command = NULL;
     if (driver->new_changes) {
         *driver->last_change = driver->new_changes;
@@ -99,74 +99,79 @@ static void take_told(struct driver *driver, bool *must_end) {
         driver->new_changes = NULL;
         driver->last_new_change = &driver->new_changes;
     }
-    *must_end = driver->must_end && !own;
+    *must_end = driver->must_end && !shared;
     struct driver_name *names = driver->new_names;
     driver->new_names = NULL;
     pthread_mutex_unlock(&driver->lock);
     driver_take_names(driver, names);
-    for (struct call_own *next; own; own = next) {
+    for (struct call_shared *next; shared; shared = next) {
         pthread_mutex_lock(&driver->lock);
-        unsigned commands = own->commands;
-        next = own->next_command;
-        own->commands = 0;
-        own->is_told = false;
+        unsigned commands = shared->commands;
+        next = shared->next_command;
+        shared->commands = 0;
+        shared->is_listed = false;
         pthread_mutex_unlock(&driver->lock);
-        driver_do(driver, own, commands);
+        driver_do(driver, shared->engine, commands);
     }
 }
 
-/* ---- what it tells ---- */
+/* ---- updates ---- */
 
 /* After its last update the loop may free a call, whatever commands it has given since. Under the lock. */
-static void forget_told(struct driver *driver, struct call_own *own) {
-    struct call_own **at = &driver->commands, *before = NULL;
-    own->is_over = true;
-    if (!own->is_told)
+static void forget_commands(struct driver *driver, struct call_shared *shared) {
+    struct call_shared **at = &driver->commands, *before = NULL;
+    shared->is_over = true;
+    if (!shared->is_listed)
         return;
-    while (*at != own) {
+    while (*at != shared) {
         before = *at;
         at = &before->next_command;
     }
-    *at = own->next_command;
-    if (driver->last_command == own)
+    *at = shared->next_command;
+    if (driver->last_command == shared)
         driver->last_command = before;
-    own->is_told = false;
+    shared->is_listed = false;
 }
 
-void driver_take_back(struct driver *driver, struct call_own *own) {
+void driver_take_back(struct driver *driver, struct call_shared *shared) {
     pthread_mutex_lock(&driver->lock);
-    own->is_over = false;
+    shared->is_over = false;
     pthread_mutex_unlock(&driver->lock);
-    own->is_ended = false;
+}
+
+/* Exchanges the update in making with the published one, if the loop has taken that. Returns whether it has. */
+static bool publish(struct driver *driver, struct call_engine *self) {
+    struct call_shared *shared = self->shared;
+    pthread_mutex_lock(&driver->lock);
+    bool can_go = !shared->is_posted;
+    if (can_go) {
+        struct call_update *update = shared->published;
+        shared->published = self->making;
+        self->making = update;
+        shared->is_posted = true;
+        if (shared->published->is_done)
+            forget_commands(driver, shared);
+    }
+    pthread_mutex_unlock(&driver->lock);
+    return can_go;
 }
 
 /* Publishes updates. While the loop has not taken a call's previous update, the next one stays in `making`. */
 static void publish_calls(struct driver *driver) {
-    struct call_own *own = driver->changed;
+    struct call_engine *self = driver->changed;
     struct loop_note *notes = NULL, **last = &notes;
     driver->changed = NULL;
     pthread_mutex_lock(&driver->lock);
     driver->has_taken = false;
     pthread_mutex_unlock(&driver->lock);
-    for (struct call_own *next; own; own = next) {
-        next = own->next_changed;
-        own->is_changed = false;
-        pthread_mutex_lock(&driver->lock);
-        bool can_go = !own->is_posted;
-        if (can_go) {
-            struct call_update *update = own->published;
-            own->published = own->making;
-            own->making = update;
-            own->is_posted = true;
-            if (own->published->is_done)
-                forget_told(driver, own);
-        }
-        pthread_mutex_unlock(&driver->lock);
-        if (can_go) {
-            *last = &own->note;
-            last = &own->note.next;
+    for (struct call_engine *next; self; self = next) {
+        next = self->next_changed;
+        self->is_changed = false;
+        if (publish(driver, self)) {
+            *last = &self->shared->note;
+            last = &self->shared->note.next;
         } else {
-            driver_note(driver, own);
+            driver_note(driver, self);
         }
     }
     *last = NULL;
@@ -177,23 +182,22 @@ static void publish_calls(struct driver *driver) {
     pthread_mutex_unlock(&driver->lock);
 }
 
-struct call_update *driver_take_update(struct driver *driver, struct call_own *own) {
+struct call_update *driver_take_update(struct driver *driver, struct call_shared *shared, struct call_update *read) {
     pthread_mutex_lock(&driver->lock);
-    struct call_update *update = own->published;
-    own->published = own->reading;
-    own->reading = update;
-    own->is_posted = false;
+    struct call_update *update = shared->published;
+    shared->published = read;
+    shared->is_posted = false;
     driver->has_taken = true;
     if (driver->has_more)
-        pthread_cond_signal(&driver->told);
+        pthread_cond_signal(&driver->woken);
     pthread_mutex_unlock(&driver->lock);
     return update;
 }
 
 static int64_t deferred_texts(const struct driver *driver) {
     int64_t texts = 0;
-    for (const struct call_own *own = driver->waiting; own; own = own->next_waiting)
-        texts += own->call->prompt_count * own->call->ask.choices;
+    for (const struct call_engine *self = driver->waiting; self; self = self->next_waiting)
+        texts += self->call->prompt_count * self->call->ask.choices;
     return texts;
 }
 
@@ -233,7 +237,7 @@ uint64_t driver_progress(const struct driver *driver) {
 /* ---- the thread ---- */
 
 /* Sleeps until a command arrives, a deadline passes or a beat is due. */
-static void sleep_until_told(struct driver *driver) {
+static void sleep_until_woken(struct driver *driver) {
     double now = clock_seconds(), wait = beat_seconds, deadline = scheduler_next_deadline(driver->scheduler);
     struct timespec until;
     if (deadline > 0 && deadline - now < wait)
@@ -245,7 +249,7 @@ static void sleep_until_told(struct driver *driver) {
     pthread_mutex_lock(&driver->lock);
     while (!driver->commands && !driver->new_changes && !driver->new_names && !(driver->must_end && !driver->calls) &&
            !(driver->has_more && driver->has_taken))
-        if (pthread_cond_timedwait(&driver->told, &driver->lock, &until) == ETIMEDOUT)
+        if (pthread_cond_timedwait(&driver->woken, &driver->lock, &until) == ETIMEDOUT)
             break;
     pthread_mutex_unlock(&driver->lock);
 }
@@ -253,7 +257,7 @@ static void sleep_until_told(struct driver *driver) {
 int driver_run(struct driver *driver) {
     for (;;) {
         bool must_end;
-        take_told(driver, &must_end);
+        take_commands(driver, &must_end);
         driver_retry(driver);
         int stepped = driver->calls ? scheduler_step(driver->scheduler) : 0;
         driver_settle(driver);
@@ -272,6 +276,6 @@ int driver_run(struct driver *driver) {
         if (must_end && !driver->calls && !driver->changes && !driver->changed)
             return STATUS_OK;
         if (!stepped && !is_busy)
-            sleep_until_told(driver);
+            sleep_until_woken(driver);
     }
 }

@@ -5,7 +5,7 @@
 #ifndef CAMBIUM_SERVE_DRIVER_H
 #define CAMBIUM_SERVE_DRIVER_H
 
-#include "call_own.h"
+#include "call_shared.h"
 #include "metrics.h"
 #include "server.h"
 
@@ -100,7 +100,7 @@ int driver_run(struct driver *driver);
 void driver_close(struct driver *driver);
 
 /* Pass commands for a call, and changes, to the driver. The loop's thread. */
-void driver_tell(struct driver *driver, struct call_own *own, unsigned commands);
+void driver_tell(struct driver *driver, struct call_shared *shared, unsigned commands);
 void driver_change(struct driver *driver, struct driver_change *change);
 /* Lets later calls use this name. */
 void driver_know(struct driver *driver, struct driver_name *name);

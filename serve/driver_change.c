@@ -103,7 +103,7 @@ static bool prepare_replace(struct driver *driver, struct driver_change *change)
  * ended. */
 static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     const char *names[ASK_MAX_ADAPTERS];
-    const struct call_own *first = driver_first_waiting(driver, change->name);
+    const struct call_engine *first = driver_first_waiting(driver, change->name);
     struct adapter_view view;
     int count = first ? (int)first->call->ask.adapter_count : 0;
     change->is_moot = !first || (adapters_find(driver->options.adapters, change->name, &view) &&
@@ -114,7 +114,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
         return false;
     }
     for (int i = 0; i < count; i++)
-        names[i] = first->names[i];
+        names[i] = first->shared->asked.names[i];
     adapters_spare(driver->options.adapters, names, count);
     return true;
 }
@@ -123,7 +123,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
  * the way: then all begin again side by side. If that does not help, the call fails, and calls that need less ask
  * again. */
 static void put_aside(struct driver *driver, struct driver_change *change) {
-    struct call_own *first = driver_first_waiting(driver, change->name);
+    struct call_engine *first = driver_first_waiting(driver, change->name);
     change->is_aside = driver->holders > 0;
     change->gives = driver->gives;
     if (change->is_aside) {

@@ -22,7 +22,7 @@ struct server_own {
     struct queue *queue;       /* places for completions of calls that are not done */
     struct queue *token_queue; /* the same for tokens of waiting prompts; NULL: no limit */
     int64_t calls;
-    struct call_own *first_call; /* list of all calls */
+    struct call_loop *first_call; /* list of all calls */
     struct event *tick, *delay_timer, *drain_timer, *on_term, *on_int, *on_hup;
     double last_tick;
     uint64_t progress;     /* the driver's at the last tick */

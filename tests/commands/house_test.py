@@ -120,6 +120,23 @@ class Rooms(unittest.TestCase):
                     wrong.append(f"{name_of(path)} includes {included}")
         self.assertFalse(wrong, "\n".join(wrong))
 
+    def test_no_file_sees_both_threads_parts_of_a_call(self):
+        """A file of serve/ runs on the loop's thread or on the engine's: what both see is in call_shared.h."""
+        parts = {"call_loop.h": set(), "call_engine.h": set()}
+        headers = {os.path.basename(path): set(includes(path, '""')) for room, path in sources()
+                   if room == "serve" and path.endswith(".h")}
+        for room, path in sources():
+            seen, waiting = set(), list(includes(path, '""')) if room == "serve" else []
+            while waiting:
+                name = waiting.pop()
+                waiting += headers.get(name, set()) - seen if name not in seen else []
+                seen.add(name)
+            for part in parts:
+                if part in seen:
+                    parts[part].add(name_of(path))
+        self.assertTrue(all(parts.values()), parts)
+        self.assertFalse(set.intersection(*parts.values()))
+
     def test_libraries_stay_in_their_rooms(self):
         wrong = []
         for room, path in sources():

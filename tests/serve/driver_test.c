@@ -1,6 +1,7 @@
 /* The driver's thread and its list of commands, with an engine and calls that the test plays: all in one thread, in an
  * order that the test says. The functions here stand for those of driver_call.c, driver_change.c, loop.c and the
  * engine. */
+#include "call_engine.h"
 #include "driver-internal.h"
 
 #include "support/test.h"
@@ -15,42 +16,43 @@ enum { CALLS = 4 };
 
 /* The script of a test, and its outcome. */
 static struct {
-    struct call_own *calls[CALLS]; /* NULL: freed */
-    int round, ending;             /* ending: the call that ends in the first round */
-    char done[64];                 /* what the engine was told, a word each: "s0 c1" */
+    struct call_shared *calls[CALLS]; /* NULL: freed */
+    int round, ending;                /* ending: the call that ends in the first round */
+    char done[64];                    /* the commands that the engine got, a word each: "s0 c1" */
 } play;
 
-static int number_of(const struct call_own *own) {
+static int number_of(const struct call_shared *shared) {
     for (int i = 0; i < CALLS; i++)
-        if (own == play.calls[i])
+        if (shared == play.calls[i])
             return i;
-    fail_msg("the engine is told of a call that is freed");
+    fail_msg("the engine gets a command for a call that is freed");
     return -1;
 }
 
-static void end(struct driver *driver, struct call_own *own) {
-    own->is_ended = own->making->is_done = true;
+static void end(struct driver *driver, struct call_engine *self) {
+    self->is_ended = self->making->is_done = true;
     driver->calls--;
-    driver_note(driver, own);
+    driver_note(driver, self);
 }
 
 /* A client disconnects while its last update is on the way. Its memory may be reused then. */
-static void free_call(struct call_own *own) {
-    int number = number_of(own);
-    free(own->making);
-    free(own->published);
-    free(own->reading);
-    memset(own, 0x5a, sizeof *own);
-    free(own);
+static void free_call(struct call_shared *shared) {
+    int number = number_of(shared);
+    free(shared->engine->making);
+    free(shared->published);
+    memset(shared->engine, 0x5a, sizeof *shared->engine);
+    free(shared->engine);
+    memset(shared, 0x5a, sizeof *shared);
+    free(shared);
     play.calls[number] = NULL;
 }
 
 /* ---- driver_call.c ---- */
 
-void driver_do(struct driver *driver, struct call_own *own, unsigned commands) {
+void driver_do(struct driver *driver, struct call_engine *self, unsigned commands) {
     size_t length = strlen(play.done);
     snprintf(play.done + length, sizeof play.done - length, "%s%c%d", length ? " " : "",
-             commands & CALL_SUBMIT ? 's' : 'c', number_of(own));
+             commands & CALL_SUBMIT ? 's' : 'c', number_of(self->shared));
     driver->calls += (commands & CALL_SUBMIT) != 0;
 }
 
@@ -58,23 +60,23 @@ void driver_retry(struct driver *driver) {
     (void)driver;
 }
 
-void driver_note(struct driver *driver, struct call_own *own) {
-    own->is_changed = true;
-    own->next_changed = driver->changed;
-    driver->changed = own;
+void driver_note(struct driver *driver, struct call_engine *self) {
+    self->is_changed = true;
+    self->next_changed = driver->changed;
+    driver->changed = self;
 }
 
-/* Stands between taking what was told and publishing. */
+/* Stands between taking commands and publishing. */
 void driver_settle(struct driver *driver) {
     if (play.round++ == 0) {
-        end(driver, play.calls[play.ending]);
+        end(driver, play.calls[play.ending]->engine);
         for (int i = 0; i < CALLS - 1; i++)
             driver_tell(driver, play.calls[i], CALL_CANCEL);
         return;
     }
     for (int i = 0; i < CALLS; i++)
         if (play.calls[i])
-            end(driver, play.calls[i]);
+            end(driver, play.calls[i]->engine);
     driver_end(driver);
 }
 
@@ -109,12 +111,14 @@ void loop_post_all(struct loop *loop, struct loop_note *first, struct loop_note 
 }
 
 static void take(struct loop_note *note) {
-    struct call_own *own = (struct call_own *)((char *)note - offsetof(struct call_own, note));
-    struct driver *driver = own->driver;
+    struct call_shared *shared = (struct call_shared *)((char *)note - offsetof(struct call_shared, note));
+    struct driver *driver = shared->driver;
     bool is_first_round = play.round == 1;
-    assert_true(driver_take_update(driver, own)->is_done);
-    driver_tell(driver, own, CALL_PAUSE); /* before it looks at the update */
-    free_call(own);
+    struct call_update *update = driver_take_update(driver, shared, NULL);
+    assert_true(update->is_done);
+    driver_tell(driver, shared, CALL_PAUSE); /* before it looks at the update */
+    free_call(shared);
+    free(update);
     if (is_first_round)
         driver_tell(driver, play.calls[CALLS - 1], CALL_SUBMIT);
 }
@@ -164,21 +168,21 @@ size_t engine_adapter_bytes(const struct engine *engine) {
 
 /* ---- what is promised ---- */
 
-static struct call_own *new_call(struct driver *driver) {
-    struct call_own *own = calloc(1, sizeof *own);
-    assert_non_null(own);
-    own->driver = driver;
-    own->note.run = take;
-    own->making = calloc(1, sizeof *own->making);
-    own->published = calloc(1, sizeof *own->published);
-    own->reading = calloc(1, sizeof *own->reading);
-    assert_true(own->making && own->published && own->reading);
-    return own;
+static struct call_shared *new_call(struct driver *driver) {
+    struct call_shared *shared = calloc(1, sizeof *shared);
+    struct call_engine *engine = calloc(1, sizeof *engine);
+    assert_true(shared && engine);
+    *shared = (struct call_shared){.driver = driver, .engine = engine, .note.run = take};
+    engine->shared = shared;
+    engine->making = calloc(1, sizeof *engine->making);
+    shared->published = calloc(1, sizeof *shared->published);
+    assert_true(engine->making && shared->published);
+    return shared;
 }
 
 /* Three calls get further commands while one of them ends; a fourth follows. */
-static void what_a_call_is_told_behind_its_end_is_forgotten(void **state) {
-    static const char *const told[] = {"s0 s1 s2 c1 c2 s3", "s0 s1 s2 c0 c2 s3", "s0 s1 s2 c0 c1 s3"};
+static void commands_after_the_end_of_a_call_are_forgotten(void **state) {
+    static const char *const expected[] = {"s0 s1 s2 c1 c2 s3", "s0 s1 s2 c0 c2 s3", "s0 s1 s2 c0 c1 s3"};
     static const struct serve_options options = {.prefill_stretch = 1};
     struct server server = {.options = &options};
     (void)state;
@@ -192,7 +196,7 @@ static void what_a_call_is_told_behind_its_end_is_forgotten(void **state) {
         for (int i = 0; i < CALLS - 1; i++)
             driver_tell(driver, play.calls[i], CALL_SUBMIT);
         test_ok(driver_run(driver));
-        assert_string_equal(play.done, told[ending]);
+        assert_string_equal(play.done, expected[ending]);
         for (int i = 0; i < CALLS; i++)
             assert_null(play.calls[i]);
         driver_close(driver);
@@ -200,6 +204,6 @@ static void what_a_call_is_told_behind_its_end_is_forgotten(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_call_is_told_behind_its_end_is_forgotten)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_after_the_end_of_a_call_are_forgotten)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,85 @@
+/* The part of a call that the loop's thread and the engine's both see, and the updates that travel from one to the
+ * other. The loop's own part is struct call_loop (call_loop.h), the engine's struct call_engine (call_engine.h). No
+ * file includes both.
+ *
+ * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and
+ * from there with `reading` on the loop's thread. With three blocks nobody copies or waits. */
+#ifndef CAMBIUM_SERVE_CALL_SHARED_H
+#define CAMBIUM_SERVE_CALL_SHARED_H
+
+#include "call.h"
+#include "loop.h"
+
+struct driver;
+struct call_engine;
+struct call_loop;
+
+/* CALL_STOP: cancelled because the server drains. CALL_YIELD: its place in the queue goes to another client. */
+enum call_command {
+    CALL_SUBMIT = 1,
+    CALL_CANCEL = 2,
+    CALL_PAUSE = 4,
+    CALL_RESUME = 8,
+    CALL_STOP = 16,
+    CALL_YIELD = 32
+};
+#define CALL_GIVES_WAY                                                                                                 \
+    "the queue is full, this client has more than its share of it, and another client needed the place of this "       \
+    "request"
+
+/* The loop sets it before it submits the call. Nobody changes it while the engine has the call. */
+struct call_asked {
+    char names[ASK_MAX_ADAPTERS][72];
+    struct chat_template *chat_template;             /* used to render a chat; NULL: none */
+    uint64_t template_generations[ASK_MAX_ADAPTERS]; /* of the adapters whose templates were considered for it */
+    uint64_t salt;
+    struct ask_ends ends;
+};
+
+struct call_shared {
+    struct driver *driver;
+    struct call_loop *loop;     /* the loop's thread alone looks into it */
+    struct call_engine *engine; /* the engine's thread alone looks into it, from submission to the last update */
+    struct call_asked asked;
+    /* ---- under the driver's lock ---- */
+    unsigned commands; /* enum call_command */
+    struct call_shared *next_command;
+    bool is_listed; /* in the list of commands */
+    bool is_posted; /* `published` has an update that the loop has not taken */
+    bool is_over;   /* the last update is published: the engine ignores further commands */
+    struct call_update *published;
+    struct loop_note note;
+};
+
+/* ---- filling an update; STATUS_MEMORY: call_update.c ---- */
+
+int update_add_start(struct call_update *update, const struct call_start *start);
+int update_add_draw(struct call_update *update, const struct call_draw *draw);
+/* Adds a piece without tokens; its text was appended from `begin` on. */
+int update_add_piece(struct call_update *update, int64_t prompt, int64_t choice, size_t begin);
+/* Adds a token to the last piece. */
+int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops);
+/* `tops` are those of its token. */
+int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops);
+/* update_clear keeps the memory, update_free does not. */
+void update_clear(struct call_update *update);
+void update_free(struct call_update *update);
+
+/* ---- the driver, for the loop's thread ---- */
+
+/* Makes the engine's part of a call, and frees it. NULL: no memory. */
+struct call_engine *call_engine_new(const struct call *call, struct call_shared *shared);
+void call_engine_free(struct call_engine *engine);
+/* Lets a call whose last update was taken be submitted once more. */
+void driver_take_back(struct driver *driver, struct call_shared *shared);
+/* Returns the published update, and takes `read`, an empty one, in its place. */
+struct call_update *driver_take_update(struct driver *driver, struct call_shared *shared, struct call_update *read);
+
+/* ---- call.c ---- */
+
+/* End every call. call_stop_all lets the engine end them because the server drains. call_fail_all ends them at once
+ * with an error, whatever the engine does. */
+void call_stop_all(struct server *server);
+void call_fail_all(struct server *server, const struct error *error);
+
+#endif
