@@ -357,8 +357,8 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
 
 /* Some rows of it, whole, and the plain product of these into fp32. */
 static struct piece packed_piece(const struct gemm *g, int64_t row) {
-    int64_t left = gemm_m(g) - row;
-    return (struct piece){.row = row, .rows = left < PACKED_ROWS ? left : PACKED_ROWS, .cols = gemm_n(g)};
+    int64_t remaining = gemm_m(g) - row;
+    return (struct piece){.row = row, .rows = remaining < PACKED_ROWS ? remaining : PACKED_ROWS, .cols = gemm_n(g)};
 }
 
 static struct gemm packed_product(const struct gemm *g, const struct piece *p, float *ab) {

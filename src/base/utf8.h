@@ -10,21 +10,21 @@
 /* Decodes the character at `at`, which lies before `end` and is not ASCII. Returns its length, 2 to 4 bytes, or 0 when
  * it is not valid: an overlong form, a surrogate, a number above 0x10ffff, or a cut end. */
 static inline size_t utf8_decode(const unsigned char *at, const unsigned char *end, uint32_t *point) {
-    size_t left = (size_t)(end - at);
+    size_t available = (size_t)(end - at);
     unsigned a = at[0];
-    if (a < 0xc2 || a > 0xf4 || left < 2 || (at[1] & 0xc0) != 0x80)
+    if (a < 0xc2 || a > 0xf4 || available < 2 || (at[1] & 0xc0) != 0x80)
         return 0;
     if (a < 0xe0) {
         *point = (a & 0x1f) << 6 | (at[1] & 0x3f);
         return 2;
     }
-    if (left < 3 || (at[2] & 0xc0) != 0x80)
+    if (available < 3 || (at[2] & 0xc0) != 0x80)
         return 0;
     if (a < 0xf0) {
         *point = (a & 0x0f) << 12 | (at[1] & 0x3fu) << 6 | (at[2] & 0x3f);
         return *point >= 0x800 && (*point < 0xd800 || *point >= 0xe000) ? 3 : 0;
     }
-    if (left < 4 || (at[3] & 0xc0) != 0x80)
+    if (available < 4 || (at[3] & 0xc0) != 0x80)
         return 0;
     *point = (a & 0x07) << 18 | (at[1] & 0x3fu) << 12 | (at[2] & 0x3fu) << 6 | (at[3] & 0x3f);
     return *point >= 0x10000 && *point < 0x110000 ? 4 : 0;

@@ -175,10 +175,10 @@ static int64_t window_elements(const struct mpi_comm *comm, const struct comm_ca
 int mpi_window_begin(struct mpi_comm *comm) {
     struct comm_request *request = comm->unbegun;
     struct mpi_window *window = &comm->windows[(comm->window_first + comm->window_count) % comm->window_most];
-    int64_t left = request->call.data.count - request->begun, most = window_elements(comm, &request->call);
+    int64_t remaining = request->call.data.count - request->begun, most = window_elements(comm, &request->call);
     window->request = request;
     window->first = request->begun;
-    window->count = left < most ? left : most;
+    window->count = remaining < most ? remaining : most;
     window->is_spreading = window->is_done = false;
     window->move_count = 0;
     request->begun += window->count;

@@ -95,7 +95,7 @@ static void hear(struct watch *watch, int rank) {
 /* Waits for signs until the next tick, and reads them. Returns true if the thread must end. */
 static bool listen_until(struct watch *watch, double next) {
     struct pollfd *polled = watch->polled;
-    int count = 2, left = (int)((next - clock_seconds()) * 1000) + 1;
+    int count = 2, milliseconds = (int)((next - clock_seconds()) * 1000) + 1;
     bool has_place = false;
     for (int i = 0; i < WATCH_GUESTS; i++) {
         has_place = has_place || watch->guests[i].fd < 0;
@@ -105,7 +105,7 @@ static bool listen_until(struct watch *watch, double next) {
         polled[count++] = (struct pollfd){.fd = watch->peers[r].fd, .events = POLLIN};
     polled[0] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
     polled[1] = (struct pollfd){.fd = has_place ? watch->listener : -1, .events = POLLIN};
-    if (poll(polled, (nfds_t)count, left > 0 ? left : 0) <= 0)
+    if (poll(polled, (nfds_t)count, milliseconds > 0 ? milliseconds : 0) <= 0)
         return false;
     if (polled[0].revents)
         return true;

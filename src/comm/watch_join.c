@@ -200,14 +200,14 @@ static bool is_greeted(struct attempt *attempt, const struct watch_card *card) {
 static int find_leader(struct attempt *attempts, int count, const struct watch_card *card, double seconds) {
     struct pollfd polled[WATCH_ADDRESSES];
     double end = clock_seconds() + seconds;
-    for (int left = 1; left;) {
+    for (int pending = 1; pending;) {
         int wait = (int)((end - clock_seconds()) * 1000);
-        left = 0;
+        pending = 0;
         for (int i = 0; i < count; i++) {
             polled[i] = (struct pollfd){.fd = attempts[i].fd, .events = POLLIN};
-            left += attempts[i].fd >= 0;
+            pending += attempts[i].fd >= 0;
         }
-        if (wait <= 0 || (left && poll(polled, (nfds_t)count, wait) < 0 && errno != EINTR))
+        if (wait <= 0 || (pending && poll(polled, (nfds_t)count, wait) < 0 && errno != EINTR))
             return -1;
         for (int i = 0; i < count; i++)
             if (attempts[i].fd >= 0 && polled[i].revents && is_greeted(&attempts[i], card))

@@ -114,12 +114,12 @@ ATTENTION_INLINE void scores(bool pairs, const struct score_product *p) {
         vectors[row / SIMD_ROWS] = seen_vectors(p->seen ? p->seen + row : NULL, SIMD_ROWS);
     for (int v = 0; v < CHUNK_VECTORS; v += SIMD_WIDE)
         for (int row = 0; row < p->rows; row += SIMD_ROWS) {
-            int left = vectors[row / SIMD_ROWS].to - v;
+            int remaining = vectors[row / SIMD_ROWS].to - v;
             if (v + SIMD_WIDE <= vectors[row / SIMD_ROWS].from)
                 continue;
-            if (left >= SIMD_WIDE)
+            if (remaining >= SIMD_WIDE)
                 score_block(pairs, false, SIMD_ROWS, SIMD_WIDE, p, row, v);
-            else if (left > 0)
+            else if (remaining > 0)
                 score_block(pairs, false, SIMD_ROWS, 1, p, row, v);
         }
 }
@@ -156,8 +156,8 @@ ATTENTION_INLINE void value_block(bool pairs, bool is_few, int rows, int wide, c
                       .b_step = p->chunk->value_step};
     int skipped = keys.from % PANEL_KEYS / group; /* groups of the first panel */
     for (int panel = keys.from / PANEL_KEYS; panel * PANEL_KEYS < keys.to; panel++, skipped = 0) {
-        int left = keys.to - panel * PANEL_KEYS;
-        run.steps = (left < PANEL_KEYS ? left : PANEL_KEYS) / group - skipped;
+        int remaining = keys.to - panel * PANEL_KEYS;
+        run.steps = (remaining < PANEL_KEYS ? remaining : PANEL_KEYS) / group - skipped;
 #pragma GCC unroll 4
         for (int n = 0; n < wide; n++) {
             int64_t at = skipped * run.b_step + (vector + n) * SIMD_LANES;

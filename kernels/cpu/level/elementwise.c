@@ -155,7 +155,7 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
     for (int64_t i = 0; i < call.rows; i++) {
         const void *x = at_const(a->x, i * call.x_stride, a->type);
         void *y = at(a->y, i * call.y_stride, a->type);
-        int64_t left = count - i * call.cols, n = left < call.cols ? left : call.cols;
+        int64_t remaining = count - i * call.cols, n = remaining < call.cols ? remaining : call.cols;
         if (a->type == DTYPE_F32)
             scale_chunk(a->scale, x, a->accumulate, y, 0, n, DTYPE_F32);
         else

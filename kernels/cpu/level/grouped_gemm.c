@@ -174,17 +174,17 @@ TYPED_BODY void run_blocks(const struct block *whole, const struct group_tile *t
     bool is_by_input = tile->entry->is_by_input;
     int64_t col = 0;
     while (col < tile->cols) {
-        int64_t left = tile->cols - col, width = is_by_input ? BLOCK_WIDE * SIMD_LANES : BLOCK_WIDE;
+        int64_t remaining = tile->cols - col, width = is_by_input ? BLOCK_WIDE * SIMD_LANES : BLOCK_WIDE;
         struct block b = *whole;
         b.matrix = at_const(whole->matrix, is_by_input ? col : col * b.stride, type);
         b.out = whole->out + col;
-        b.cols = (int)group_least(left, width);
+        b.cols = (int)group_least(remaining, width);
         b.ahead = is_by_input ? AHEAD_BLOCKS * width : AHEAD_BLOCKS * width * b.stride;
         if (!is_by_input) {
             run_column(&b, tile->rows, FORM_DOT, a_type, type);
-        } else if (left >= width) {
+        } else if (remaining >= width) {
             run_column(&b, tile->rows, FORM_CHAIN, a_type, type);
-        } else if (left >= SIMD_LANES) {
+        } else if (remaining >= SIMD_LANES) {
             run_column(&b, tile->rows, FORM_CHAIN_ONE, a_type, type);
             width = SIMD_LANES;
         } else {

@@ -319,13 +319,13 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
     else
         multiply_rows_f32(rows, panels, &tile);
     for (int i = 0; i < panels; i++) {
-        int64_t col = (panel + i * pass->columns) * PANEL, left = gemm_n(gemm) - col;
+        int64_t col = (panel + i * pass->columns) * PANEL, remaining = gemm_n(gemm) - col;
         struct gemm_block done = {.ab = out + i * PANEL,
                                   .stride = panels * PANEL,
                                   .row = pass->first + start,
                                   .col = col,
                                   .rows = rows,
-                                  .cols = left < PANEL ? left : PANEL,
+                                  .cols = remaining < PANEL ? remaining : PANEL,
                                   .needs_bias = gemm->bias};
         LEVEL(gemm_epilogue)(gemm, &done);
     }

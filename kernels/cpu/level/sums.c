@@ -37,8 +37,8 @@ int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const floa
     int64_t blocks = squares_blocks(count);
 #pragma omp parallel for num_threads(threads_for(exec, count)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
-        int64_t first = b * SQUARES_BLOCK, left = count - first;
-        partial[b] = block_squares(x + first, left < SQUARES_BLOCK ? left : SQUARES_BLOCK);
+        int64_t first = b * SQUARES_BLOCK, remaining = count - first;
+        partial[b] = block_squares(x + first, remaining < SQUARES_BLOCK ? remaining : SQUARES_BLOCK);
     }
     for (int64_t b = 0; b < blocks; b++)
         total += partial[b];
