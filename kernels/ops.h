@@ -123,10 +123,10 @@ struct gelu {
     int64_t count;
     enum dtype type;
     bool is_tanh;
-    const void *x;  /* the GELU's input */
-    void *y;        /* forward out */
-    const void *dy; /* backward in */
-    void *dx;       /* backward out; may be dy */
+    const void *x;  /* [count] the GELU's input */
+    void *y;        /* [count] forward out */
+    const void *dy; /* [count] backward in */
+    void *dx;       /* [count] backward out; may be dy */
 };
 
 /* Activations of adapters other than the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
@@ -135,10 +135,10 @@ struct unit_call {
     int64_t count;
     enum dtype type;
     enum unit unit;
-    const void *x;  /* the unit's input */
-    void *y;        /* forward out; may be x */
-    const void *dy; /* backward in */
-    void *dx;       /* backward out; may be dy */
+    const void *x;  /* [count] the unit's input */
+    void *y;        /* [count] forward out; may be x */
+    const void *dy; /* [count] backward in */
+    void *dx;       /* [count] backward out; may be dy */
 };
 
 /* y = swish(gate) * up of x = [gate, up]: the activation of a gated MLP. */
@@ -156,8 +156,8 @@ struct swiglu {
  *
  *     y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin
  *
- * Features from `rotary` on are
- * unchanged. Queries and keys that lie side by side can be rotated in one call, as heads of one vector. */
+ * Features from `rotary` on are unchanged. Queries and keys that lie side by side can be rotated in one call, as heads
+ * of one vector. */
 struct rotary {
     int64_t rows;                 /* N */
     int heads, head_size, rotary; /* rotary even, 0 .. D */
@@ -208,8 +208,8 @@ struct scale_add {
 struct scatter_add_rows {
     int64_t rows, cols;
     enum dtype x_type, y_type;
-    const void *x; /* [N,C] */
-    const int32_t *index;
+    const void *x;              /* [N,C] */
+    const int32_t *index;       /* [N] rows of y */
     void *y;                    /* [.., C] */
     int64_t x_stride, y_stride; /* from row to row; 0: C */
 };
@@ -260,11 +260,11 @@ struct lstm {
 struct residual_dropout {
     int64_t rows, cols;
     enum dtype type;
-    const void *residual;
-    const void *x;
-    void *y;
-    const void *dy;
-    void *dx; /* may be dy */
+    const void *residual; /* [N,C] or NULL */
+    const void *x;        /* [N,C] */
+    void *y;              /* [N,C] forward out */
+    const void *dy;       /* [N,C] backward in */
+    void *dx;             /* [N,C] backward out; may be dy */
     struct dropout dropout;
     int64_t first_col; /* global number of column 0, where the columns are a rank's shard */
 };
@@ -310,7 +310,7 @@ struct kv_append {
     enum dtype type;
     const void *k, *v; /* [N, G, D] with row strides */
     int64_t k_stride, v_stride;
-    void *pages;
+    void *pages; /* [pages, page_stride] */
     int64_t page_stride;
     const int32_t *place; /* [N] page * 16 + token inside the page; -1: the row is not stored */
 };
@@ -367,7 +367,7 @@ struct embedding {
 struct cross_entropy {
     int64_t rows, vocab, stride;
     enum dtype type;
-    void *logits;
+    void *logits;          /* [N, stride] */
     const int32_t *labels; /* [N], 0 .. V-1 */
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
@@ -406,9 +406,9 @@ struct zero_ranges {
 struct adamw {
     const struct flat_range *ranges; /* [range_count] */
     int64_t range_count;
-    float *master; /* fp32 values, updated */
-    float *m, *v;  /* moments, updated */
-    const float *gradient;
+    float *master;               /* fp32 values, updated */
+    float *m, *v;                /* moments, updated */
+    const float *gradient;       /* as master and the moments, indexed by the ranges */
     const float *gradient_scale; /* one number that multiplies the gradient, as the clip factor; NULL: 1. If it is NaN,
                                   * nothing is updated. */
     void *weights;               /* the working weights, which receive the rounded master; NULL if master holds them */
@@ -424,10 +424,10 @@ struct adamw {
  *     norm = sqrt(sum of squares)
  *     factor = min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0; NaN if the norm is not finite */
 struct clip_factor {
-    const double *sum_of_squares;
+    const double *sum_of_squares; /* [1] */
     float max_norm;
-    float *norm;
-    float *factor;
+    float *norm;   /* [1] out */
+    float *factor; /* [1] out */
 };
 
 /* ---- grouped operations: the rows of one batch belong to many adapters ----
@@ -555,7 +555,7 @@ struct ops_sizes {
     int64_t bucket_elements;    /* the fewest gradients for which a sum over ranks is worth a call */
 };
 
-/* A function NAME runs the operation whose arguments `struct NAME` describes above. */
+/* Each function runs the operation of its name, which the struct of its arguments describes above. */
 struct ops {
     const char *name;
 

@@ -140,8 +140,8 @@ struct hook_table {
 int hook_table_init(struct hook_table *table, int64_t layers);
 /* Frees the table; a zeroed one is allowed. */
 void hook_table_free(struct hook_table *table);
-/* Add a copy of a hook: at a place of a layer, to a layer's prefixes, or to the virtual tokens. STATUS_INVALID if
- * the list is full. */
+/* Add a copy of a hook: at a place of a layer, to a layer's prefixes, or to the virtual tokens. STATUS_INVALID if the
+ * list is full. */
 int hook_table_add(struct hook_table *table, int64_t layer, enum attach_place place, const struct hook *hook);
 int hook_table_add_prefix(struct hook_table *table, int64_t layer, const struct prefix_hook *hook);
 int hook_table_add_tokens(struct hook_table *table, const struct token_hook *hook);

@@ -1,8 +1,7 @@
 /* Normalisation of rows. LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.
  * The mean has a rounding error, whose square is subtracted from the mean square of the deviations. So the variance is
- * accurate even if the mean is much larger than the deviations. RMSNorm (Zhang, Sennrich 2019) is
- * the same with a mean and a bias of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each
- * body, as `type` is. */
+ * accurate even if the mean is much larger than the deviations. RMSNorm (Zhang, Sennrich 2019) is the same with a mean
+ * and a bias of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each body, as `type` is. */
 #include "cpu/level/typed_vectors.h"
 
 #include <math.h>
