@@ -210,8 +210,9 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     if (token->is_end || self->is_cancelled)
         return self->is_cancelled;
     size_t begin = self->making->text.length;
-    keep(self, ask_write(&self->call->ask, &self->shared->asked.ends, tokenizer, token->token, text->drawn,
-                         &text->writer, &self->making->text, &is_ended));
+    const struct ask_completion completion = {&self->call->ask, &self->shared->asked.ends, tokenizer, &text->writer,
+                                              text->drawn};
+    keep(self, ask_write(&completion, token->token, &self->making->text, &is_ended));
     held.end = text->writer.added;
     keep(self, hold(text, &held));
     keep(self, give_piece(run, choice, begin, false));
@@ -284,14 +285,19 @@ static enum error_case refusal_case(enum scheduler_refusal refusal) {
     }
 }
 
+static struct ask_prompt prompt_of(const struct driver *driver, const struct call_engine *self, int64_t prompt) {
+    const struct token_buffer *ids = &self->call->prompts[prompt].ids;
+    return (struct ask_prompt){
+        .engine = driver->options.engine, .slot = self->slot, .ids = ids->ids, .count = (int64_t)ids->count};
+}
+
 static int submit(struct driver *driver, struct call_engine *self, struct call_run *run) {
     const struct call *call = self->call;
-    const struct token_buffer *ids = &call->prompts[run->prompt].ids;
+    const struct ask_prompt prompt = prompt_of(driver, self, run->prompt);
     int64_t most = driver->options.server->model.max_model_len;
     struct scheduler_request request;
     enum scheduler_refusal refusal;
-    ask_schedule(&call->ask, driver->options.engine, self->slot, &self->shared->asked.ends, ids->ids,
-                 (int64_t)ids->count, &request);
+    ask_schedule(&call->ask, &self->shared->asked.ends, &prompt, &request);
     if (request.max_tokens < 0)
         request.max_tokens = most - request.virtual_tokens - request.prompt_length;
     request.salt = self->shared->asked.salt;
@@ -314,9 +320,10 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
 }
 
 /* Checks that a prompt leaves room for a token after it, or needs none. */
-static int check_length(struct driver *driver, struct call_engine *self, const struct token_buffer *ids) {
+static int check_length(struct driver *driver, struct call_engine *self, int64_t number) {
     const struct ask *ask = &self->call->ask;
-    int64_t most = driver->options.server->model.max_model_len, count = (int64_t)ids->count;
+    const struct ask_prompt prompt = prompt_of(driver, self, number);
+    int64_t most = driver->options.server->model.max_model_len, count = prompt.count;
     int64_t virtual_tokens = engine_slot_virtual_tokens(driver->options.engine, self->slot);
     int64_t wanted = ask->max_tokens >= 0 ? ask->max_tokens : 1;
     const char *field;
@@ -331,7 +338,7 @@ static int check_length(struct driver *driver, struct call_engine *self, const s
              ask->max_tokens >= 0 && virtual_tokens + count < most ? "max_tokens" : "prompt");
         return STATUS_INVALID;
     }
-    int status = ask_check_length(ask, driver->options.engine, self->slot, most + 1, ids->ids, count, &field);
+    int status = ask_check_length(ask, &prompt, most + 1, &field);
     if (status)
         fail(self, ERROR_ARGUMENT, field ? field : "prompt");
     return status;
@@ -385,7 +392,7 @@ static void start(struct driver *driver, struct call_engine *self) {
         return;
     }
     for (int64_t p = 0; p < call->prompt_count && !status; p++)
-        status = check_length(driver, self, &call->prompts[p].ids);
+        status = check_length(driver, self, p);
     if (!status && (status = open_runs(self)))
         fail_with(self, ERROR_INTERNAL, "out of memory");
     for (int64_t p = 0; p < call->prompt_count && !status; p++)

@@ -81,22 +81,32 @@ struct output {
     uint32_t *ids;
 };
 
-static int output_fill(struct output *output, const struct call *asked, int64_t index, const char *text, size_t length,
-                       const struct call_token *tokens, int64_t count, const struct call_top *tops) {
+/* A completion, or a piece of it. */
+struct written {
+    int64_t choice;
+    const char *text; /* [length] */
+    size_t length;
+    const struct call_token *tokens; /* [count] */
+    int64_t count;
+    const struct call_top *tops; /* those of its tokens */
+};
+
+static int output_fill(struct output *output, const struct call *asked, const struct written *written) {
     Cambium__V1__Output *message = &output->message;
+    int64_t count = written->count;
     *output = (struct output){0};
     cambium__v1__output__init(message);
-    message->index = (uint32_t)index;
+    message->index = (uint32_t)written->choice;
     output->ids = malloc(((size_t)count + 1) * sizeof *output->ids);
     if (!output->ids)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < count; i++)
-        output->ids[i] = (uint32_t)tokens[i].id;
+        output->ids[i] = (uint32_t)written->tokens[i].id;
     message->n_token_ids = (size_t)count;
     message->token_ids = output->ids;
-    int status = grpc_text_set(&output->text, &message->base, &message->text, 2, text, length);
+    int status = grpc_text_set(&output->text, &message->base, &message->text, 2, written->text, written->length);
     if (!status && asked->ask.logprobs >= 0) {
-        status = grpc_token_list_fill(&output->logprobs, tokens, count, tops);
+        status = grpc_token_list_fill(&output->logprobs, written->tokens, count, written->tops);
         message->n_logprobs = output->logprobs.count;
         message->logprobs = output->logprobs.token_list;
     }
@@ -157,8 +167,13 @@ static void send_output(struct generation *generation, const struct call_update 
                         const struct call_piece *piece) {
     struct output output;
     Cambium__V1__GenerateResponse answer = CAMBIUM__V1__GENERATE_RESPONSE__INIT;
-    int status = output_fill(&output, generation->asked, piece->choice, strbuf_text(&update->text) + piece->begin,
-                             piece->length, update->tokens + piece->first_token, piece->token_count, update->tops);
+    const struct written written = {.choice = piece->choice,
+                                    .text = strbuf_text(&update->text) + piece->begin,
+                                    .length = piece->length,
+                                    .tokens = update->tokens + piece->first_token,
+                                    .count = piece->token_count,
+                                    .tops = update->tops};
+    int status = output_fill(&output, generation->asked, &written);
     answer.event_case = CAMBIUM__V1__GENERATE_RESPONSE__EVENT_OUTPUT;
     answer.output = &output.message;
     if (status)
@@ -254,8 +269,13 @@ static int fill_choices(const struct generation *generation, struct whole *whole
     answer->finished = whole->finished_list;
     for (size_t i = 0; i < count; i++) {
         const struct choice *choice = &generation->choices[i];
-        int status = output_fill(&whole->outputs[i], generation->asked, (int64_t)i, strbuf_text(&choice->text),
-                                 choice->text.length, choice->kept.tokens, choice->kept.count, choice->kept.tops);
+        const struct written written = {.choice = (int64_t)i,
+                                        .text = strbuf_text(&choice->text),
+                                        .length = choice->text.length,
+                                        .tokens = choice->kept.tokens,
+                                        .count = choice->kept.count,
+                                        .tops = choice->kept.tops};
+        int status = output_fill(&whole->outputs[i], generation->asked, &written);
         if (status)
             return status;
         whole->output_list[answer->n_outputs++] = &whole->outputs[i].message;

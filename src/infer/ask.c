@@ -367,11 +367,10 @@ void ask_ends_close(struct ask_ends *ends) {
 
 /* ---- scheduling ---- */
 
-int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
-                     int64_t prompt_length, const char **field) {
-    int64_t remaining = most - engine_slot_virtual_tokens(engine, slot) - prompt_length;
+int ask_check_length(const struct ask *ask, const struct ask_prompt *prompt, int64_t most, const char **field) {
+    int64_t remaining = most - engine_slot_virtual_tokens(prompt->engine, prompt->slot) - prompt->count;
     *field = NULL;
-    int status = engine_check_tokens(engine, slot, "the prompt has ", prompt, prompt_length);
+    int status = engine_check_tokens(prompt->engine, prompt->slot, "the prompt has ", prompt->ids, prompt->count);
     if (status)
         return status;
     *field = ask->min_tokens > remaining ? "min_tokens" : "max_tokens";
@@ -381,18 +380,18 @@ int ask_check_length(const struct ask *ask, const struct engine *engine, int slo
                : status_fail(STATUS_INVALID,
                              "%lld tokens after a prompt of %lld: the model's %lld positions have room for "
                              "%lld",
-                             (long long)wanted, (long long)prompt_length, (long long)engine_max_positions(engine),
-                             (long long)remaining);
+                             (long long)wanted, (long long)prompt->count,
+                             (long long)engine_max_positions(prompt->engine), (long long)remaining);
 }
 
-void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,
-                  const int32_t *prompt, int64_t prompt_length, struct scheduler_request *scheduled) {
+void ask_schedule(const struct ask *ask, const struct ask_ends *ends, const struct ask_prompt *prompt,
+                  struct scheduler_request *scheduled) {
     *scheduled = (struct scheduler_request){
-        .prompt = prompt,
-        .prompt_length = prompt_length,
-        .slot = slot,
-        .virtual_tokens = engine_slot_virtual_tokens(engine, slot),
-        .virtual_tokens_predict = engine_slot_predicts_first(engine, slot),
+        .prompt = prompt->ids,
+        .prompt_length = prompt->count,
+        .slot = prompt->slot,
+        .virtual_tokens = engine_slot_virtual_tokens(prompt->engine, prompt->slot),
+        .virtual_tokens_predict = engine_slot_predicts_first(prompt->engine, prompt->slot),
         .max_tokens = ask->max_tokens,
         .min_tokens = ask->min_tokens,
         .choices = ask->choices,
@@ -412,13 +411,14 @@ void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, 
 
 /* ---- writing a completion ---- */
 
-int ask_write(const struct ask *ask, const struct ask_ends *ends, const struct tokenizer *tokenizer, int32_t token,
-              int64_t drawn, struct writer *writer, struct strbuf *out, bool *is_ended) {
+int ask_write(const struct ask_completion *completion, int32_t token, struct strbuf *out, bool *is_ended) {
+    const struct tokenizer *tokenizer = completion->tokenizer;
+    struct writer *writer = completion->writer;
     size_t length = 0;
     /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
     const unsigned char *bytes = tokenizer ? tokenizer_token_bytes(tokenizer, token, &length) : NULL;
     /* A stop string that begins within the first min_tokens tokens does not count. */
-    writer->stops = drawn > ask->min_tokens ? ends->stops : NULL;
+    writer->stops = completion->drawn > completion->ask->min_tokens ? completion->ends->stops : NULL;
     int status = writer_add(writer, bytes, length, out);
     *is_ended = writer->is_stopped;
     return status;

@@ -87,19 +87,34 @@ void ask_ends_close(struct ask_ends *ends);
 
 /* ---- scheduling ---- */
 
+/* The prompt of a request, with the slot of its adapters in an engine. */
+struct ask_prompt {
+    const struct engine *engine;
+    int slot;
+    const int32_t *ids; /* [count] */
+    int64_t count;
+};
+
 /* Checks that virtual tokens, prompt and completion fit into `most` tokens. STATUS_INVALID sets *field to the number of
  * tokens that is too large; NULL: the prompt itself is invalid. */
-int ask_check_length(const struct ask *ask, const struct engine *engine, int slot, int64_t most, const int32_t *prompt,
-                     int64_t prompt_length, const char **field);
+int ask_check_length(const struct ask *ask, const struct ask_prompt *prompt, int64_t most, const char **field);
 /* Fills the scheduler's request. The caller sets client, salt, deadline and calls. */
-void ask_schedule(const struct ask *ask, const struct engine *engine, int slot, const struct ask_ends *ends,
-                  const int32_t *prompt, int64_t prompt_length, struct scheduler_request *scheduled);
+void ask_schedule(const struct ask *ask, const struct ask_ends *ends, const struct ask_prompt *prompt,
+                  struct scheduler_request *scheduled);
 
 /* ---- writing a completion ---- */
 
+/* A completion of a request. */
+struct ask_completion {
+    const struct ask *ask;
+    const struct ask_ends *ends;
+    const struct tokenizer *tokenizer; /* NULL: nothing is written */
+    struct writer *writer;
+    int64_t drawn; /* tokens of the completion, including the one that is written */
+};
+
 /* Writes a drawn token that is no end: appends to `out` the bytes that are ready. *is_ended: the completion ends here.
- * `drawn`: tokens of the completion, including this one. `tokenizer` NULL: nothing is written. STATUS_MEMORY. */
-int ask_write(const struct ask *ask, const struct ask_ends *ends, const struct tokenizer *tokenizer, int32_t token,
-              int64_t drawn, struct writer *writer, struct strbuf *out, bool *is_ended);
+ * STATUS_MEMORY. */
+int ask_write(const struct ask_completion *completion, int32_t token, struct strbuf *out, bool *is_ended);
 
 #endif

@@ -4,11 +4,8 @@
 
 #include <time.h>
 
-static int open_sequence(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt, bool reads_cache,
-                         int64_t *cached) {
-    struct sequence_beginning text = {
-        .slot = slot, .tokens = tokens, .count = count, .salt = salt, .reads_cache = reads_cache};
-    return engine_sequence_open(self, &text, cached);
+static int open_sequence(void *self, const struct sequence_beginning *beginning, int64_t *cached) {
+    return engine_sequence_open(self, beginning, cached);
 }
 
 static void close_sequence(void *self, int sequence) {

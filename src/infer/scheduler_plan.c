@@ -271,11 +271,16 @@ static int start(struct scheduler *s, struct completion *completion) {
         return 0;
     if (s->running_count == s->options.max_sequences)
         completion_preempt(s, victim);
-    bool reads_cache = !asked->wants_prompt_logprobs || completion->choice > 0 ||
-                       completion->request->given_logprobs >= asked->prompt_length;
+    const struct sequence_beginning beginning = {
+        .slot = asked->slot,
+        .tokens = completion->tokens,
+        .count = completion->count,
+        .salt = asked->salt,
+        .reads_cache = !asked->wants_prompt_logprobs || completion->choice > 0 ||
+                       completion->request->given_logprobs >= asked->prompt_length,
+    };
     int64_t cached = 0;
-    int sequence = s->engine.sequence_open(s->engine.self, asked->slot, completion->tokens, completion->count,
-                                           asked->salt, reads_cache, &cached);
+    int sequence = s->engine.sequence_open(s->engine.self, &beginning, &cached);
     if (sequence >= 0 && has_pages_for(s, completion, sequence, cached)) {
         begin(s, completion, sequence, cached);
         if (completion_is_complete(completion))

@@ -4,14 +4,6 @@
 
 #include "infer/engine.h"
 
-/* The beginning of a sequence. */
-struct sequence_beginning {
-    int slot;              /* -1: the bare base */
-    const int32_t *tokens; /* [count] tokens to look up in the cache */
-    int64_t count;
-    uint64_t salt; /* sequences of different salts share no pages */
-    bool reads_cache;
-};
 /* Opens a sequence and returns its number. It starts with the longest cached beginning of virtual tokens and tokens,
  * which excludes the last token. *cached, which may be NULL, is the length of that beginning. STATUS_MEMORY when all
  * sequences are in use. */

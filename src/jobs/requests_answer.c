@@ -220,12 +220,18 @@ static int take_adapters(struct answer *answer, struct requests_model *model) {
     return status;
 }
 
+static struct ask_prompt prompt_of(const struct answer *answer, const struct requests_model *model) {
+    const struct token_buffer *ids = &answer->line.ids;
+    return (struct ask_prompt){
+        .engine = model->engine, .slot = answer->slot, .ids = ids->ids, .count = (int64_t)ids->count};
+}
+
 /* Checks that the prompt and the completion fit into the context. */
 static int check_length(const struct answer *answer, const struct requests_model *model, const char **field) {
     const struct request_line *line = &answer->line;
     int64_t positions = engine_max_positions(model->engine);
-    int status = ask_check_length(&line->asked, model->engine, answer->slot, positions + 1, line->ids.ids,
-                                  (int64_t)line->ids.count, field);
+    const struct ask_prompt prompt = prompt_of(answer, model);
+    int status = ask_check_length(&line->asked, &prompt, positions + 1, field);
     if (status && !*field)
         *field = line->chat.messages ? "messages" : "prompt";
     return status;
@@ -281,8 +287,9 @@ static bool on_token(void *context, int64_t index, const struct scheduler_token 
     keep(answer, token_buffer_add(&choice->tokens, token->token));
     if (answer->line.asked.logprobs >= 0)
         add_token(&choice->logprobs, token, true, &answer->is_broken);
-    keep(answer, ask_write(&answer->line.asked, &answer->ends, answer->tokenizer, token->token, choice->drawn,
-                           &choice->writer, &choice->text, &is_ended));
+    const struct ask_completion completion = {&answer->line.asked, &answer->ends, answer->tokenizer, &choice->writer,
+                                              choice->drawn};
+    keep(answer, ask_write(&completion, token->token, &choice->text, &is_ended));
     return answer->status || is_ended;
 }
 
@@ -308,10 +315,9 @@ static void on_done(void *context) {
 }
 
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request) {
-    const struct request_line *line = &answer->line;
+    const struct ask_prompt prompt = prompt_of(answer, model);
     answer->tokenizer = model->tokenizer;
-    ask_schedule(&line->asked, model->engine, answer->slot, &answer->ends, line->ids.ids, (int64_t)line->ids.count,
-                 request);
+    ask_schedule(&answer->line.asked, &answer->ends, &prompt, request);
     request->calls = (struct scheduler_calls){on_start, on_token, on_prompt_logprob, on_end, on_done};
     request->context = answer;
 }

@@ -109,9 +109,7 @@ static inline int64_t false_virtual_count(int slot) {
     return slot < 0 ? 0 : false_virtual_tokens[slot];
 }
 
-/* The token of a row as pages know it. */
-static inline int false_open(void *self, int slot, const int32_t *tokens, int64_t count, uint64_t salt,
-                             bool reads_cache, int64_t *cached) {
+static inline int false_open(void *self, const struct sequence_beginning *beginning, int64_t *cached) {
     struct false_engine *e = self;
     int number = 0;
     while (number < e->options.max_sequences && e->sequence[number].is_open)
@@ -119,15 +117,15 @@ static inline int false_open(void *self, int slot, const int32_t *tokens, int64_
     if (number == e->options.max_sequences)
         return STATUS_MEMORY;
     struct false_sequence *q = &e->sequence[number];
-    int64_t virtual_tokens = false_virtual_count(slot);
+    int64_t virtual_tokens = false_virtual_count(beginning->slot), count = beginning->count;
     q->is_open = true;
-    q->slot = slot;
-    q->root = (struct kv_root){.slot_key = (uint64_t)(slot + 1), .salt = salt};
+    q->slot = beginning->slot;
+    q->root = (struct kv_root){.slot_key = (uint64_t)(beginning->slot + 1), .salt = beginning->salt};
     q->length = q->published = q->under_way = 0;
     q->draws = false;
     for (int64_t i = 0; i < virtual_tokens + count; i++)
-        q->token[i] = i < virtual_tokens ? -1 : tokens[i - virtual_tokens];
-    while (reads_cache && q->length + FALSE_PAGE < virtual_tokens + count) {
+        q->token[i] = i < virtual_tokens ? -1 : beginning->tokens[i - virtual_tokens];
+    while (beginning->reads_cache && q->length + FALSE_PAGE < virtual_tokens + count) {
         int64_t at = q->published;
         int32_t page = kv_pool_find(&e->pool, &q->root, at ? q->page[at - 1] : -1, q->token + q->length);
         if (page < 0)
