@@ -16,8 +16,8 @@ static const struct config_command command = {
     .name = "adapter show",
     .synopsis = "cambium adapter show DIR...",
     .description =
-        "Prints of each adapter its method, what it changes, its parameters, and the model that it is for. Tensors "
-        "that are transposed, of a wrong length or not finite are named.",
+        "Prints for each adapter its method, what it changes, its parameters, and its base model. Names tensors that "
+        "are transposed, have a wrong length or are not finite.",
     .examples = "  cambium adapter show out/lora\n",
     .positional_offset = offsetof(struct options, directories),
 };

@@ -55,7 +55,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
      .metavar = "METHOD...",
-     .help = "several are trained together, each to a directory of its own"}, /* after the methods' names */
+     .help = "several are trained together, each in its own directory"}, /* after the methods' names */
     {.path = "data",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, data),
@@ -67,24 +67,24 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, valid_data),
      .is_path = true,
      .metavar = "FILE.jsonl...",
-     .help = "rows of the validation"},
+     .help = "rows for validation"},
     OPTION("output", output, "DIR",
-           "where the adapter is written, the one of the best validation (best/), and checkpoints"),
+           "directory for the adapter, for that of the best validation (best/), and for checkpoints"),
     OPTION("init-adapter", init_adapter, "DIR",
-           "start from the values and the configuration of an adapter or a stack; keys of peft are not given then"),
+           "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     {.path = "adapter",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, adapters),
      .is_path = true,
      .metavar = "DIR...",
-     .help = "with train.skip_train: adapters on the model whose validation loss is wanted; all apply"},
+     .help = "with train.skip_train: adapters on the model to validate; all apply"},
     RANKS_ROW(offsetof(struct options, ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
     {.path = "dry-run",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
-     .help = "print the resolved run and the memory plan of the rank that takes most, and end"},
+     .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
 };
 
 /* The rows, with the names of the methods in the help of --peft. */
@@ -111,7 +111,7 @@ static const struct config_row answers_row = {
     .offset = TUNING(answers),
     .default_text = "all",
     .choices = chat_answers_names,
-    .help = "which answers of a row's messages are trained; a template that changes earlier ones needs last"};
+    .help = "answers of a row's messages to train on; a template that changes earlier ones needs last"};
 static const struct config_row tuning_rows[] = {
     {.path = "tuning.template",
      .type = CONFIG_STRING,
@@ -126,24 +126,24 @@ static const struct config_row tuning_rows[] = {
      .offset = TUNING(truncation_side),
      .default_text = "right",
      .choices = truncations,
-     .help = "where rows that are too long are cut"},
+     .help = "side on which rows that are too long are cut"},
     {.path = "tuning.train_on_prompt",
      .type = CONFIG_BOOL,
      .offset = TUNING(train_on_prompt),
      .default_text = "false",
-     .help = "loss on the whole text, not on answers alone"},
+     .help = "compute the loss on the whole text, not only on answers"},
     {.path = "tuning.packing",
      .type = CONFIG_BOOL,
      .offset = TUNING(packing),
      .default_text = "false",
-     .help = "several rows to a sample, none of which sees another"},
+     .help = "put several rows into a sample; none attends to another"},
     {.path = "tuning.epochs",
      .type = CONFIG_INT,
      .offset = TUNING(epochs),
      .default_text = "1",
      .minimum = 1,
      .maximum = 1e6,
-     .help = "times that every row is trained on, where train.train_iters is not given"},
+     .help = "number of times to train on every row, when train.train_iters is not given"},
 };
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
@@ -173,11 +173,9 @@ static struct config_command describe(const struct named_rows *named, const stru
         .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
                     "[--section.key=value ...] [--ranks N]",
         .description =
-            "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging "
-            "Face's "
-            "PEFT reads. Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
-            "{\"instruction\", \"input\", \"output\"} or {\"text\"}; of a row with an answer only the answer is "
-            "trained.",
+            "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
+            "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
+            "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer.",
         .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter \\\n"
                     "      --optim.lr=1e-4 --train.train_iters=200\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"

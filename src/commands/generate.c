@@ -90,7 +90,7 @@ static const struct config_row rows[] = {
      .default_text = "1",
      .minimum = 0.01,
      .maximum = 100,
-     .help = "divides the logits of tokens that the text has; 1 is off"},
+     .help = "divides the logits of tokens that occurred before; 1 is off"},
     {.path = "stop",
      .type = CONFIG_LIST,
      .offset = AT(stop),
@@ -102,7 +102,7 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 9e18,
-     .help = "of the random draws; --requests: that lines without a seed take theirs from"},
+     .help = "seed of the random draws; --requests: lines without a seed derive theirs from it"},
     {.path = "num-samples",
      .type = CONFIG_INT,
      .offset = AT(num_samples),
@@ -115,17 +115,20 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = AT(stream),
      .help = "print the text as it is generated (one sample)"},
-    {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each text"},
+    {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each completion"},
     {.path = "json",
      .type = CONFIG_BOOL,
      .offset = AT(json),
-     .help = "one JSON object a text: index, text (null without a tokenizer), tokens, finish_reason (stop or length)"},
+     .help =
+         "print a JSON object for each completion: index, text (null without a tokenizer), tokens, finish_reason (stop "
+         "or length)"},
     {.path = "requests",
      .type = CONFIG_STRING,
      .offset = AT(requests.input),
      .metavar = "FILE.jsonl",
      .is_path = true,
-     .help = "requests, a JSON object a line, answered by a line each, many at once; - reads standard input"},
+     .help =
+         "file of requests, one JSON object per line; answers many at once, with a line each; - reads standard input"},
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(requests.output),
@@ -142,7 +145,7 @@ static const struct config_row rows[] = {
     ADAPTER_ROOT_ROW(AT(names)),
     ADAPTER_MEMORY_ROW(AT(names)),
     BATCH_ROWS(AT(batch), "--requests: ", "4G",
-               "for keys and values, on each rank; no more than all texts can fill is taken"),
+               "memory for keys and values on each rank, at most as much as all completions can fill"),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
@@ -154,8 +157,9 @@ static const struct config_row rows[] = {
 static const struct config_command command = {
     .name = "generate",
     .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
-    .description = "Writes text with a trained model, to standard output. Equal seeds give equal texts. Several ranks, "
-                   "threads or processes of mpirun or srun, hold the model together and write the same text.",
+    .description =
+        "Generates text with a trained model and writes it to standard output. Equal seeds give equal texts, on any "
+        "number of ranks. Ranks are threads, or processes of mpirun or srun, which share the model.",
     .examples =
         "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
         "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"

@@ -32,16 +32,15 @@ static const struct config_row rows[] = {
      .metavar = "DIR",
      .is_path = true,
      .is_required = true,
-     .help = "the model directory that is written"},
+     .help = "the model directory to write"},
     CONFIG_DEVICE_ROW(offsetof(struct options, device)),
 };
 
 static const struct config_command command = {
     .name = "merge",
     .synopsis = "cambium merge --model DIR --adapter DIR... --output DIR",
-    .description =
-        "Folds adapters into a model: a model directory of its own, in the type of the model's files, computed "
-        "in fp32, that gives what the model gives with the adapters.",
+    .description = "Folds adapters into a model. The new model directory gives the same results as the model with the "
+                   "adapters. It is computed in fp32 and has the type of the model's files.",
     .examples = "  cambium merge --model out/gpt --adapter out/lora --output out/merged\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,

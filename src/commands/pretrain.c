@@ -31,7 +31,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
-     .help = "print the resolved run and the memory plan of the rank that takes most, and end"},
+     .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
 };
 
 static struct config_command describe(void) {
@@ -40,11 +40,11 @@ static struct config_command describe(void) {
         .synopsis = "cambium pretrain --config FILE.yaml [--section.key=value ...] [--init-from DIR] [--ranks N] "
                     "[--dry-run]",
         .description =
-            "Trains a GPT on a dataset of 'cambium preprocess'. Keys stand in the sections of FILE.yaml, and each "
-            "can be given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and "
-            "exit with 0; with checkpoint.load the same command resumes from there, bit for bit. Under mpirun or "
-            "srun each process is a rank; how ranks share the work is said in the section parallel, and data "
-            "parallelism is what is left of them.",
+            "Trains a GPT on a dataset of 'cambium preprocess'. FILE.yaml has keys in sections; each can also be "
+            "given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and exit with 0; "
+            "with checkpoint.load the same command resumes from there, bit for bit. Under mpirun or srun each "
+            "process is a rank. The section parallel says how ranks share the model; the remaining ranks are "
+            "data-parallel.",
         .examples = "  cambium pretrain --config run.yaml\n"
                     "  cambium pretrain --config run.yaml --optim.lr=3e-4 --train.train_iters=2000\n"
                     "  cambium pretrain --config run.yaml --init-from model --dry-run\n"
