@@ -408,7 +408,7 @@ struct adamw {
     int64_t range_count;
     float *master;               /* fp32 values, updated */
     float *m, *v;                /* moments, updated */
-    const float *gradient;       /* as master and the moments, indexed by the ranges */
+    const float *gradient;       /* a range's elements start at range.first; those of master at range.master */
     const float *gradient_scale; /* one number that multiplies the gradient, as the clip factor; NULL: 1. If it is NaN,
                                   * nothing is updated. */
     void *weights;               /* the working weights, which receive the rounded master; NULL if master holds them */
