@@ -36,8 +36,8 @@ const char *device_name_at(int number);
 int device_check_name(const char *name);
 
 /* Opens a device of the backend `name`, or the CPU if `name` is NULL. "cuda:1" is the NVIDIA GPU of that number, and
- * "cpu:v3" selects the narrower operations of ops_for_level. If the name has no number, `number` says which of the
- * host's devices, which is a rank's place on its host (struct rank_site); the CPU is one device, which all numbers
+ * "cpu:v3" selects the narrower operations of ops_for_level. If the name has no number, `number` selects one of the
+ * host's devices. A rank passes its place on its host (struct rank_site). The CPU is one device, which all numbers
  * share. `threads` is the number of CPU threads, 0 for all cores that this thread may use. The device has fewer if
  * OpenMP gives fewer, or if the number is not sensible. The caller closes *device. STATUS_UNSUPPORTED if there is no
  * such backend, with the names of those that are built, or no such device, with the reason; STATUS_MEMORY. */

@@ -1,4 +1,4 @@
-/* Stands for the backend `cuda` in a build without it. */
+/* Replaces the backend `cuda` in a build without it. */
 #include "backend.h"
 
 const struct backend backend_cuda = {

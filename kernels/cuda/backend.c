@@ -8,7 +8,7 @@ enum { LEAST_ARCHITECTURE = 80 };
 
 /* ---- opening ---- */
 
-/* A device without a card; device.c names it. */
+/* Makes a device without a card; device.c names it. NULL without memory. */
 static struct cuda_device *make_device(int threads) {
     struct cuda_device *own = calloc(1, sizeof *own);
     if (!own) {
@@ -35,7 +35,7 @@ static int find_card(struct cuda_device *own, int number) {
     return cuda_check(device, driver->device_at(&own->card, number), "finding the card");
 }
 
-/* Asks for the properties that other files need, and writes the line for people. */
+/* Reads the properties that other files need, and writes the description. */
 static int describe_card(struct cuda_device *own, int number) {
     struct device *device = &own->device;
     const struct cuda_driver *driver = &own->driver;
@@ -113,7 +113,7 @@ static void cuda_close(struct device *device) {
     free(own);
 }
 
-/* Only the CPU has levels. */
+/* There are no levels: only the CPU has them. */
 static const struct ops *cuda_ops_for_level(const struct device *device, const char *level) {
     (void)device;
     (void)level;
@@ -126,7 +126,7 @@ static size_t cuda_memory(const struct device *device) {
     return cuda(device)->memory;
 }
 
-/* An allocation that found no memory breaks nothing; its text says how much there was. */
+/* A failed allocation does not break the device. Its text says how much memory is free. */
 static int fail_alloc(struct device *device, unsigned result, size_t bytes) {
     const struct cuda_driver *driver = &cuda(device)->driver;
     size_t free_bytes = 0, total = 0;
@@ -138,7 +138,7 @@ static int fail_alloc(struct device *device, unsigned result, size_t bytes) {
                                 (double)bytes / 1e6, (double)free_bytes / 1e6, (double)total / 1e6);
 }
 
-/* Other streams use it as soon as the call returns, so zeroing is waited for. */
+/* Zeroes memory and waits, because other streams may use it as soon as the call returns. */
 static int zero_and_wait(struct device *device, unsigned long long address, size_t bytes) {
     const struct cuda_driver *driver = &cuda(device)->driver;
     struct CUstream_st *stream = cuda(device)->stream;
@@ -151,7 +151,7 @@ static void cuda_free(struct device *device, void *memory) {
         cuda_check(device, cuda(device)->driver.memory_free(cuda_address(memory)), "freeing memory");
 }
 
-/* The driver refuses blocks of no bytes. */
+/* Returns at least 1, because the driver refuses blocks of 0 bytes. */
 static size_t block_bytes(size_t bytes) {
     return bytes ? bytes : 1;
 }

@@ -1,6 +1,13 @@
-/* The backend `cuda` inside. driver.c opens the driver; check.c checks its results; backend.c has devices and their
- * memory; stream.c streams, copies and events; measure.c the ceilings. Ranks that are threads share a card's primary
- * context: each function here makes it current to its thread before it calls the driver. */
+/* Inside the backend `cuda`.
+ *
+ *     driver.c      opens the driver
+ *     check.c       checks its results
+ *     backend.c     devices and their memory
+ *     stream.c      streams, copies and events
+ *     measure.c     ceilings
+ *
+ * Ranks that are threads share a card's primary context. Each function here makes it current to its thread before it
+ * calls the driver. */
 #ifndef CAMBIUM_KERNELS_CUDA_INTERNAL_H
 #define CAMBIUM_KERNELS_CUDA_INTERNAL_H
 
@@ -14,17 +21,19 @@ struct cuda_device {
     struct cuda_driver driver;  /* zeroed in a sketch */
     int card;                   /* the driver's handle */
     int architecture;           /* 10 * major + minor of the compute capability: 90 */
-    int max_pitch;              /* bytes between the rows of a copy, at most */
-    size_t memory;              /* bytes of the card */
+    int max_pitch;              /* the most bytes from row to row of a copy */
+    size_t memory;              /* bytes of the card's memory */
     struct CUctx_st *context;   /* NULL: not retained yet */
     struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */
-    pthread_mutex_t lock;       /* of the failure */
+    pthread_mutex_t lock;       /* guards the device's failure */
 };
 
 struct cuda_stream {
     struct stream stream;
     struct CUstream_st *handle;
 };
+
+/* ---- the backend's own structs and handles ---- */
 
 static inline struct cuda_device *cuda(const struct device *device) {
     return (struct cuda_device *)(uintptr_t)device;
@@ -36,11 +45,13 @@ static inline unsigned long long cuda_address(const void *memory) {
     return (uintptr_t)memory;
 }
 
-/* Makes the device's context current to the calling thread. Fails as cuda_check. */
+/* Makes the device's context current to the calling thread. Errors as cuda_check. */
 int cuda_enter(struct device *device);
 /* Returns STATUS_OK for a success of the driver. Any other result breaks the device (device_set_failure), and the text
  * names the device, `what` failed and the driver's message. */
 int cuda_check(struct device *device, unsigned result, const char *what);
+
+/* ---- stream.c: as the functions of device.h ---- */
 
 int cuda_stream_open(struct device *device, struct stream **stream);
 void cuda_stream_close(struct stream *stream);
@@ -53,6 +64,8 @@ int cuda_event_record(struct event *event, struct stream *stream);
 int cuda_event_wait(struct event *event);
 int cuda_event_seconds(const struct event *from, const struct event *to, double *seconds);
 int cuda_stream_wait_event(struct stream *stream, struct event *event);
+
+/* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
 
 int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
 int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s);

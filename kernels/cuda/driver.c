@@ -1,4 +1,4 @@
-/* Opens libcuda.so.1 at run time, and says in one line why that cannot be done. */
+/* Opens libcuda.so.1 at run time. If that fails, one line says why. */
 #include "cuda/driver.h"
 
 #include "base/base.h"
@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* Versions count 1000 for a major one and 10 for a minor one. */
+/* A version is 1000 times the major number plus 10 times the minor one. */
 enum { MAJOR = 1000, MINOR = 10 };
 
 static int fail_version(int version) {
@@ -31,7 +31,7 @@ static int fail_init(const struct cuda_driver *driver, unsigned result) {
     }
 }
 
-/* The name of the first function that the library lacks, or NULL. */
+/* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
 static const char *find_functions(struct cuda_driver *driver) {
     const char *missing = NULL;
     void *function;

@@ -17,7 +17,7 @@ int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_second
     return status;
 }
 
-enum { BLOCK_BYTES = 256 << 20 }; /* no cache holds it */
+enum { BLOCK_BYTES = 256 << 20 }; /* more than any cache holds */
 
 static int time_copy(struct stream *stream, char *memory, struct event *const event[2], double *seconds) {
     int status = event_record(event[0], stream);
@@ -30,7 +30,7 @@ static int time_copy(struct stream *stream, char *memory, struct event *const ev
     return status ? status : event_seconds(event[0], event[1], seconds);
 }
 
-/* A copy within the card: as many bytes are read as written, and both cross its memory. */
+/* Measures a copy within the card. It reads as many bytes as it writes, and both count. */
 int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
     void *memory = NULL;
     struct stream *stream = NULL;

@@ -1,4 +1,4 @@
-/* Streams, copies and events of a card. Nothing here blocks the host but the waits, and the closing of a stream. */
+/* Streams, copies and events of a card. Only the waits, and closing a stream, block the host. */
 #include "cuda/cuda-internal.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static int copy_block(struct stream *stream, const struct copy_call *copy) {
                       "a copy");
 }
 
-/* Whether the driver copies rows at this distance in one call. */
+/* Returns true if the driver copies rows at this distance in one call. */
 static bool is_pitch(const struct cuda_device *device, const struct copy_call *copy, size_t stride) {
     return stride >= copy->bytes && stride <= (size_t)device->max_pitch;
 }
@@ -137,7 +137,7 @@ int cuda_event_record(struct event *event, struct stream *stream) {
                                "recording an event");
 }
 
-/* The driver returns at once for an event that was never recorded. */
+/* For an event that was never recorded, the driver returns at once. */
 int cuda_event_wait(struct event *event) {
     int status = cuda_enter(event->device);
     return status ? status
