@@ -29,10 +29,10 @@ struct bench_options {
     int precision;                    /* enum precision */
     bool has_precision;               /* given: operations of the other precision are skipped */
     bool has_dropout, has_baseline;
-    struct run_config run;         /* for train: the section `parallel`; for finetune: recomputation */
-    struct comm *world;            /* for train: the processes of a launch, or NULL */
-    struct peft_config peft;       /* for finetune: the adapter, and what trains it */
-    const struct trainee *trainee; /* for train_run */
+    struct run_config run;     /* for train: the section `parallel`; for finetune: recomputation */
+    struct comm *world;        /* for train: the processes of a launch, or NULL */
+    struct peft_config peft;   /* for finetune: the adapter, and what trains it */
+    const struct tuner *tuner; /* for train_run */
 };
 
 /* Measures plain matrix products. */

@@ -68,7 +68,7 @@ static int describe_run(struct measurement *m) {
         .seed = run->data.seed,
         .samples = run->train.train_iters * run->train.global_batch_size,
     };
-    m->run.trainee = o->trainee;
+    m->run.tuner = o->tuner;
     m->run.tuning = &m->tuning;
     return STATUS_OK;
 }
@@ -151,7 +151,7 @@ static int time_loading(struct measurement *m, double *seconds) {
                                  &(struct peft_notes){0}, &texts);
     struct peft_export export = {.texts = texts.items, .text_count = texts.count, .directory = directory};
     if (!status)
-        status = peft_export(trainer_trainee(bench_runner_trainer(m->contest.runner)), &export);
+        status = peft_export(trainer_tuner(bench_runner_trainer(m->contest.runner)), &export);
     for (int i = 0; i < LOADS && !status; i++)
         status = load_once(m, directory, &times[i]);
     peft_texts_free(&texts);

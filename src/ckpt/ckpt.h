@@ -156,10 +156,10 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
 /* Checks that every tensor of the arrays exists with the right type and shape (one error names those that do not), and
  * then delivers everything through `put`.
  *
- * Files that contradict the table are refused, and the message names the tensor. There are three cases: a model's
- * parameter has no row (struct param_files), a tied model's head differs from its embedding, and a bias is not zero
- * although its row must be. Buffers and an equal head are silently ignored. Other tensors that are not requested cause
- * one warning, and in an adapter an error. STATUS_INVALID. */
+ * Files that contradict the table are refused, and the message names the tensor. A model's parameter may have no row
+ * (struct param_files). A tied model's head may differ from its embedding. A bias may be nonzero although its row must
+ * be zero. Buffers and an equal head are silently ignored. Other tensors that are not requested cause one warning, and
+ * in an adapter an error. STATUS_INVALID. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
 /* ckpt_check checks as ckpt_read does. ckpt_read_block then reads one rectangle of a parameter, at most

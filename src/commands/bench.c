@@ -6,7 +6,7 @@
 #include "bench.h"
 #include "bench/bench.h"
 #include "launch.h"
-#include "trainee.h"
+#include "tuner.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -218,10 +218,10 @@ static int prepare(const struct launch *launch, const struct config *config, voi
 
 static int run(struct launch *launch, void *context) {
     struct benching *benching = context;
-    struct trainee_adapters adapter = {.configs = &benching->values->peft, .count = 1};
-    struct trainee trainee = trainee_of_adapters(&adapter);
+    struct tuner_adapters adapter = {.configs = &benching->values->peft, .count = 1};
+    struct tuner tuner = tuner_of_adapters(&adapter);
     (void)launch;
-    benching->values->trainee = &trainee;
+    benching->values->tuner = &tuner;
     return measure(benching->what, benching->values);
 }
 

@@ -2,8 +2,8 @@
 #include "commands.h"
 #include "model_arguments.h"
 #include "stack.h"
-#include "trainee.h"
 #include "training.h"
+#include "tuner.h"
 
 #include "config/run.h"
 #include "data/tuning.h"
@@ -194,7 +194,7 @@ static struct config_command describe(const struct named_rows *named, const stru
     };
 }
 
-/* ---- the trainee ---- */
+/* ---- the tuner ---- */
 
 struct tuning {
     struct options *options;
@@ -202,8 +202,8 @@ struct tuning {
     size_t section_count;
     int ranks;
     struct train_run run;
-    struct trainee_adapters adapters;
-    struct trainee trainee;
+    struct tuner_adapters adapters;
+    struct tuner tuner;
     struct tuning_options rows;
     size_t row_bytes;               /* memory of the rows */
     struct chat_template *template; /* renders the rows; NULL: they need none */
@@ -376,12 +376,12 @@ static int prepare(const struct launch *launch, const struct config *given, void
         return status;
     describe_rows(tuning, options);
     tuning->adapters =
-        (struct trainee_adapters){tuning->stack.configs, tuning->stack.count, skips ? tuning->stack.init : NULL};
-    tuning->trainee = trainee_of_adapters(&tuning->adapters);
-    tuning->trainee.texts = tuning->texts.items;
-    tuning->trainee.text_count = tuning->texts.count;
-    tuning->trainee.init_directory = options->init_adapter;
-    tuning->run.trainee = &tuning->trainee;
+        (struct tuner_adapters){tuning->stack.configs, tuning->stack.count, skips ? tuning->stack.init : NULL};
+    tuning->tuner = tuner_of_adapters(&tuning->adapters);
+    tuning->tuner.texts = tuning->texts.items;
+    tuning->tuner.text_count = tuning->texts.count;
+    tuning->tuner.init_directory = options->init_adapter;
+    tuning->run.tuner = &tuning->tuner;
     tuning->run.tuning = &tuning->rows;
     tuning->run.tuning_bytes = tuning->row_bytes;
     options->sections.run = tuning->run.config; /* resolved */

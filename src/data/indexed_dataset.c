@@ -1,8 +1,13 @@
 /* Reads Megatron's indexed dataset. The index, without padding and little endian:
  *
- *     0  magic "MMIDIDX\0\0"      9  u64 version 1      17  u8 token type
- * 18 u64 N sequences 26 u64 D = documents + 1 34 N int32 lengths, N int64 byte offsets in .bin, D int64 document
- * indices (0 ... N)
+ *     0   magic "MMIDIDX\0\0"
+ *     9   u64 version 1
+ *     17  u8 token type
+ *     18  u64 N sequences
+ *     26  u64 D = documents + 1
+ *     34  N int32 lengths
+ *         N int64 byte offsets in .bin
+ *         D int64 document indices (0 ... N)
  *
  * docs/formats.md describes the format. Upstream trusts all of it. Here each field must agree with the others and with
  * the sizes of both files, because a wrong offset would read foreign memory. */

@@ -1,7 +1,7 @@
 /* The table of the model's parameters, with our names and the names in its family's files.
  *
- * If a family's files have a bias for every linear and the model has none, the table still has rows for the biases,
- * zero and frozen, because `transformers` needs them in the files. */
+ * If a family's files have a bias for every linear and the model has none, the table still has rows for the biases.
+ * They are zero and frozen, because `transformers` needs them in the files. */
 #include "model/family.h"
 
 #include <math.h>

@@ -114,7 +114,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
 }
 
 /* Called before the backward of `layer`. If it is the last layer of a group that kept only its input, repeats the
- * forward of the group; not for the chunk's last group while the results of the forward are still there. */
+ * forward of the group. The chunk's last group needs no repetition while the results of its forward are still there. */
 static int run_again(const struct pass *pass, int64_t layer) {
     const struct model *model = pass->model;
     int64_t first, end, next_first, next_end;

@@ -239,8 +239,8 @@ int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t
     size_t end = 0;
     for (size_t i = 0; i < count; i++)
         parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
-    bool goes_on = *at > 0 && !(first->flags & CHAT_APART);
-    unsigned flags = !goes_on                     ? TOKENIZER_PLAIN
+    bool is_continued = *at > 0 && !(first->flags & CHAT_APART);
+    unsigned flags = !is_continued                ? TOKENIZER_PLAIN
                      : first[-1].flags & CHAT_END ? TOKENIZER_AFTER_TOKEN
                                                   : TOKENIZER_CONTINUED;
     int status = tokenizer_encode_parts(

@@ -48,21 +48,22 @@ static struct model_batch view_batch(const struct gpt_batch *batch) {
     };
 }
 
-/* A layer's gradients are final. A trainee's may not be before its `end`: their sums are small, and wait for it. */
+/* Starts the sums of a layer's gradients, which are final. A tuner's gradients may change until its `end`, so their
+ * sums, which are small, start after it. */
 static int start_sums(void *context, int layer) {
     struct trainer *trainer = context;
     if (layer < 0 ||
-        trainer->run.trainee) /* stages share the parameters before the layers, whose gradients are not summed yet */
+        trainer->run.tuner) /* stages share the parameters before the layers, whose gradients are not summed yet */
         return STATUS_OK;
     return gradient_sync_layer(&trainer->sync, layer);
 }
 
 /* Finishes the gradients of a global batch, and everything that its passes share. */
 static int finish_gradients(struct trainer *trainer) {
-    const struct trainee *trainee = trainer->run.trainee;
-    if (!trainee)
+    const struct tuner *tuner = trainer->run.tuner;
+    if (!tuner)
         return model_sum_tied_gradients(trainer->model);
-    int status = trainee->end(trainer->trainee.self);
+    int status = tuner->end(trainer->tuner.self);
     for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && !status; layer--)
         status = gradient_sum_over_tensor(&trainer->rank, trainer->store, layer);
     return status;
@@ -110,8 +111,8 @@ int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels
     *tokens = counts[ROWS_TOKENS];
     *labels = counts[ROWS_LABELS];
     weigh_rows(trainer, *labels);
-    if (trainer->run.trainee)
-        status = trainer->run.trainee->begin(trainer->trainee.self, trainer->consumed_samples);
+    if (trainer->run.tuner)
+        status = trainer->run.tuner->begin(trainer->tuner.self, trainer->consumed_samples);
     if (!status)
         status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
     if (!status)

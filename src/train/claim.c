@@ -1,6 +1,6 @@
-/* A run's claim to where it writes: the first rank makes it before anything is read or computed, and keeps
- * checkpoint.save locked until the trainer closes. Checkpoints that stand there belong to the run up to the one that it
- * goes on from; others are neither replaced nor pruned. */
+/* Claims the directory that a run writes to. The first rank does so before anything is read or computed, and keeps
+ * checkpoint.save locked until the trainer closes. Its checkpoints up to the one that the run resumes from belong to
+ * the run; others are neither replaced nor pruned. */
 #include "train-internal.h"
 
 #include <stdlib.h>
@@ -21,13 +21,13 @@ int64_t train_ours_until(const struct train_run *run) {
     return is_own ? run->iteration : -1;
 }
 
-bool train_goes_on(const struct train_run *run) {
+bool train_resumes(const struct train_run *run) {
     const struct run_config *config = &run->config;
     return *run->checkpoint || (config->checkpoint.load && config->checkpoint.save &&
                                 is_same_directory(config->checkpoint.load, config->checkpoint.save));
 }
 
-/* That it cannot be written must not show only at the first save. */
+/* Checks now that the directory can be written, not only at the first save. */
 static int check_writable(const char *directory) {
     char path[PATH_MAX];
     int status = file_join(path, sizeof path, directory, ".writable-XXXXXX");
@@ -36,7 +36,7 @@ static int check_writable(const char *directory) {
     return mkdtemp(path) && !rmdir(path) ? STATUS_OK : status_fail_errno("cannot write to %s", directory);
 }
 
-/* Between the reading of the newest checkpoint and the lock another run may have come further. */
+/* Checks that no other run has saved a checkpoint between the reading of the newest one and the lock. */
 static int check_newest(const struct train_run *run) {
     const char *load = run->config.checkpoint.load;
     char newest[PATH_MAX] = "";
@@ -48,7 +48,7 @@ static int check_newest(const struct train_run *run) {
     return STATUS_OK;
 }
 
-/* The iteration after which the run ends, if nothing else ends it. */
+/* Returns the iteration after which the run ends, if nothing else ends it. */
 static int64_t last_iteration(const struct train_run *run) {
     int64_t last = run->config.train.train_iters, interval = run->config.train.exit_interval;
     int64_t exit = interval > 0 ? (run->iteration / interval + 1) * interval : last;
@@ -110,7 +110,7 @@ void train_unclaim(struct trainer *trainer) {
     if (trainer->save_lock < 0)
         return;
     if (trainer->made_save)
-        rmdir(trainer->run.config.checkpoint.save); /* goes where nothing came into it */
+        rmdir(trainer->run.config.checkpoint.save); /* removes it only if it is empty */
     close(trainer->save_lock);
     trainer->save_lock = -1;
 }

@@ -19,7 +19,7 @@ static struct metrics_start describe_start(const struct trainer *trainer) {
     const struct train_run *run = &trainer->run;
     return (struct metrics_start){.iteration = trainer->iteration,
                                   .kind = run->config.train.skip_train ? METRICS_ADDS
-                                          : train_goes_on(run)         ? METRICS_RESUMES
+                                          : train_resumes(run)         ? METRICS_RESUMES
                                                                        : METRICS_FRESH,
                                   .has_loss = trainer->progress.has_loss,
                                   .loss = trainer->progress.loss};
@@ -96,7 +96,7 @@ static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     int status = train_validate(trainer, &record, &is_done, &is_better);
     if (status || !is_done)
         return status;
-    status = tell_validation(outputs, &record, is_better && trainer->run.trainee);
+    status = tell_validation(outputs, &record, is_better && trainer->run.tuner);
     return status ? status : check_validation(trainer, &record);
 }
 

@@ -30,25 +30,25 @@ static int plan_update(struct rank *rank, const struct model_options *options, c
 static const double frozen_share = 4.0 / 6;
 
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
-                    struct trainee_part *trainee, struct train_plan *plan) {
+                    struct tuner_part *tuner, struct train_plan *plan) {
     struct model_options options;
     struct pipeline_shape shape;
     struct model_plan of_model;
     struct gpt_data_bytes of_data;
     struct model *none;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
-    int status = train_model_options(run, rank, trainee, &options, &shape);
-    if (!status && run->trainee)
-        status = run->trainee->open(run->trainee->description, &options, rank, trainee);
-    if (!status && run->trainee) /* its hooks decide which activations are kept */
-        status = train_model_options(run, rank, trainee, &options, &shape);
+    int status = train_model_options(run, rank, tuner, &options, &shape);
+    if (!status && run->tuner)
+        status = run->tuner->open(run->tuner->description, &options, rank, tuner);
+    if (!status && run->tuner) /* its hooks decide which activations are kept */
+        status = train_model_options(run, rank, tuner, &options, &shape);
     if (!status)
         status = model_open(&options, rank, true, &of_model, &none);
     if (!status)
         status = measure_data(run, data, &of_data);
     if (status)
         return status;
-    const struct param_store *adapter = run->trainee ? trainee->store : NULL;
+    const struct param_store *adapter = run->tuner ? tuner->store : NULL;
     int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
     int shards = options.train.layer_shards ? options.train.layer_shards : 1;
     if ((status = plan_update(rank, &options, &shape, &of_model, adapter)))
@@ -64,7 +64,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .optimizer =
             optimizer_bytes(trained / shards, adapter ? adapter->map.table->count : of_model.table_rows, options.dtype),
         .activations = of_model.activations + pipeline_bytes(&shape, rank->place.pipeline, of_model.stream_bytes) +
-                       (adapter ? trainee->bytes : 0),
+                       (adapter ? tuner->bytes : 0),
         .workspace = work_scratch(&rank->work),
         .data = batch_bytes(run, rank->grid.data) + run->tuning_bytes + of_data.maps + of_data.process,
         .of_data = of_data,
@@ -73,7 +73,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
         .flops_per_token = model_flops_per_token(&run->config.model, run->config.data.seq_length) * share,
         .head_flops_per_token = model_head_flops_per_token(&run->config.model) * share,
     };
-    return train_saver_bytes(run, rank, trainee, &plan->checkpoint);
+    return train_saver_bytes(run, rank, tuner, &plan->checkpoint);
 }
 
 struct train_bytes train_plan_bytes(const struct train_plan *plan) {

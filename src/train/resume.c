@@ -7,7 +7,7 @@
 static const char master_prefix[] = "master.", mean_prefix[] = "exp_avg.", square_prefix[] = "exp_avg_sq.";
 
 const struct param_table *train_state_table(const struct trainer *trainer) {
-    return trainer->run.trainee ? trainer->trainee.state_table : trainer->store->map.table;
+    return trainer->run.tuner ? trainer->tuner.state_table : trainer->store->map.table;
 }
 
 /* ---- the optimizer's arrays ---- */
@@ -90,10 +90,10 @@ void optimizer_arrays_close(struct optimizer_arrays *arrays) {
 static int load_weights(struct trainer *trainer, struct optimizer_arrays *state, const char *directory) {
     struct ckpt_array array = state->arrays[OPTIMIZER_ARRAYS - 1];
     array.prefix = "";
-    array.only_trainable = trainer->run.trainee != NULL;
+    array.only_trainable = trainer->run.tuner != NULL;
     struct ckpt_tensors *tensors = NULL;
-    if (trainer->run.trainee)
-        return trainer->run.trainee->load(trainer->trainee.self, directory, &array);
+    if (trainer->run.tuner)
+        return trainer->run.tuner->load(trainer->tuner.self, directory, &array);
     int status = ckpt_open_model(directory, &tensors);
     if (!status)
         status = ckpt_read(tensors, trainer->store->map.table, &array, 1);
@@ -134,23 +134,23 @@ int train_load_base(struct trainer *trainer) {
     uint64_t seed = (uint64_t)trainer->run.config.train.seed;
     int status = *trainer->run.model_directory ? read_base(trainer) : model_initialise(trainer->model, seed);
     status = comm_agree(trainer->world, status); /* the next steps may sum over ranks */
-    return status ? status
-                  : trainer->run.trainee->start(trainer->run.trainee->description, trainer->trainee.self,
-                                                trainer->model, seed);
+    return status
+               ? status
+               : trainer->run.tuner->start(trainer->run.tuner->description, trainer->tuner.self, trainer->model, seed);
 }
 
 /* Returns the directory of the values when there is no checkpoint; NULL: initial values. */
 static const char *initial_directory(const struct trainer *trainer) {
-    if (trainer->run.trainee)
-        return trainer->run.trainee->init_directory;
+    if (trainer->run.tuner)
+        return trainer->run.tuner->init_directory;
     return *trainer->run.model_directory ? trainer->run.model_directory : NULL;
 }
 
 int train_load(struct trainer *trainer) {
     const char *directory = initial_directory(trainer);
     if (!*trainer->run.checkpoint && !directory) {
-        int status = trainer->run.trainee ? STATUS_OK /* it has started with them */
-                                          : model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
+        int status = trainer->run.tuner ? STATUS_OK /* it has started with them */
+                                        : model_initialise(trainer->model, (uint64_t)trainer->run.config.train.seed);
         return status ? status : optimizer_reset(&trainer->optimizer);
     }
     struct optimizer_arrays state;

@@ -1,4 +1,4 @@
-/* Saving inside, and what it takes from loading: the optimizer's state as arrays of a checkpoint. */
+/* Shared by saving and loading: the optimizer's state as arrays of a checkpoint. */
 #ifndef CAMBIUM_TRAIN_SAVE_INTERNAL_H
 #define CAMBIUM_TRAIN_SAVE_INTERNAL_H
 
@@ -9,20 +9,20 @@
 enum { OPTIMIZER_ARRAYS = 3 };
 struct optimizer_arrays;
 
-/* The optimizer's arrays that this rank writes: the moments and, after them, the master weights that a bf16 run has.
- * The arrays live until the close, also where the opening failed. */
+/* Opens the optimizer's arrays that this rank writes: the moments, then the master weights of a bf16 run. The arrays
+ * live until the close, which must follow even a failed opening. STATUS_MEMORY. */
 int optimizer_arrays_open(struct trainer *trainer, struct optimizer_arrays **out, const struct ckpt_array **arrays);
-/* The master weights among these (in fp32: the weights) under names of their own. */
+/* Returns the master weights among these (in fp32: the weights), under names without a prefix. */
 struct ckpt_array optimizer_master_array(const struct ckpt_array *arrays);
 void optimizer_arrays_close(struct optimizer_arrays *arrays);
-/* The store's table with the names that these tensors have in files. */
+/* Returns the store's table with the names of these tensors in files. */
 const struct param_table *train_state_table(const struct trainer *trainer);
-/* One of them as planning knows it, without values. */
+/* Returns one of the arrays without values, for planning. */
 struct ckpt_array optimizer_array_describe(int index);
 
 /* ---- save.c ---- */
 
-/* The rank that owns what this one and others of its data group have copies of. */
+/* Returns the rank that owns the elements of which this rank's data group has copies. */
 int train_first_copy(const struct trainer *trainer);
 
 #endif

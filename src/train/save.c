@@ -1,4 +1,4 @@
-/* Checkpoints of a run, in the foreground or beside it. */
+/* Saves the checkpoints of a run, in the foreground or in the background. */
 #include "save-internal.h"
 
 #include <stdlib.h>
@@ -7,10 +7,10 @@ struct run_saver {
     struct ckpt_saver *saver;
     struct ckpt_flat flat; /* the weights */
     struct ckpt_array weights;
-    struct ckpt_part parts[CKPT_MAX_PARTS]; /* of a trainee, over `weights` */
+    struct ckpt_part parts[CKPT_MAX_PARTS]; /* of a tuner, over `weights` */
     struct optimizer_arrays *arrays;
     char *config_text;
-    int64_t iteration; /* of the save under way */
+    int64_t iteration; /* of the save in progress */
     double stall;
     bool is_under_way;
 };
@@ -21,11 +21,11 @@ int train_first_copy(const struct trainer *trainer) {
     return rank_grid_rank(&trainer->rank.grid, &first);
 }
 
-/* Describes what both planning and saving know. The files of a trainee hold the master weights: `parts` has room for
- * them. */
-static int describe(const struct train_run *run, const struct param_table *table, void *trainee,
+/* Describes the part of a save that planning knows too. The files of a tuner hold the master weights; `parts` has room
+ * for them. */
+static int describe(const struct train_run *run, const struct param_table *table, void *tuner,
                     const struct ckpt_array *weights, struct ckpt_part *parts, struct ckpt_save *save) {
-    const struct trainee *kind = run->trainee;
+    const struct tuner *kind = run->tuner;
     *save = (struct ckpt_save){
         .root = run->config.checkpoint.save,
         .model = {.table = table,
@@ -41,16 +41,15 @@ static int describe(const struct train_run *run, const struct param_table *table
     save->model.parts = parts;
     save->model.texts = kind->texts;
     save->model.text_count = kind->text_count;
-    return kind->parts(trainee, weights, parts, &save->model.part_count);
+    return kind->parts(tuner, weights, parts, &save->model.part_count);
 }
 
-int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
+int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
                       size_t *bytes) {
-    const struct param_table *table = run->trainee ? trainee->state_table : NULL;
+    const struct param_table *table = run->tuner ? tuner->state_table : NULL;
     struct param_table of_model = {0};
-    bool is_bf16 = run->config.train.precision == PRECISION_BF16 && !run->trainee;
-    struct ckpt_array weights = {
-        .prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32, .only_trainable = run->trainee};
+    bool is_bf16 = run->config.train.precision == PRECISION_BF16 && !run->tuner;
+    struct ckpt_array weights = {.prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32, .only_trainable = run->tuner};
     struct ckpt_part parts[CKPT_MAX_PARTS];
     struct ckpt_save save;
     struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
@@ -61,7 +60,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
         optimizer[i] = optimizer_array_describe(i);
     int status = table ? STATUS_OK : model_describe(&run->config.model, &of_model);
     if (!status)
-        status = describe(run, table ? table : &of_model, trainee->self, &weights, parts, &save);
+        status = describe(run, table ? table : &of_model, tuner->self, &weights, parts, &save);
     save.model.threads = device_threads(rank->device);
     save.optimizer = optimizer;
     int ranks = rank_grid_size(&rank->grid), number = rank_grid_rank(&rank->grid, &rank->place);
@@ -69,7 +68,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     if (!status)
         status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, bytes);
     save.model.threads = 0;
-    if (!status && run->trainee) /* trainer_export writes while the saver is open */
+    if (!status && run->tuner) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
     *bytes += of_export;
     param_table_free(&of_model);
@@ -94,13 +93,13 @@ int train_saver_open(struct trainer *trainer) {
     const struct ckpt_array *optimizer;
     struct ckpt_save save;
     int status = optimizer_arrays_open(trainer, &saver->arrays, &optimizer);
-    if (!status && trainer->run.trainee)
+    if (!status && trainer->run.tuner)
         saver->weights = optimizer_master_array(optimizer);
     else if (!status)
         status = model_write_config(&run->model, store->map.type, &trainer->run.ends, &saver->config_text);
     if (!status)
-        status = describe(&trainer->run, train_state_table(trainer), trainer->trainee.self, &saver->weights,
-                          saver->parts, &save);
+        status = describe(&trainer->run, train_state_table(trainer), trainer->tuner.self, &saver->weights, saver->parts,
+                          &save);
     save.model.threads = device_threads(trainer->device);
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
@@ -161,8 +160,8 @@ int trainer_save_begin(struct trainer *trainer) {
         status = trainer_await_weights(trainer);
     if (!status)
         status = train_state_write(trainer, &state_text);
-    if (!status && trainer->run.trainee)
-        status = trainer->run.trainee->refresh(trainer->trainee.self);
+    if (!status && trainer->run.tuner)
+        status = trainer->run.tuner->refresh(trainer->tuner.self);
     if (!status) {
         double start = clock_seconds();
         status = ckpt_saver_begin(saver->saver, trainer->iteration, state_text);
@@ -209,13 +208,13 @@ int trainer_save(struct trainer *trainer) {
 /* ---- what others read ---- */
 
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared) {
-    const struct trainee *trainee = trainer->run.trainee;
+    const struct tuner *tuner = trainer->run.tuner;
     const struct ckpt_array *arrays;
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);
     struct ckpt_array values = status ? (struct ckpt_array){0} : optimizer_master_array(arrays);
     if (!status)
-        status = trainee->export(trainer->trainee.self, trainee, &values, directory, is_shared);
+        status = tuner->export(trainer->tuner.self, tuner, &values, directory, is_shared);
     optimizer_arrays_close(state);
     return status;
 }

@@ -48,7 +48,7 @@ static int find_first_backward(const struct pipeline_split *split, const struct 
     return status;
 }
 
-int train_model_options(const struct train_run *run, const struct rank *rank, const struct trainee_part *trainee,
+int train_model_options(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
                         struct model_options *options, struct pipeline_shape *shape) {
     const struct rank_grid *grid = &rank->grid;
     struct pipeline_split split = train_pipeline_split(&run->config, grid);
@@ -57,8 +57,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .config = run->config.model,
         .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
         .use = MODEL_TRAIN,
-        .train.is_frozen = run->trainee != NULL,
-        .hooks = trainee->hooks,
+        .train.is_frozen = run->tuner != NULL,
+        .hooks = tuner->hooks,
         .train.recompute = recompute_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
         .train.segment_rows = run->config.data.seq_length,

@@ -43,7 +43,7 @@ static void take_rank(struct survey *survey, const struct train_plan *rank_plan,
 static int plan_place(struct survey *survey, int first) {
     struct device *device = NULL;
     struct rank rank = {0};
-    struct trainee_part trainee = {0};
+    struct tuner_part tuner = {0};
     struct train_plan rank_plan;
     const struct rank_grid *grid = &survey->grid;
     struct device_facts facts = {.kind = survey->run->config.device, .threads = survey->seats[first].threads};
@@ -51,18 +51,18 @@ static int plan_place(struct survey *survey, int first) {
     if (!status)
         rank_sketch(&rank, grid, first, device);
     if (!status)
-        status = train_plan_fill(survey->run, &rank, &survey->data, &trainee, &rank_plan);
+        status = train_plan_fill(survey->run, &rank, &survey->data, &tuner, &rank_plan);
     const struct rank_grid place = rank.place;
     for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
         rank.place = rank_plan.place = rank_grid_place(grid, r);
         if (rank.place.pipeline != place.pipeline)
             break;
-        status = r > first ? train_saver_bytes(survey->run, &rank, &trainee, &rank_plan.checkpoint) : STATUS_OK;
+        status = r > first ? train_saver_bytes(survey->run, &rank, &tuner, &rank_plan.checkpoint) : STATUS_OK;
         if (!status)
             take_rank(survey, &rank_plan, survey->seats[r].is_here);
     }
-    if (trainee.self)
-        survey->run->trainee->close(trainee.self);
+    if (tuner.self)
+        survey->run->tuner->close(tuner.self);
     rank_close(&rank);
     if (device)
         device_close(device);

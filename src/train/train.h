@@ -31,26 +31,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TRAINEE_NO_DROPOUT = -1 };
+enum { TUNER_NO_DROPOUT = -1 };
 
-/* A trainee: the part that trains on a frozen base, in place of the model. A room above provides it: adapters. */
-struct trainee_part { /* at one rank; `open` fills it */
+/* A tuner, as in PEFT: the parameters that train on a frozen base, in place of the model. A room above provides it, for
+ * adapters. */
+struct tuner_part { /* at one rank; `open` fills it */
     void *self;
     const struct hook_table *hooks;        /* for the model */
     struct param_store *store;             /* a sketch until start() gives it memory */
     const struct param_table *state_table; /* the store's table, with the names of the optimizer's tensors in files */
     size_t bytes;                          /* that start() takes in addition to the store */
 };
-struct trainee {
+struct tuner {
     const void *description;
     /* Called before the model is planned; `model` has the options with which the base will be opened. */
-    int (*open)(const void *description, const struct model_options *model, struct rank *rank,
-                struct trainee_part *part);
+    int (*open)(const void *description, const struct model_options *model, struct rank *rank, struct tuner_part *part);
     void (*close)(void *self);
     /* Called once the base has its weights: takes the memory, and sets initial values. */
     int (*start)(const void *description, void *self, struct model *base, uint64_t seed);
     /* Called before and after the passes of a global batch: `begin` clears the gradients, `end` finishes them. `sample`
-     * is the number of the first sample, a key of dropout; TRAINEE_NO_DROPOUT before a validation. */
+     * is the number of the first sample, a key of dropout; TUNER_NO_DROPOUT before a validation. */
     int (*begin)(void *self, int64_t sample);
     int (*end)(void *self);
     /* Files. `values` are fp32, for the rows of the store; a rank may hold only some of them. `refresh` computes
@@ -61,7 +61,7 @@ struct trainee {
     int (*load)(void *self, const char *directory, const struct ckpt_array *values);
     /* Writes the files alone; all ranks call it together. `is_shared`: the directory exists and keeps its other files;
      * else it is replaced as a whole. */
-    int (*export)(void *self, const struct trainee *trainee, const struct ckpt_array *values, const char *directory,
+    int (*export)(void *self, const struct tuner *tuner, const struct ckpt_array *values, const char *directory,
                   bool is_shared);
     const struct ckpt_text *texts; /* in every directory that is written */
     int text_count;
@@ -80,7 +80,7 @@ struct train_progress {
 
 /* A run that is ready to be planned and opened. */
 struct train_run {
-    const struct trainee *trainee;       /* NULL: the model trains */
+    const struct tuner *tuner;           /* NULL: the model trains */
     const struct tuning_options *tuning; /* the rows to train on; NULL: data.data_path */
     size_t tuning_bytes;                 /* of the rows at each rank, for the plan, as far as the caller knows */
     struct run_config config;            /* resolved; the caller owns its strings */
@@ -103,8 +103,8 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 /* Frees the memory that preparing took; the names of the directories stay. */
 void train_run_free(struct train_run *run);
 
-/* The same for a run with a trainee on the frozen model of a directory. It leaves the checkpoint to
- * train_resume_tuning, which is called once the number of iterations is known. The caller sets `trainee` and `tuning`
+/* The same for a run with a tuner on the frozen model of a directory. It leaves the checkpoint to
+ * train_resume_tuning, which is called once the number of iterations is known. The caller sets `tuner` and `tuning`
  * before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
 
@@ -129,8 +129,8 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
 void trainer_close(struct trainer *trainer);
 /* Returns the rank, which records how its time was spent. */
 struct rank *trainer_rank(struct trainer *trainer);
-/* Returns the trainee that run.trainee->open made. */
-void *trainer_trainee(struct trainer *trainer);
+/* Returns the tuner that run.tuner->open made. */
+void *trainer_tuner(struct trainer *trainer);
 /* Return the number of finished iterations, the plan, and the place of the rank on its host. */
 int64_t trainer_iteration(const struct trainer *trainer);
 const struct train_plan *trainer_plan(const struct trainer *trainer);
@@ -157,9 +157,9 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
 /* Writes checkpoint.save/iter_%07d. STATUS_USAGE when checkpoint.save is not given; STATUS_INVALID; the errors of
  * ckpt_save. */
 int trainer_save(struct trainer *trainer);
-/* The same with checkpoint.async_save. It returns when a copy of everything to be written exists, so that iterations
- * may continue while a thread writes the copy. trainer_run advances the save after each iteration, and
- * trainer_save_wait waits for it. */
+/* The same with checkpoint.async_save. It returns once it has copied everything to be written. Iterations may continue
+ * while a thread writes the copy. trainer_run advances the save after each iteration, and trainer_save_wait waits for
+ * it. */
 int trainer_save_begin(struct trainer *trainer);
 /* Advances the save, for callers that run iterations themselves. *is_saved: no save is in progress any more. */
 int trainer_save_poll(struct trainer *trainer, bool *is_saved);
@@ -168,7 +168,7 @@ int trainer_save_wait(struct trainer *trainer);
 /* Sets the seconds for which the last save stopped the training, and those until this rank's part was on the disk. */
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
-/* Writes the files of the run's trainee for other programs; see trainee.export. */
+/* Writes the files of the run's tuner for other programs; see tuner.export. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
 /* Reports the peak memory of this run on the first rank's host, next to the planned memory. All ranks call it together,
@@ -176,7 +176,7 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
 int trainer_tell_memory(struct trainer *trainer);
 
 /* Runs everything: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
- * signal. With checkpoint.save, checkpoint.save/best has the trainee's files with the best validation loss so far.
+ * signal. With checkpoint.save, checkpoint.save/best has the tuner's files with the best validation loss so far.
  * STATUS_INVALID when a loss is not finite; STATUS_USAGE. */
 int trainer_run(struct trainer *trainer);
 

@@ -8,8 +8,8 @@ struct rank *trainer_rank(struct trainer *trainer) {
     return &trainer->rank;
 }
 
-void *trainer_trainee(struct trainer *trainer) {
-    return trainer->trainee.self;
+void *trainer_tuner(struct trainer *trainer) {
+    return trainer->tuner.self;
 }
 
 int64_t trainer_iteration(const struct trainer *trainer) {
@@ -34,7 +34,7 @@ int trainer_await_weights(struct trainer *trainer) {
     return gradient_sync_gather_wait(&trainer->sync, INT_MAX);
 }
 
-/* The first rank's failure ends the others' wait. What is being saved is from before, and good. */
+/* The first rank's failure ends the others' wait. A save in progress has earlier weights, which are good. */
 int train_end_together(struct trainer *trainer) {
     if (trainer_save_wait(trainer))
         log_warning("%s", status_text());
@@ -116,8 +116,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     *is_done = false;
     if ((!run->train.eval_interval && !run->train.skip_train) || length == 0)
         return STATUS_OK;
-    /* Text is counted as Megatron does: each validation goes on where the one before it ended. Rows are all taken, at
-     * most eval_iters batches of them, or without a training all. */
+    /* Samples of text are chosen as in Megatron: each validation continues where the previous one ended. Rows are taken
+     * from the first on, at most eval_iters batches; without training, all rows. */
     int64_t number = run->train.eval_interval ? trainer->iteration / run->train.eval_interval : 1;
     int64_t first = (number - 1) * run->train.eval_iters * batch_size;
     int64_t all = (length + batch_size - 1) / batch_size, count = run->train.eval_iters;
@@ -128,8 +128,8 @@ int trainer_evaluate(struct trainer *trainer, struct validation_record *record, 
     int status = train_agree(trainer);
     if (!status)
         status = trainer_await_weights(trainer);
-    if (!status && trainer->run.trainee) /* its weights have changed */
-        status = trainer->run.trainee->begin(trainer->trainee.self, TRAINEE_NO_DROPOUT);
+    if (!status && trainer->run.tuner) /* the tuner's weights have changed */
+        status = trainer->run.tuner->begin(trainer->tuner.self, TUNER_NO_DROPOUT);
     for (int64_t i = 0; i < count && !status && !trainer->stop; i++) {
         status = train_evaluate_batch(trainer, first + i * batch_size, &more);
         labels += more;

@@ -43,11 +43,11 @@ static int find_site(void *self) {
 static int open_rows(struct trainer *trainer) {
     int status = tuning_data_open(trainer->run.tuning, &trainer->rows);
     if (!status)
-        tuning_data_warn(trainer->rows); /* what was left out or cut */
+        tuning_data_warn(trainer->rows); /* reports rows that were skipped or cut */
     return status;
 }
 
-/* The first rank of a host builds the index caches, which the first ranks of its other processes then find. */
+/* The first rank of a host builds the index caches. The first ranks of its other processes then find them. */
 static int open_data_of_host(void *self) {
     struct trainer *trainer = self;
     if (trainer->run.tuning)
@@ -56,7 +56,7 @@ static int open_data_of_host(void *self) {
     return trainer->site.is_first_on_host ? gpt_data_open(&trainer->data, &options) : STATUS_OK;
 }
 
-/* Closes what any step of the data has opened. */
+/* Closes the data, whichever steps have opened it. */
 static void close_data(void *self) {
     struct trainer *trainer = self;
     gpt_data_close(&trainer->data);
@@ -72,7 +72,7 @@ static int open_data_of_process(void *self) {
     return gpt_data_open(&trainer->data, &options);
 }
 
-/* The ranks of a process have what its first one opened. */
+/* Shares the data that the first rank of a process has opened with its other ranks. */
 static int share_data(void *self) {
     struct trainer *trainer = self;
     struct comm *world = trainer->world;
@@ -85,7 +85,8 @@ static int share_data(void *self) {
         status = gpt_data_share(&trainer->data, users);
     struct comm_data data = {.send = &trainer->data, .receive = all, .count = sizeof trainer->data, .dtype = DTYPE_U8};
     status = comm_agree(world, status);
-    for (int i = 1; status && trainer->data.users && i < users; i++) { /* copies that nobody takes */
+    for (int i = 1; status && trainer->data.users && i < users;
+         i++) { /* closes the copies that no rank takes after a failure */
         struct gpt_data copy = trainer->data;
         gpt_data_close(&copy);
     }
@@ -129,18 +130,18 @@ static void close_rank(void *self) {
     rank_close(&((struct trainer *)self)->rank);
 }
 
-static void close_trainee(void *self) {
+static void close_tuner(void *self) {
     struct trainer *trainer = self;
-    if (trainer->trainee.self)
-        trainer->run.trainee->close(trainer->trainee.self);
+    if (trainer->tuner.self)
+        trainer->run.tuner->close(trainer->tuner.self);
 }
 
-/* Planning opens the trainee, whose hooks the model is opened with. */
+/* Planning opens the tuner, because the model is opened with its hooks. */
 static int open_plan(void *self) {
     struct trainer *trainer = self;
-    int status = train_plan_fill(&trainer->run, &trainer->rank, &trainer->data, &trainer->trainee, &trainer->plan);
+    int status = train_plan_fill(&trainer->run, &trainer->rank, &trainer->data, &trainer->tuner, &trainer->plan);
     if (status)
-        close_trainee(trainer);
+        close_tuner(trainer);
     return status;
 }
 
@@ -171,11 +172,11 @@ static int open_model(void *self) {
     struct trainer *trainer = self;
     struct model_options options;
     struct pipeline_shape shape;
-    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape);
     if (!status)
         status = model_open(&options, &trainer->rank, false, NULL, &trainer->model);
     if (!status)
-        trainer->store = trainer->run.trainee ? trainer->trainee.store : model_store(trainer->model);
+        trainer->store = trainer->run.tuner ? trainer->tuner.store : model_store(trainer->model);
     return status;
 }
 
@@ -187,7 +188,7 @@ static int open_pipeline(void *self) {
     struct trainer *trainer = self;
     struct model_options options;
     struct pipeline_shape shape;
-    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->trainee, &options, &shape);
+    int status = train_model_options(&trainer->run, &trainer->rank, &trainer->tuner, &options, &shape);
     if (status)
         return status;
     return pipeline_open(&trainer->pipeline, &trainer->rank, &shape, model_stream_elements(trainer->model),
@@ -204,8 +205,8 @@ static int open_sync(void *self) {
     const struct gradient_sync_options options = {
         .is_sharded = run->parallel.use_distributed_optimizer,
         .overlaps_gradients = run->parallel.overlap_grad_reduce,
-        /* a trainee's weights are few, and used before the layers */
-        .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.trainee,
+        /* a tuner has few weights, and some are used before the layers */
+        .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.tuner,
     };
     return gradient_sync_open(&trainer->sync, &trainer->rank, trainer->store, &options);
 }
@@ -216,7 +217,7 @@ static void close_sync(void *self) {
 
 static int load_base(void *self) {
     struct trainer *trainer = self;
-    return trainer->run.trainee ? train_load_base(trainer) : STATUS_OK;
+    return trainer->run.tuner ? train_load_base(trainer) : STATUS_OK;
 }
 
 static int open_optimizer(void *self) {
@@ -252,7 +253,8 @@ static void close_saver(void *self) {
 
 static int agree(void *self, int status) {
     struct trainer *trainer = self;
-    bool is_known = status == STATUS_INTERRUPTED || !trainer->world; /* all have agreed on the former */
+    bool is_known =
+        status == STATUS_INTERRUPTED || !trainer->world; /* all ranks have agreed on an interruption already */
     return is_known ? status : comm_agree(trainer->world, status);
 }
 
@@ -269,7 +271,7 @@ static const struct opening_step steps[] = {
     {open_device, close_device, true},
     {heed_signals, NULL, false},
     {open_rank, close_rank, false},
-    {open_plan, close_trainee, false},
+    {open_plan, close_tuner, false},
     {open_batches, close_batches, false},
     {open_model, close_model, false},
     {open_pipeline, close_pipeline, false},

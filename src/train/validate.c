@@ -6,9 +6,9 @@
 
 static const char best_name[] = "best";
 
-/* Whether the run keeps its best trainee. */
+/* True when the run keeps its best tuner. */
 static bool keeps_best(const struct trainer *trainer) {
-    return trainer->run.trainee && trainer->run.config.checkpoint.save;
+    return trainer->run.tuner && trainer->run.config.checkpoint.save;
 }
 
 static int keep_best(struct trainer *trainer) {

@@ -1,18 +1,18 @@
-#include "trainee.h"
+#include "tuner.h"
 
 static int open_stack(const void *description, const struct model_options *model, struct rank *rank,
-                      struct trainee_part *part) {
-    const struct trainee_adapters *adapters = description;
+                      struct tuner_part *part) {
+    const struct tuner_adapters *adapters = description;
     struct peft_options options = {
         .adapters = adapters->configs, .count = adapters->count, .model = model, .trains = true};
     struct peft *peft;
     int status = peft_open(&options, rank, &peft);
     if (!status)
-        *part = (struct trainee_part){.self = peft,
-                                      .hooks = peft_hooks(peft),
-                                      .store = peft_store(peft),
-                                      .state_table = peft_state_table(peft),
-                                      .bytes = peft_device_bytes(peft)};
+        *part = (struct tuner_part){.self = peft,
+                                    .hooks = peft_hooks(peft),
+                                    .store = peft_store(peft),
+                                    .state_table = peft_state_table(peft),
+                                    .bytes = peft_device_bytes(peft)};
     return status;
 }
 
@@ -21,7 +21,7 @@ static void close_stack(void *self) {
 }
 
 static int start_stack(const void *description, void *self, struct model *base, uint64_t seed) {
-    const struct trainee_adapters *adapters = description;
+    const struct tuner_adapters *adapters = description;
     int status = peft_allocate(self);
     peft_set_base(self, model_store(base));
     if (status)
@@ -30,7 +30,7 @@ static int start_stack(const void *description, void *self, struct model *base, 
 }
 
 static int begin_stack(void *self, int64_t sample) {
-    return sample == TRAINEE_NO_DROPOUT ? peft_begin(self) : peft_begin_batch(self, sample);
+    return sample == TUNER_NO_DROPOUT ? peft_begin(self) : peft_begin_batch(self, sample);
 }
 
 static int end_stack(void *self) {
@@ -54,25 +54,25 @@ static int load_stack(void *self, const char *directory, const struct ckpt_array
     return status;
 }
 
-static int export_stack(void *self, const struct trainee *trainee, const struct ckpt_array *values,
-                        const char *directory, bool is_shared) {
+static int export_stack(void *self, const struct tuner *tuner, const struct ckpt_array *values, const char *directory,
+                        bool is_shared) {
     struct peft_export export = {.values = values,
-                                 .texts = trainee->texts,
-                                 .text_count = trainee->text_count,
+                                 .texts = tuner->texts,
+                                 .text_count = tuner->text_count,
                                  .directory = directory,
                                  .is_shared = is_shared};
     return peft_export(self, &export);
 }
 
-struct trainee trainee_of_adapters(const struct trainee_adapters *adapters) {
-    return (struct trainee){.description = adapters,
-                            .open = open_stack,
-                            .close = close_stack,
-                            .start = start_stack,
-                            .begin = begin_stack,
-                            .end = end_stack,
-                            .refresh = refresh_stack,
-                            .parts = list_parts,
-                            .load = load_stack,
-                            .export = export_stack};
+struct tuner tuner_of_adapters(const struct tuner_adapters *adapters) {
+    return (struct tuner){.description = adapters,
+                          .open = open_stack,
+                          .close = close_stack,
+                          .start = start_stack,
+                          .begin = begin_stack,
+                          .end = end_stack,
+                          .refresh = refresh_stack,
+                          .parts = list_parts,
+                          .load = load_stack,
+                          .export = export_stack};
 }

@@ -1,0 +1,17 @@
+/* Adapters as what a trainer trains on a frozen base. */
+#ifndef CAMBIUM_COMMANDS_TUNER_H
+#define CAMBIUM_COMMANDS_TUNER_H
+
+#include "peft/peft.h"
+#include "train/train.h"
+
+/* The adapters to train. It outlives the tuner. */
+struct tuner_adapters {
+    const struct peft_config *configs;
+    int count;
+    const struct peft_files *files; /* files with their initial values; NULL: the method's initial values */
+};
+/* Returns a tuner. The caller sets its texts and its init_directory. */
+struct tuner tuner_of_adapters(const struct tuner_adapters *adapters);
+
+#endif
