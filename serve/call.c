@@ -1,5 +1,4 @@
-/* A call on the loop's side: it is checked, tokenized and passed to the driver; its updates go to the code that made
- * it. */
+/* The loop's side of a call: checks and tokenizes it, passes it to the driver, and delivers its updates. */
 #include "call.h"
 
 #include "call_loop.h"
@@ -115,7 +114,7 @@ struct call *call_new(struct server *server, int64_t prompt_count) {
 void call_free(struct call *call, enum error_case why) {
     struct call_loop *self = call->loop;
     self->was_not_read = why == ERROR_SLOW_READER;
-    if (!self->is_submitted && !self->texts_left && !self->is_failing) {
+    if (!self->is_submitted && !self->untokenized && !self->is_failing) {
         free_call(call);
         return;
     }
@@ -126,7 +125,7 @@ void call_free(struct call *call, enum error_case why) {
 
 /* ---- updates ---- */
 
-static int64_t texts_of(const struct call *call) {
+static int64_t completions_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
 }
 
@@ -138,14 +137,14 @@ static void release_tokens(struct call_loop *self, int64_t count) {
     self->queued_tokens -= count;
 }
 
-/* Closes the server's accounts of a call once, whoever ends it. */
+/* Ends the server's counting of a call, once, however the call ends. */
 static void leave(struct call_loop *self, const struct error *error) {
     if (self->has_left || !self->has_entered)
         return;
     self->has_left = true;
     release_tokens(self, self->queued_tokens);
     if (!self->has_yielded)
-        queue_remove(self->call->server->own->queue, self->call->client.client, texts_of(self->call));
+        queue_remove(self->call->server->own->queue, self->call->client.client, completions_of(self->call));
     self->call->server->own->calls--;
     call_count_done(self, error);
 }
@@ -212,7 +211,7 @@ static void tell_failure(struct loop_note *note) {
 
 /* The first failure counts; it is reported when no text of the call is still being tokenized. */
 static void fail(struct call_loop *self) {
-    if (self->texts_left || self->is_failing)
+    if (self->untokenized || self->is_failing)
         return;
     self->is_failing = true;
     self->shared->note.run = tell_failure;
@@ -247,10 +246,10 @@ static struct call_loop *find_yielding(const struct server *server, const struct
     return found;
 }
 
-/* Frees its places at once; the call ends with a log line like every call. */
+/* Makes a call give up its places in the queue at once; it ends and is logged like every call. */
 static void yield(struct call_loop *self) {
     self->has_yielded = true;
-    queue_remove(self->call->server->own->queue, self->call->client.client, texts_of(self->call));
+    queue_remove(self->call->server->own->queue, self->call->client.client, completions_of(self->call));
     release_tokens(self, self->queued_tokens);
     if (self->is_submitted)
         tell(self, CALL_YIELD);
@@ -318,7 +317,7 @@ static void take_token_places(struct call_loop *self) {
         self->queued_tokens = count;
 }
 
-/* ---- before the engine has it ---- */
+/* ---- preparing and submitting ---- */
 
 static void give_to_driver(struct call_loop *self) {
     self->is_submitted = true;
@@ -329,7 +328,7 @@ static void give_to_driver(struct call_loop *self) {
 
 static void continue_submission(struct call_loop *self) {
     const struct call *call = self->call;
-    if (self->texts_left)
+    if (self->untokenized)
         return;
     for (int64_t p = 0; p < call->prompt_count && !self->failure.which; p++)
         if (!call->prompts[p].ids.count)
@@ -353,7 +352,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     struct call_loop *self = encoding.owner;
     struct call_asked *asked = &self->shared->asked;
     free(context);
-    self->texts_left--;
+    self->untokenized--;
     self->call->prompts[encoding.prompt].ids = *ids;
     if (ends) {
         ask_ends_close(&asked->ends);
@@ -364,7 +363,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     continue_submission(self);
 }
 
-/* For messages, the template's self text is checked after rendering. */
+/* For messages, the rendered text is checked after rendering. */
 static int check_bytes(struct call_loop *self, const struct call_prompt *prompt) {
     int status = prompt_check_bytes(&self->call->server->model.room, prompt->length + prompt->chat_bytes);
     if (status)
@@ -391,7 +390,7 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     if (status)
         free(encoding);
     else
-        self->texts_left++;
+        self->untokenized++;
     return status;
 }
 
@@ -463,7 +462,7 @@ static int check_adapters(struct call_loop *self) {
 static int check_room(struct call_loop *self) {
     const struct call *call = self->call;
     const struct server *server = call->server;
-    int64_t most = server->options->max_queued_requests, texts = texts_of(call);
+    int64_t most = server->options->max_queued_requests, texts = completions_of(call);
     if (server->has_failed || server->is_draining)
         error_set(&self->failure, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
                   server->has_failed ? "the engine has failed" : "the server is shutting down");
@@ -500,8 +499,8 @@ static int open_ends(struct call_loop *self) {
         &self->shared->asked.ends);
 }
 
-/* Its adapters have other generations than those it was rendered for, and their templates matter. The loop heard of
- * them before this update, so the call comes back again only if they are replaced once more. */
+/* Renders a chat again, because its adapters were replaced after it was rendered and may have other templates. The loop
+ * learned of the replacement before this update, so the call comes back once more only after a further one. */
 static void submit_again(struct call_loop *self) {
     struct call *call = self->call;
     struct chat_template *before = chat_template_keep(self->shared->asked.chat_template);
@@ -561,7 +560,7 @@ void call_submit(struct call *call) {
         call->deadline = now + timeout;
     int status = prepare(self);
     if (!status) {
-        take_places(self, texts_of(call), false);
+        take_places(self, completions_of(call), false);
         status = self->failure.which ? STATUS_INVALID : STATUS_OK;
     }
     if (!status) {
@@ -588,7 +587,7 @@ void call_pause(struct call *call, bool is_paused) {
         tell(self, is_paused ? CALL_PAUSE : CALL_RESUME);
 }
 
-/* ---- all of them ---- */
+/* ---- all calls ---- */
 
 void call_stop_all(struct server *server) {
     for (struct call_loop *self = server->own->first_call; self; self = self->next) {

@@ -11,14 +11,14 @@
 #include <stdlib.h>
 
 struct call_counts {
-    struct metrics_prompt *prompts; /* [prompt_count] */
-    struct metrics_text *texts;     /* [prompt_count * choices] */
-    bool *has_ended;                /* [prompt_count * choices] */
-    bool is_running;                /* its first completion began to run */
+    struct metrics_prompt *prompts;         /* [prompt_count] */
+    struct metrics_completion *completions; /* [prompt_count * choices] */
+    bool *has_ended;                        /* [prompt_count * choices] */
+    bool is_running;                        /* its first completion began to run */
     bool was_accepted;
 };
 
-static int64_t texts_of(const struct call *call) {
+static int64_t completions_of(const struct call *call) {
     return call->prompt_count * call->ask.choices;
 }
 
@@ -32,11 +32,11 @@ int call_count_begin(struct call_loop *self) {
     struct call_counts *counts = self->counts = calloc(1, sizeof *counts);
     if (counts) {
         counts->prompts = calloc((size_t)call->prompt_count, sizeof *counts->prompts);
-        counts->texts = calloc((size_t)texts_of(call), sizeof *counts->texts);
-        counts->has_ended = calloc((size_t)texts_of(call), sizeof *counts->has_ended);
+        counts->completions = calloc((size_t)completions_of(call), sizeof *counts->completions);
+        counts->has_ended = calloc((size_t)completions_of(call), sizeof *counts->has_ended);
     }
-    tell_registry(self, 0, texts_of(call));
-    if (!counts || !counts->prompts || !counts->texts || !counts->has_ended)
+    tell_registry(self, 0, completions_of(call));
+    if (!counts || !counts->prompts || !counts->completions || !counts->has_ended)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t p = 0; p < call->prompt_count; p++)
         counts->prompts[p].arrived = self->submitted;
@@ -60,7 +60,7 @@ static void count_start(struct call_loop *self, const struct call_start *start) 
     prompt->has_looked_in_cache = call->ask.prompt_logprobs < 0;
     metrics_started(call->server->metrics, prompt, start->time);
     if (!self->counts->is_running)
-        tell_registry(self, texts_of(call), -texts_of(call));
+        tell_registry(self, completions_of(call), -completions_of(call));
     self->counts->is_running = true;
 }
 
@@ -76,13 +76,13 @@ void call_count_update(struct call_loop *self, const struct call_update *update)
         count_start(self, &update->starts[i]);
     for (int64_t i = 0; i < update->draw_count; i++) {
         const struct call_draw *draw = &update->draws[i];
-        metrics_token(metrics, &counts->prompts[draw->prompt], &counts->texts[draw->prompt * choices + draw->choice],
-                      draw->time);
+        metrics_token(metrics, &counts->prompts[draw->prompt],
+                      &counts->completions[draw->prompt * choices + draw->choice], draw->time);
     }
     for (int64_t i = 0; i < update->end_count; i++) {
-        int64_t text = update->ends[i].prompt * choices + update->ends[i].choice;
-        counts->has_ended[text] = true;
-        metrics_ended(metrics, &counts->prompts[update->ends[i].prompt], &counts->texts[text],
+        int64_t completion = update->ends[i].prompt * choices + update->ends[i].choice;
+        counts->has_ended[completion] = true;
+        metrics_ended(metrics, &counts->prompts[update->ends[i].prompt], &counts->completions[completion],
                       update->ends[i].is_stop ? METRICS_STOP : METRICS_LENGTH, clock_seconds());
     }
 }
@@ -97,12 +97,12 @@ void call_count_done(struct call_loop *self, const struct error *error) {
     struct call_counts *counts = self->counts;
     struct call *call = self->call;
     bool is_running = counts && counts->is_running;
-    tell_registry(self, is_running ? -texts_of(call) : 0, is_running ? 0 : -texts_of(call));
+    tell_registry(self, is_running ? -completions_of(call) : 0, is_running ? 0 : -completions_of(call));
     if (!counts || !counts->was_accepted)
         return;
-    for (int64_t i = 0; i < texts_of(call); i++)
+    for (int64_t i = 0; i < completions_of(call); i++)
         if (!counts->has_ended[i])
-            metrics_ended(call->server->metrics, &counts->prompts[i / call->ask.choices], &counts->texts[i],
+            metrics_ended(call->server->metrics, &counts->prompts[i / call->ask.choices], &counts->completions[i],
                           end_of(error->which), clock_seconds());
     if (error->which)
         metrics_cancelled(call->server->metrics, error->which);
@@ -111,7 +111,7 @@ void call_count_done(struct call_loop *self, const struct error *error) {
 void call_count_close(struct call_loop *self) {
     if (self->counts) {
         free(self->counts->prompts);
-        free(self->counts->texts);
+        free(self->counts->completions);
         free(self->counts->has_ended);
     }
     free(self->counts);

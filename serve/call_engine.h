@@ -1,4 +1,5 @@
-/* The part of a call that belongs to the engine's thread: its prompts in the scheduler, and the update in making. */
+/* The part of a call that belongs to the engine's thread: its prompts in the scheduler, and the update being
+ * collected. */
 #ifndef CAMBIUM_SERVE_CALL_ENGINE_H
 #define CAMBIUM_SERVE_CALL_ENGINE_H
 
@@ -11,11 +12,12 @@ struct call_held {
     struct call_top tops[ASK_MAX_TOP];
 };
 
-struct call_text {
+/* A completion. */
+struct call_completion {
     struct writer writer;
     struct call_held *held; /* [held_count] */
     int64_t held_count, held_capacity;
-    struct call_held end; /* the id that ended it, with has_end */
+    struct call_held end; /* with has_end: the id that ended it */
     bool has_end;
     int64_t drawn;
 };
@@ -24,10 +26,10 @@ struct call_text {
 struct call_run {
     struct call_engine *owner;
     int64_t prompt;
-    uint64_t number;         /* the scheduler's number */
-    bool is_running;         /* the scheduler has it */
-    bool has_prompt;         /* a token of the prompt was reported */
-    struct call_text *texts; /* [ask.choices] */
+    uint64_t number;                     /* the scheduler's number */
+    bool is_running;                     /* the scheduler has it */
+    bool has_prompt;                     /* a token of the prompt was reported */
+    struct call_completion *completions; /* [ask.choices] */
 };
 
 struct call_engine {
@@ -39,7 +41,7 @@ struct call_engine {
     int slot;
     bool has_slot, is_waiting, is_cancelled, is_ended, is_changed, must_pause;
     bool has_begun;        /* one of its prompts began to run */
-    bool has_cleared;      /* once it cleared all adapter memory, so that its own adapters fit side by side */
+    bool has_cleared;      /* it has evicted all idle adapters once, to make room for its adapters together */
     enum error_case cause; /* why it is cancelled, unless its client did so */
     struct call_engine *next_changed; /* list of calls with an unpublished update */
     struct error error;

@@ -8,18 +8,18 @@ struct call_loop {
     struct call *call;
     struct call_shared *shared;
     bool is_linked;    /* in the server's list of calls */
-    bool is_submitted; /* the engine has it, until is_done */
-    bool is_abandoned; /* nobody waits for it any more: freed when it is done */
-    bool was_not_read; /* the reason for that */
+    bool is_submitted; /* the engine has the call, until is_done */
+    bool is_abandoned; /* call_free was called: it is freed when it is done */
+    bool was_not_read; /* it was abandoned because the client did not read */
     bool is_paused, is_failing, is_failed;
-    bool must_stop;             /* the server's time is over: cancelled when the engine has it */
-    bool has_entered, has_left; /* counted by the server */
+    bool must_stop;             /* the drain's time is over: it is cancelled when it is submitted */
+    bool has_entered, has_left; /* the server has begun and ended counting it */
     bool has_started;           /* one of its prompts began to run */
-    bool has_yielded;           /* its places in the queue were already given away */
+    bool has_yielded;           /* it has given up its places in the queue */
     int64_t queued_tokens;      /* its places in the queue of tokens */
-    int64_t texts_left;         /* not tokenized yet */
+    int64_t untokenized;        /* prompts that are not tokenized yet */
     struct error failure;       /* an error before the engine had the call */
-    double submitted;           /* time */
+    double submitted;           /* time of submission */
     struct call_counts *counts; /* call_count.c */
     struct call_update *reading;
     struct call_loop *next, *previous; /* list of all calls */

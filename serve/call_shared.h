@@ -1,6 +1,6 @@
-/* The part of a call that the loop's thread and the engine's both see, and the updates that travel from one to the
- * other. The loop's own part is struct call_loop (call_loop.h), the engine's struct call_engine (call_engine.h). No
- * file includes both.
+/* The part of a call that both the loop's thread and the engine's thread use, and the updates that pass between them.
+ * Each thread has a part of its own: struct call_loop (call_loop.h) and struct call_engine (call_engine.h). No file
+ * includes both.
  *
  * The engine's thread collects an update in `making`. Under the driver's lock it is exchanged with `published`, and
  * from there with `reading` on the loop's thread. With three blocks nobody copies or waits. */
@@ -27,7 +27,7 @@ enum call_command {
     "the queue is full, this client has more than its share of it, and another client needed the place of this "       \
     "request"
 
-/* The loop sets it before it submits the call. Nobody changes it while the engine has the call. */
+/* Set by the loop before it submits the call. It does not change while the engine has the call. */
 struct call_asked {
     char names[ASK_MAX_ADAPTERS][72];
     struct chat_template *chat_template;             /* used to render a chat; NULL: none */
@@ -38,8 +38,8 @@ struct call_asked {
 
 struct call_shared {
     struct driver *driver;
-    struct call_loop *loop;     /* the loop's thread alone looks into it */
-    struct call_engine *engine; /* the engine's thread alone looks into it, from submission to the last update */
+    struct call_loop *loop;     /* only the loop's thread reads it */
+    struct call_engine *engine; /* only the engine's thread reads it, from submission to the last update */
     struct call_asked asked;
     /* ---- under the driver's lock ---- */
     unsigned commands; /* enum call_command */
@@ -53,13 +53,14 @@ struct call_shared {
 
 /* ---- filling an update; STATUS_MEMORY: call_update.c ---- */
 
+/* Add the start of a prompt, and a drawn token. */
 int update_add_start(struct call_update *update, const struct call_start *start);
 int update_add_draw(struct call_update *update, const struct call_draw *draw);
 /* Adds a piece without tokens; its text was appended from `begin` on. */
 int update_add_piece(struct call_update *update, int64_t prompt, int64_t choice, size_t begin);
 /* Adds a token to the last piece. */
 int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops);
-/* `tops` are those of its token. */
+/* Adds the end of a completion; `tops` are those of its token. */
 int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops);
 /* update_clear keeps the memory, update_free does not. */
 void update_clear(struct call_update *update);
@@ -77,8 +78,8 @@ struct call_update *driver_take_update(struct driver *driver, struct call_shared
 
 /* ---- call.c ---- */
 
-/* End every call. call_stop_all lets the engine end them because the server drains. call_fail_all ends them at once
- * with an error, whatever the engine does. */
+/* End every call. call_stop_all asks the engine to end them, because the server drains. call_fail_all ends them at once
+ * with an error, without waiting for the engine. */
 void call_stop_all(struct server *server);
 void call_fail_all(struct server *server, const struct error *error);
 

@@ -10,13 +10,13 @@
 struct driver {
     struct driver_options options;
     struct scheduler *scheduler;
-    int64_t calls;               /* that it has now */
+    int64_t calls;               /* calls that the engine has now */
     struct call_engine *changed; /* calls with an update to publish */
     struct call_engine *waiting; /* calls that wait for adapters, in order of arrival */
     struct driver_change *changes, **last_change;
     bool adapters_changed, has_room; /* has_room: a call released adapters, or a change ended */
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
-    int64_t drawn;                   /* tokens of this step */
+    int64_t drawn;                   /* tokens drawn in this step */
     int status;                      /* the engine's failure */
     _Atomic uint64_t progress;
 
@@ -54,7 +54,7 @@ void driver_fail_all(struct driver *driver);
 /* ---- driver_change.c ---- */
 
 /* Continues the changes of adapters for a bounded time. Returns whether there was work. */
-bool driver_go_on(struct driver *driver);
+bool driver_continue(struct driver *driver);
 /* True when an adapter has waited long for memory: calls that would use more of it must let it go first. */
 bool driver_is_starving(const struct driver *driver);
 /* Makes names known from here on. */

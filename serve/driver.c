@@ -261,7 +261,7 @@ int driver_run(struct driver *driver) {
         driver_retry(driver);
         int stepped = driver->calls ? scheduler_step(driver->scheduler) : 0;
         driver_settle(driver);
-        bool is_busy = driver_go_on(driver);
+        bool is_busy = driver_continue(driver);
         if (stepped < 0 || driver->status) {
             driver->status = driver->status ? driver->status : stepped;
             driver_fail_all(driver);

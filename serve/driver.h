@@ -28,14 +28,14 @@ enum change_kind { CHANGE_BRING, CHANGE_LOAD, CHANGE_REPLACE, CHANGE_UNLOAD };
 struct driver_change {
     enum change_kind kind;
     char name[ADAPTER_NAME_BYTES];
-    struct adapter_files files; /* unless it is an unloading */
+    struct adapter_files files; /* except for CHANGE_UNLOAD */
     struct adapter_facts facts;
     bool is_pinned, in_place;
-    uint64_t if_generation; /* for a bringing: the generation for which its files were read */
+    uint64_t if_generation; /* for CHANGE_BRING: the generation for which its files were read */
     struct error error;     /* result; an error that is set before fails the change and the calls that wait for it */
     int status;             /* result: the engine's status, with its own error; 0 when the engine was not asked */
-    uint64_t generation;    /* result: the name's new generation; unset after an unloading */
-    bool is_moot;           /* result: the bringing is no longer needed, or must read its files again */
+    uint64_t generation;    /* result: the name's new generation; not set by CHANGE_UNLOAD */
+    bool is_moot;           /* result of CHANGE_BRING: it is no longer needed, or must read its files again */
     /* The driver's: */
     struct driver_change *next;
     bool is_under_way, is_new,
@@ -53,7 +53,7 @@ struct driver_name {
     char name[ADAPTER_NAME_BYTES], directory[PATH_MAX];
 };
 
-/* The present meaning of a name: a copy for the loop. */
+/* The current state of a name: a copy for the loop. */
 struct driver_adapter {
     char name[ADAPTER_NAME_BYTES], digest[PEFT_SHA256_BYTES];
     enum adapter_state state;
@@ -94,21 +94,22 @@ struct driver_options {
 
 /* Makes a driver. STATUS_MEMORY. */
 int driver_open(const struct driver_options *options, struct driver **driver);
-/* Runs the engine's thread until driver_end and the last call, or until the engine fails; returns the engine's status.
- * driver_close frees the driver; NULL is allowed. */
+/* Runs the engine's thread until driver_end and the last call, or until the engine fails. Returns the engine's
+ * status. */
 int driver_run(struct driver *driver);
+/* Frees the driver. NULL is allowed. */
 void driver_close(struct driver *driver);
 
-/* Pass commands for a call, and changes, to the driver. The loop's thread. */
+/* Pass commands for a call, or a change of adapters, to the driver. Only the loop's thread calls them. */
 void driver_tell(struct driver *driver, struct call_shared *shared, unsigned commands);
 void driver_change(struct driver *driver, struct driver_change *change);
 /* Lets later calls use this name. */
 void driver_know(struct driver *driver, struct driver_name *name);
-/* Makes driver_run return when no calls and no changes are left. */
+/* Makes driver_run return when all calls and changes have ended. */
 void driver_end(struct driver *driver);
-/* driver_progress grows while the thread works or idles; when it stands still for long, the thread hangs.
- * driver_read_stats copies the last statistics. */
+/* Returns a counter that grows while the thread works or idles. When it does not change for long, the thread hangs. */
 uint64_t driver_progress(const struct driver *driver);
+/* Copies the latest statistics. */
 void driver_read_stats(struct driver *driver, struct driver_stats *stats);
 /* Takes the steps since the last call of this function. */
 void driver_take_steps(struct driver *driver, struct metrics_steps *steps);

@@ -36,15 +36,15 @@ void call_engine_free(struct call_engine *self) {
     free(self);
 }
 
-/* ---- the end ---- */
+/* ---- ending ---- */
 
 static void free_runs(struct call_engine *self) {
     for (int64_t p = 0; self->runs && p < self->call->prompt_count; p++) {
-        for (int64_t i = 0; self->runs[p].texts && i < self->call->ask.choices; i++) {
-            writer_free(&self->runs[p].texts[i].writer);
-            free(self->runs[p].texts[i].held);
+        for (int64_t i = 0; self->runs[p].completions && i < self->call->ask.choices; i++) {
+            writer_free(&self->runs[p].completions[i].writer);
+            free(self->runs[p].completions[i].held);
         }
-        free(self->runs[p].texts);
+        free(self->runs[p].completions);
     }
     free(self->runs);
     self->runs = NULL;
@@ -96,7 +96,7 @@ static void cancel_runs(struct driver *driver, struct call_engine *self) {
             scheduler_cancel(driver->scheduler, self->runs[p].number);
 }
 
-/* ---- while it runs: calls of the scheduler ---- */
+/* ---- callbacks of the scheduler ---- */
 
 static void keep(struct call_engine *self, int status) {
     if (!status)
@@ -131,42 +131,43 @@ static void read_token(struct call_engine *self, const struct scheduler_token *t
 }
 
 /* Moves tokens whose last byte was sent into the last piece; at the end all of them. */
-static int give_held(struct call_engine *self, struct call_text *text, bool is_end) {
+static int give_held(struct call_engine *self, struct call_completion *completion, bool is_end) {
     int64_t given = 0;
     int status = STATUS_OK;
-    while (given < text->held_count && !status && (is_end || text->held[given].end <= text->writer.given)) {
-        status = update_add_token(self->making, &text->held[given].token, text->held[given].tops);
+    while (given < completion->held_count && !status &&
+           (is_end || completion->held[given].end <= completion->writer.given)) {
+        status = update_add_token(self->making, &completion->held[given].token, completion->held[given].tops);
         given++;
     }
-    text->held_count -= given;
-    memmove(text->held, text->held + given, (size_t)text->held_count * sizeof *text->held);
+    completion->held_count -= given;
+    memmove(completion->held, completion->held + given, (size_t)completion->held_count * sizeof *completion->held);
     return status;
 }
 
 /* Adds a piece when text or tokens can be sent. */
 static int give_piece(struct call_run *run, int64_t choice, size_t begin, bool is_end) {
     struct call_engine *self = run->owner;
-    struct call_text *text = &run->texts[choice];
-    bool has_tokens = text->held_count && (is_end || text->held[0].end <= text->writer.given);
+    struct call_completion *completion = &run->completions[choice];
+    bool has_tokens = completion->held_count && (is_end || completion->held[0].end <= completion->writer.given);
     if (self->making->text.length == begin && !has_tokens)
         return STATUS_OK;
     int status = strbuf_status(&self->making->text);
     if (!status)
         status = update_add_piece(self->making, run->prompt, choice, begin);
     driver_note(self->shared->driver, self);
-    return status ? status : give_held(self, text, is_end);
+    return status ? status : give_held(self, completion, is_end);
 }
 
-static int hold(struct call_text *text, const struct call_held *held) {
-    if (text->held_count == text->held_capacity) {
-        int64_t capacity = text->held_capacity ? 2 * text->held_capacity : 4;
-        struct call_held *grown = realloc(text->held, (size_t)capacity * sizeof *grown);
+static int hold(struct call_completion *completion, const struct call_held *held) {
+    if (completion->held_count == completion->held_capacity) {
+        int64_t capacity = completion->held_capacity ? 2 * completion->held_capacity : 4;
+        struct call_held *grown = realloc(completion->held, (size_t)capacity * sizeof *grown);
         if (!grown)
             return status_fail(STATUS_MEMORY, "out of memory");
-        text->held = grown;
-        text->held_capacity = capacity;
+        completion->held = grown;
+        completion->held_capacity = capacity;
     }
-    text->held[text->held_count++] = *held;
+    completion->held[completion->held_count++] = *held;
     return STATUS_OK;
 }
 
@@ -193,28 +194,28 @@ static void add_first_token(struct call_run *run) {
 static bool on_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct call_run *run = context;
     struct call_engine *self = run->owner;
-    struct call_text *text = &run->texts[choice];
+    struct call_completion *completion = &run->completions[choice];
     const struct tokenizer *tokenizer = self->shared->driver->options.tokenizer;
     struct call_held held;
     bool is_ended = false;
     self->shared->driver->drawn++;
-    text->drawn++;
+    completion->drawn++;
     add_first_token(run);
     keep(self, update_add_draw(self->making, &(struct call_draw){run->prompt, choice, clock_seconds()}));
     driver_note(self->shared->driver, self);
     read_token(self, token, true, &held);
     if (token->is_end) {
-        text->end = held;
-        text->has_end = true;
+        completion->end = held;
+        completion->has_end = true;
     }
     if (token->is_end || self->is_cancelled)
         return self->is_cancelled;
     size_t begin = self->making->text.length;
-    const struct ask_completion completion = {&self->call->ask, &self->shared->asked.ends, tokenizer, &text->writer,
-                                              text->drawn};
-    keep(self, ask_write(&completion, token->token, &self->making->text, &is_ended));
-    held.end = text->writer.added;
-    keep(self, hold(text, &held));
+    const struct ask_completion asked = {&self->call->ask, &self->shared->asked.ends, tokenizer, &completion->writer,
+                                         completion->drawn};
+    keep(self, ask_write(&asked, token->token, &self->making->text, &is_ended));
+    held.end = completion->writer.added;
+    keep(self, hold(completion, &held));
     keep(self, give_piece(run, choice, begin, false));
     return is_ended || self->is_cancelled;
 }
@@ -228,7 +229,7 @@ static void on_prompt_logprob(void *context, int64_t index, const struct schedul
 static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     struct call_run *run = context;
     struct call_engine *self = run->owner;
-    struct call_text *text = &run->texts[choice];
+    struct call_completion *completion = &run->completions[choice];
     if (reason == SCHEDULER_DEADLINE)
         fail_with(self, ERROR_DEADLINE, "the request's time is over");
     else if (reason == SCHEDULER_FAILED)
@@ -240,15 +241,15 @@ static void on_end(void *context, int64_t choice, enum scheduler_end reason) {
     if (choice == 0)
         add_first_token(run);
     size_t begin = self->making->text.length;
-    keep(self, writer_end(&text->writer, &self->making->text));
+    keep(self, writer_end(&completion->writer, &self->making->text));
     keep(self, give_piece(run, choice, begin, true));
     struct call_end end = {.prompt = run->prompt,
                            .choice = choice,
                            .is_stop = reason == SCHEDULER_STOP,
-                           .completion_tokens = text->drawn,
-                           .has_token = text->has_end,
-                           .token = text->end.token};
-    keep(self, update_add_end(self->making, &end, text->end.tops));
+                           .completion_tokens = completion->drawn,
+                           .has_token = completion->has_end,
+                           .token = completion->end.token};
+    keep(self, update_add_end(self->making, &end, completion->end.tops));
     driver_note(self->shared->driver, self);
 }
 
@@ -260,7 +261,7 @@ static void on_done(void *context) {
     driver_note(run->owner->shared->driver, run->owner);
 }
 
-/* ---- its beginning ---- */
+/* ---- starting ---- */
 
 static uint64_t adapter_identity(const struct call_engine *self) {
     uint64_t identity = DIGEST_START;
@@ -349,11 +350,11 @@ static int open_runs(struct call_engine *self) {
     self->runs = calloc((size_t)call->prompt_count, sizeof *self->runs);
     for (int64_t p = 0; self->runs && p < call->prompt_count; p++) {
         self->runs[p] = (struct call_run){.owner = self, .prompt = p};
-        self->runs[p].texts = calloc((size_t)call->ask.choices, sizeof *self->runs[p].texts);
-        if (!self->runs[p].texts)
+        self->runs[p].completions = calloc((size_t)call->ask.choices, sizeof *self->runs[p].completions);
+        if (!self->runs[p].completions)
             return STATUS_MEMORY;
         for (int64_t i = 0; i < call->ask.choices; i++)
-            writer_begin(&self->runs[p].texts[i].writer, self->shared->asked.ends.stops);
+            writer_begin(&self->runs[p].completions[i].writer, self->shared->asked.ends.stops);
     }
     return self->runs ? STATUS_OK : STATUS_MEMORY;
 }
@@ -382,7 +383,7 @@ static bool is_outdated(const struct call_engine *self) {
            memcmp(self->making->generations, self->shared->asked.template_generations, bytes) != 0;
 }
 
-/* Adapters and lengths are valid: puts all prompts into the scheduler, or none. */
+/* Submits all prompts to the scheduler, or none. Adapters and lengths are valid. */
 static void start(struct driver *driver, struct call_engine *self) {
     const struct call *call = self->call;
     int status = take_adapters(driver, self);
@@ -534,7 +535,7 @@ void driver_fail_waiting(struct driver *driver, const char *name, const struct e
     }
 }
 
-/* ---- what the loop says ---- */
+/* ---- commands of the loop ---- */
 
 static void cancel(struct driver *driver, struct call_engine *self) {
     if (self->is_ended)
@@ -555,7 +556,7 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
     if (commands & CALL_SUBMIT) {
         driver->calls++;
         self->is_cancelled = is_cancelled;
-        self->is_ended = false; /* a call that comes back has ended before */
+        self->is_ended = false; /* a call that was rendered again has ended before */
         if (is_cancelled)
             fail_cancelled(self);
         begin(driver, self);

@@ -21,7 +21,7 @@ static void end_change(struct driver *driver) {
     driver->has_room = driver->adapters_changed = true;
     if (change->error.which && change->kind == CHANGE_BRING)
         driver_fail_waiting(driver, change->name, &change->error);
-    driver_publish_adapters(driver); /* whoever asked sees the present list */
+    driver_publish_adapters(driver); /* the requester then sees the current list */
     loop_post(driver->options.loop, &change->note);
 }
 
@@ -173,7 +173,7 @@ static void begin_change(struct driver *driver) {
         fail_change(driver, status);
 }
 
-static void go_on_change(struct driver *driver) {
+static void continue_change(struct driver *driver) {
     struct driver_change *change = driver->changes;
     bool is_done;
     int status = adapters_continue(driver->options.adapters, &is_done);
@@ -199,7 +199,7 @@ static bool is_blocked(const struct driver *driver, const struct driver_change *
     return change->is_aside && change->gives == driver->gives && driver->holders > 0;
 }
 
-bool driver_go_on(struct driver *driver) {
+bool driver_continue(struct driver *driver) {
     int64_t count = 0;
     for (const struct driver_change *change = driver->changes; change; change = change->next)
         count++;
@@ -210,7 +210,7 @@ bool driver_go_on(struct driver *driver) {
     if (driver->changes->error.which)
         end_failed(driver);
     else if (driver->changes->is_under_way)
-        go_on_change(driver);
+        continue_change(driver);
     else
         begin_change(driver);
     return true;
@@ -221,7 +221,7 @@ bool driver_go_on(struct driver *driver) {
 void driver_take_names(struct driver *driver, struct driver_name *names) {
     for (const struct driver_name *name = names; name; name = name->next)
         if (adapters_add(driver->options.adapters, name->name, name->directory))
-            log_warning("%s", status_text()); /* requests that name it are told that it does not exist */
+            log_warning("%s", status_text()); /* requests that name it get ERROR_MODEL_NOT_FOUND */
     driver->adapters_changed |= names != NULL;
     if (names)
         driver_publish_adapters(driver);

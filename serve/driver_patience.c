@@ -1,4 +1,4 @@
-/* How long changes of adapters stand aside for calls. */
+/* Limits how long completions may overtake a change of adapters. */
 #include "driver-internal.h"
 
 #include "base/base.h"

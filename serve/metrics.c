@@ -114,38 +114,38 @@ void metrics_started(struct metrics *metrics, struct metrics_prompt *prompt, dou
         metrics->cache_queries += (uint64_t)prompt->tokens;
 }
 
-void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_text *text,
+void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_completion *completion,
                    double time) {
-    bool is_first = text->tokens++ == 0;
+    bool is_first = completion->tokens++ == 0;
     if (metrics) {
         metrics->generation_tokens++;
         if (is_first)
             observe(metrics, METRICS_FIRST_TOKEN, span(prompt->arrived, time));
         else
-            observe(metrics, METRICS_BETWEEN_TOKENS, span(text->last, time));
+            observe(metrics, METRICS_BETWEEN_TOKENS, span(completion->last, time));
     }
     if (is_first)
-        text->first = time;
-    text->last = time;
+        completion->first = time;
+    completion->last = time;
 }
 
-void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
-                   enum metrics_end how, double time) {
+void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt,
+                   const struct metrics_completion *completion, enum metrics_end how, double time) {
     if (!metrics)
         return;
     metrics->ended[how]++;
     if (how != METRICS_STOP && how != METRICS_LENGTH)
         return;
-    double first = text->tokens ? text->first : time, last = text->tokens ? text->last : time;
+    double first = completion->tokens ? completion->first : time, last = completion->tokens ? completion->last : time;
     observe(metrics, METRICS_WHOLE, span(prompt->arrived, time));
     observe(metrics, METRICS_QUEUE, span(prompt->arrived, prompt->started));
     observe(metrics, METRICS_PREFILL, span(prompt->started, first));
     observe(metrics, METRICS_DECODE, span(first, last));
     observe(metrics, METRICS_INFERENCE, span(prompt->started, last));
-    if (text->tokens > 1)
-        observe(metrics, METRICS_PER_TOKEN, span(first, last) / (double)(text->tokens - 1));
+    if (completion->tokens > 1)
+        observe(metrics, METRICS_PER_TOKEN, span(first, last) / (double)(completion->tokens - 1));
     observe(metrics, METRICS_PROMPT_TOKENS, (double)prompt->tokens);
-    observe(metrics, METRICS_GENERATION_TOKENS, (double)text->tokens);
+    observe(metrics, METRICS_GENERATION_TOKENS, (double)completion->tokens);
     observe(metrics, METRICS_COMPUTED_TOKENS, (double)(prompt->tokens - prompt->cached));
 }
 

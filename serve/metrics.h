@@ -39,19 +39,19 @@ struct metrics_prompt {
     int64_t tokens, cached;   /* of its text, without virtual tokens; of these, tokens whose pages were cached */
     bool has_looked_in_cache; /* it may use the prefix cache */
 };
-struct metrics_text {
+struct metrics_completion {
     double first, last; /* times of its first and latest token */
     int64_t tokens;     /* drawn so far */
 };
 /* Its first completion begins to run: tokens, cached and has_looked_in_cache are set. */
 void metrics_started(struct metrics *metrics, struct metrics_prompt *prompt, double time);
 /* A token was drawn; an end id counts too. */
-void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_text *text,
+void metrics_token(struct metrics *metrics, const struct metrics_prompt *prompt, struct metrics_completion *completion,
                    double time);
 /* A completion has ended; its prompt may never have run. Latencies count only completions that ended by themselves. */
 enum metrics_end { METRICS_STOP, METRICS_LENGTH, METRICS_ABORT, METRICS_ERROR, METRICS_END_COUNT };
-void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt, const struct metrics_text *text,
-                   enum metrics_end how, double time);
+void metrics_ended(struct metrics *metrics, const struct metrics_prompt *prompt,
+                   const struct metrics_completion *completion, enum metrics_end how, double time);
 /* Steps of the engine. Its thread counts them in a separate object, which the loop later adds to the total; a zeroed
  * one is empty. `tokens` are the prompt rows and the drawn tokens of the step. */
 enum { METRICS_STEP_BUCKETS = 14 };

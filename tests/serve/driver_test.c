@@ -86,7 +86,7 @@ void driver_fail_all(struct driver *driver) {
 
 /* ---- driver_change.c ---- */
 
-bool driver_go_on(struct driver *driver) {
+bool driver_continue(struct driver *driver) {
     (void)driver;
     return false;
 }

@@ -68,7 +68,7 @@ static void run_text(struct metrics *metrics, double arrived, int64_t prompt_tok
                      double gap, enum metrics_end how) {
     struct metrics_prompt prompt = {
         .arrived = arrived, .tokens = prompt_tokens, .cached = cached, .has_looked_in_cache = true};
-    struct metrics_text text = {0};
+    struct metrics_completion text = {0};
     double time = arrived + 0.25;
     metrics_started(metrics, &prompt, time);
     step(metrics, prompt_tokens - cached + 1);
@@ -130,7 +130,7 @@ static void a_broken_off_text_has_no_latency(void **state) {
     struct metrics_prompt waiting = {.arrived = 1};
     run_text(scrape->metrics, 0, 3, 0, 4, 0.1, METRICS_ABORT);
     run_text(scrape->metrics, 0, 3, 0, 0, 0.1, METRICS_ERROR);
-    metrics_ended(scrape->metrics, &waiting, &(struct metrics_text){0}, METRICS_ABORT, 2);
+    metrics_ended(scrape->metrics, &waiting, &(struct metrics_completion){0}, METRICS_ABORT, 2);
     take(scrape);
     expect(scrape, "vllm:request_success_total", "{model_name=\"gpt2\",engine=\"0\",finished_reason=\"abort\"}", "2");
     expect(scrape, "vllm:request_success_total", "{model_name=\"gpt2\",engine=\"0\",finished_reason=\"error\"}", "1");
