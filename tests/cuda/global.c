@@ -1,0 +1,86 @@
+/* Global memory: bounds, alignment, values that nobody wrote, and races between blocks of a launch.
+ *
+ * Traces cover two bytes each, so accesses of one byte are checked for bounds and values alone. A block may read what
+ * another one wrote in the same launch only after both have used an atomic operation, the writer after a fence. */
+#include "cuda/warp.h"
+
+static void describe_fault(struct warp *warp, const struct instruction *instruction, int lane, uint64_t address,
+                           uint32_t bytes, const char *what) {
+    char text[160];
+    memory_describe(warp->block->machine, address, text, sizeof text);
+    warp_fault(warp, instruction, lane, "%s: %u bytes at %s", what, bytes, text);
+}
+
+static bool find(struct block *block, uint64_t address, uint32_t bytes) {
+    const struct allocation *near = block->near;
+    if (near && address >= near->address && address + bytes <= near->address + near->bytes) {
+        return true;
+    }
+    near = memory_find(block->machine, address, bytes);
+    block->near = near ? near : block->near;
+    return near != NULL;
+}
+
+/* Whether what a block wrote in this launch is known to this one. */
+static bool is_known(const struct block *block, uint32_t stamp) {
+    if (stamp < block->machine->stamp || stamp == block->stamp) {
+        return true;
+    }
+    if (stamp == block->atomic || stamp == block->many) {
+        return block->has_atomic;
+    }
+    return block->has_atomic && block->fenced[stamp - block->machine->stamp];
+}
+
+/* The words of a fault, or NULL. */
+static const char *touch_trace(const struct block *block, struct trace *trace, enum touch touch, bool is_byte) {
+    if (touch != TOUCH_WRITE && trace->written == 0) {
+        return "reads what nobody has written";
+    }
+    if (is_byte) {
+        trace->written = trace->written ? trace->written : 1;
+        return NULL;
+    }
+    bool is_atomic = touch == TOUCH_ATOMIC;
+    if (!is_known(block, trace->written) && !(is_atomic && trace->written == block->atomic)) {
+        return touch == TOUCH_READ ? "race between blocks, a read of what another block writes"
+                                   : "race between blocks, a write after another block's";
+    }
+    if (touch == TOUCH_READ) {
+        trace->read = trace->read < block->machine->stamp || trace->read == block->stamp ? block->stamp : block->many;
+        return NULL;
+    }
+    if (!is_known(block, trace->read)) {
+        return "race between blocks, a write after another block's read";
+    }
+    trace->written = is_atomic ? block->atomic : block->stamp;
+    return NULL;
+}
+
+char *global_touch(struct warp *warp, const struct instruction *instruction, int lane, uint64_t address, uint32_t bytes,
+                   uint32_t align, enum touch touch) {
+    struct block *block = warp->block;
+    struct machine *machine = block->machine;
+    if (!find(block, address, bytes)) {
+        describe_fault(warp, instruction, lane, address, bytes, "outside every allocation");
+        return NULL;
+    }
+    if (address % align) {
+        describe_fault(warp, instruction, lane, address, bytes, "misaligned");
+        return NULL;
+    }
+    struct trace *first = machine->traces + (address - machine->base) / 2;
+    struct trace *end = machine->traces + (address - machine->base + bytes + 1) / 2;
+    for (struct trace *trace = first; trace < end; trace++) {
+        bool is_mine = trace->written == block->stamp || (trace->written && trace->written < machine->stamp);
+        if (touch == TOUCH_READ && is_mine && trace->read == block->stamp) {
+            continue;
+        }
+        const char *what = touch_trace(block, trace, touch, bytes == 1);
+        if (what) {
+            describe_fault(warp, instruction, lane, address + (uint64_t)(trace - first) * 2, bytes, what);
+            return NULL;
+        }
+    }
+    return memory_view(machine, address);
+}
