@@ -74,8 +74,8 @@ struct op_work lstm_backward_work(const struct lstm *a) {
 static double seen_pairs(const struct attention *a) {
     double segments = a->segments > 0 ? (double)a->segments : 1, rows = (double)a->rows / segments;
     double window = (double)a->window, hidden = window > 0 && rows > window ? rows - window : 0;
-    double own = rows * (rows + 1) / 2 - hidden * (hidden + 1) / 2;
-    return segments * (own + rows * (double)a->prefix);
+    double within = rows * (rows + 1) / 2 - hidden * (hidden + 1) / 2;
+    return segments * (within + rows * (double)a->prefix);
 }
 
 static struct op_work attention_work(const struct attention *a, double products, double tensors) {

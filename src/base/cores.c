@@ -119,9 +119,9 @@ double cores_meter_read(struct cores_meter *meter, int file) {
     static const double nanosecond = 1e-9;
     char text[STAT_BYTES];
     ssize_t length = pread(file, text, sizeof text - 1, 0);
-    struct timespec own = {0};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-    double at = clock_seconds(), own_seconds = (double)own.tv_sec + (double)own.tv_nsec * nanosecond, busy = -1;
+    struct timespec used = {0};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    double at = clock_seconds(), own_seconds = (double)used.tv_sec + (double)used.tv_nsec * nanosecond, busy = -1;
     if (length > 0) {
         text[length] = 0;
         busy = cores_meter_parse(meter, text, (double)sysconf(_SC_CLK_TCK), getpriority(PRIO_PROCESS, 0) > 0);

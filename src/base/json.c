@@ -101,17 +101,17 @@ static bool parse(struct journal *j, const char *text, size_t length, size_t fla
 }
 
 int json_read(const char *text, size_t length, size_t flags, json_t **root, json_error_t *error) {
-    struct journal own;
-    own.events = own.first;
-    own.count = own.held = 0;
-    own.capacity = FIRST_EVENTS;
+    struct journal taken;
+    taken.events = taken.first;
+    taken.count = taken.held = 0;
+    taken.capacity = FIRST_EVENTS;
     *root = NULL;
-    bool is_read = parse(&own, text, length, flags, root, error);
+    bool is_read = parse(&taken, text, length, flags, root, error);
     journal = NULL;
     if (!is_read)
-        give_back(&own);
-    if (own.events != own.first)
-        free(own.events);
+        give_back(&taken);
+    if (taken.events != taken.first)
+        free(taken.events);
     if (!is_read)
         return status_fail(STATUS_MEMORY, "out of memory");
     return *root ? STATUS_OK : STATUS_INVALID;

@@ -19,10 +19,10 @@ size_t optimizer_bytes(int64_t elements, int64_t parameters, enum dtype dtype) {
 
 /* The scratch is that of all elements, for any pieces. */
 int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dtype dtype) {
-    int64_t own = flat_elements / shards;
+    int64_t local_elements = flat_elements / shards;
     const struct clip_factor clip = {0};
     size_t scratch = rank->ops->sum_of_squares_workspace(rank->device, flat_elements);
-    int status = rank_run_within(rank, PHASE_OPTIMIZER, sum_of_squares, scratch, own, NULL, true, NULL);
+    int status = rank_run_within(rank, PHASE_OPTIMIZER, sum_of_squares, scratch, local_elements, NULL, true, NULL);
     if (!status)
         status = rank_sum(rank, RANK_TENSOR, NULL, 1, DTYPE_F64);
     if (!status && shards > 1)
@@ -31,7 +31,7 @@ int optimizer_plan(struct rank *rank, int64_t flat_elements, int shards, enum dt
         status = rank_sum(rank, RANK_PIPELINE, NULL, 1, DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_OPTIMIZER, clip_factor, &clip);
-    return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(own, dtype), 0);
+    return status ? status : rank_note(rank, PHASE_OPTIMIZER, "adamw", adamw_work(local_elements, dtype), 0);
 }
 
 /* Returns the part of a parameter in a piece, relative to the start of the piece. */

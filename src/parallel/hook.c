@@ -106,19 +106,19 @@ static void *column_of(void *array, int64_t first, enum dtype type) {
 
 /* Returns the call, narrowed to the hook's columns. */
 static struct hook_call narrowed(const struct hook *hook, const struct hook_call *call) {
-    struct hook_call own = *call;
+    struct hook_call part = *call;
     if (!hook->columns)
-        return own;
-    own.first = hook->first;
-    own.out = hook->columns;
-    own.y = column_of(call->y, hook->first, call->y_dtype);
-    own.dy = column_of(call->dy, hook->first, call->dtype);
-    return own;
+        return part;
+    part.first = hook->first;
+    part.out = hook->columns;
+    part.y = column_of(call->y, hook->first, call->y_dtype);
+    part.dy = column_of(call->dy, hook->first, call->dtype);
+    return part;
 }
 
 static size_t saved_bytes(const struct hook *hook, const struct hook_call *call) {
-    struct hook_call own = narrowed(hook, call);
-    size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, &own) : 0;
+    struct hook_call part = narrowed(hook, call);
+    size_t bytes = hook->saved_bytes ? hook->saved_bytes(hook->self, &part) : 0;
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
@@ -131,12 +131,12 @@ size_t hook_list_saved_bytes(const struct hook_list *list, const struct hook_cal
 
 /* Returns the call for hook `index`: narrowed to its columns, with `saved` at its part. */
 static struct hook_call call_of(const struct hook_list *list, int index, const struct hook_call *call) {
-    struct hook_call own = narrowed(&list->hook[index], call);
+    struct hook_call part = narrowed(&list->hook[index], call);
     char *saved = call->saved;
     for (int i = 0; i < index && saved; i++)
         saved += saved_bytes(&list->hook[i], call);
-    own.saved = saved;
-    return own;
+    part.saved = saved;
+    return part;
 }
 
 /* Returns true if the backend's product takes deltas. */
@@ -151,12 +151,12 @@ int hook_list_deltas(const struct hook_list *list, const struct hook_call *call,
     int status = STATUS_OK;
     for (*count = 0; *count < list->count && call->dtype == DTYPE_BF16 && !status; ++*count) {
         const struct hook *hook = &list->hook[*count];
-        struct hook_call own = call_of(list, *count, call);
+        struct hook_call part = call_of(list, *count, call);
         bool is_before = hook->side == HOOK_BEFORE_ACTIVATION;
         if (is_before && (!hook->delta || (!gemm->delta_count && !takes_deltas(call->rank, gemm))))
             break;
         if (is_before)
-            status = hook->delta(hook->self, &own, &gemm->delta[gemm->delta_count++]);
+            status = hook->delta(hook->self, &part, &gemm->delta[gemm->delta_count++]);
     }
     return status;
 }
@@ -169,9 +169,9 @@ int hook_list_forward_from(const struct hook_list *list, int count, enum hook_si
     int status = STATUS_OK;
     for (int i = count; i < list->count && !status; i++) {
         const struct hook *hook = &list->hook[i];
-        struct hook_call own = call_of(list, i, call);
+        struct hook_call part = call_of(list, i, call);
         if (hook->forward && is_active(hook, side))
-            status = hook->forward(hook->self, &own);
+            status = hook->forward(hook->self, &part);
     }
     return status;
 }
@@ -180,9 +180,9 @@ int hook_list_backward_output(const struct hook_list *list, enum hook_side side,
     int status = STATUS_OK;
     for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
-        struct hook_call own = call_of(list, i, call);
+        struct hook_call part = call_of(list, i, call);
         if (hook->side == side && hook->backward_output)
-            status = hook->backward_output(hook->self, &own);
+            status = hook->backward_output(hook->self, &part);
     }
     return status;
 }
@@ -191,9 +191,9 @@ int hook_list_backward_input(const struct hook_list *list, enum hook_side side, 
     int status = STATUS_OK;
     for (int i = list->count - 1; i >= 0 && !status; i--) {
         const struct hook *hook = &list->hook[i];
-        struct hook_call own = call_of(list, i, call);
+        struct hook_call part = call_of(list, i, call);
         if (hook->side == side && hook->backward_input)
-            status = hook->backward_input(hook->self, &own);
+            status = hook->backward_input(hook->self, &part);
     }
     return status;
 }

@@ -54,15 +54,15 @@ static void read_boot(char boot[HOST_BYTES]) {
 }
 
 static struct whereabouts find_whereabouts(cpu_set_t *set) {
-    struct whereabouts own = {.process = getpid(), .core_count = 1, .usable = usable_cores()};
+    struct whereabouts here = {.process = getpid(), .core_count = 1, .usable = usable_cores()};
     CPU_ZERO(set);
-    gethostname(own.host, sizeof own.host - 1);
-    read_boot(own.boot);
+    gethostname(here.host, sizeof here.host - 1);
+    read_boot(here.boot);
     if (!sched_getaffinity(0, sizeof *set, set)) {
-        own.core_count = CPU_COUNT(set);
-        list_cores(set, own.cores);
+        here.core_count = CPU_COUNT(set);
+        list_cores(set, here.cores);
     }
-    return own;
+    return here;
 }
 
 static bool same_host(const struct whereabouts *a, const struct whereabouts *b) {
@@ -90,17 +90,17 @@ static struct share share_of(const struct whereabouts *all, int ranks, int rank,
 }
 
 /* Returns the cores of one of the ranks that share a set. */
-static cpu_set_t own_cores(const cpu_set_t *set, const struct share *share) {
-    cpu_set_t own;
+static cpu_set_t cores_of_rank(const cpu_set_t *set, const struct share *share) {
+    cpu_set_t chosen;
     int number = 0, first = share->place * share->threads;
-    CPU_ZERO(&own);
+    CPU_ZERO(&chosen);
     for (int core = 0; core < CPU_SETSIZE; core++)
         if (CPU_ISSET(core, set)) {
             if (number >= first && number < first + share->threads)
-                CPU_SET(core, &own);
+                CPU_SET(core, &chosen);
             number++;
         }
-    return own;
+    return chosen;
 }
 
 /* Logs a line for each set of cores. */
@@ -142,7 +142,7 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
     site->first_in_process = first_in_process;
     site->is_first_in_process = first_in_process == world->rank;
     if (share.is_bound) {
-        *set = own_cores(set, &share);
+        *set = cores_of_rank(set, &share);
         if (sched_setaffinity(0, sizeof *set, set))
             return status_fail_errno("cannot bind rank %d to its cores", world->rank);
     }
@@ -152,11 +152,12 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
 
 /* Collects the whereabouts of all ranks; the caller frees them. */
 static int gather(struct comm *world, cpu_set_t *set, struct whereabouts **all) {
-    struct whereabouts own = find_whereabouts(set);
+    struct whereabouts here = find_whereabouts(set);
     *all = calloc((size_t)world->size, sizeof **all);
     if (!*all)
         return status_fail(STATUS_MEMORY, "out of memory");
-    struct comm_data data = {.send = &own, .receive = *all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
+    struct comm_data data = {
+        .send = &here, .receive = *all, .count = sizeof here / sizeof(int64_t), .dtype = DTYPE_I64};
     return comm_all_gather(world, &data);
 }
 
@@ -174,8 +175,8 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
 
 int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_seat *seats) {
     cpu_set_t set;
-    struct whereabouts *all = NULL, own = find_whereabouts(&set);
-    int together = threads_of(threads, ranks, own.usable);
+    struct whereabouts *all = NULL, here = find_whereabouts(&set);
+    int together = threads_of(threads, ranks, here.usable);
     int status = world ? gather(world, &set, &all) : STATUS_OK;
     for (int r = 0; r < ranks && !status; r++) {
         struct share share = {.ranks = ranks, .threads = together};

@@ -341,9 +341,9 @@ static void store_chunk(const struct head_work *w, int64_t first_key, const stru
         LEVEL(attention_store_rows)
         (&floats, gradient->from, factor, before, gradient->prefix + first_key * prefix_row + at, prefix_row);
     }
-    int64_t own = first_key + before - a->prefix;
-    int rows = clamp_int64(w->rows - own, 0, CHUNK_KEYS - before);
-    char *to = (char *)gradient->to + (size_t)((w->start + own) * gradient->stride + at) * dtype_bytes(a->type);
+    int64_t first_row = first_key + before - a->prefix;
+    int rows = clamp_int64(w->rows - first_row, 0, CHUNK_KEYS - before);
+    char *to = (char *)gradient->to + (size_t)((w->start + first_row) * gradient->stride + at) * dtype_bytes(a->type);
     if (rows)
         LEVEL(attention_store_rows)
     (shape, gradient->from + (int64_t)before * shape->width, factor, rows, to, gradient->stride);

@@ -121,13 +121,14 @@ void LEVEL(attention_load_keys)(const struct head_shape *shape, const struct key
         LEVEL(attention_load_rows)
         (shape, prefix + (size_t)(keys->first * stride + head) * element, stride, done, to, to_row);
     }
-    int64_t own = keys->first + done - a->prefix;
-    int count = clamp_int64(rows - own, 0, CHUNK_KEYS - done);
+    int64_t first_row = keys->first + done - a->prefix;
+    int count = clamp_int64(rows - first_row, 0, CHUNK_KEYS - done);
     if (count > 0) {
         const char *from = keys->is_value ? a->v : a->k;
         int64_t stride = keys->is_value ? a->v_stride : a->k_stride;
         LEVEL(attention_load_rows)
-        (shape, from + (size_t)((start + own) * stride + head) * element, stride, count, to + done * to_row, to_row);
+        (shape, from + (size_t)((start + first_row) * stride + head) * element, stride, count, to + done * to_row,
+         to_row);
     }
     memset(to + (done + count) * to_row, 0, (size_t)((CHUNK_KEYS - done - count) * to_row) * sizeof(float));
 }

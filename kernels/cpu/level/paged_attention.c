@@ -307,8 +307,8 @@ static void attend_units(const struct unit_work *w, int first, int end, struct q
                 chunk->next = next;
             }
             struct seen_keys seen[TILE_ROWS];
-            struct query_tile *own = &tile[unit - first];
-            LEVEL(attention_tile_chunk)(own, chunk, unit_sees(w, unit, own, page, seen), NULL);
+            struct query_tile *one = &tile[unit - first];
+            LEVEL(attention_tile_chunk)(one, chunk, unit_sees(w, unit, one, page, seen), NULL);
         }
     for (int unit = first; unit < end; unit++)
         unit_end(w, unit, &tile[unit - first], 0);
