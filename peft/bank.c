@@ -138,7 +138,7 @@ static void upload_list(struct bank_list *list, struct upload *upload) {
     list->row_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
 }
 
-/* With the arrays of the model's step. */
+/* Adds the arrays of the lists to the upload of the model's step. */
 static void add_upload(void *self, struct upload *upload) {
     struct peft_bank *bank = self;
     for (int round = 0; round < PEFT_SLOT_IMAGES && bank->is_active; round++)

@@ -12,11 +12,11 @@ static const char *const styles[] = {
 static const char *const activations[] = {[PEFT_GELU] = "gelu", [PEFT_RELU] = "relu", [PEFT_SWISH] = "swish", NULL};
 
 static const struct config_row keys[] = {
-    PEFT_INT(bottleneck, "48", 1, 65536, "of adapter: inner width"),
-    PEFT_CHOICE(adapter_style, "houlsby", styles, "of adapter: where it stands"),
-    PEFT_CHOICE(adapter_activation, "swish", activations, "of adapter: between its two layers"),
-    PEFT_BOOL(adapter_pre_norm, "false", "of adapter: normalise its input"),
-    PEFT_FLOAT(adapter_scaling, "1", 0, 1e6, "of adapter: factor of its output"),
+    PEFT_INT(bottleneck, "48", 1, 65536, "adapter: inner width"),
+    PEFT_CHOICE(adapter_style, "houlsby", styles, "adapter: its place in a layer"),
+    PEFT_CHOICE(adapter_activation, "swish", activations, "adapter: activation between its two layers"),
+    PEFT_BOOL(adapter_pre_norm, "false", "adapter: normalise its input"),
+    PEFT_FLOAT(adapter_scaling, "1", 0, 1e6, "adapter: factor of its output"),
 };
 static const struct peft_shared_key shared[] = {{.path = "peft.layers_to_transform"}, {0}};
 

@@ -16,7 +16,7 @@ size_t fp32_bytes(const struct fp32_weights *fp32);
 int fp32_allocate(struct fp32_weights *fp32);
 void fp32_free(struct fp32_weights *fp32);
 int fp32_begin(struct fp32_weights *fp32);
-/* As param_borrow and param_return; returns NULL while planning. */
+/* Lend and take back a weight, like param_borrow and param_return; NULL while planning. */
 const float *fp32_borrow(const struct fp32_weights *fp32, int id);
 void fp32_return(const struct fp32_weights *fp32, int id);
 

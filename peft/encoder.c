@@ -252,7 +252,7 @@ static struct unit_call unit_call_of(const struct encoder *encoder, const struct
                               .dx = step[-1].dy};
 }
 
-/* With the state's weights borrowed. */
+/* Returns the call of an LSTM's direction, with the state's weights borrowed. */
 static struct lstm lstm_call(const struct encoder *encoder, const struct encoder_step *step, int d) {
     const struct encoder_direction *direction = &step->direction[d];
     int64_t hidden = step->out / 2;

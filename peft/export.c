@@ -222,7 +222,8 @@ static int check_entry(const char *directory, const char *name, const struct pef
     }
     if (!is_shared)
         return is_of_adapter(name) ? STATUS_OK : refuse(directory, name, "which finetune did not write there");
-    return !peft_is_beside(name) && has_file(path, names[0]) ? refuse(directory, name, "another adapter") : STATUS_OK;
+    return !peft_is_no_adapter(name) && has_file(path, names[0]) ? refuse(directory, name, "another adapter")
+                                                                 : STATUS_OK;
 }
 
 static int check_place(const char *directory, const struct peft_config *configs, int count, bool is_shared) {

@@ -75,7 +75,7 @@ struct peft_format {
 /* NULL-terminated; used by p-tuning's keys and by reader_tokens. */
 extern const char *const peft_encoder_names[];
 
-/* ---- reading: reader.c, beside base/json_keys.h ---- */
+/* ---- reading: reader.c, over base/json_keys.h ---- */
 
 struct peft_reader {
     struct json_keys keys;
@@ -136,7 +136,7 @@ int shape_check_tokens(struct peft_shape *shape);
 
 /* Adds "WHAT: a, b". An empty list shows `otherwise`, or no line when that is NULL. */
 void show_list(struct strbuf *text, const char *what, const struct config_list *list, const char *otherwise);
-extern const char show_default[]; /* stands for the default of the base's family, which the files do not name */
+extern const char show_default[]; /* shown for the default of the base's family, which the files do not name */
 void show_tokens(const struct peft_config *config, struct strbuf *text);
 
 #endif

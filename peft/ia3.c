@@ -53,7 +53,7 @@ static void need_scratch(const struct scale *scale) {
     peft_need_scratch(peft, (size_t)(peft->max_rows * columns) * dtype_bytes(peft->dtype));
 }
 
-/* Other adapters would see the module's input as it was before. */
+/* Reports that other adapters would see the unscaled input of the module. */
 static int fail_input(const struct model_projection *p, const char *module) {
     while (!ia3_has_input_place(p))
         p++;
@@ -62,7 +62,7 @@ static int fail_input(const struct model_projection *p, const char *module) {
                        p->module);
 }
 
-/* In a stack the other adapters would see the unscaled input. */
+/* Refuses a scaled input in a stack, because the other adapters would see the unscaled one. */
 static int check_input(const struct scale *scale) {
     const struct peft *peft = scale->adapter->peft;
     return peft->count == 1 ? STATUS_OK : fail_input(peft->projections, scale->projection.module);

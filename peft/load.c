@@ -97,7 +97,7 @@ static int fail_no_adapter(const char *directory) {
     return status_fail(STATUS_NOT_FOUND, "%s holds no adapter (adapter_config.json)", directory);
 }
 
-bool peft_is_beside(const char *name) {
+bool peft_is_no_adapter(const char *name) {
     return *name == '.' || strstr(name, ".tmp-") || strstr(name, ".old-") || !strncmp(name, "iter_", 5) ||
            !strcmp(name, "best");
 }
@@ -129,7 +129,7 @@ static int find_stack(const char *directory, struct found *found) {
     for (size_t i = 0; i < count && !status; i++) {
         char path[PATH_MAX];
         status = file_join(path, sizeof path, directory, names[i]);
-        if (!status && !peft_is_beside(names[i]) && has_config(path))
+        if (!status && !peft_is_no_adapter(names[i]) && has_config(path))
             status = add_found(found, path);
     }
     file_list_free(names, count);

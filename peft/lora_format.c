@@ -8,14 +8,14 @@
 /* ---- the section `peft` ---- */
 
 static const struct config_row keys[] = {
-    PEFT_INT(r, "8", 1, 65536, "of lora: rank"),
-    PEFT_FLOAT(lora_alpha, "8", 0, 1e6, "of lora: the update counts lora_alpha / r"),
-    PEFT_FLOAT(lora_dropout, "0", 0, 1, "of lora: dropout of its input, below 1"),
-    PEFT_FLOAT(loraplus_lr_ratio, "1", 1e-6, 1e6, "of lora: learning rate of B over that of A (LoRA+)"),
-    PEFT_BOOL(use_rslora, "false", "of lora: the update counts lora_alpha / sqrt(r)"),
-    PEFT_BOOL(use_dora, "false", "of lora: train magnitudes beside (DoRA)"),
-    PEFT_LIST(rank_pattern, "KEY=R...", "of lora: ranks of the modules that match"),
-    PEFT_LIST(alpha_pattern, "KEY=A...", "of lora: alphas of the modules that match"),
+    PEFT_INT(r, "8", 1, 65536, "lora: rank"),
+    PEFT_FLOAT(lora_alpha, "8", 0, 1e6, "lora: the update is scaled by lora_alpha / r"),
+    PEFT_FLOAT(lora_dropout, "0", 0, 1, "lora: dropout of its input, below 1"),
+    PEFT_FLOAT(loraplus_lr_ratio, "1", 1e-6, 1e6, "lora: ratio of B's learning rate to A's (LoRA+)"),
+    PEFT_BOOL(use_rslora, "false", "lora: the update is scaled by lora_alpha / sqrt(r)"),
+    PEFT_BOOL(use_dora, "false", "lora: also train magnitudes (DoRA)"),
+    PEFT_LIST(rank_pattern, "KEY=R...", "lora: ranks of matching modules"),
+    PEFT_LIST(alpha_pattern, "KEY=A...", "lora: alphas of matching modules"),
 };
 static const struct peft_shared_key shared[] = {PEFT_SHARED("lora", target_modules),
                                                 PEFT_SHARED("lora", exclude_modules),

@@ -1,4 +1,4 @@
-/* A method is a row of the table (methods.h), made of functions of its own file. No method knows another. */
+/* A method is a row of the table (methods.h); its functions are in its file. No method knows another. */
 #ifndef CAMBIUM_PEFT_METHOD_INTERNAL_H
 #define CAMBIUM_PEFT_METHOD_INTERNAL_H
 
@@ -16,7 +16,7 @@ struct image_maker;
 /* Publishes the files of a stack into a directory that has other files. */
 extern const struct staging_files peft_staging_files;
 /* True for names in a stack's directory that are not adapters of the stack: checkpoints, the best stack, backups. */
-bool peft_is_beside(const char *name);
+bool peft_is_no_adapter(const char *name);
 
 /* The meaning of num_virtual_tokens: rows before each sample's rows, or keys and values before its keys and values. */
 enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };

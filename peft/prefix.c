@@ -425,7 +425,7 @@ static int make_image(struct image_maker *maker) {
 /* ---- its configuration ---- */
 
 static const struct config_row keys[] = {
-    PEFT_BOOL(prefix_projection, "false", "of prefix: train it through an encoder"),
+    PEFT_BOOL(prefix_projection, "false", "prefix: train it through an encoder"),
 };
 static const struct peft_shared_key shared[] = {
     PEFT_SHARED("prefix", num_virtual_tokens), PEFT_SHARED("prefix", encoder_hidden_size), {0}};

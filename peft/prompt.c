@@ -180,10 +180,10 @@ static const char *const inits[] = {
     [PEFT_INIT_SAMPLE_VOCAB] = "SAMPLE_VOCAB", [PEFT_INIT_TEXT] = "TEXT", [PEFT_INIT_RANDOM] = "RANDOM", NULL};
 
 static const struct config_row keys[] = {
-    PEFT_INT(num_virtual_tokens, "20", 1, 65536, "of prompt, ptuning and prefix"),
-    PEFT_CHOICE(prompt_tuning_init, "SAMPLE_VOCAB", inits, "of prompt: what the virtual tokens are at first"),
+    PEFT_INT(num_virtual_tokens, "20", 1, 65536, "prompt, ptuning and prefix: number of virtual tokens"),
+    PEFT_CHOICE(prompt_tuning_init, "SAMPLE_VOCAB", inits, "prompt: initial values of the virtual tokens"),
     PEFT_KEY(prompt_tuning_init_text, CONFIG_STRING, .metavar = "TEXT",
-             .help = "of prompt with TEXT: its tokens, repeated or cut"),
+             .help = "prompt with TEXT: the text, whose tokens are repeated or cut"),
 };
 static const struct peft_shared_key shared[] = {PEFT_SHARED("prompt", num_virtual_tokens), {0}};
 

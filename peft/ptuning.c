@@ -207,10 +207,10 @@ static int initialise(struct peft_adapter *adapter, uint64_t seed) {
 const char *const peft_encoder_names[] = {[PEFT_MLP] = "MLP", [PEFT_LSTM] = "LSTM", NULL};
 
 static const struct config_row keys[] = {
-    PEFT_CHOICE(encoder_reparameterization_type, "MLP", peft_encoder_names, "of ptuning: the encoder"),
-    PEFT_INT(encoder_hidden_size, "0", 0, 1 << 20, "of ptuning and a projected prefix: inner width; 0: the model's"),
-    PEFT_INT(encoder_num_layers, "2", 1, 64, "of ptuning with LSTM"),
-    PEFT_FLOAT(encoder_dropout, "0", 0, 1, "of ptuning with LSTM: dropout between its layers, below 1"),
+    PEFT_CHOICE(encoder_reparameterization_type, "MLP", peft_encoder_names, "ptuning: kind of encoder"),
+    PEFT_INT(encoder_hidden_size, "0", 0, 1 << 20, "ptuning and a projected prefix: inner width; 0: the model's width"),
+    PEFT_INT(encoder_num_layers, "2", 1, 64, "ptuning with LSTM: number of layers"),
+    PEFT_FLOAT(encoder_dropout, "0", 0, 1, "ptuning with LSTM: dropout between its layers, below 1"),
 };
 static const struct peft_shared_key shared[] = {
     PEFT_SHARED("ptuning", num_virtual_tokens), PEFT_SHARED("ptuning", encoder_hidden_size), {0}};

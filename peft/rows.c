@@ -6,14 +6,13 @@
 /* Keys of methods at projections; targets.c reads them. */
 static const struct config_row projection_keys[] = {
     PEFT_LIST(target_modules, "NAME...",
-              "projections by suffix (c_attn, mlp.down_proj), one regular expression, or all-linear; the method's own "
-              "for the "
-              "base's family when not given"),
-    PEFT_LIST(exclude_modules, "NAME...", "projections that are left as they are, in the same words"),
-    PEFT_LIST(layers_to_transform, "N...", "layers, from 0; all when not given"),
+              "projections by suffix (c_attn, mlp.down_proj), one regular expression, or all-linear; default: "
+              "those of the method for the base's family"),
+    PEFT_LIST(exclude_modules, "NAME...", "projections that do not change, named in the same way"),
+    PEFT_LIST(layers_to_transform, "N...", "numbers of layers, from 0; default: all"),
     PEFT_LIST(
         feedforward_modules, "NAME...",
-        "of ia3: those of target_modules that are scaled at their input, the family's own when not given; none: none"),
+        "ia3: the target_modules that are scaled at their input; default: those of the base's family; none: none"),
 };
 
 /* First the keys of projections (0), then the keys of each method; --help lists options in this order. */

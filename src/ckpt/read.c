@@ -1,4 +1,4 @@
-/* From the tensors of files to the parameters of a table: first everything is checked, then values flow in bounded
+/* Reads tensors of files into the parameters of a table. Everything is checked first; then values are read in bounded
  * blocks. */
 #include "ckpt-internal.h"
 

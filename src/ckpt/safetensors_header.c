@@ -16,7 +16,7 @@ struct safetensors_header {
     struct planned *tensors; /* in order of the calls */
     int count, capacity;
     char *path;
-    /* Once the tensors have places. */
+    /* Set once the tensors have places. */
     char *bytes; /* those before the data */
     size_t byte_count;
     int64_t file_bytes;

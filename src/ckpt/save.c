@@ -10,10 +10,10 @@
 
 static const int64_t default_shard_bytes = 50000000000; /* transformers' */
 
-enum { SLOTS = 3 /* one is filled while another is written; nobody waits for the memory */ };
+enum { SLOTS = 3 /* one is filled while another is written, so neither waits for memory */ };
 
 struct ckpt_saver {
-    struct ckpt_save save; /* iteration and state: of the save under way */
+    struct ckpt_save save; /* iteration and state are those of the save in progress */
     bool is_model, is_background;
     bool is_mpi; /* in the foreground, through MPI-IO */
     struct write_plan plans[SAVE_PLANS];

@@ -1,6 +1,6 @@
-/* From index maps to the model's input: a sample's tokens, labels, masks, positions and segments, and batches of them.
- * The masks are those of _get_ltor_masks_and_position_ids (gpt_dataset.py). Segments represent the attention mask,
- * because all rows of one segment see the same first column. */
+/* Makes the model's input from index maps: a sample's tokens, labels, masks, positions and segments, and batches of
+ * them. The masks are those of _get_ltor_masks_and_position_ids (gpt_dataset.py). Segments represent the attention
+ * mask, because all rows of one segment see the same first column. */
 #include "data-internal.h"
 
 #include <stdlib.h>

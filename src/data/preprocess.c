@@ -330,7 +330,7 @@ int preprocess_check(const struct preprocess_options *options) {
     if (options->inputs.count == 0 || count == 0)
         return status_fail(STATUS_USAGE, "%s is given", count == 0 ? "no JSON key" : "no input file");
     if (has_text && count > 1)
-        return status_fail(STATUS_USAGE, "plain text has one key, but %zu are asked of the JSON lines beside it",
+        return status_fail(STATUS_USAGE, "plain text has one key, but %zu are given for the JSON lines next to it",
                            count);
     for (size_t k = 0; k < count; k++) {
         const char *key = preprocess_key(options, k);

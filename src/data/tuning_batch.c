@@ -1,4 +1,4 @@
-/* From samples to the flat batch that the model takes. */
+/* Turns samples into the flat batch that the model takes. */
 #include "tuning-internal.h"
 
 /* The contents of a batch row; its keys and segment are in the batch. */

@@ -1,4 +1,4 @@
-/* From a JSON line to the pieces of a row. Each form has two or three known fields. Fields that would change a row's
+/* Turns a JSON line into the pieces of a row. Each form has two or three known fields. Fields that would change a row's
  * meaning and are not supported are refused by name; all others are metadata. */
 #include "json_line.h"
 #include "tuning-internal.h"

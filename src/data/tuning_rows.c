@@ -1,4 +1,4 @@
-/* From pieces to rows: tokens, marks of trained tokens, truncation, and the compact storage of all rows. */
+/* Turns pieces into rows: tokens, marks of trained tokens, truncation, and the compact storage of all rows. */
 #include "json_line.h"
 #include "lines.h"
 #include "tuning-internal.h"

@@ -1,4 +1,4 @@
-/* From a template's text to its nodes: tokens, and the common part of the parsers of statements and of expressions. */
+/* Turns a template's text into nodes: tokens, and the common part of the parsers of statements and of expressions. */
 #ifndef CAMBIUM_JINJA_PARSE_INTERNAL_H
 #define CAMBIUM_JINJA_PARSE_INTERNAL_H
 

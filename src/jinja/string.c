@@ -306,10 +306,10 @@ static uint64_t hash_next(uint64_t hash, char byte) {
 static size_t find_long(struct jinja_run *run, const char *text, ptrdiff_t step, size_t length,
                         const struct jinja_string *part) {
     ptrdiff_t size = (ptrdiff_t)part->length, last = (ptrdiff_t)length - size;
-    const char *own = step > 0 ? part->bytes : part->bytes + size - 1;
+    const char *sought = step > 0 ? part->bytes : part->bytes + size - 1;
     uint64_t wanted = 0, found = 0, highest = 1; /* highest: the factor of a window's first byte */
     for (ptrdiff_t i = 0; i < size && jinja_charge_bytes(run, 2); i++) {
-        wanted = hash_next(wanted, own[i * step]);
+        wanted = hash_next(wanted, sought[i * step]);
         found = hash_next(found, text[i * step]);
         highest = i ? hash_next(highest, 0) : 1;
     }

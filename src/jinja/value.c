@@ -53,9 +53,9 @@ enum { ENTRY_BYTES = 16 };
 struct jinja_value jinja_dict_find(struct jinja_run *run, const struct jinja_dict *dict, const char *key,
                                    size_t length) {
     for (size_t i = 0; i < dict->count && jinja_charge_bytes(run, ENTRY_BYTES); i++) {
-        const struct jinja_value *own = &dict->entries[i].key;
-        if (own->kind == JINJA_STRING && own->string->length == length &&
-            jinja_same(run, own->string->bytes, key, length))
+        const struct jinja_value *present = &dict->entries[i].key;
+        if (present->kind == JINJA_STRING && present->string->length == length &&
+            jinja_same(run, present->string->bytes, key, length))
             return dict->entries[i].value;
     }
     return jinja_missing();

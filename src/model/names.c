@@ -74,8 +74,8 @@ static bool is_beyond(const struct param_table *table, const char *name, char re
     int64_t layers = layers_of(table), layer = -1;
     for (int i = 0; model_family_at(i); i++) {
         const struct model_family *family = model_family_at(i);
-        bool is_own = &family->files == table->files;
-        if (!is_own || !after_layer(without_prefix(family, name), family->layers, &layer) || layer < layers)
+        bool is_of_table = &family->files == table->files;
+        if (!is_of_table || !after_layer(without_prefix(family, name), family->layers, &layer) || layer < layers)
             continue;
         snprintf(reason, PARAM_REASON_BYTES, "is of layer %lld, but the configuration has %lld layer%s",
                  (long long)layer, (long long)layers, layers == 1 ? "" : "s");

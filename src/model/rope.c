@@ -65,9 +65,9 @@ static void refuse_layers(struct json_keys *keys, const char *form) {
 /* Reads a number that may be inside the object or next to it. */
 static double read_inner(struct json_keys *keys, const struct json_keys *outer, const char *key, double fallback,
                          double low, double high) {
-    struct json_keys beside = *outer;
-    double outside = json_keys_number(&beside, key, fallback, low, high);
-    keys->status = keys->status ? keys->status : beside.status;
+    struct json_keys around = *outer;
+    double outside = json_keys_number(&around, key, fallback, low, high);
+    keys->status = keys->status ? keys->status : around.status;
     double inside = json_keys_number(keys, key, outside, low, high);
     if (json_keys_find(outer, key) && inside != outside && !keys->status)
         keys->status = status_fail(STATUS_INVALID, "%s: '%s' is %g, but %g in the object that says how to rotate",

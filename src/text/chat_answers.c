@@ -205,15 +205,15 @@ int chat_render_row(struct chat_template *template, const struct chat_request *r
 
 static int render_alpaca_input(struct chat_template *template, const struct chat_instruction *row,
                                const struct chat_request *request, struct chat_pieces *pieces) {
-    struct chat_request own = *request;
+    struct chat_request filled = *request;
     struct jinja *jinja;
     json_t *variables =
         json_pack("{s:O, s:O, s:O}", "instruction", row->instruction, "input", row->input, "output", row->output);
     int status = variables ? jinja_open(chat_alpaca_input, strlen(chat_alpaca_input), &jinja)
                            : status_fail(STATUS_MEMORY, "out of memory");
-    own.variables = variables;
+    filled.variables = variables;
     if (!status) {
-        status = chat_render_by(template, jinja, &own, json_string_length(row->output) > 0, pieces);
+        status = chat_render_by(template, jinja, &filled, json_string_length(row->output) > 0, pieces);
         jinja_close(jinja);
     }
     json_decref(variables);
@@ -222,7 +222,7 @@ static int render_alpaca_input(struct chat_template *template, const struct chat
 
 int chat_render_instruction(struct chat_template *template, const struct chat_instruction *row,
                             const struct chat_request *request, struct chat_pieces *pieces) {
-    struct chat_request own = *request;
+    struct chat_request filled = *request;
     struct strbuf joined = STRBUF_INIT;
     bool has_input = row->input && json_string_length(row->input);
     if (has_input && template->name == CHAT_ALPACA)
@@ -238,9 +238,9 @@ int chat_render_instruction(struct chat_template *template, const struct chat_in
                                           joined.length, "role", "assistant", "content", row->output);
     if (!status && !messages)
         status = status_fail(STATUS_MEMORY, "out of memory");
-    own.messages = messages;
+    filled.messages = messages;
     if (!status)
-        status = chat_render_row(template, &own, CHAT_ANSWERS_ALL, pieces);
+        status = chat_render_row(template, &filled, CHAT_ANSWERS_ALL, pieces);
     json_decref(messages);
     strbuf_free(&joined);
     return status;

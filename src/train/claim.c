@@ -15,10 +15,10 @@ static bool is_same_directory(const char *a, const char *b) {
 
 int64_t train_ours_until(const struct train_run *run) {
     char parent[PATH_MAX];
-    bool is_own = *run->checkpoint && run->config.checkpoint.save &&
-                  !file_join(parent, sizeof parent, run->checkpoint, "..") &&
-                  is_same_directory(parent, run->config.checkpoint.save);
-    return is_own ? run->iteration : -1;
+    bool is_ours = *run->checkpoint && run->config.checkpoint.save &&
+                   !file_join(parent, sizeof parent, run->checkpoint, "..") &&
+                   is_same_directory(parent, run->config.checkpoint.save);
+    return is_ours ? run->iteration : -1;
 }
 
 bool train_resumes(const struct train_run *run) {
@@ -62,7 +62,7 @@ static int check_others(const struct train_run *run, const int64_t *others, size
         if (others[i] > run->iteration && others[i] <= last &&
             (others[i] == last || (interval > 0 && others[i] % interval == 0)))
             return status_fail(STATUS_INVALID,
-                               "%s/iter_%07lld is already there, and this run would write it: go on from it "
+                               "%s/iter_%07lld is already there, and this run would write it: resume from it "
                                "(checkpoint.load), remove it, or name another directory",
                                save, (long long)others[i]);
     if (count && *run->checkpoint)

@@ -13,7 +13,7 @@ int train_facts(const struct train_run *run, struct facts *facts) {
     char iteration[32];
     snprintf(iteration, sizeof iteration, "%lld", (long long)run->iteration);
     int status = facts_add(facts, "checkpoint.load must be one directory that all hosts see",
-                           "the iteration to go on from", iteration, NULL);
+                           "the iteration to resume from", iteration, NULL);
     if (!status && run->tokenizer)
         status = tokenizer_files_facts(run->tokenizer, facts);
     if (!status && *run->model_directory)

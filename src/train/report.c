@@ -100,10 +100,10 @@ int trainer_tell_memory(struct trainer *trainer) {
     int status = all ? comm_barrier(trainer->world) : status_fail(STATUS_MEMORY, "out of memory");
     const struct gpt_data_bytes *once = &trainer->plan.of_data; /* the ranks of a process share it */
     size_t again = site->is_first_in_process ? 0 : once->maps + once->process;
-    struct held own = {.host = site->first_on_host,
-                       .planned = (int64_t)(train_plan_total(&trainer->plan) - again),
-                       .peak = site->is_first_in_process ? (int64_t)memory_peak() : 0};
-    struct comm_data data = {.send = &own, .receive = all, .count = sizeof own / sizeof(int64_t), .dtype = DTYPE_I64};
+    struct held mine = {.host = site->first_on_host,
+                        .planned = (int64_t)(train_plan_total(&trainer->plan) - again),
+                        .peak = site->is_first_in_process ? (int64_t)memory_peak() : 0};
+    struct comm_data data = {.send = &mine, .receive = all, .count = sizeof mine / sizeof(int64_t), .dtype = DTYPE_I64};
     if (!status)
         status = comm_all_gather(trainer->world, &data);
     for (int r = 0; r < trainer->world->size && !status; r++)

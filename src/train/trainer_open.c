@@ -258,7 +258,7 @@ static int agree(void *self, int status) {
     return is_known ? status : comm_agree(trainer->world, status);
 }
 
-/* How each step opens and closes, and whether the ranks agree after it. */
+/* The functions that open and close each step; true if the ranks agree after it. */
 static const struct opening_step steps[] = {
     {open_world, close_world, false},
     {open_claim, close_claim, true},

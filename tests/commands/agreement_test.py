@@ -107,7 +107,7 @@ class Pretrain(Agreement):
         self.assert_refused(done, "rank 1: the model's weights is ", "second/iter_0000004 (digest ")
         loads = [dict(checkpoint__load=self.directory / name, checkpoint__save=None) for name in ("first", "none", "second")]
         done = self.both(loads[1], **loads[0])
-        self.assert_refused(done, "rank 1: the iteration to go on from is 0, rank 0 has 4: checkpoint.load must be one directory")
+        self.assert_refused(done, "rank 1: the iteration to resume from is 0, rank 0 has 4: checkpoint.load must be one directory")
         self.assert_refused(self.both(loads[2], **loads[0]), "rank 1: the checkpoint's ")
         for file, what in (("optimizer", "optimizer"), ("model", "weights")):  # on one host alone
             mixed = self.directory / f"mixed-{file}"
