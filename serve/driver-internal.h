@@ -1,4 +1,4 @@
-/* The driver as its own files see it. The engine's thread owns everything except the fields under the lock. */
+/* The driver as its own files see it. */
 #ifndef CAMBIUM_SERVE_DRIVER_INTERNAL_H
 #define CAMBIUM_SERVE_DRIVER_INTERNAL_H
 
@@ -7,8 +7,25 @@
 
 #include <stdatomic.h>
 
+/* Both threads use it, under its lock. */
+struct driver_shared {
+    pthread_mutex_t lock;
+    pthread_cond_t woken;
+    struct call_shared *commands, *last_command;
+    struct driver_change *new_changes, **last_new_change;
+    struct driver_name *new_names; /* in no particular order */
+    bool must_end;
+    bool has_more;  /* an update waits until the loop has taken the previous one */
+    bool has_taken; /* the loop has taken some since the last publication */
+    struct driver_stats stats;
+    struct metrics_steps steps;
+};
+
+/* The loop's thread uses `shared`, `options` and `progress` alone; the rest is the engine's. */
 struct driver {
     struct driver_options options;
+    struct driver_shared shared;
+    _Atomic uint64_t progress;
     struct scheduler *scheduler;
     int64_t calls;               /* calls that the engine has now */
     struct call_engine *changed; /* calls with an update to publish */
@@ -18,18 +35,6 @@ struct driver {
     int64_t holders, gives;          /* calls that hold adapters; how often one released them */
     int64_t drawn;                   /* tokens drawn in this step */
     int status;                      /* the engine's failure */
-    _Atomic uint64_t progress;
-
-    pthread_mutex_t lock;
-    pthread_cond_t woken;
-    struct call_shared *commands, *last_command;
-    struct driver_change *new_changes, **last_new_change;
-    struct driver_name *new_names; /* in no particular order */
-    bool must_end;
-    bool has_more,
-        has_taken; /* an update waits until the loop has taken the previous one; the loop has taken some since */
-    struct driver_stats stats;
-    struct metrics_steps steps;
 };
 
 /* ---- driver_call.c ---- */

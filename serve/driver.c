@@ -19,11 +19,11 @@ int driver_open(const struct driver_options *options, struct driver **out) {
         return status_fail(STATUS_MEMORY, "out of memory");
     driver->options = *options;
     driver->last_change = &driver->changes;
-    driver->last_new_change = &driver->new_changes;
-    pthread_mutex_init(&driver->lock, NULL);
+    driver->shared.last_new_change = &driver->shared.new_changes;
+    pthread_mutex_init(&driver->shared.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&driver->woken, &clock);
+    pthread_cond_init(&driver->shared.woken, &clock);
     pthread_condattr_destroy(&clock);
     int status = engine_open_scheduler(
         options->engine, &(struct scheduler_options){.prefill_stretch = serve->prefill_stretch}, &driver->scheduler);
@@ -38,17 +38,17 @@ void driver_close(struct driver *driver) {
     if (!driver)
         return;
     scheduler_close(driver->scheduler);
-    pthread_mutex_destroy(&driver->lock);
-    pthread_cond_destroy(&driver->woken);
+    pthread_mutex_destroy(&driver->shared.lock);
+    pthread_cond_destroy(&driver->shared.woken);
     free(driver);
 }
 
 /* ---- commands ---- */
 
 void driver_tell(struct driver *driver, struct call_shared *shared, unsigned commands) {
-    pthread_mutex_lock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
     if (shared->is_over) {
-        pthread_mutex_unlock(&driver->lock);
+        pthread_mutex_unlock(&driver->shared.lock);
         return;
     }
     if (commands & (CALL_PAUSE | CALL_RESUME))
@@ -57,60 +57,60 @@ void driver_tell(struct driver *driver, struct call_shared *shared, unsigned com
     if (!shared->is_listed) {
         shared->is_listed = true;
         shared->next_command = NULL;
-        *(driver->last_command ? &driver->last_command->next_command : &driver->commands) = shared;
-        driver->last_command = shared;
+        *(driver->shared.last_command ? &driver->shared.last_command->next_command : &driver->shared.commands) = shared;
+        driver->shared.last_command = shared;
     }
-    pthread_cond_signal(&driver->woken);
-    pthread_mutex_unlock(&driver->lock);
+    pthread_cond_signal(&driver->shared.woken);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 void driver_change(struct driver *driver, struct driver_change *change) {
     change->next = NULL;
-    pthread_mutex_lock(&driver->lock);
-    *driver->last_new_change = change;
-    driver->last_new_change = &change->next;
-    pthread_cond_signal(&driver->woken);
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    *driver->shared.last_new_change = change;
+    driver->shared.last_new_change = &change->next;
+    pthread_cond_signal(&driver->shared.woken);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 void driver_know(struct driver *driver, struct driver_name *name) {
-    pthread_mutex_lock(&driver->lock);
-    name->next = driver->new_names;
-    driver->new_names = name;
-    pthread_cond_signal(&driver->woken);
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    name->next = driver->shared.new_names;
+    driver->shared.new_names = name;
+    pthread_cond_signal(&driver->shared.woken);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 void driver_end(struct driver *driver) {
-    pthread_mutex_lock(&driver->lock);
-    driver->must_end = true;
-    pthread_cond_signal(&driver->woken);
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    driver->shared.must_end = true;
+    pthread_cond_signal(&driver->shared.woken);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 /* Takes the loop's commands. Sets must_end when the driver must end and had no commands. */
 static void take_commands(struct driver *driver, bool *must_end) {
-    pthread_mutex_lock(&driver->lock);
-    struct call_shared *shared = driver->commands;
-    driver->commands = driver->last_command = NULL;
-    if (driver->new_changes) {
-        *driver->last_change = driver->new_changes;
-        driver->last_change = driver->last_new_change;
-        driver->new_changes = NULL;
-        driver->last_new_change = &driver->new_changes;
+    pthread_mutex_lock(&driver->shared.lock);
+    struct call_shared *shared = driver->shared.commands;
+    driver->shared.commands = driver->shared.last_command = NULL;
+    if (driver->shared.new_changes) {
+        *driver->last_change = driver->shared.new_changes;
+        driver->last_change = driver->shared.last_new_change;
+        driver->shared.new_changes = NULL;
+        driver->shared.last_new_change = &driver->shared.new_changes;
     }
-    *must_end = driver->must_end && !shared;
-    struct driver_name *names = driver->new_names;
-    driver->new_names = NULL;
-    pthread_mutex_unlock(&driver->lock);
+    *must_end = driver->shared.must_end && !shared;
+    struct driver_name *names = driver->shared.new_names;
+    driver->shared.new_names = NULL;
+    pthread_mutex_unlock(&driver->shared.lock);
     driver_take_names(driver, names);
     for (struct call_shared *next; shared; shared = next) {
-        pthread_mutex_lock(&driver->lock);
+        pthread_mutex_lock(&driver->shared.lock);
         unsigned commands = shared->commands;
         next = shared->next_command;
         shared->commands = 0;
         shared->is_listed = false;
-        pthread_mutex_unlock(&driver->lock);
+        pthread_mutex_unlock(&driver->shared.lock);
         driver_do(driver, shared->engine, commands);
     }
 }
@@ -119,7 +119,7 @@ static void take_commands(struct driver *driver, bool *must_end) {
 
 /* After its last update the loop may free a call, whatever commands it has given since. Under the lock. */
 static void forget_commands(struct driver *driver, struct call_shared *shared) {
-    struct call_shared **at = &driver->commands, *before = NULL;
+    struct call_shared **at = &driver->shared.commands, *before = NULL;
     shared->is_over = true;
     if (!shared->is_listed)
         return;
@@ -128,21 +128,21 @@ static void forget_commands(struct driver *driver, struct call_shared *shared) {
         at = &before->next_command;
     }
     *at = shared->next_command;
-    if (driver->last_command == shared)
-        driver->last_command = before;
+    if (driver->shared.last_command == shared)
+        driver->shared.last_command = before;
     shared->is_listed = false;
 }
 
 void driver_take_back(struct driver *driver, struct call_shared *shared) {
-    pthread_mutex_lock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
     shared->is_over = false;
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 /* Exchanges the update in making with the published one, if the loop has taken that. Returns whether it has. */
 static bool publish(struct driver *driver, struct call_engine *self) {
     struct call_shared *shared = self->shared;
-    pthread_mutex_lock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
     bool can_go = !shared->is_posted;
     if (can_go) {
         struct call_update *update = shared->published;
@@ -152,7 +152,7 @@ static bool publish(struct driver *driver, struct call_engine *self) {
         if (shared->published->is_done)
             forget_commands(driver, shared);
     }
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_unlock(&driver->shared.lock);
     return can_go;
 }
 
@@ -161,9 +161,9 @@ static void publish_calls(struct driver *driver) {
     struct call_engine *self = driver->changed;
     struct loop_note *notes = NULL, **last = &notes;
     driver->changed = NULL;
-    pthread_mutex_lock(&driver->lock);
-    driver->has_taken = false;
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    driver->shared.has_taken = false;
+    pthread_mutex_unlock(&driver->shared.lock);
     for (struct call_engine *next; self; self = next) {
         next = self->next_changed;
         self->is_changed = false;
@@ -177,20 +177,20 @@ static void publish_calls(struct driver *driver) {
     *last = NULL;
     if (notes) /* the calls may be freed after this */
         loop_post_all(driver->options.loop, notes, last);
-    pthread_mutex_lock(&driver->lock);
-    driver->has_more = driver->changed != NULL;
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    driver->shared.has_more = driver->changed != NULL;
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 struct call_update *driver_take_update(struct driver *driver, struct call_shared *shared, struct call_update *read) {
-    pthread_mutex_lock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
     struct call_update *update = shared->published;
     shared->published = read;
     shared->is_posted = false;
-    driver->has_taken = true;
-    if (driver->has_more)
-        pthread_cond_signal(&driver->woken);
-    pthread_mutex_unlock(&driver->lock);
+    driver->shared.has_taken = true;
+    if (driver->shared.has_more)
+        pthread_cond_signal(&driver->shared.woken);
+    pthread_mutex_unlock(&driver->shared.lock);
     return update;
 }
 
@@ -208,26 +208,26 @@ static void publish_stats(struct driver *driver) {
                                  .pages_free = engine_pages_available(engine),
                                  .adapter_bytes = engine_adapter_bytes(engine)};
     scheduler_read_stats(driver->scheduler, &stats.scheduler);
-    pthread_mutex_lock(&driver->lock);
-    int64_t rows = stats.scheduler.prefill_rows - driver->stats.scheduler.prefill_rows;
+    pthread_mutex_lock(&driver->shared.lock);
+    int64_t rows = stats.scheduler.prefill_rows - driver->shared.stats.scheduler.prefill_rows;
     if (rows + driver->drawn)
-        metrics_count_step(&driver->steps, rows + driver->drawn);
-    driver->stats = stats;
-    pthread_mutex_unlock(&driver->lock);
+        metrics_count_step(&driver->shared.steps, rows + driver->drawn);
+    driver->shared.stats = stats;
+    pthread_mutex_unlock(&driver->shared.lock);
     driver->drawn = 0;
 }
 
 void driver_read_stats(struct driver *driver, struct driver_stats *stats) {
-    pthread_mutex_lock(&driver->lock);
-    *stats = driver->stats;
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    *stats = driver->shared.stats;
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 void driver_take_steps(struct driver *driver, struct metrics_steps *steps) {
-    pthread_mutex_lock(&driver->lock);
-    *steps = driver->steps;
-    driver->steps = (struct metrics_steps){0};
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_lock(&driver->shared.lock);
+    *steps = driver->shared.steps;
+    driver->shared.steps = (struct metrics_steps){0};
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 uint64_t driver_progress(const struct driver *driver) {
@@ -246,12 +246,12 @@ static void sleep_until_woken(struct driver *driver) {
     int64_t nanoseconds = until.tv_nsec + (int64_t)(wait * 1e9);
     until.tv_sec += (time_t)(nanoseconds / 1000000000);
     until.tv_nsec = nanoseconds % 1000000000;
-    pthread_mutex_lock(&driver->lock);
-    while (!driver->commands && !driver->new_changes && !driver->new_names && !(driver->must_end && !driver->calls) &&
-           !(driver->has_more && driver->has_taken))
-        if (pthread_cond_timedwait(&driver->woken, &driver->lock, &until) == ETIMEDOUT)
+    pthread_mutex_lock(&driver->shared.lock);
+    while (!driver->shared.commands && !driver->shared.new_changes && !driver->shared.new_names &&
+           !(driver->shared.must_end && !driver->calls) && !(driver->shared.has_more && driver->shared.has_taken))
+        if (pthread_cond_timedwait(&driver->shared.woken, &driver->shared.lock, &until) == ETIMEDOUT)
             break;
-    pthread_mutex_unlock(&driver->lock);
+    pthread_mutex_unlock(&driver->shared.lock);
 }
 
 int driver_run(struct driver *driver) {
