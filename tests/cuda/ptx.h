@@ -1,9 +1,10 @@
 /* PTX as the interpreter runs it: a module's text, decoded once into kernels of compact instructions.
  *
- * The code in tests/cuda/ executes the PTX of fat binaries on the CPU, for tests alone; it is never shipped. The PTX is
- * found by fatbin.c, and parse.c and decode.c read it into the structs of this header. A kernel is run by launch.c,
- * block after block, and warp.c executes its instructions. They are in lanes.h, access.c, collective.c and matrix.c.
- * Wrong accesses are found by memory.c, global.c and shared.c. A seed sets the order of blocks and warps. */
+ * The code in tests/cuda/ is a libcuda.so.1 that executes the PTX of fat binaries on the CPU. It is for tests alone and
+ * never shipped. Calls of the driver API arrive in driver.c, which names what the environment sets. Work is queued in
+ * driver_stream.c and runs late. The PTX is found by fatbin.c, and parse.c and decode.c read it into the structs of
+ * this header. A kernel is run by launch.c, block after block, and warp.c executes its instructions. They are in
+ * lanes.h, access.c, collective.c and matrix.c. Wrong accesses are found by memory.c, global.c and shared.c. */
 #pragma once
 
 #include <stdbool.h>

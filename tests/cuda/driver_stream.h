@@ -1,0 +1,45 @@
+/* Streams of the stand-in for the driver: work is queued, and runs while the host waits for something.
+ *
+ * Any stream whose first work is ready may be the next one, by the machine's seed. So a program that lacks an event or
+ * a wait gets wrong numbers or a fault. All calls are made under the driver's lock. */
+#pragma once
+
+#include "cuda/machine.h"
+
+enum work_kind { WORK_LAUNCH, WORK_WRITE, WORK_READ, WORK_MOVE, WORK_SET, WORK_RECORD, WORK_AWAIT };
+
+struct event {
+    uint64_t recorded, done; /* records that were queued, and that have run */
+    double time;             /* of the last that has run, in milliseconds */
+};
+
+/* One entry of a stream. Copies have rows of `bytes`, each `to_pitch` and `from_pitch` after the one before. */
+struct work {
+    enum work_kind kind;
+    struct launch launch; /* its parameters belong to the work */
+    uint64_t to, from, bytes, rows, to_pitch, from_pitch;
+    uint8_t value;
+    bool fails; /* on command */
+    struct event *event;
+    uint64_t ticket; /* of a record, and the record that a wait needs */
+    struct work *next;
+};
+
+struct stream {
+    struct work *first, **last;
+    struct stream *next;
+};
+
+struct streams {
+    struct machine *machine;
+    struct stream *list;
+};
+
+/* Makes a stream; NULL where there is no memory. */
+struct stream *stream_open(struct streams *streams);
+/* Runs what a stream still has to do, and frees it. */
+void stream_close(struct streams *streams, struct stream *stream);
+/* Queues a copy of `work`. Returns 0, or -1 where there is no memory. */
+int stream_queue(struct stream *stream, const struct work *work);
+/* Runs work in random order until a stream is empty (NULL: until all are), or until an event's records have run. */
+void streams_run(struct streams *streams, const struct stream *until_empty, const struct event *until_done);
