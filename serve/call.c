@@ -66,16 +66,16 @@ static struct call_loop *new_loop(struct call *call) {
 
 static void link_call(struct call_loop *self, struct server *server) {
     self->is_linked = true;
-    self->next = server->own->first_call;
+    self->next = server->core->first_call;
     if (self->next)
         self->next->previous = self;
-    server->own->first_call = self;
+    server->core->first_call = self;
 }
 
 static void unlink_call(struct call_loop *self, struct server *server) {
     if (!self->is_linked)
         return;
-    *(self->previous ? &self->previous->next : &server->own->first_call) = self->next;
+    *(self->previous ? &self->previous->next : &server->core->first_call) = self->next;
     if (self->next)
         self->next->previous = self->previous;
 }
@@ -133,7 +133,7 @@ static int64_t completions_of(const struct call *call) {
 static void release_tokens(struct call_loop *self, int64_t count) {
     count = count < self->queued_tokens ? count : self->queued_tokens;
     if (count)
-        queue_remove(self->call->server->own->token_queue, self->call->client.client, count);
+        queue_remove(self->call->server->core->token_queue, self->call->client.client, count);
     self->queued_tokens -= count;
 }
 
@@ -144,8 +144,8 @@ static void leave(struct call_loop *self, const struct error *error) {
     self->has_left = true;
     release_tokens(self, self->queued_tokens);
     if (!self->has_yielded)
-        queue_remove(self->call->server->own->queue, self->call->client.client, completions_of(self->call));
-    self->call->server->own->calls--;
+        queue_remove(self->call->server->core->queue, self->call->client.client, completions_of(self->call));
+    self->call->server->core->calls--;
     call_count_done(self, error);
 }
 
@@ -235,8 +235,8 @@ static bool can_yield(const struct call_loop *self) {
 static struct call_loop *find_yielding(const struct server *server, const struct queue *queue) {
     struct call_loop *found = NULL;
     double most = 0;
-    for (struct call_loop *self = server->own->first_call; self; self = self->next) {
-        bool is_in = can_yield(self) && (queue == server->own->queue || self->queued_tokens);
+    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
+        bool is_in = can_yield(self) && (queue == server->core->queue || self->queued_tokens);
         double excess = is_in ? queue_excess(queue, self->call->client.client) : 0;
         if (excess > most) {
             most = excess;
@@ -249,7 +249,7 @@ static struct call_loop *find_yielding(const struct server *server, const struct
 /* Makes a call give up its places in the queue at once; it ends and is logged like every call. */
 static void yield(struct call_loop *self) {
     self->has_yielded = true;
-    queue_remove(self->call->server->own->queue, self->call->client.client, completions_of(self->call));
+    queue_remove(self->call->server->core->queue, self->call->client.client, completions_of(self->call));
     release_tokens(self, self->queued_tokens);
     if (self->is_submitted)
         tell(self, CALL_YIELD);
@@ -260,7 +260,7 @@ static void yield(struct call_loop *self) {
 static void refuse_places(struct call_loop *self, enum queue_answer answer, int64_t count, bool is_of_tokens) {
     const struct server *server = self->call->server;
     long long most = is_of_tokens ? server->options->max_queued_tokens : server->options->max_queued_requests;
-    const struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
+    const struct queue *queue = is_of_tokens ? server->core->token_queue : server->core->queue;
     const char *what = is_of_tokens ? "tokens of prompts wait" : "texts wait or run";
     if (answer == QUEUE_OVER_SHARE)
         error_set(&self->failure, ERROR_OVERLOADED, NULL,
@@ -277,7 +277,7 @@ static void refuse_places(struct call_loop *self, enum queue_answer answer, int6
 static void take_places(struct call_loop *self, int64_t count, bool is_of_tokens) {
     const struct key_holder *client = &self->call->client;
     const struct server *server = self->call->server;
-    struct queue *queue = is_of_tokens ? server->own->token_queue : server->own->queue;
+    struct queue *queue = is_of_tokens ? server->core->token_queue : server->core->queue;
     enum queue_answer answer;
     struct call_loop *yielding = NULL;
     double now = clock_seconds();
@@ -306,7 +306,7 @@ static void take_places(struct call_loop *self, int64_t count, bool is_of_tokens
 static void take_token_places(struct call_loop *self) {
     const struct call *call = self->call;
     int64_t count = 0, most = call->server->options->max_queued_tokens;
-    if (!call->server->own->token_queue)
+    if (!call->server->core->token_queue)
         return;
     release_tokens(self, self->queued_tokens);
     for (int64_t p = 0; p < call->prompt_count; p++)
@@ -565,7 +565,7 @@ void call_submit(struct call *call) {
     }
     if (!status) {
         self->has_entered = true;
-        call->server->own->calls++;
+        call->server->core->calls++;
         status = call_count_begin(self);
         if (status)
             fail_status(self, ERROR_INTERNAL, NULL);
@@ -590,7 +590,7 @@ void call_pause(struct call *call, bool is_paused) {
 /* ---- all calls ---- */
 
 void call_stop_all(struct server *server) {
-    for (struct call_loop *self = server->own->first_call; self; self = self->next) {
+    for (struct call_loop *self = server->core->first_call; self; self = self->next) {
         self->must_stop = true;
         if (self->is_submitted)
             tell(self, CALL_STOP);
@@ -598,7 +598,7 @@ void call_stop_all(struct server *server) {
 }
 
 void call_fail_all(struct server *server, const struct error *error) {
-    for (struct call_loop *self = server->own->first_call, *next; self; self = next) {
+    for (struct call_loop *self = server->core->first_call, *next; self; self = next) {
         struct call_update update = {.is_done = true, .error = *error};
         next = self->next;
         if (self->is_failed || self->is_abandoned || !self->has_entered || self->has_left)

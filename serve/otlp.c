@@ -180,7 +180,7 @@ static void *run(void *context) {
     return NULL;
 }
 
-/* ---- its life ---- */
+/* ---- opening and closing ---- */
 
 static int begin_envelope(struct strbuf *out, const char *version) {
     strbuf_add_text(out, "{\"resourceSpans\":[{\"resource\":{\"attributes\":[{\"key\":\"service.name\",\"value\":"

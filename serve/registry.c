@@ -301,7 +301,8 @@ static void start_next(struct server *server) {
             pending->change.if_generation = entry->at.generation;
         pending->job.work = registry_read;
         pending->job.done = on_read;
-        if (!worker_add(server->own->file_worker, &pending->job)) { /* the queue has room for all changes in progress */
+        if (!worker_add(server->core->file_worker,
+                        &pending->job)) { /* the queue has room for all changes in progress */
             error_set(&pending->change.error, ERROR_INTERNAL, NULL, "the adapters' worker takes nothing");
             on_read(&pending->job);
         }

@@ -164,12 +164,12 @@ static void on_checked(struct worker_job *job) {
 /* Starts the check of the next adapter that is still known and was not loaded meanwhile. */
 static void start_check(struct registry_checks *checks) {
     const struct registry *registry = checks->server->registry;
-    while (checks->next < checks->count && !checks->server->own->is_ending) {
+    while (checks->next < checks->count && !checks->server->core->is_ending) {
         const struct entry *entry = registry_entry(registry, checks->names[checks->next++]);
         if (!entry || entry->at.generation)
             continue;
         snprintf(checks->directory, sizeof checks->directory, "%s", entry->directory);
-        if (worker_add(checks->server->own->file_worker, &checks->job))
+        if (worker_add(checks->server->core->file_worker, &checks->job))
             return;
     }
     end_checks(checks);
@@ -182,7 +182,7 @@ void registry_begin_checks(struct server *server) {
         checks->names = calloc((size_t)registry->count + 1, sizeof *checks->names);
     if (!checks || !checks->names) {
         free(checks);
-        return; /* each is checked when it is first named */
+        return; /* each is checked at its first request */
     }
     checks->server = server;
     checks->job.work = check_one;

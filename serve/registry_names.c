@@ -1,4 +1,4 @@
-/* Names of the registry: which can be, and where one stands in the list. */
+/* Names of the registry: valid names, and the index of a name in the list. */
 #include "registry-internal.h"
 
 #include <string.h>

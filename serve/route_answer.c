@@ -1,4 +1,4 @@
-/* Answers that all routes give: errors in the words of their protocol, texts of JSON; and the path of a request. */
+/* Answers that all routes give: errors in the form of their protocol, and JSON; and the path of a request. */
 #include "route-internal.h"
 
 #include "metrics.h"

@@ -1,6 +1,6 @@
-/* Bodies that are one text. They are gathered within the common limit. Short ones are read here, long ones on the
- * worker, so that no client's bytes hold up the loop. A reading has its own copy of everything; its client may
- * leave. */
+/* Bodies that are read as a whole. They are gathered within the common limit. Short ones are read here, long ones on
+ * the worker, so that no client's bytes hold up the loop. A reading has its own copy of everything; its client may
+ * disconnect. */
 #include "route.h"
 
 #include "gunzip.h"

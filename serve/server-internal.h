@@ -1,5 +1,5 @@
-/* The data of server.c and the files closest to it. The loop's thread; the engine's thread sets it up before anybody is
- * accepted. */
+/* The data of server.c and the files closest to it. The loop's thread owns it; the engine's thread sets it up before
+ * connections are accepted. */
 #ifndef CAMBIUM_SERVE_SERVER_INTERNAL_H
 #define CAMBIUM_SERVE_SERVER_INTERNAL_H
 
@@ -14,12 +14,12 @@
 
 #define SERVER_TICK_SECONDS 0.25
 
-struct server_own {
+struct server_core {
     struct server *server;
     struct worker *file_worker;
-    struct driver *driver;     /* until the loop has it */
+    struct driver *driver;     /* until it is passed to the loop */
     struct adapters *adapters; /* for the engine's thread */
-    struct queue *queue;       /* places for completions of calls that are not done */
+    struct queue *queue;       /* places for the completions of calls that are not done */
     struct queue *token_queue; /* the same for tokens of waiting prompts; NULL: no limit */
     int64_t calls;
     struct call_loop *first_call; /* list of all calls */
@@ -36,8 +36,8 @@ struct server_own {
     struct worker_job trimming;
     atomic_bool is_trimming; /* the job `trimming` is in progress */
     double last_trim;
-    int stops;      /* signals */
-    bool is_ending; /* the engine has ended; answers are still sent for some ticks: */
+    int stops;      /* number of signals so far */
+    bool is_ending; /* the engine has ended; answers are still sent for `grace` ticks: */
     int grace;
     double delay_end, drain_timeout; /* while the server is leaving */
     double drain_deadline, end_time;

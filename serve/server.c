@@ -1,7 +1,8 @@
-/* The server's life: what is opened before the ranks, what the model adds, readiness, drain and the end.
+/* Opening, serving and closing: the parts opened before the ranks, the parts that need the model, readiness, drain and
+ * the end.
  *
- * The engine's thread opens the data for the loop and then posts a note; from there on it belongs to the loop. At the
- * end the driver's thread waits until answers were sent and the loop has finished. */
+ * The engine's thread opens the loop's data and then posts a note; from then on the loop owns the data. At the end the
+ * driver's thread waits until answers were sent and the loop has finished. */
 #include "server-internal.h"
 
 #include "log.h"
@@ -36,7 +37,7 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
     (void)what;
     char line[96];
     snprintf(line, sizeof line, "a second signal (%s): ending at once", strsignal((int)number));
-    if (server->own->stops++)
+    if (server->core->stops++)
         server->options->end_process(line);
     else
         server_drain(server, number == SIGINT ? 0 : -1, -1);
@@ -63,31 +64,31 @@ static void on_reload(evutil_socket_t number, short what, void *context) {
 /* After the engine's end, answers are sent for as long as requests had to end; then their connections close, for a
  * moment. */
 static bool must_wait(struct server *server) {
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     double now = clock_seconds();
-    if (server->exchanges && (now < own->drain_deadline || now < own->end_time + last_words_seconds))
+    if (server->exchanges && (now < core->drain_deadline || now < core->end_time + last_words_seconds))
         return true;
-    return transport_awaited(server->transport) && own->grace++ < GRACE_TICKS;
+    return transport_awaited(server->transport) && core->grace++ < GRACE_TICKS;
 }
 
 static void close_when_written(struct server *server) {
-    struct server_own *own = server->own;
-    if (!own->is_ending || must_wait(server))
+    struct server_core *core = server->core;
+    if (!core->is_ending || must_wait(server))
         return;
     transport_close(server->transport);
     server->transport = NULL;
-    event_del(own->tick);
-    pthread_mutex_lock(&own->lock);
-    own->has_ended = true;
-    pthread_cond_signal(&own->ended);
-    pthread_mutex_unlock(&own->lock);
+    event_del(core->tick);
+    pthread_mutex_lock(&core->lock);
+    core->has_ended = true;
+    pthread_cond_signal(&core->ended);
+    pthread_mutex_unlock(&core->lock);
 }
 
 static void begin_end(struct loop_note *note) {
-    struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, end_note));
-    struct server *server = own->server;
-    own->is_ending = true;
-    own->end_time = clock_seconds();
+    struct server_core *core = (struct server_core *)((char *)note - offsetof(struct server_core, end_note));
+    struct server *server = core->server;
+    core->is_ending = true;
+    core->end_time = clock_seconds();
     server->is_leaving = true;
     if (!server->is_draining) {
         server->is_draining = true;
@@ -145,10 +146,10 @@ static int rank_count(const struct server *server) {
 }
 
 static void watch_ranks(struct server *server, bool is_late) {
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     for (int r = 0; r < rank_count(server); r++) {
-        struct rank_signs *rank = &own->ranks[r];
-        uint64_t count = engine_signs_of(own->engine, r).count;
+        struct rank_signs *rank = &core->ranks[r];
+        uint64_t count = engine_signs_of(core->engine, r).count;
         rank->silent = is_late || count != rank->count ? 0 : rank->silent + 1;
         rank->count = count;
     }
@@ -157,14 +158,14 @@ static void watch_ranks(struct server *server, bool is_late) {
 /* A rank that waits for a hung one gives signs of life all the time. A rank that computed meanwhile was silent for a
  * shorter time than nothing progressed. */
 static bool hangs(const struct server *server, int rank) {
-    const struct server_own *own = server->own;
-    return 2 * own->ranks[rank].silent >= own->still;
+    const struct server_core *core = server->core;
+    return 2 * core->ranks[rank].silent >= core->still;
 }
 
 /* Names the ranks that hang, and counts them as lost. If all give signs of life, they wait for each other, and none is
  * to blame. */
 static void describe_hang(struct server *server) {
-    struct strbuf *line = &server->own->hang_line;
+    struct strbuf *line = &server->core->hang_line;
     int count = 0;
     for (int r = 0; r < rank_count(server); r++) {
         if (!hangs(server, r))
@@ -178,56 +179,56 @@ static void describe_hang(struct server *server) {
 
 /* The engine's thread is stuck and cannot be asked: answers get a moment to be sent. */
 static void on_hang(struct server *server) {
-    struct server_own *own = server->own;
-    if (!own->hang_ticks)
+    struct server_core *core = server->core;
+    if (!core->hang_ticks)
         describe_hang(server);
-    fail_all(server, strbuf_text(&own->hang_line));
-    own->hang_ticks++;
-    if (own->hang_ticks > 2)
-        server->options->end_process(strbuf_text(&own->hang_line));
+    fail_all(server, strbuf_text(&core->hang_line));
+    core->hang_ticks++;
+    if (core->hang_ticks > 2)
+        server->options->end_process(strbuf_text(&core->hang_line));
 }
 
-/* Counts in the loop's own ticks: a process that was stopped as a whole and continues is not hung. */
+/* Counts ticks of the loop, not time: a process that was stopped as a whole and continues is not hung. */
 static void watch(struct server *server) {
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     double now = clock_seconds();
     uint64_t progress = server->driver ? driver_progress(server->driver) : 0;
-    bool is_late = now - own->last_tick > SERVER_TICK_SECONDS + late_seconds;
-    own->last_tick = now;
+    bool is_late = now - core->last_tick > SERVER_TICK_SECONDS + late_seconds;
+    core->last_tick = now;
     if (server->driver)
         watch_ranks(server, is_late);
-    if (own->hang_ticks) { /* its requests were told that it has failed: it cannot recover any more */
+    if (core->hang_ticks) { /* its requests got an error: it cannot recover any more */
         on_hang(server);
         return;
     }
-    if (!server->is_ready || own->is_ending || progress != own->progress || is_late) {
-        own->progress = progress;
-        own->still = 0;
+    if (!server->is_ready || core->is_ending || progress != core->progress || is_late) {
+        core->progress = progress;
+        core->still = 0;
         return;
     }
-    own->still++;
-    if (own->still * SERVER_TICK_SECONDS >= server->options->rank_timeout)
+    core->still++;
+    if (core->still * SERVER_TICK_SECONDS >= server->options->rank_timeout)
         on_hang(server);
 }
 
 static void trim(struct worker_job *job) {
-    struct server_own *own = (struct server_own *)((char *)job - offsetof(struct server_own, trimming));
+    struct server_core *core = (struct server_core *)((char *)job - offsetof(struct server_core, trimming));
     malloc_trim(0);
-    atomic_store(&own->is_trimming, false);
+    atomic_store(&core->is_trimming, false);
 }
 
 /* The allocator keeps memory that was freed between used blocks. After long bodies this gives it back. */
 static void release_bodies(struct server *server) {
     enum { WORTH_IT = 16 << 20 };
     static const double pause_seconds = 2;
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     if (server->gathered.given < WORTH_IT || server->gathered.bytes > server->gathered.given / 4 ||
-        own->last_tick < own->last_trim + pause_seconds || atomic_exchange(&own->is_trimming, true))
+        core->last_tick < core->last_trim + pause_seconds || atomic_exchange(&core->is_trimming, true))
         return;
     server->gathered.given = 0;
-    own->last_trim = own->last_tick;
-    own->trimming.work = trim;
-    worker_drop(server->worker, &own->trimming);
+    core->last_trim = core->last_tick;
+    core->trimming.work = trim;
+    worker_drop(server->worker, &core->trimming);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *context) {
@@ -289,42 +290,42 @@ static int bind_all(struct server *server) {
 }
 
 static int add_events(struct server *server) {
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     struct timeval tick = {.tv_usec = (suseconds_t)(SERVER_TICK_SECONDS * 1e6)};
-    own->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
-    own->delay_timer = evtimer_new(server->base, server_on_delay_over, server);
-    own->drain_timer = evtimer_new(server->base, server_give_up, server);
-    own->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
-    own->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
-    own->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);
-    if (!own->tick || !own->delay_timer || !own->drain_timer || !own->on_term || !own->on_int || !own->on_hup)
+    core->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
+    core->delay_timer = evtimer_new(server->base, server_on_delay_over, server);
+    core->drain_timer = evtimer_new(server->base, server_give_up, server);
+    core->on_term = evsignal_new(server->base, SIGTERM, on_stop, server);
+    core->on_int = evsignal_new(server->base, SIGINT, on_stop, server);
+    core->on_hup = evsignal_new(server->base, SIGHUP, on_reload, server);
+    if (!core->tick || !core->delay_timer || !core->drain_timer || !core->on_term || !core->on_int || !core->on_hup)
         return status_fail(STATUS_MEMORY, "out of memory");
-    own->last_tick = clock_seconds();
-    if (event_add(own->tick, &tick) || event_add(own->on_term, NULL) || event_add(own->on_int, NULL) ||
-        event_add(own->on_hup, NULL))
+    core->last_tick = clock_seconds();
+    if (event_add(core->tick, &tick) || event_add(core->on_term, NULL) || event_add(core->on_int, NULL) ||
+        event_add(core->on_hup, NULL))
         return status_fail(STATUS_IO, "cannot watch signals");
     return STATUS_OK;
 }
 
 int server_open(const struct serve_options *options, struct server **out) {
     struct server *server = *out = calloc(1, sizeof *server);
-    struct server_own *own = calloc(1, sizeof *own);
-    if (!server || !own) {
+    struct server_core *core = calloc(1, sizeof *core);
+    if (!server || !core) {
         free(server);
-        free(own);
+        free(core);
         *out = NULL;
         return status_fail(STATUS_MEMORY, "out of memory");
     }
     signal(SIGPIPE, SIG_IGN);
-    *server = (struct server){.options = options, .own = own, .gathered = {.limit = options->limits.gathered_bytes}};
-    own->server = server;
-    pthread_mutex_init(&own->lock, NULL);
-    pthread_cond_init(&own->ended, NULL);
+    *server = (struct server){.options = options, .core = core, .gathered = {.limit = options->limits.gathered_bytes}};
+    core->server = server;
+    pthread_mutex_init(&core->lock, NULL);
+    pthread_cond_init(&core->ended, NULL);
     int status = loop_open(&server->loop);
     if (!status)
-        status = queue_open(options->max_queued_requests, &own->queue);
+        status = queue_open(options->max_queued_requests, &core->queue);
     if (!status && options->max_queued_tokens)
-        status = queue_open(options->max_queued_tokens, &own->token_queue);
+        status = queue_open(options->max_queued_tokens, &core->token_queue);
     if (!status) {
         server->base = loop_base(server->loop);
         status = open_keys(server);
@@ -338,7 +339,7 @@ int server_open(const struct serve_options *options, struct server **out) {
     if (!status)
         status = worker_open(server->loop, TEXT_JOBS, &server->worker);
     if (!status)
-        status = worker_open(server->loop, FILE_JOBS, &own->file_worker);
+        status = worker_open(server->loop, FILE_JOBS, &core->file_worker);
     if (!status)
         status = loop_start(server->loop);
     if (status) {
@@ -396,7 +397,7 @@ static int first_step(struct engine *engine) {
 
 static int open_books(struct server *server, struct engine *engine) {
     const struct serve_options *o = server->options;
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     struct driver_options driver = {.server = server,
                                     .loop = server->loop,
                                     .engine = engine,
@@ -413,11 +414,11 @@ static int open_books(struct server *server, struct engine *engine) {
                                       .ranks = o->tensor * o->pipeline};
     int status = metrics_new(&metrics, &server->metrics);
     if (!status)
-        status = adapters_open(engine, &own->adapters);
+        status = adapters_open(engine, &core->adapters);
     if (!status)
-        status = registry_open(server, own->adapters, &server->registry);
-    driver.adapters = own->adapters;
-    return status ? status : driver_open(&driver, &own->driver);
+        status = registry_open(server, core->adapters, &server->registry);
+    driver.adapters = core->adapters;
+    return status ? status : driver_open(&driver, &core->driver);
 }
 
 /* ---- serving ---- */
@@ -434,10 +435,10 @@ static int print_ready(struct server *server) {
 }
 
 static void begin_serving(struct loop_note *note) {
-    struct server_own *own = (struct server_own *)((char *)note - offsetof(struct server_own, begin_note));
-    struct server *server = own->server;
-    server->driver = own->driver;
-    if (server->is_draining) { /* told to stop while the model was opened */
+    struct server_core *core = (struct server_core *)((char *)note - offsetof(struct server_core, begin_note));
+    struct server *server = core->server;
+    server->driver = core->driver;
+    if (server->is_draining) { /* a signal came while the model was opened */
         driver_end(server->driver);
         return;
     }
@@ -450,28 +451,28 @@ static void begin_serving(struct loop_note *note) {
 }
 
 static void wait_for_the_end(struct server *server) {
-    struct server_own *own = server->own;
-    own->end_note.run = begin_end;
-    loop_post(server->loop, &own->end_note);
-    pthread_mutex_lock(&own->lock);
-    while (!own->has_ended)
-        pthread_cond_wait(&own->ended, &own->lock);
-    pthread_mutex_unlock(&own->lock);
+    struct server_core *core = server->core;
+    core->end_note.run = begin_end;
+    loop_post(server->loop, &core->end_note);
+    pthread_mutex_lock(&core->lock);
+    while (!core->has_ended)
+        pthread_cond_wait(&core->ended, &core->lock);
+    pthread_mutex_unlock(&core->lock);
 }
 
 static int find_failed_rank(const struct server *server) {
     for (int r = 0; r < rank_count(server); r++)
-        if (engine_signs_of(server->own->engine, r).is_failed)
+        if (engine_signs_of(server->core->engine, r).is_failed)
             return r;
     return -1;
 }
 
 int server_run(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                const struct tokenizer_files *files) {
-    struct server_own *own = server->own;
-    own->engine = engine;
-    own->ranks = calloc((size_t)rank_count(server), sizeof *own->ranks);
-    if (!own->ranks)
+    struct server_core *core = server->core;
+    core->engine = engine;
+    core->ranks = calloc((size_t)rank_count(server), sizeof *core->ranks);
+    if (!core->ranks)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = describe_model(server, engine, tokenizer, files);
     if (!status)
@@ -480,9 +481,9 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
         status = open_books(server, engine);
     if (status)
         return status;
-    own->begin_note.run = begin_serving;
-    loop_post(server->loop, &own->begin_note);
-    status = driver_run(own->driver);
+    core->begin_note.run = begin_serving;
+    loop_post(server->loop, &core->begin_note);
+    status = driver_run(core->driver);
     char reason[512];
     snprintf(reason, sizeof reason, "%s", status_text());
     if (status)
@@ -494,22 +495,23 @@ int server_run(struct server *server, struct engine *engine, const struct tokeni
 }
 
 void server_close(struct server *server) {
-    struct server_own *own = server ? server->own : NULL;
+    struct server_core *core = server ? server->core : NULL;
     if (!server)
         return;
     worker_stop(server->worker);
-    worker_stop(own->file_worker);
+    worker_stop(core->file_worker);
     if (server->loop)
         loop_stop(server->loop);
     if (server->transport)
         transport_close(server->transport);
-    struct event *events[] = {own->tick, own->delay_timer, own->drain_timer, own->on_term, own->on_int, own->on_hup};
+    struct event *events[] = {core->tick,    core->delay_timer, core->drain_timer,
+                              core->on_term, core->on_int,      core->on_hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);
     registry_close(server->registry);
-    driver_close(own->driver);
-    adapters_close(own->adapters);
+    driver_close(core->driver);
+    adapters_close(core->adapters);
     metrics_free(server->metrics);
     tokenizer_encoder_free(server->encoder);
     tokenizer_encoder_free(server->worker_encoder);
@@ -517,16 +519,16 @@ void server_close(struct server *server) {
     for (int i = 0; i < SERVER_KEYS; i++)
         keys_close(server->keys[i]);
     worker_close(server->worker);
-    worker_close(own->file_worker);
+    worker_close(core->file_worker);
     loop_close(server->loop);
-    pthread_mutex_destroy(&own->lock);
-    pthread_cond_destroy(&own->ended);
+    pthread_mutex_destroy(&core->lock);
+    pthread_cond_destroy(&core->ended);
     chat_template_close(server->model.chat_template);
-    queue_close(own->queue);
-    queue_close(own->token_queue);
-    free(own->ranks);
-    strbuf_free(&own->hang_line);
-    free(own);
+    queue_close(core->queue);
+    queue_close(core->token_queue);
+    free(core->ranks);
+    strbuf_free(&core->hang_line);
+    free(core);
     free(server);
 }
 

@@ -1,4 +1,4 @@
-/* The server as its own files see it: data shared on the loop's thread. A comment names another thread that writes a
+/* The server as its core files see it: data shared on the loop's thread. A comment names another thread that writes a
  * field. Only the loop reads it unless stated otherwise. */
 #ifndef CAMBIUM_SERVE_SERVER_H
 #define CAMBIUM_SERVE_SERVER_H
@@ -50,7 +50,7 @@ struct server {
     bool is_leaving;  /* is stopping: not ready any more */
     bool is_draining; /* takes no more work */
     char failure[512];
-    struct server_own *own; /* for server.c */
+    struct server_core *core; /* server-internal.h */
 };
 
 /* True when the server serves: a step or an idle beat not long ago, all ranks present, not draining. */

@@ -1,4 +1,4 @@
-/* The state of the server as requests ask for it: whether it is ready, its counts, and the drain. */
+/* The server's state for requests: readiness, counts, and the drain. */
 #include "server-internal.h"
 
 #include "log.h"
@@ -9,9 +9,9 @@
 #include "base/base.h"
 
 bool server_is_ready(const struct server *server) {
-    const struct server_own *own = server->own;
+    const struct server_core *core = server->core;
     return server->is_ready && !server->is_leaving && !server->has_failed &&
-           own->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
+           core->still * SERVER_TICK_SECONDS < server->options->rank_timeout;
 }
 
 void server_count(struct server *server) {
@@ -38,7 +38,7 @@ void server_count(struct server *server) {
 
 /* Nothing runs any more: the driver may end. */
 void server_end_if_idle(struct server *server) {
-    if (server->is_draining && server->driver && !server->own->calls && !registry_changes(server))
+    if (server->is_draining && server->driver && !server->core->calls && !registry_changes(server))
         driver_end(server->driver);
 }
 
@@ -46,7 +46,7 @@ void server_give_up(evutil_socket_t fd, short what, void *context) {
     struct server *server = context;
     (void)fd;
     (void)what;
-    log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->own->calls);
+    log_event(server, LOG_WARNING, "drain", "%lld requests did not end in time", (long long)server->core->calls);
     call_stop_all(server);
 }
 
@@ -56,15 +56,15 @@ static struct timeval time_of(double seconds) {
 }
 
 static void begin_drain(struct server *server) {
-    struct server_own *own = server->own;
-    struct timeval time = time_of(own->drain_timeout);
+    struct server_core *core = server->core;
+    struct timeval time = time_of(core->drain_timeout);
     server->is_draining = true;
-    own->drain_deadline = clock_seconds() + own->drain_timeout;
+    core->drain_deadline = clock_seconds() + core->drain_timeout;
     transport_drain(server->transport);
     log_event(server, LOG_INFO, "drain", "no more requests are taken; %lld run or wait, and have %g s",
-              (long long)own->calls, own->drain_timeout);
-    event_del(own->delay_timer);
-    event_add(own->drain_timer, &time);
+              (long long)core->calls, core->drain_timeout);
+    event_del(core->delay_timer);
+    event_add(core->drain_timer, &time);
     server_end_if_idle(server);
 }
 
@@ -79,16 +79,16 @@ void server_on_delay_over(evutil_socket_t fd, short what, void *context) {
 static void shorten_drain(struct server *server, double seconds) {
     struct timeval time = time_of(seconds);
     double deadline = clock_seconds() + seconds;
-    if (deadline >= server->own->drain_deadline)
+    if (deadline >= server->core->drain_deadline)
         return;
-    server->own->drain_deadline = deadline;
-    event_add(server->own->drain_timer, &time);
+    server->core->drain_deadline = deadline;
+    event_add(server->core->drain_timer, &time);
 }
 
 /* Nobody was sent here before the server was ready, and nobody is served after a failure: in both cases nothing
  * waits. */
 void server_drain(struct server *server, double delay, double timeout) {
-    struct server_own *own = server->own;
+    struct server_core *core = server->core;
     bool has_clients = server->is_ready && !server->has_failed;
     double now = clock_seconds(), seconds = timeout < 0 ? server->options->drain_timeout : timeout;
     double wait = !has_clients ? 0 : delay < 0 ? server->options->drain_delay : delay;
@@ -97,15 +97,15 @@ void server_drain(struct server *server, double delay, double timeout) {
         return;
     }
     bool is_first = !server->is_leaving;
-    own->drain_timeout = is_first || seconds < own->drain_timeout ? seconds : own->drain_timeout;
-    own->delay_end = is_first || now + wait < own->delay_end ? now + wait : own->delay_end;
+    core->drain_timeout = is_first || seconds < core->drain_timeout ? seconds : core->drain_timeout;
+    core->delay_end = is_first || now + wait < core->delay_end ? now + wait : core->delay_end;
     server->is_leaving = true;
-    if (own->delay_end <= now) {
+    if (core->delay_end <= now) {
         begin_drain(server);
         return;
     }
-    struct timeval time = time_of(own->delay_end - now);
-    event_add(own->delay_timer, &time);
+    struct timeval time = time_of(core->delay_end - now);
+    event_add(core->delay_timer, &time);
     transport_leave(server->transport);
     if (is_first)
         log_event(server, LOG_INFO, "leave", "not ready any more; requests are still taken for %g s", wait);
