@@ -130,14 +130,18 @@ enum step run_store(struct warp *warp, const struct instruction *i, uint32_t mas
 
 enum step run_load_param(struct warp *warp, const struct instruction *i, uint32_t mask) {
     const struct block *block = warp->block;
-    uint32_t bytes = (uint32_t)i->type.bytes * i->vector;
-    if ((uint64_t)i->displacement + bytes > block->kernel->param_bytes) {
-        return warp_fault(warp, i, __builtin_ctz(mask), "outside the parameters");
+    uint64_t offsets[LANES], bytes = (uint64_t)i->type.bytes * i->vector, end = block->kernel->param_bytes;
+    if (warp_check(warp, i, mask)) {
+        return STEP_FAULT;
     }
-    for (int l = 0; l < LANES; l++) {
-        if (mask >> l & 1) {
-            get_elements(warp, i, l, (const char *)block->launch->params + i->displacement);
+    addresses_of(warp, &i->operands[i->destinations], i->displacement, offsets);
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        int l = __builtin_ctz(rest);
+        if (bytes > end || offsets[l] > end - bytes || offsets[l] % bytes) {
+            return warp_fault(warp, i, l, "byte %lld of %llu bytes of parameters", (long long)offsets[l],
+                              (unsigned long long)end);
         }
+        get_elements(warp, i, l, (const char *)block->launch->params + offsets[l]);
     }
     for (int d = 0; d < i->destinations; d++) {
         warp_set(warp, &i->operands[d], mask);

@@ -268,6 +268,20 @@ static void decode_lop3(struct parser *parser, struct statement *statement, stru
     }
 }
 
+static void decode_bfi(struct parser *parser, struct statement *statement, struct instruction *made) {
+    made->run = run_insert;
+    made->type = type_of(statement);
+    made->destinations = 1, made->sources = 4;
+    if (statement->argument_count != 5 || made->type.bytes < 4) {
+        unknown(parser, statement);
+        return;
+    }
+    add_destination(parser, &statement->arguments[0], made->type.bytes);
+    for (int i = 1; i < 5; i++) {
+        add_source(parser, &statement->arguments[i], i < 3 ? made->type.bytes : 4);
+    }
+}
+
 static uint8_t space_of(const struct statement *statement) {
     return has(statement, "global") || has(statement, "const")         ? SPACE_GLOBAL
            : has(statement, "shared") || has(statement, "shared::cta") ? SPACE_SHARED
@@ -280,6 +294,10 @@ static void decode_cvta(struct parser *parser, struct statement *statement, stru
     made->run = run_window;
     made->mode = !has(statement, "to");
     made->space = space_of(statement);
+    if (made->space == SPACE_PARAM) {
+        unknown(parser, statement);
+        return;
+    }
     made->destinations = 1, made->sources = 1;
     add_destination(parser, &statement->arguments[0], 8);
     add_source(parser, &statement->arguments[1], 8);
@@ -323,9 +341,6 @@ static void decode_access(struct parser *parser, struct statement *statement, st
     add_address(parser, address, made);
     if (!is_load) {
         add_elements(parser, values, made, false);
-    }
-    if (is_param && address->has_register) {
-        unknown(parser, statement);
     }
 }
 
@@ -531,22 +546,39 @@ static const struct {
     const char *name;
     decode *decode;
 } families[] = {
-    {"setp", decode_setp},         {"selp", decode_selp},
-    {"mov", decode_mov},           {"and", decode_logic},
-    {"or", decode_logic},          {"xor", decode_logic},
-    {"not", decode_logic},         {"cvt", decode_cvt},
-    {"lop3", decode_lop3},         {"cvta", decode_cvta},
-    {"ld", decode_access},         {"ldu", decode_access},
-    {"st", decode_access},         {"atom", decode_atomic},
-    {"red", decode_atomic},        {"cp", decode_cp},
-    {"bra", decode_bra},           {"ret", decode_exit},
-    {"exit", decode_exit},         {"trap", decode_exit},
-    {"membar", decode_fence},      {"fence", decode_fence},
-    {"bar", decode_bar},           {"barrier", decode_bar},
-    {"shfl", decode_shfl},         {"vote", decode_vote},
-    {"redux", decode_redux},       {"activemask", decode_activemask},
-    {"ldmatrix", decode_ldmatrix}, {"mma", decode_mma},
-    {"prefetch", decode_nothing},  {"nanosleep", decode_nothing},
+    {"setp", decode_setp},
+    {"selp", decode_selp},
+    {"mov", decode_mov},
+    {"and", decode_logic},
+    {"or", decode_logic},
+    {"xor", decode_logic},
+    {"not", decode_logic},
+    {"cvt", decode_cvt},
+    {"lop3", decode_lop3},
+    {"bfi", decode_bfi},
+    {"cvta", decode_cvta},
+    {"ld", decode_access},
+    {"ldu", decode_access},
+    {"st", decode_access},
+    {"atom", decode_atomic},
+    {"red", decode_atomic},
+    {"cp", decode_cp},
+    {"bra", decode_bra},
+    {"ret", decode_exit},
+    {"exit", decode_exit},
+    {"trap", decode_exit},
+    {"membar", decode_fence},
+    {"fence", decode_fence},
+    {"bar", decode_bar},
+    {"barrier", decode_bar},
+    {"shfl", decode_shfl},
+    {"vote", decode_vote},
+    {"redux", decode_redux},
+    {"activemask", decode_activemask},
+    {"ldmatrix", decode_ldmatrix},
+    {"mma", decode_mma},
+    {"prefetch", decode_nothing},
+    {"nanosleep", decode_nothing},
 };
 
 static void split(struct statement *statement) {

@@ -258,6 +258,24 @@ enum step run_lop3(struct warp *warp, const struct instruction *i, uint32_t mask
     return STEP_NEXT;
 }
 
+enum step run_insert(struct warp *warp, const struct instruction *i, uint32_t mask) {
+    const struct operand *o = i->operands;
+    uint32_t width = 8u * o[0].bytes;
+    if (warp_check(warp, i, mask)) {
+        return STEP_FAULT;
+    }
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        int l = __builtin_ctz(rest);
+        uint64_t into = warp_get(warp, &o[2], l), first = warp_get(warp, &o[3], l) & 255;
+        uint64_t length = warp_get(warp, &o[4], l) & 255, bits = length >= 64 ? ~0ull : (1ull << length) - 1;
+        bits = first >= width ? 0 : bits << first;
+        uint64_t inserted = first >= width ? 0 : warp_get(warp, &o[1], l) << first;
+        warp_put(warp, &o[0], l, (into & ~bits) | (inserted & bits));
+    }
+    warp_set(warp, &o[0], mask);
+    return STEP_NEXT;
+}
+
 enum step run_window(struct warp *warp, const struct instruction *i, uint32_t mask) {
     if (warp_check(warp, i, mask)) {
         return STEP_FAULT;

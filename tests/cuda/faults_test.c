@@ -75,6 +75,7 @@ static const struct fault faults[] = {
     {HEAD
      "cp.async.ca.shared.global [%r2], [%d1], 4; cp.async.wait_all; xor.b32 %r3, %r2, 4; ld.shared.u32 %r4, [%r3];" END,
      "race in shared memory: a read", 1, 32},
+    {HEAD "ld.param.u64 %d3, [memory+8];" END, "byte 8 of 8 bytes of parameters", 1, 1},
     {HEAD "trap;" END, "a trap", 1, 1},
 };
 

@@ -14,6 +14,7 @@ instruction_run run_pack;    /* d, elements: the first one lowest */
 instruction_run run_unpack;  /* elements, a */
 instruction_run run_logic;   /* predicates: d, a, b: enum predicate_logic */
 instruction_run run_lop3;    /* d, a, b, c: displacement is the table */
+instruction_run run_insert;  /* bfi: d, bits, into, first, length */
 instruction_run run_window;  /* cvta: d, a: mode 1 goes to generic addresses; space */
 instruction_run run_nothing;
 
@@ -32,7 +33,7 @@ instruction_run run_fence;
 /* ---- access.c ---- */
 
 instruction_run run_load;       /* vector destinations, address */
-instruction_run run_load_param; /* vector destinations; displacement */
+instruction_run run_load_param; /* vector destinations, address among the parameters */
 instruction_run run_store;      /* address, vector sources */
 instruction_run run_atomic;     /* d or a sink, address, b, and c for cas: enum atomic */
 instruction_run run_copy_async; /* to, from, and the bytes to take: vector is the size */

@@ -125,6 +125,7 @@ LANES_OF(clz_64, uint32_t, uint64_t, uint32_t, a[l] ? __builtin_clzll(a[l]) : 64
 SAME(brev_32, uint32_t, reversed(a[l]))
 LANES_OF(brev_64, uint64_t, uint64_t, uint64_t, (uint64_t)reversed((uint32_t)a[l]) << 32 | reversed(a[l] >> 32))
 SAME(bfind_u32, uint32_t, a[l] ? 31 - __builtin_clz(a[l]) : -1)
+SAME(bfind_shift, uint32_t, a[l] ? __builtin_clz(a[l]) : -1)
 SAME(bfe_u32, uint32_t, field(a[l], b[l], c[l], 32, false))
 SAME(bfe_s32, uint32_t, field(a[l], b[l], c[l], 32, true))
 LANES_OF(bfe_u64, uint64_t, uint64_t, uint32_t, field(a[l], ((const uint32_t *)b_)[l], c[l], 64, false))
@@ -218,6 +219,7 @@ const struct lanes_row lanes_integer[] = {
     ROW("brev.b32", brev_32, 4, 4),
     ROW("brev.b64", brev_64, 8, 8),
     ROW("bfind.u32", bfind_u32, 4, 4),
+    ROW("bfind.shiftamt.u32", bfind_shift, 4, 4),
     ROW("bfe.u32", bfe_u32, 4, 4, 4, 4),
     ROW("bfe.s32", bfe_s32, 4, 4, 4, 4),
     ROW("bfe.u64", bfe_u64, 8, 8, 4, 4),

@@ -149,6 +149,15 @@ static void every_space_is_reached_by_its_address(void **state) {
     for (int l = 0; l < 32; l++) {
         assert_int_equal((int32_t)out[l], (int8_t)(0x84 + l) + 3 + 0x0102);
     }
+    /* A parameter that each lane chooses. */
+    run_words(
+        HEAD START
+        "mov.b64 %d3, in; and.b32 %r3, %r0, 1; mul.wide.u32 %d4, %r3, 8; add.s64 %d3, %d3, %d4;\n"
+        "ld.param.u64 %d5, [%d3]; ld.param.u64 %d6, [in]; setp.eq.s64 %p1, %d5, %d6; selp.u32 %r2, 1, 0, %p1;\n" END,
+        32, in, out);
+    for (int l = 0; l < 32; l++) {
+        assert_int_equal(out[l], l % 2 == 0);
+    }
     /* A table of constants, four elements at once. */
     run_words(
         ".version 8.0\n.target sm_80\n.address_size 64\n.const .align 16 .b32 table[4] = {10, 20, 30, 40};\n"
