@@ -45,9 +45,44 @@ static char *touch(struct warp *warp, const struct instruction *i, int lane, enu
                                   : global_touch(warp, i, lane, address, bytes, bytes, kind);
 }
 
+/* A number of 1, 2, 4 or 8 bytes: each size has a copy of its own, because one for all takes a call. */
+static uint64_t bytes_at(const char *from, uint32_t bytes) {
+    uint64_t twice;
+    uint32_t word;
+    uint16_t half;
+    switch (bytes) {
+    case 1:
+        return *(const uint8_t *)from;
+    case 2:
+        memcpy(&half, from, 2);
+        return half;
+    case 4:
+        memcpy(&word, from, 4);
+        return word;
+    default:
+        memcpy(&twice, from, 8);
+        return twice;
+    }
+}
+
+static void put_bytes(char *to, uint64_t value, uint32_t bytes) {
+    switch (bytes) {
+    case 1:
+        memcpy(to, &value, 1);
+        break;
+    case 2:
+        memcpy(to, &value, 2);
+        break;
+    case 4:
+        memcpy(to, &value, 4);
+        break;
+    default:
+        memcpy(to, &value, 8);
+    }
+}
+
 static uint64_t extended(const char *from, struct ptx_type type) {
-    uint64_t value = 0;
-    memcpy(&value, from, type.bytes);
+    uint64_t value = bytes_at(from, type.bytes);
     int unused = 64 - 8 * type.bytes;
     return type.class == CLASS_SIGNED ? (uint64_t)((int64_t)(value << unused) >> unused) : value;
 }
@@ -61,7 +96,7 @@ static void get_elements(struct warp *warp, const struct instruction *i, int lan
 static void put_elements(struct warp *warp, const struct instruction *i, int lane, char *to) {
     for (int v = 0; v < i->vector; v++) {
         uint64_t value = warp_get(warp, &i->operands[1 + v], lane);
-        memcpy(to + (size_t)v * i->type.bytes, &value, i->type.bytes);
+        put_bytes(to + (size_t)v * i->type.bytes, value, i->type.bytes);
     }
 }
 
