@@ -70,9 +70,10 @@ static int retain_context(struct cuda_device *own) {
         return status;
     own->context = context;
     status = cuda_enter(device);
-    return status ? status
-                  : cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING),
-                               "opening a stream");
+    if (!status)
+        status =
+            cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING), "opening a stream");
+    return status ? status : cuda_kernels_load(device, &own->kernels);
 }
 
 static int cuda_open(int number, int threads, struct device **out) {
@@ -104,7 +105,10 @@ static int cuda_sketch(const struct device_facts *facts, struct device **out) {
 
 static void cuda_close(struct device *device) {
     struct cuda_device *own = cuda(device);
-    if (own->stream && !cuda_enter(device))
+    bool is_entered = own->context && !cuda_enter(device);
+    if (is_entered)
+        cuda_kernels_unload(device, &own->kernels);
+    if (is_entered && own->stream)
         cuda_check(device, own->driver.stream_destroy(own->stream), "closing a stream");
     if (own->context)
         cuda_check(device, own->driver.context_release(own->card), "closing the card");

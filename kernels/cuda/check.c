@@ -9,6 +9,8 @@ int cuda_check(struct device *device, unsigned result, const char *what) {
     struct cuda_device *own = cuda(device);
     if (!result)
         return STATUS_OK;
+    if (device_status(device))
+        return device_status(device);
     int status = status_fail(STATUS_IO, "%s: %s failed: %s (%u)", device->kind, what,
                              cuda_driver_text(&own->driver, result), result);
     pthread_mutex_lock(&own->lock);

@@ -5,6 +5,7 @@
  *     backend.c     devices and their memory
  *     stream.c      streams, copies and events
  *     measure.c     ceilings
+ *     launch.c      loads and launches kernels
  *
  * Ranks that are threads share a card's primary context. Each function here makes it current to its thread before it
  * calls the driver. */
@@ -13,6 +14,7 @@
 
 #include "backend.h"
 #include "cuda/driver.h"
+#include "cuda/kernels.h"
 
 #include <pthread.h>
 
@@ -25,7 +27,8 @@ struct cuda_device {
     size_t memory;              /* bytes of the card's memory */
     struct CUctx_st *context;   /* NULL: not retained yet */
     struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */
-    pthread_mutex_t lock;       /* guards the device's failure */
+    struct cuda_kernels kernels;
+    pthread_mutex_t lock; /* guards the device's failure */
 };
 
 struct cuda_stream {
@@ -48,7 +51,7 @@ static inline unsigned long long cuda_address(const void *memory) {
 /* Makes the device's context current to the calling thread. Errors as cuda_check. */
 int cuda_enter(struct device *device);
 /* Returns STATUS_OK for a success of the driver. Any other result breaks the device (device_set_failure), and the text
- * names the device, `what` failed and the driver's message. */
+ * names the device, `what` failed and the driver's message. A device that was broken before keeps its first text. */
 int cuda_check(struct device *device, unsigned result, const char *what);
 
 /* ---- stream.c: as the functions of device.h ---- */

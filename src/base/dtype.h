@@ -2,6 +2,8 @@
 #ifndef CAMBIUM_BASE_DTYPE_H
 #define CAMBIUM_BASE_DTYPE_H
 
+#include "inline.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -31,13 +33,13 @@ static inline const char *dtype_name(enum dtype type) {
 }
 
 /* bfloat16 is the upper half of an IEEE float. Rounding is to nearest, ties to even; NaN stays NaN. */
-static inline float bf16_to_float(uint16_t bits) {
+BASE_INLINE float bf16_to_float(uint16_t bits) {
     uint32_t fp32 = (uint32_t)bits << 16;
     float value;
     memcpy(&value, &fp32, sizeof value);
     return value;
 }
-static inline uint16_t bf16_from_float(float value) {
+BASE_INLINE uint16_t bf16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

@@ -112,6 +112,8 @@ const struct op_family *op_family_at(int index);
 /* On a backend, with each of its tables. Each returns the first failure, a line that names operation, shape, level,
  * threads, tensor and element. */
 int op_check_reference(const struct op_family *family, const char *device, bool is_long);
+/* The same for a backend that lacks operations: cases of those are left out. *count receives the number of others. */
+int op_check_present(const struct op_family *family, const char *device, int *count);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
 int op_check_gradients(const struct op_family *family, const char *device, bool is_long);
 /* The same bits for 1, 2 and 3 threads. */

@@ -256,8 +256,15 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
     return status;
 }
 
+/* The backend lacks the operation, and says so. */
+static bool is_absent(const struct op_scene *scene, int status) {
+    return status == STATUS_UNSUPPORTED && ops_missing(ops_for(scene->device), 0) &&
+           strstr(status_text(), " has no operation ");
+}
+
+/* `present`, if given, receives the number of cases that the backend has; others are left out. */
 static int check_family(const struct op_family *family, const char *backend, bool is_long,
-                        int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
+                        int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference, int *present) {
     struct op_scene scene = {.backend = backend};
     int status = device_open(backend, DEVICE_FIRST, 2, &scene.device);
     if (!status)
@@ -265,8 +272,13 @@ static int check_family(const struct op_family *family, const char *backend, boo
     scene.exec.stream = scene.stream;
     for (int i = 0; i < family->count && !status; i++) {
         enum op_use use = family->cases[i].use;
-        if (use & OP_TEST || (is_long && use & OP_LONG))
-            status = check_case(&family->cases[i], &scene, check, needs_reference);
+        if (!(use & OP_TEST) && !(is_long && use & OP_LONG))
+            continue;
+        status = check_case(&family->cases[i], &scene, check, needs_reference);
+        if (present && is_absent(&scene, status))
+            status = STATUS_OK;
+        else if (present)
+            ++*present;
     }
     stream_close(scene.stream);
     device_close(scene.device);
@@ -274,13 +286,18 @@ static int check_family(const struct op_family *family, const char *backend, boo
 }
 
 int op_check_reference(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_reference, true);
+    return check_family(family, backend, is_long, check_case_reference, true, NULL);
+}
+
+int op_check_present(const struct op_family *family, const char *backend, int *count) {
+    *count = 0;
+    return check_family(family, backend, false, check_case_reference, true, count);
 }
 
 int op_check_gradients(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_gradients, false);
+    return check_family(family, backend, is_long, check_case_gradients, false, NULL);
 }
 
 int op_check_threads(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_threads, false);
+    return check_family(family, backend, is_long, check_case_threads, false, NULL);
 }

@@ -24,6 +24,8 @@ static void a_fault_of_the_driver_is_one_line(void **state) {
         {"", "cuda:3", "cuda:3: this machine has 2, 0 to 1"},
         {"capability", "cuda:1", "cuda:1: Fake 1 has compute capability 7.5, and the program needs 8.0 or newer"},
         {"context", "cuda", "cuda:0: opening the card failed: unknown error (2)"},
+        {"module", "cuda", "cuda:0: loading the kernels failed: a fault of the test (999)"},
+        {"function", "cuda", "cuda:0: embedding_forward_fp32 failed: unknown error (500)"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -200,6 +202,27 @@ static void every_thread_may_use_a_card(void **state) {
     close_scene(&s);
 }
 
+static void a_launch_that_fails_names_its_operation(void **state) {
+    (void)state;
+    struct scene s;
+    open_scene(&s, 64);
+    const struct exec exec = {.stream = s.stream};
+    struct gelu call = {.count = 16, .type = DTYPE_F32, .x = s.memory, .y = s.memory};
+    test_ok(ops_for(s.device)->gelu_forward(&exec, &call));
+    call.type = DTYPE_F16;
+    test_fails(ops_for(s.device)->gelu_forward(&exec, &call), STATUS_UNSUPPORTED,
+               "gelu_forward: no fp16 activations on cuda (fp32, bf16)");
+    call.type = DTYPE_F32;
+    show("launch");
+    test_fails(ops_for(s.device)->gelu_forward(&exec, &call), STATUS_IO,
+               "cuda:1: gelu_forward failed: a fault of the test (999)");
+    show("work"); /* what fails later changes no text */
+    stream_close(s.stream);
+    device_free(s.device, s.memory);
+    device_close(s.device);
+    assert_string_equal(status_text(), "cuda:1: gelu_forward failed: a fault of the test (999)");
+}
+
 static void an_operation_that_is_missing_has_a_name(void **state) {
     (void)state;
     struct scene s;
@@ -241,6 +264,7 @@ int main(void) {
         cmocka_unit_test(a_failure_stays),
         cmocka_unit_test(events_have_times),
         cmocka_unit_test(every_thread_may_use_a_card),
+        cmocka_unit_test(a_launch_that_fails_names_its_operation),
         cmocka_unit_test(an_operation_that_is_missing_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

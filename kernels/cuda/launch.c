@@ -1,0 +1,67 @@
+/* Loads the fat binaries when a card is opened, and launches their kernels. */
+#include "cuda/cuda-internal.h"
+
+#include <string.h>
+
+enum { GRID_MOST = 0x7fffffff }; /* blocks of a grid; kernels take more rows in a loop */
+
+static struct CUmod_st *module_of(const struct cuda_kernels *kernels, const char *file) {
+    int i = 0;
+    while (strcmp(cuda_images[i].file, file))
+        i++;
+    return kernels->modules[i];
+}
+
+int cuda_kernels_load(struct device *device, struct cuda_kernels *kernels) {
+    static const struct {
+        const char *file, *names[CUDA_KERNEL_TYPES];
+    } rows[] = {
+#define NAMES(file, op) {#file, {#op "_fp32", #op "_bf16"}},
+        CUDA_KERNELS(NAMES)
+#undef NAMES
+    };
+    const struct cuda_driver *driver = &cuda(device)->driver;
+    int status = STATUS_OK;
+    for (int i = 0; cuda_images[i].file && !status; i++)
+        status =
+            cuda_check(device, driver->module_load(&kernels->modules[i], cuda_images[i].start), "loading the kernels");
+    for (int k = 0; k < CUDA_KERNEL_COUNT; k++)
+        for (int type = 0; type < CUDA_KERNEL_TYPES && !status; type++)
+            status = cuda_check(device,
+                                driver->module_function(&kernels->functions[k][type], module_of(kernels, rows[k].file),
+                                                        rows[k].names[type]),
+                                rows[k].names[type]);
+    return status;
+}
+
+void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
+    for (int i = 0; i < CUDA_IMAGES_MOST; i++)
+        if (kernels->modules[i])
+            cuda_check(device, cuda(device)->driver.module_unload(kernels->modules[i]), "unloading the kernels");
+}
+
+int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
+    static const char *const names[] = {
+#define NAME(file, op) #op,
+        CUDA_KERNELS(NAME)
+#undef NAME
+    };
+    struct device *device = exec->stream->device;
+    const struct cuda_device *own = cuda(device);
+    const char *op = names[launch->kernel];
+    if (launch->type != DTYPE_F32 && launch->type != DTYPE_BF16)
+        return status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on cuda (fp32, bf16)", op,
+                           dtype_name(launch->type));
+    int status = device_status(device);
+    if (!status && launch->blocks)
+        status = cuda_enter(device);
+    if (status || !launch->blocks)
+        return status;
+    void *arguments = (void *)(uintptr_t)launch->arguments;
+    unsigned blocks = launch->blocks < GRID_MOST ? (unsigned)launch->blocks : GRID_MOST;
+    return cuda_check(device,
+                      own->driver.launch(own->kernels.functions[launch->kernel][launch->type == DTYPE_BF16], blocks, 1,
+                                         1, (unsigned)launch->threads, 1, 1, (unsigned)launch->shared_bytes,
+                                         cuda_stream(exec->stream), &arguments, NULL),
+                      op);
+}
