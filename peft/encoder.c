@@ -195,48 +195,59 @@ static int multiply(const struct encoder *encoder, const struct gemm *gemm) {
     return rank_run_scratch(rank_of(encoder), PHASE_REST, gemm, gemm);
 }
 
+/* A weight [out, in] of the store and its bias [out]. */
+struct dense {
+    int weight, bias; /* rows of the table */
+    int64_t in, out;
+};
+
 /* y[rows, out] = x[rows, in] weight[out, in]' + bias. */
-static int project(const struct encoder *encoder, const float *x, int64_t in, int weight, int bias, float *y,
-                   int64_t out) {
-    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, x, encoder->rows, in),
-                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, weight), out, in),
+static int dense_forward(const struct encoder *encoder, const struct dense *dense, const float *x, float *y) {
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, x, encoder->rows, dense->in),
+                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, dense->weight), dense->out, dense->in),
                         .b_transposed = true,
-                        .c = matrix_plain(DTYPE_F32, y, encoder->rows, out),
-                        .bias = fp32_borrow(encoder->fp32, bias)};
+                        .c = matrix_plain(DTYPE_F32, y, encoder->rows, dense->out),
+                        .bias = fp32_borrow(encoder->fp32, dense->bias)};
     int status = multiply(encoder, &gemm);
-    fp32_return(encoder->fp32, weight);
-    fp32_return(encoder->fp32, bias);
+    fp32_return(encoder->fp32, dense->weight);
+    fp32_return(encoder->fp32, dense->bias);
     return status;
 }
 
 /* gradient[out, in] += dy[rows, out]' x[rows, in]. */
-static int add_weight_gradient(const struct encoder *encoder, int64_t rows, const float *dy, int64_t out,
-                               const float *x, int64_t in, int64_t x_stride, int weight) {
-    float *gradient = param_gradient(&encoder->adapter->peft->store, weight);
-    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, rows, out),
+static int add_weight_gradient(const struct encoder *encoder, const struct dense *dense, int64_t rows, const float *dy,
+                               const float *x, int64_t x_stride) {
+    float *gradient = param_gradient(&encoder->adapter->peft->store, dense->weight);
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, rows, dense->out),
                         .a_transposed = true,
-                        .b = matrix_strided(DTYPE_F32, x, rows, in, x_stride),
-                        .c = matrix_plain(DTYPE_F32, gradient, out, in),
+                        .b = matrix_strided(DTYPE_F32, x, rows, dense->in, x_stride),
+                        .c = matrix_plain(DTYPE_F32, gradient, dense->out, dense->in),
                         .accumulate = true};
     return multiply(encoder, &gemm);
 }
 
-static int add_bias_gradient(const struct encoder *encoder, const float *dy, int64_t out, int bias) {
+static int add_bias_gradient(const struct encoder *encoder, const struct dense *dense, const float *dy) {
     struct rank *rank = rank_of(encoder);
     return rank_run_within(rank, PHASE_REST, column_sum,
-                           rank->ops->column_sum_workspace(rank->device, encoder->rows, out), encoder->rows, out,
-                           DTYPE_F32, dy, out, param_gradient(&encoder->adapter->peft->store, bias));
+                           rank->ops->column_sum_workspace(rank->device, encoder->rows, dense->out), encoder->rows,
+                           dense->out, DTYPE_F32, dy, dense->out,
+                           param_gradient(&encoder->adapter->peft->store, dense->bias));
 }
 
-/* dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
-static int project_back(const struct encoder *encoder, const float *dy, int64_t out, int weight, float *dx, int64_t in,
-                        bool accumulate) {
-    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, encoder->rows, out),
-                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, weight), out, in),
-                        .c = matrix_plain(DTYPE_F32, dx, encoder->rows, in),
+/* Adds both gradients, and dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */
+static int dense_backward(const struct encoder *encoder, const struct dense *dense, const float *x, const float *dy,
+                          float *dx, bool accumulate) {
+    int status = add_weight_gradient(encoder, dense, encoder->rows, dy, x, dense->in);
+    if (!status)
+        status = add_bias_gradient(encoder, dense, dy);
+    if (status)
+        return status;
+    struct gemm gemm = {.a = matrix_plain(DTYPE_F32, dy, encoder->rows, dense->out),
+                        .b = matrix_plain(DTYPE_F32, fp32_borrow(encoder->fp32, dense->weight), dense->out, dense->in),
+                        .c = matrix_plain(DTYPE_F32, dx, encoder->rows, dense->in),
                         .accumulate = accumulate};
-    int status = multiply(encoder, &gemm);
-    fp32_return(encoder->fp32, weight);
+    status = multiply(encoder, &gemm);
+    fp32_return(encoder->fp32, dense->weight);
     return status;
 }
 
@@ -273,55 +284,57 @@ static void lstm_return(const struct encoder *encoder, const struct encoder_dire
     fp32_return(encoder->fp32, direction->state_bias);
 }
 
+/* The gates' products: with the step's input, and with the state. */
+static struct dense input_of(const struct encoder_step *step, int d) {
+    const struct encoder_direction *direction = &step->direction[d];
+    return (struct dense){direction->input, direction->input_bias, step->in, 2 * step->out};
+}
+
+static struct dense state_of(const struct encoder_step *step, int d) {
+    const struct encoder_direction *direction = &step->direction[d];
+    return (struct dense){direction->state, direction->state_bias, step->out / 2, 2 * step->out};
+}
+
 static int lstm_forward(struct encoder *encoder, const struct encoder_step *step, const float *x) {
     int status = STATUS_OK;
     for (int d = 0; d < 2 && !status; d++) {
-        const struct encoder_direction *direction = &step->direction[d];
+        const struct dense input = input_of(step, d);
         struct lstm call = lstm_call(encoder, step, d);
-        status =
-            project(encoder, x, step->in, direction->input, direction->input_bias, direction->gates, 2 * step->out);
+        status = dense_forward(encoder, &input, x, step->direction[d].gates);
         if (!status)
             status = rank_run(rank_of(encoder), PHASE_REST, lstm_forward, &call);
-        lstm_return(encoder, direction);
+        lstm_return(encoder, &step->direction[d]);
     }
     return status;
 }
 
 /* The state's weight multiplies each y except the last of its direction: rows of the gates pair with rows of y, shifted
  * by one. */
-static int add_state_gradient(const struct encoder *encoder, const struct encoder_step *step, int d) {
-    const float *gates = step->direction[d].gates;
-    int64_t hidden = step->out / 2, later = encoder->rows - 1;
-    const float *y = step->y ? step->y + d * hidden : NULL;
-    if (d == 0 && gates)
-        gates += 4 * hidden;
+static int add_state_gradients(const struct encoder *encoder, const struct encoder_step *step, int d) {
+    const struct dense state = state_of(step, d);
+    const float *gates = step->direction[d].gates, *dy = gates;
+    int64_t later = encoder->rows - 1;
+    const float *y = step->y ? step->y + d * state.in : NULL;
+    if (d == 0 && dy)
+        dy += state.out;
     if (d == 1 && y)
         y += step->out;
-    return later
-               ? add_weight_gradient(encoder, later, gates, 4 * hidden, y, hidden, step->out, step->direction[d].state)
-               : STATUS_OK;
+    int status = later ? add_weight_gradient(encoder, &state, later, dy, y, step->out) : STATUS_OK;
+    return status ? status : add_bias_gradient(encoder, &state, gates);
 }
 
 static int lstm_backward(struct encoder *encoder, const struct encoder_step *step, const float *x, float *dx,
                          bool accumulate) {
-    int64_t gates = 2 * step->out;
     int status = STATUS_OK;
     for (int d = 0; d < 2 && !status; d++) {
-        const struct encoder_direction *direction = &step->direction[d];
+        const struct dense input = input_of(step, d);
         struct lstm call = lstm_call(encoder, step, d);
         status = rank_run_scratch(rank_of(encoder), PHASE_REST, lstm_backward, &call);
-        lstm_return(encoder, direction);
+        lstm_return(encoder, &step->direction[d]);
         if (!status)
-            status = add_state_gradient(encoder, step, d);
+            status = add_state_gradients(encoder, step, d);
         if (!status)
-            status = add_weight_gradient(encoder, encoder->rows, direction->gates, gates, x, step->in, step->in,
-                                         direction->input);
-        if (!status)
-            status = add_bias_gradient(encoder, direction->gates, gates, direction->input_bias);
-        if (!status)
-            status = add_bias_gradient(encoder, direction->gates, gates, direction->state_bias);
-        if (!status)
-            status = project_back(encoder, direction->gates, gates, direction->input, dx, step->in, accumulate || d);
+            status = dense_backward(encoder, &input, x, step->direction[d].gates, dx, accumulate || d);
     }
     return status;
 }
@@ -365,7 +378,8 @@ int encoder_forward(struct encoder *encoder) {
     for (int i = 0; i < encoder->count && !status; i++) {
         struct encoder_step *step = &encoder->steps[i];
         if (step->kind == ENCODER_LINEAR) {
-            status = project(encoder, x, step->in, step->weight, step->bias, step->y, step->out);
+            const struct dense dense = {step->weight, step->bias, step->in, step->out};
+            status = dense_forward(encoder, &dense, x, step->y);
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_forward(encoder, step, x);
         } else if (step->kind == ENCODER_DROPOUT) {
@@ -389,12 +403,8 @@ int encoder_backward(struct encoder *encoder) {
         const float *x = i ? step[-1].y : embedding;
         float *dx = i ? step[-1].dy : param_gradient(&encoder->adapter->peft->store, encoder->embedding);
         if (step->kind == ENCODER_LINEAR) {
-            status =
-                add_weight_gradient(encoder, encoder->rows, step->dy, step->out, x, step->in, step->in, step->weight);
-            if (!status)
-                status = add_bias_gradient(encoder, step->dy, step->out, step->bias);
-            if (!status)
-                status = project_back(encoder, step->dy, step->out, step->weight, dx, step->in, !i);
+            const struct dense dense = {step->weight, step->bias, step->in, step->out};
+            status = dense_backward(encoder, &dense, x, step->dy, dx, !i);
         } else if (step->kind == ENCODER_LSTM) {
             status = lstm_backward(encoder, step, x, dx, !i);
         } else if (step->kind == ENCODER_DROPOUT) {

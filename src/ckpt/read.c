@@ -264,19 +264,29 @@ int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *tab
     return status;
 }
 
-/* Reads the rectangle `part` of one slice into `out`, dense; `scratch` has the same size. */
-static int read_part(const struct tensor_entry *entry, const struct param *param, const struct param_slice *slice,
-                     const struct ckpt_block *part, const struct ckpt_array *array, char *scratch, char *out) {
+/* Reads blocks of one array from these tensors. */
+struct reading {
+    const struct ckpt_tensors *tensors;
+    const struct param_table *table;
+    const struct ckpt_array *array;
+    bool is_tied;
+    char *scratch; /* as large as a block */
+};
+
+/* Reads the rectangle `part` of one slice into `out`, dense. */
+static int read_part(const struct reading *reading, const struct tensor_entry *entry, const struct param_slice *slice,
+                     const struct ckpt_block *part, char *out) {
+    const struct ckpt_array *array = reading->array;
     int (*read)(const struct safetensors *, const struct safetensor *, int64_t, int64_t, enum dtype, void *) =
         array->must_be_finite ? safetensors_read_finite : safetensors_read;
     int64_t width = (int64_t)dtype_bytes(array->dtype);
     int64_t file_row = slice->file_start + part->row - slice->row;
     /* runs in the file: rows of the tensor, or of its transposition */
-    int64_t stride = slice->is_transposed ? slice->file_rows : param->shape[1];
+    int64_t stride = slice->is_transposed ? slice->file_rows : reading->table->rows[part->param].shape[1];
     int64_t runs = slice->is_transposed ? part->columns : part->rows;
     int64_t run = slice->is_transposed ? part->rows : part->columns;
     int64_t at = slice->is_transposed ? part->column * stride + file_row : file_row * stride + part->column;
-    char *to = slice->is_transposed ? scratch : out;
+    char *to = slice->is_transposed ? reading->scratch : out;
     if (run == stride) { /* one run after the other */
         run *= runs;
         runs = 1;
@@ -287,25 +297,25 @@ static int read_part(const struct tensor_entry *entry, const struct param *param
             return status;
     }
     if (slice->is_transposed)
-        transpose(scratch, part->columns, part->rows, (size_t)width, out, part->columns);
+        transpose(reading->scratch, part->columns, part->rows, (size_t)width, out, part->columns);
     return STATUS_OK;
 }
 
-static int read_block(const struct ckpt_tensors *tensors, const struct param_table *table,
-                      const struct ckpt_array *array, const struct ckpt_block *block, bool is_tied, char *scratch,
-                      char *out) {
-    const struct param *param = &table->rows[block->param];
+static int read_block(const struct reading *reading, const struct ckpt_block *block, char *out) {
+    const struct ckpt_array *array = reading->array;
+    const struct param *param = &reading->table->rows[block->param];
     for (int s = 0; s < param->slice_count; s++) {
         const struct param_slice *slice = &param->slices[s];
         struct ckpt_block part;
         if (!slice_cut(slice, block, &part))
             continue;
-        const struct tensor_entry *entry = find_entry(tensors, table, array, slice->name, is_tied);
+        const struct tensor_entry *entry =
+            find_entry(reading->tensors, reading->table, array, slice->name, reading->is_tied);
         if (!entry)
-            return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", tensors->directory, array->prefix,
+            return status_fail(STATUS_INVALID, "%s: missing tensor %s%s", reading->tensors->directory, array->prefix,
                                slice->name);
         int64_t before = (part.row - block->row) * block->columns * (int64_t)dtype_bytes(array->dtype);
-        int status = read_part(entry, param, slice, &part, array, scratch, out + before);
+        int status = read_part(reading, entry, slice, &part, out + before);
         if (status)
             return status;
     }
@@ -317,7 +327,8 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
     char *scratch = malloc((size_t)(block->rows * block->columns) * dtype_bytes(array->dtype) + 1);
     if (!scratch)
         return status_fail(STATUS_MEMORY, "out of memory");
-    int status = read_block(tensors, table, array, block, table_is_tied(table), scratch, values);
+    const struct reading reading = {tensors, table, array, table_is_tied(table), scratch};
+    int status = read_block(&reading, block, values);
     free(scratch);
     return status;
 }
@@ -325,7 +336,7 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
 static int read_param(const struct ckpt_tensors *tensors, const struct param_table *table,
                       const struct ckpt_array *array, int index, char *values, char *scratch) {
     const struct param *param = &table->rows[index];
-    bool is_tied = table_is_tied(table);
+    const struct reading reading = {tensors, table, array, table_is_tied(table), scratch};
     int status = STATUS_OK;
     for (int s = 0; s < param->slice_count; s++) {
         struct ckpt_block rects[CKPT_MAX_RECTS];
@@ -334,7 +345,7 @@ static int read_param(const struct ckpt_tensors *tensors, const struct param_tab
             struct ckpt_block block = {0};
             while (!status && slice_next_block(&param->slices[s], &rects[i], &block)) {
                 char *place = array->find_place ? array->find_place(array->context, &block) : NULL;
-                status = read_block(tensors, table, array, &block, is_tied, scratch, place ? place : values);
+                status = read_block(&reading, &block, place ? place : values);
                 if (!status && !place)
                     status = array->put(array->context, &block, values);
             }

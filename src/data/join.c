@@ -73,17 +73,25 @@ int part_send(struct comm *world, struct indexed_writer *writer, int descriptor,
     return status;
 }
 
-/* Receives chunk after chunk and passes each to `take`, whose first failure stays in *result. */
-static int receive_bytes(struct comm *world, int from, int64_t count, char *buffer,
-                         int (*take)(struct indexed_writer *writer, const char *bytes, size_t count),
-                         struct indexed_writer *writer, int *result) {
+/* A part on its way from another rank. */
+struct arrival {
+    struct comm *world;
+    int from;
+    struct indexed_writer *writer;
+    char *buffer; /* [PART_CHUNK_BYTES] */
+    int *result;  /* the first failure of writing */
+};
+
+/* Receives chunk after chunk and passes each to `take`. */
+static int receive_bytes(const struct arrival *arrival, int64_t count,
+                         int (*take)(struct indexed_writer *writer, const char *bytes, size_t count)) {
     int status = STATUS_OK;
     for (int64_t done = 0; done < count && !status; done += PART_CHUNK_BYTES) {
         int64_t now = count - done < PART_CHUNK_BYTES ? count - done : PART_CHUNK_BYTES;
-        struct comm_data data = {.receive = buffer, .count = now, .dtype = DTYPE_U8};
-        status = comm_receive(world, &data, from);
-        if (!status && !*result)
-            *result = take(writer, buffer, (size_t)now);
+        struct comm_data data = {.receive = arrival->buffer, .count = now, .dtype = DTYPE_U8};
+        status = comm_receive(arrival->world, &data, arrival->from);
+        if (!status && !*arrival->result)
+            *arrival->result = take(arrival->writer, arrival->buffer, (size_t)now);
     }
     return status;
 }
@@ -110,6 +118,7 @@ static int take_ends(struct indexed_writer *writer, const char *bytes, size_t co
 }
 
 int part_receive(struct comm *world, int from, struct indexed_writer *writer, char *buffer, int *result) {
+    const struct arrival arrival = {world, from, writer, buffer, result};
     struct part_header header = {0};
     struct comm_data data = {.receive = &header, .count = PART_HEADER_WORDS, .dtype = DTYPE_I64};
     int status = comm_receive(world, &data, from);
@@ -117,13 +126,11 @@ int part_receive(struct comm *world, int from, struct indexed_writer *writer, ch
         *result =
             status_fail(STATUS_INVALID, "more than %d sequences: write several datasets and blend them", INT32_MAX);
     if (!status)
-        status = receive_bytes(world, from, header.bytes, buffer, take_tokens, writer, result);
+        status = receive_bytes(&arrival, header.bytes, take_tokens);
     if (!status)
-        status = receive_bytes(world, from, header.sequences * (int64_t)sizeof(int32_t), buffer, take_lengths, writer,
-                               result);
+        status = receive_bytes(&arrival, header.sequences * (int64_t)sizeof(int32_t), take_lengths);
     if (!status)
-        status =
-            receive_bytes(world, from, header.documents * (int64_t)sizeof(int64_t), buffer, take_ends, writer, result);
+        status = receive_bytes(&arrival, header.documents * (int64_t)sizeof(int64_t), take_ends);
     writer->tokens += header.tokens;
     writer->sequences += header.sequences;
     writer->documents += header.documents;

@@ -217,12 +217,20 @@ static int attention_core_forward(const struct block_pass *block) {
     return status ? status : rank_run_scratch(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
+static int norm1_forward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_saved *saved = block->saved;
+    return norm_forward(
+        model, &model->blocks[block->layer].norm1,
+        &(const struct norm){
+            .rows = stream_rows(block), .x = saved->x, .y = saved->norm1, .mean = saved->mean1, .rstd = saved->rstd1});
+}
+
 static int attention_half_forward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    int status =
-        norm_forward(model, &params->norm1, stream_rows(block), saved->x, saved->norm1, saved->mean1, saved->rstd1);
+    int status = norm1_forward(block);
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.y = saved->qkv;
@@ -289,8 +297,7 @@ static int attention_half_backward(const struct block_pass *block) {
     if (block->is_lowest)
         after.dx = NULL;
     if (is_recomputed(block, model->options.train.recompute.layernorm))
-        status =
-            norm_forward(model, &params->norm1, stream_rows(block), saved->x, saved->norm1, saved->mean1, saved->rstd1);
+        status = norm1_forward(block);
     if (!status)
         status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
                                   block->pass->d, model->scratch.branch);
@@ -301,8 +308,14 @@ static int attention_half_backward(const struct block_pass *block) {
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !block->is_lowest)
-        status = norm_backward(model, &params->norm1, stream_rows(block), saved->x, saved->mean1, saved->rstd1,
-                               model->gradients.norm, block->pass->d, block->pass->d);
+        status = norm_backward(model, &params->norm1,
+                               &(const struct norm){.rows = stream_rows(block),
+                                                    .x = saved->x,
+                                                    .mean = saved->mean1,
+                                                    .rstd = saved->rstd1,
+                                                    .dy = model->gradients.norm,
+                                                    .dx = block->pass->d,
+                                                    .dx_add = block->pass->d});
     return status;
 }
 
@@ -405,12 +418,22 @@ static int activation_again(const struct block_pass *block) {
     return status ? status : hook_list_forward(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
 }
 
+static int norm2_forward(const struct block_pass *block) {
+    const struct model *model = block->pass->model;
+    const struct block_saved *saved = block->saved;
+    return norm_forward(model, &model->blocks[block->layer].norm2,
+                        &(const struct norm){.rows = stream_rows(block),
+                                             .x = saved->middle,
+                                             .y = saved->norm2,
+                                             .mean = saved->mean2,
+                                             .rstd = saved->rstd2});
+}
+
 static int mlp_half_forward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    int status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
-                              saved->rstd2);
+    int status = norm2_forward(block);
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     fc1.x = saved->norm2;
     fc1.y = saved->activated;
@@ -507,8 +530,7 @@ static int mlp_half_backward(const struct block_pass *block) {
     if (is_end)
         after.dx = NULL;
     if (is_recomputed(block, model->options.train.recompute.layernorm))
-        status = norm_forward(model, &params->norm2, stream_rows(block), saved->middle, saved->norm2, saved->mean2,
-                              saved->rstd2);
+        status = norm2_forward(block);
     if (!status && is_recomputed(block, model->options.train.recompute.mlp_act))
         status = activation_again(block);
     if (!status)
@@ -521,8 +543,14 @@ static int mlp_half_backward(const struct block_pass *block) {
     if (!status)
         status = hook_list_backward_input(after_hooks, HOOK_BEFORE_ACTIVATION, &after);
     if (!status && !is_end)
-        status = norm_backward(model, &params->norm2, stream_rows(block), saved->middle, saved->mean2, saved->rstd2,
-                               model->gradients.norm, block->pass->d, block->pass->d);
+        status = norm_backward(model, &params->norm2,
+                               &(const struct norm){.rows = stream_rows(block),
+                                                    .x = saved->middle,
+                                                    .mean = saved->mean2,
+                                                    .rstd = saved->rstd2,
+                                                    .dy = model->gradients.norm,
+                                                    .dx = block->pass->d,
+                                                    .dx_add = block->pass->d});
     return status;
 }
 

@@ -232,8 +232,12 @@ static int final_norm_forward(const struct pass *pass) {
     const void *whole;
     if (!pass->batch->head.is_all)
         return head_rows_forward(pass);
-    int status = norm_forward(model, &model->final_norm, rank_stream_rows(model->rank, pass->rows), pass->stash->x_last,
-                              scratch->final, scratch->final_mean, scratch->final_rstd);
+    int status = norm_forward(model, &model->final_norm,
+                              &(const struct norm){.rows = rank_stream_rows(model->rank, pass->rows),
+                                                   .x = pass->stash->x_last,
+                                                   .y = scratch->final,
+                                                   .mean = scratch->final_mean,
+                                                   .rstd = scratch->final_rstd});
     return status ? status : gather_stream(pass, scratch->final, &whole);
 }
 
@@ -246,8 +250,13 @@ static int final_norm_backward(const struct pass *pass) {
         return head_rows_backward(pass);
     int status = sum_stream(pass, model->rank->is_sequence_parallel ? model->gradients.whole : norm, norm);
     return status ? status
-                  : norm_backward(model, &model->final_norm, rank_stream_rows(model->rank, pass->rows),
-                                  pass->stash->x_last, scratch->final_mean, scratch->final_rstd, norm, NULL, pass->d);
+                  : norm_backward(model, &model->final_norm,
+                                  &(const struct norm){.rows = rank_stream_rows(model->rank, pass->rows),
+                                                       .x = pass->stash->x_last,
+                                                       .mean = scratch->final_mean,
+                                                       .rstd = scratch->final_rstd,
+                                                       .dy = norm,
+                                                       .dx = pass->d});
 }
 
 /* Runs the head and its loss over rows [first, first + count) of the head's rows, and with `train` the backward. */

@@ -106,8 +106,12 @@ int head_rows_forward(const struct pass *pass) {
         status = rank_run(rank, PHASE_REST, gather_rows, head->local, C, model->options.dtype, pass->stash->x_last,
                           head->source, model->scratch.branch);
     if (!status)
-        status = norm_forward(model, &model->final_norm, head->local, model->scratch.branch, out,
-                              model->scratch.final_mean, model->scratch.final_rstd);
+        status = norm_forward(model, &model->final_norm,
+                              &(const struct norm){.rows = head->local,
+                                                   .x = model->scratch.branch,
+                                                   .y = out,
+                                                   .mean = model->scratch.final_mean,
+                                                   .rstd = model->scratch.final_rstd});
     /* One rank has each row; the other ranks have zeros. */
     return status || !is_cut ? status
                              : rank_sum(rank, RANK_TENSOR, model->scratch.whole, elements, model->options.dtype);
@@ -121,9 +125,13 @@ int head_rows_backward(const struct pass *pass) {
     void *whole = rank->is_sequence_parallel ? model->gradients.whole : model->gradients.norm;
     int status = rank_sum(rank, RANK_TENSOR, whole, head->count * C, model->options.dtype);
     if (!status)
-        status =
-            norm_backward(model, &model->final_norm, head->local, model->scratch.branch, model->scratch.final_mean,
-                          model->scratch.final_rstd, row_at(model, whole, head->first), NULL, model->scratch.final);
+        status = norm_backward(model, &model->final_norm,
+                               &(const struct norm){.rows = head->local,
+                                                    .x = model->scratch.branch,
+                                                    .mean = model->scratch.final_mean,
+                                                    .rstd = model->scratch.final_rstd,
+                                                    .dy = row_at(model, whole, head->first),
+                                                    .dx = model->scratch.final});
     return status ? status
                   : rank_run(rank, PHASE_REST, gather_rows, rank_stream_rows(rank, pass->rows), C, model->options.dtype,
                              model->scratch.final, head->place, pass->d);

@@ -115,7 +115,8 @@ static int make_logits(const struct pass *pass, int64_t first, int64_t count) {
     int status = rank_run(model->rank, PHASE_REST, gather_rows, count, model->options.config.hidden_size,
                           model->options.dtype, pass->stash->x_last, step->logit_row + first, step->rows);
     if (!status)
-        status = norm_forward(model, &model->final_norm, count, step->rows, step->rows, NULL, NULL);
+        status = norm_forward(model, &model->final_norm,
+                              &(const struct norm){.rows = count, .x = step->rows, .y = step->rows});
     struct linear_call head = {
         .rank = model->rank,
         .store = &model->store,

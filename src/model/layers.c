@@ -32,25 +32,24 @@ int norm_run_backward(const struct model *model, const struct norm_params *norm,
     return status;
 }
 
-int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
-                 float *mean, float *rstd) {
-    struct norm call = norm_call(model, rows, model->options.config.hidden_size);
-    call.x = x;
-    call.y = y;
-    call.mean = mean;
-    call.rstd = rstd;
+/* Completes the caller's arguments for a norm of the residual stream. */
+static struct norm stream_norm(const struct model *model, const struct norm *arguments) {
+    const struct norm of_model = norm_call(model, arguments->rows, model->options.config.hidden_size);
+    struct norm call = *arguments;
+    call.kind = of_model.kind;
+    call.cols = of_model.cols;
+    call.type = of_model.type;
+    call.epsilon = of_model.epsilon;
+    return call;
+}
+
+int norm_forward(const struct model *model, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = stream_norm(model, arguments);
     return norm_run_forward(model, norm, &call);
 }
 
-int norm_backward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x,
-                  const float *mean, const float *rstd, const void *dy, const void *dx_add, void *dx) {
-    struct norm call = norm_call(model, rows, model->options.config.hidden_size);
-    call.x = x;
-    call.mean = (float *)mean;
-    call.rstd = (float *)rstd;
-    call.dy = dy;
-    call.dx = dx;
-    call.dx_add = dx_add;
+int norm_backward(const struct model *model, const struct norm_params *norm, const struct norm *arguments) {
+    struct norm call = stream_norm(model, arguments);
     return norm_run_backward(model, norm, &call);
 }
 

@@ -292,12 +292,10 @@ int heads_backward(const struct block_pass *block);
 struct norm norm_call(const struct model *model, int64_t rows, int64_t columns);
 int norm_run_forward(const struct model *model, const struct norm_params *norm, struct norm *call);
 int norm_run_backward(const struct model *model, const struct norm_params *norm, struct norm *call);
-/* Runs a norm over `rows` rows of this rank's part of the residual stream. */
-int norm_forward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x, void *y,
-                 float *mean, float *rstd);
-/* Computes dx = the gradient of x through the norm + dx_add. */
-int norm_backward(const struct model *model, const struct norm_params *norm, int64_t rows, const void *x,
-                  const float *mean, const float *rstd, const void *dy, const void *dx_add, void *dx);
+/* Run a norm over rows of this rank's part of the residual stream. The caller sets rows, x, mean and rstd; forward y;
+ * backward dy, dx and dx_add. */
+int norm_forward(const struct model *model, const struct norm_params *norm, const struct norm *arguments);
+int norm_backward(const struct model *model, const struct norm_params *norm, const struct norm *arguments);
 /* Computes y = residual + dropout(x); residual may be NULL. `site`: see model_dropout_site. */
 int dropout_forward(const struct pass *pass, double p, uint32_t site, const void *residual, const void *x, void *y);
 int dropout_backward(const struct pass *pass, double p, uint32_t site, const void *dy, void *dx);

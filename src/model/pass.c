@@ -308,8 +308,12 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
 
 /* Reads the logits of the batch's rows, chunk by chunk. */
 static int read_logits(struct model *model, int64_t rows, float *logits) {
-    int status = norm_forward(model, &model->final_norm, rows, model_stash(model, 0)->x_last, model->scratch.final,
-                              model->scratch.final_mean, model->scratch.final_rstd);
+    int status = norm_forward(model, &model->final_norm,
+                              &(const struct norm){.rows = rows,
+                                                   .x = model_stash(model, 0)->x_last,
+                                                   .y = model->scratch.final,
+                                                   .mean = model->scratch.final_mean,
+                                                   .rstd = model->scratch.final_rstd});
     int64_t most = model_sizes(model)->head_rows;
     for (int64_t first = 0; first < rows && !status; first += most) {
         int64_t count = rows - first < most ? rows - first : most;

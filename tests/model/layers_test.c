@@ -176,11 +176,12 @@ static int norm(struct scene *s, const struct scene *whole) {
     int64_t first = first_row(s), rows = own_rows(s);
     float *x = fill(s, 1, first, rows, C, NULL), *dy = fill(s, 2, first, rows, C, NULL);
     float *y = block_of(s, rows * C), *dx = block_of(s, rows * C), *mean = block_of(s, rows), *rstd = block_of(s, rows);
-    int status = norm_forward(s->test.model, params, rows, x, y, mean, rstd);
+    const struct norm call = {.rows = rows, .x = x, .y = y, .mean = mean, .rstd = rstd, .dy = dy, .dx = dx};
+    int status = norm_forward(s->test.model, params, &call);
     if (!status)
         status = result(s, whole, 0, y, C, first, rows, C, NULL);
     if (!status)
-        status = norm_backward(s->test.model, params, rows, x, mean, rstd, dy, NULL, dx);
+        status = norm_backward(s->test.model, params, &call);
     if (!status)
         status = result(s, whole, 1, dx, C, first, rows, C, NULL);
     return status;
