@@ -125,10 +125,9 @@ struct image_maker {
 static inline bool maker_plans(const struct image_maker *maker) {
     return maker->phase == MAKER_PLANS;
 }
-/* Puts a dense [rows, cols] from device memory into the image and returns its place. `is_turned`: the source is [cols,
- * rows]. STATUS_MEMORY, or the device's errors. */
-int image_put(struct image_maker *maker, const void *from, int64_t rows, int64_t cols, enum dtype type, bool is_turned,
-              const void **place);
+/* Puts a dense matrix of device memory into the image, or with `is_turned` its transposition, and returns its place.
+ * STATUS_MEMORY, or the device's errors. */
+int image_put(struct image_maker *maker, struct matrix_view from, bool is_turned, const void **place);
 /* Puts [count] values that begin_image computes; only while the image is finished. */
 int image_put_late(struct image_maker *maker, const void *from, int64_t count, enum dtype type, const void **place);
 /* Puts this rank's part of a parameter of the adapter. */

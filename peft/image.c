@@ -35,21 +35,19 @@ static bool is_due(struct image_maker *maker) {
     return is_next;
 }
 
-static int copy(struct image_maker *maker, void *to, const void *from, int64_t rows, int64_t cols, enum dtype type,
-                bool is_turned) {
+static int copy(struct image_maker *maker, void *to, const struct matrix_view *from, bool is_turned) {
     struct stream *stream = maker->bank->rank->exec.stream;
-    size_t width = dtype_bytes(type);
+    size_t width = dtype_bytes(from->type);
     if (!is_due(maker))
         return STATUS_OK;
-    return is_turned ? copy_turned(stream, to, from, rows, cols, width)
-                     : stream_copy(stream, to, from, (size_t)(rows * cols) * width);
+    return is_turned ? copy_turned(stream, to, from->data, from->rows, from->columns, width)
+                     : stream_copy(stream, to, from->data, (size_t)(from->rows * from->columns) * width);
 }
 
-int image_put(struct image_maker *maker, const void *from, int64_t rows, int64_t cols, enum dtype type, bool is_turned,
-              const void **place) {
-    void *to = arena_take(&maker->arena, (size_t)(rows * cols) * dtype_bytes(type));
+int image_put(struct image_maker *maker, struct matrix_view from, bool is_turned, const void **place) {
+    void *to = arena_take(&maker->arena, (size_t)(from.rows * from.columns) * dtype_bytes(from.type));
     *place = to;
-    return copy(maker, to, from, rows, cols, type, is_turned);
+    return copy(maker, to, &from, is_turned);
 }
 
 int image_put_late(struct image_maker *maker, const void *from, int64_t count, enum dtype type, const void **place) {
@@ -64,8 +62,8 @@ int image_put_param(struct image_maker *maker, int id, bool is_turned, const voi
     struct matrix_view view = {0};
     if (!maker_plans(maker))
         view = param_borrow(store, id);
-    int status = image_put(maker, view.data, store->map.places[id].shape[0], store->map.places[id].shape[1],
-                           store->map.places[id].type, is_turned, place);
+    const struct param_place *at = &store->map.places[id];
+    int status = image_put(maker, matrix_plain(at->type, view.data, at->shape[0], at->shape[1]), is_turned, place);
     if (!maker_plans(maker))
         param_return(store, id);
     return status;
@@ -85,8 +83,8 @@ int image_put_virtual(struct image_maker *maker, int table_id, int64_t tokens) {
     int64_t first = (int64_t)(((size_t)(to - bank->memory) + row - 1) / row);
     struct matrix_view view = param_borrow(store, table_id);
     maker->image->first_virtual = first;
-    int status = copy(maker, bank->memory + (size_t)first * row, view.data, tokens, bank->model.config.hidden_size,
-                      bank->model.dtype, false);
+    const struct matrix_view table = matrix_plain(bank->model.dtype, view.data, tokens, bank->model.config.hidden_size);
+    int status = copy(maker, bank->memory + (size_t)first * row, &table, false);
     param_return(store, table_id);
     return status;
 }

@@ -18,13 +18,13 @@ static int put_ratios(struct image_maker *maker, const struct pair *pair, struct
     if (status || bias == PARAM_NONE || !is_first)
         return status;
     if (maker_plans(maker))
-        return image_put(maker, NULL, 1, up->n, scale->bias_type, false, &scale->bias);
+        return image_put(maker, matrix_plain(scale->bias_type, NULL, 1, up->n), false, &scale->bias);
     status = param_unshard(base, (int)pair->layer, PARAM_READ);
     if (status)
         return status;
     struct matrix_view view = param_borrow(base, bias);
     const char *from = (const char *)view.data + (size_t)up->first_column * dtype_bytes(view.type);
-    status = image_put(maker, from, 1, up->n, view.type, false, &scale->bias);
+    status = image_put(maker, matrix_plain(view.type, from, 1, up->n), false, &scale->bias);
     param_return(base, bias);
     return param_reshard_after(base, (int)pair->layer, status);
 }

@@ -403,8 +403,11 @@ static int put_layer(struct image_maker *maker, int64_t layer, const void **plac
         view = param_borrow(store, id);
     for (int which = 0; which < 2 && !status; which++) {
         size_t skipped = (size_t)half(prefix, which, prefix->tokens) * dtype_bytes(maker->adapter->peft->dtype);
-        status = image_put(maker, view.data ? (const char *)view.data + skipped : NULL, prefix->width, prefix->tokens,
-                           maker->adapter->peft->dtype, true, &place[which]);
+        status =
+            image_put(maker,
+                      matrix_plain(maker->adapter->peft->dtype, view.data ? (const char *)view.data + skipped : NULL,
+                                   prefix->width, prefix->tokens),
+                      true, &place[which]);
     }
     if (!maker_plans(maker))
         param_return(store, id);

@@ -12,9 +12,10 @@ static int sum_stream(const struct pass *pass, void *partial, void *part) {
     int64_t C = o->config.hidden_size;
     if (!rank->is_sequence_parallel)
         return rank_sum(rank, RANK_TENSOR, partial, pass->rows * C, o->dtype);
+    const struct comm_data data = {
+        .send = partial, .receive = part, .count = rank_stream_rows(rank, pass->rows) * C, .dtype = o->dtype};
     struct comm_request request;
-    int status = rank_scatter_start(rank, RANK_TENSOR, partial, part, rank_stream_rows(rank, pass->rows) * C, o->dtype,
-                                    &request);
+    int status = rank_scatter_start(rank, RANK_TENSOR, &data, &request);
     return status ? status : rank_wait(rank, &request);
 }
 

@@ -47,8 +47,9 @@ static int sum_start(const struct linear_call *call, void *partial, void *own, i
                      struct comm_request *request) {
     if (!call->rank->is_sequence_parallel)
         return rank_sum_start(call->rank, RANK_TENSOR, partial, call->rows * columns, dtype, request);
-    return rank_scatter_start(call->rank, RANK_TENSOR, partial, own, rank_stream_rows(call->rank, call->rows) * columns,
-                              dtype, request);
+    const struct comm_data data = {
+        .send = partial, .receive = own, .count = rank_stream_rows(call->rank, call->rows) * columns, .dtype = dtype};
+    return rank_scatter_start(call->rank, RANK_TENSOR, &data, request);
 }
 
 /* Sums, and waits. A call that is waited for at once needs no thread to advance it meanwhile. */

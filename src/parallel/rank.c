@@ -221,22 +221,22 @@ int rank_gather(struct rank *rank, enum rank_group group, const void *own, void 
     return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather(group_of(rank, group), &call));
 }
 
-int rank_gather_start(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count,
-                      enum dtype dtype, struct comm_request *request) {
+int rank_gather_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
+                      struct comm_request *request) {
     *request = (struct comm_request){0};
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "all_gather", count * rank_group_size(rank, group), dtype);
+        return note_planned(rank, group, "all_gather", data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
-    struct comm_data call = on_stream(rank, own, all, count, dtype);
+    struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
     return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather_start(group_of(rank, group), &call, request));
 }
 
-int rank_scatter_start(struct rank *rank, enum rank_group group, const void *all, void *own, int64_t count,
-                       enum dtype dtype, struct comm_request *request) {
+int rank_scatter_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
+                       struct comm_request *request) {
     *request = (struct comm_request){0};
     if (!runs_on(rank, group))
-        return note_planned(rank, group, "reduce_scatter", count * rank_group_size(rank, group), dtype);
+        return note_planned(rank, group, "reduce_scatter", data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
-    struct comm_data call = on_stream(rank, all, own, count, dtype);
+    struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
     return rank_phase_end(rank, PHASE_COMM, begun, comm_reduce_scatter_start(group_of(rank, group), &call, request));
 }

@@ -138,12 +138,12 @@ int rank_wait(struct rank *rank, struct comm_request *request);
 /* Gathers all[ranks * count] = every rank's own[count], in the order of the group's ranks. `own` may be its place in
  * `all`. The errors of comm_all_gather. */
 int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype);
-/* Starts such a gather; rank_wait finishes it. */
-int rank_gather_start(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count,
-                      enum dtype dtype, struct comm_request *request);
-/* Starts own[count] = the sum over the ranks of their all[rank * count ...]; rank_wait finishes it. */
-int rank_scatter_start(struct rank *rank, enum rank_group group, const void *all, void *own, int64_t count,
-                       enum dtype dtype, struct comm_request *request);
+/* Starts such a gather from data->send [count] to data->receive, on the rank's stream; rank_wait finishes it. */
+int rank_gather_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
+                      struct comm_request *request);
+/* Starts receive[count] = the sum over the ranks of their send[rank * count ...]; rank_wait finishes it. */
+int rank_scatter_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
+                       struct comm_request *request);
 /* Adds `calls` collectives or messages that other code will make to the list of work. Each has `count` elements of this
  * rank's whole operand. STATUS_MEMORY. */
 int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,

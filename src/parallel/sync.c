@@ -166,8 +166,9 @@ static int start_bucket(struct gradient_sync *sync, int index) {
     if (!sync->is_sharded)
         return rank_sum_start(rank, RANK_BUCKETS, gradients, bucket->count, DTYPE_F32, request);
     int64_t share = bucket->count / rank->buckets->size;
-    return rank_scatter_start(rank, RANK_BUCKETS, gradients, gradients + share * rank->buckets->rank, share, DTYPE_F32,
-                              request);
+    const struct comm_data data = {
+        .send = gradients, .receive = gradients + share * rank->buckets->rank, .count = share, .dtype = DTYPE_F32};
+    return rank_scatter_start(rank, RANK_BUCKETS, &data, request);
 }
 
 static int start_buckets(struct gradient_sync *sync, int layer) {
@@ -204,8 +205,11 @@ static int start_gathers(struct gradient_sync *sync) {
     while (!status && sync->gathering < sync->updated && sync->gathering - sync->gathered < STARTED_MOST) {
         const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathering]];
         struct param_range bucket = param_range_between(store, PARAM_WEIGHTS, piece->bucket_first, piece->bucket_count);
-        status = rank_gather_start(sync->rank, RANK_BUCKETS, param_range_cut(&bucket, piece->first, piece->count).data,
-                                   bucket.data, piece->count, bucket.type, &sync->gathers[sync->gathering]);
+        const struct comm_data data = {.send = param_range_cut(&bucket, piece->first, piece->count).data,
+                                       .receive = bucket.data,
+                                       .count = piece->count,
+                                       .dtype = bucket.type};
+        status = rank_gather_start(sync->rank, RANK_BUCKETS, &data, &sync->gathers[sync->gathering]);
         param_set_travelling(store, piece->bucket_first, piece->bucket_count, true);
         sync->gathering += !status;
     }

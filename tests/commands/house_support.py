@@ -47,3 +47,22 @@ def sources():
 
 def name_of(path):
     return os.path.relpath(path, ROOT)
+
+
+MOST_PARAMETERS = 6
+FUNCTION = re.compile(r"^[A-Za-z_][\w \t\n*]*?\b(\w+)\(([^;{}]*?)\)\s*[;{]", re.M)
+
+
+def functions_with_many_parameters(source):
+    """{function: its number of parameters} of prototypes and definitions in C with more than MOST_PARAMETERS."""
+    code = re.sub(r"/\*.*?\*/|//[^\n]*|^#(?:[^\n]*\\\n)*[^\n]*", "", source, flags=re.S | re.M)
+    code = re.sub(r"__attribute__\(\(.*?\)\)\s", "", code)
+    code = re.sub(r"\bLEVEL\((\w+)\)", r"\1", code)  # a kernel's name, once per instruction set
+    found = {}
+    for name, parameters in FUNCTION.findall(code):
+        while re.search(r"\([^()]*\)", parameters):
+            parameters = re.sub(r"\([^()]*\)", "", parameters)  # those of a pointer to a function
+        count = parameters.count(",") + 1
+        if count > MOST_PARAMETERS:
+            found[name] = count
+    return found

@@ -8,7 +8,8 @@ import unittest
 
 import house_english
 from house_cycles import archives_under, cycles_of
-from house_support import ROOM_LIST, ROOMS, ROOT, files_under, name_of, read, sources
+from house_support import (MOST_PARAMETERS, ROOM_LIST, ROOMS, ROOT, files_under, functions_with_many_parameters, name_of, read,
+                           sources)
 
 CAMBIUM = os.environ.get("CAMBIUM")
 
@@ -348,6 +349,32 @@ class English(unittest.TestCase):
                          {"openings": 1, "behind": 1, "so many": 1, "home-made words": 3, "long sentences": 1,
                           "bare prototypes": 3})
         self.assertEqual(faults["bare prototypes"], ["bare", "bare_too", "too_far_from_it"])
+
+
+# Functions with more parameters than MOST_PARAMETERS. A commit may lower this number, and never raise it.
+MANY_PARAMETERS = 41
+FAULTY_SOURCE = """
+static int six(int a, int b, int c, int (*d)(int, int), int e, int f) {
+    return seven(a, b, c, d, e, f, 0);
+}
+/* int seven_in_a_comment(int a, int b, int c, int d, int e, int f, int g); */
+int seven(int a, int b, int c, int (*d)(int, int), int e,
+          int f, int g);
+static inline struct view *LEVEL(eight)(int a, int b, int c, int d, int e, int f, int g, int h) {
+"""
+
+
+class Parameters(unittest.TestCase):
+    """More than six arguments become a struct."""
+
+    def test_functions_take_fewer_parameters(self):
+        found = {(room, name): count
+                 for room, path in sources() for name, count in functions_with_many_parameters(read(path)).items()}
+        places = "\n".join(f"{room}: {name} has {count}" for (room, name), count in sorted(found.items()))
+        self.assertLessEqual(len(found), MANY_PARAMETERS, f"functions with more than {MOST_PARAMETERS} parameters:\n{places}")
+
+    def test_each_such_function_is_found(self):
+        self.assertEqual(functions_with_many_parameters(FAULTY_SOURCE), {"seven": 7, "eight": 8})
 
 
 class Weights(unittest.TestCase):
