@@ -386,7 +386,9 @@ static void decode_cp(struct parser *parser, struct statement *statement, struct
     } else if (has(statement, "wait_group") || has(statement, "wait_all")) {
         made->run = run_copy_wait;
         made->displacement = has(statement, "wait_all") ? -1 : (int64_t)statement->arguments[0].bits;
-    } else if (statement->argument_count < 3 || statement->arguments[2].kind != ARGUMENT_CONSTANT) {
+    } else if (statement->argument_count < 3 || statement->arguments[2].kind != ARGUMENT_CONSTANT ||
+               (statement->arguments[2].bits != 4 && statement->arguments[2].bits != 8 &&
+                statement->arguments[2].bits != 16)) {
         unknown(parser, statement);
     } else {
         made->run = run_copy_async;

@@ -72,8 +72,15 @@ char *global_touch(struct warp *warp, const struct instruction *instruction, int
     struct trace *first = machine->traces + (address - machine->base) / 2;
     struct trace *end = machine->traces + (address - machine->base + bytes + 1) / 2;
     for (struct trace *trace = first; trace < end; trace++) {
-        bool is_mine = trace->written == block->stamp || (trace->written && trace->written < machine->stamp);
-        if (touch == TOUCH_READ && is_mine && trace->read == block->stamp) {
+        /* Nobody else has used these bytes in this launch: most accesses end here. */
+        bool is_alone = (trace->written < machine->stamp || trace->written == block->stamp) &&
+                        (trace->read < machine->stamp || trace->read == block->stamp) && bytes > 1;
+        if (is_alone && touch == TOUCH_READ && trace->written) {
+            trace->read = block->stamp;
+            continue;
+        }
+        if (is_alone && touch == TOUCH_WRITE) {
+            trace->written = block->stamp;
             continue;
         }
         const char *what = touch_trace(block, trace, touch, bytes == 1);

@@ -45,7 +45,7 @@ static bool read_bytes(struct use *use, struct shadow *shadow, int first, int en
                    bytes & shadow->pending ? "a cp.async has not filled yet" : "nobody has written");
         return false;
     }
-    for (int b = first; b < end; b++) {
+    for (int b = first; b < end && shadow->wrote_epoch == block->epoch; b++) {
         if (races_with_writer(use, shadow, b)) {
             race(use, "a read of what is written by thread", shadow->writer[b] - 1u);
             return false;
@@ -113,21 +113,22 @@ char *shared_touch(struct warp *warp, const struct instruction *instruction, int
     return block->shared + offset;
 }
 
+/* A cp.async moves 4, 8 or 16 bytes, so these two see whole words. */
 void shared_pend(struct warp *warp, uint64_t offset, uint32_t bytes) {
-    for (uint64_t at = offset; at < offset + bytes; at++) {
-        warp->block->shadows[at / 4].pending |= (uint8_t)(1u << at % 4);
+    for (uint64_t at = offset; at < offset + bytes; at += 4) {
+        warp->block->shadows[at / 4].pending = 15;
     }
 }
 
 void shared_land(struct warp *warp, int lane, uint64_t offset, uint32_t bytes) {
-    for (uint64_t at = offset; at < offset + bytes; at++) {
+    uint16_t writer = (uint16_t)(1 + warp->index * LANES + lane);
+    for (uint64_t at = offset; at < offset + bytes; at += 4) {
         struct shadow *shadow = &warp->block->shadows[at / 4];
-        if (shadow->wrote_epoch != warp->block->epoch) {
-            memset(shadow->writer, 0, sizeof shadow->writer);
-            shadow->wrote_epoch = warp->block->epoch;
-        }
-        shadow->pending &= (uint8_t) ~(1u << at % 4);
+        shadow->wrote_epoch = warp->block->epoch;
         shadow->wrote_sync = warp->sync;
-        shadow->writer[at % 4] = (uint16_t)(1 + warp->index * LANES + lane);
+        shadow->pending = 0;
+        for (int b = 0; b < 4; b++) {
+            shadow->writer[b] = writer;
+        }
     }
 }
