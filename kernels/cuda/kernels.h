@@ -1,5 +1,5 @@
-/* The kernels of the backend `cuda`, and how they are launched. images.c carries their fat binaries; a kernel of an
- * operation has the operation's name and the type of its elements: norm_forward_bf16. */
+/* The kernels of the backend `cuda`, and how they are launched. The file images.c carries their fat binaries. A kernel
+ * of an operation has the operation's name and the type of its elements: norm_forward_bf16. */
 #ifndef CAMBIUM_KERNELS_CUDA_KERNELS_H
 #define CAMBIUM_KERNELS_CUDA_KERNELS_H
 

@@ -11,7 +11,7 @@ struct outputs {
     struct metrics_file metrics;
     struct event_file events;
     struct report report;
-    bool is_told, has_metrics, has_events;
+    bool is_reporter, has_metrics, has_events;
 };
 
 /* A run that restarts before its first checkpoint starts from the beginning, and so do its records. */
@@ -28,8 +28,8 @@ static struct metrics_start describe_start(const struct trainer *trainer) {
 static int open_outputs(struct outputs *outputs, const struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     int status = STATUS_OK;
-    outputs->is_told = trainer->world->rank == 0;
-    if (!outputs->is_told)
+    outputs->is_reporter = trainer->world->rank == 0;
+    if (!outputs->is_reporter)
         return STATUS_OK;
     if (run->log.metrics_file) {
         struct metrics_start start = describe_start(trainer);
@@ -61,7 +61,7 @@ static int tell_step(struct outputs *outputs, const struct train_record *record)
     };
     if (!status && outputs->has_events)
         status = events_write(&outputs->events, record->iteration, scalars, sizeof scalars / sizeof *scalars);
-    if (outputs->is_told)
+    if (outputs->is_reporter)
         report_step(&outputs->report, record);
     return status;
 }
@@ -73,7 +73,7 @@ static int tell_validation(struct outputs *outputs, const struct validation_reco
         status = metrics_write_validation(&outputs->metrics, record);
     if (!status && outputs->has_events)
         status = events_write(&outputs->events, record->iteration, &scalar, 1);
-    if (outputs->is_told)
+    if (outputs->is_reporter)
         report_validation(&outputs->report, record, is_kept);
     return status;
 }
@@ -202,12 +202,12 @@ int trainer_run(struct trainer *trainer) {
     if (!status) {
         if (trainer->site.is_first_in_process)
             stop_watch_begin();
-        if (outputs.is_told)
+        if (outputs.is_reporter)
             report_begin(&outputs.report, trainer, ceiling);
         status = is_skipped ? evaluate_alone(trainer, &outputs) : run_iterations(trainer, &outputs);
         if (!status)
             status = trainer_await_weights(trainer);
-        if (outputs.is_told)
+        if (outputs.is_reporter)
             report_end(&outputs.report);
         if (trainer->site.is_first_in_process)
             stop_watch_end();

@@ -6,7 +6,7 @@
 
 /* Calls `use` again and again, with its first, second, ... allocation failing, until it needs no more. */
 static void try_all(void (*use)(void)) {
-    long most = 0, told = 0;
+    long most = 0, reported = 0;
     for (long n = 0; n <= most; n++) {
         begin_update();
         failing_start(n);
@@ -17,11 +17,11 @@ static void try_all(void (*use)(void)) {
             assert_true(has_ended(0));
         else if (fake.begun && !has_ended(0) && !has_ended(8))
             fail_msg("allocation %ld: %s%s", n, strbuf_text(&fake.head), strbuf_text(&fake.trailers));
-        told += has_ended(8);
+        reported += has_ended(8);
         fake_close(&fake);
         assert_null(fake_call);
     }
-    assert_true(most > 2 && told > 1);
+    assert_true(most > 2 && reported > 1);
 }
 
 /* The fakes have what they need. */
