@@ -39,9 +39,17 @@ static int64_t whole_width(const struct peft *peft) {
     return model_widths(&peft->base, 1).kv;
 }
 
-/* Adds rows of keys and of values, [2 C, columns]; columns 0: a bias. `file` has the rows of all layers. */
-static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char *name, const char *file,
-                         int64_t columns, bool is_transposed, double bound) {
+/* A parameter of every layer: rows of keys and of values, [2 C, columns]. */
+struct layer_row {
+    const char *name, *file; /* the tensor `file` has the rows of all layers */
+    int64_t columns;         /* 0: a bias */
+    bool is_transposed;
+    double bound; /* of uniform initial values; 0: normal ones */
+};
+
+static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const struct layer_row *of_layer) {
+    int64_t columns = of_layer->columns;
+    double bound = of_layer->bound;
     int64_t width = whole_width(adapter->peft), layers = adapter->peft->base.num_layers;
     struct param row = {.dims = columns ? 2 : 1,
                         .shape = {2 * width, columns},
@@ -51,15 +59,15 @@ static int add_layer_row(struct peft_adapter *adapter, int64_t layer, const char
                         .decays = columns > 0,
                         .layer = (int)layer,
                         .slice_count = 2};
-    snprintf(row.name, sizeof row.name, "layers.%lld.%s", (long long)layer, name);
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s", (long long)layer, of_layer->name);
     for (int i = 0; i < 2; i++) {
         row.slices[i] = (struct param_slice){.row = i * width,
                                              .rows = width,
                                              .file_start = (2 * layer + i) * width,
                                              .file_rows = 2 * layers * width,
-                                             .is_transposed = is_transposed,
+                                             .is_transposed = of_layer->is_transposed,
                                              .most_parts = adapter->peft->base.num_query_groups};
-        snprintf(row.slices[i].name, sizeof row.slices[i].name, "%s", file);
+        snprintf(row.slices[i].name, sizeof row.slices[i].name, "%s", of_layer->file);
     }
     return peft_add_row(adapter, &row);
 }
@@ -68,16 +76,22 @@ static int add_layer(struct peft_adapter *adapter, struct prefix *prefix, int64_
     struct prefix_layer *here = &prefix->layers[layer];
     here->is_here = peft_has_layer(adapter->peft, layer);
     if (!prefix->is_projected) {
-        here->weight = add_layer_row(adapter, layer, "prompt_embeddings", "prompt_embeddings", prefix->tokens, true, 0);
+        const struct layer_row table = {
+            .name = "prompt_embeddings", .file = "prompt_embeddings", .columns = prefix->tokens, .is_transposed = true};
+        here->weight = add_layer_row(adapter, layer, &table);
         return here->weight < 0 ? here->weight : STATUS_OK;
     }
     double bound = 1 / sqrt((double)prefix->inner);
-    here->weight = add_layer_row(adapter, layer, "transform.2.weight", "prompt_encoder.default.transform.2.weight",
-                                 prefix->inner, false, bound);
+    const struct layer_row weight = {.name = "transform.2.weight",
+                                     .file = "prompt_encoder.default.transform.2.weight",
+                                     .columns = prefix->inner,
+                                     .bound = bound};
+    const struct layer_row bias = {
+        .name = "transform.2.bias", .file = "prompt_encoder.default.transform.2.bias", .bound = bound};
+    here->weight = add_layer_row(adapter, layer, &weight);
     if (here->weight < 0)
         return here->weight;
-    here->bias =
-        add_layer_row(adapter, layer, "transform.2.bias", "prompt_encoder.default.transform.2.bias", 0, false, bound);
+    here->bias = add_layer_row(adapter, layer, &bias);
     return here->bias < 0 ? here->bias : STATUS_OK;
 }
 

@@ -23,13 +23,13 @@ static const struct param_range *find_range(const struct ckpt_flat *flat, int pa
     return has_some ? &flat->ranges[low] : NULL;
 }
 
-/* Adds the rectangle of rows [row, row + rows) and columns [column, column + columns) of the part's `rect`. */
-static int add(struct ckpt_block *out, int count, int param, const struct param_rect *rect, int64_t row, int64_t rows,
-               int64_t column, int64_t columns) {
-    if (rows <= 0 || columns <= 0)
+/* Adds a block whose row and column count from those of the part's `rect`, unless it is empty. */
+static int add(struct ckpt_block *out, int count, const struct param_rect *rect, struct ckpt_block block) {
+    if (block.rows <= 0 || block.columns <= 0)
         return count;
-    out[count] = (struct ckpt_block){
-        .param = param, .row = rect->row + row, .rows = rows, .column = rect->column + column, .columns = columns};
+    block.row += rect->row;
+    block.column += rect->column;
+    out[count] = block;
     return count + 1;
 }
 
@@ -54,13 +54,22 @@ static int flat_rects(void *context, int param, struct ckpt_block *out) {
             continue;
         int64_t whole = (first + columns - 1) / columns, whole_end = end / columns;
         if (whole > whole_end) { /* inside one row */
-            count = add(out, count, param, &rects[i], whole_end, 1, first % columns, end - first);
+            count = add(
+                out, count, &rects[i],
+                (struct ckpt_block){
+                    .param = param, .row = whole_end, .rows = 1, .column = first % columns, .columns = end - first});
             continue;
         }
-        count = add(out, count, param, &rects[i], whole - 1, first % columns != 0, first % columns,
-                    columns - first % columns);
-        count = add(out, count, param, &rects[i], whole, whole_end - whole, 0, columns);
-        count = add(out, count, param, &rects[i], whole_end, end % columns != 0, 0, end % columns);
+        const struct ckpt_block head = {.param = param,
+                                        .row = whole - 1,
+                                        .rows = first % columns != 0,
+                                        .column = first % columns,
+                                        .columns = columns - first % columns};
+        const struct ckpt_block rows = {.param = param, .row = whole, .rows = whole_end - whole, .columns = columns};
+        const struct ckpt_block tail = {.param = param, .row = whole_end, .rows = 1, .columns = end % columns};
+        count = add(out, count, &rects[i], head);
+        count = add(out, count, &rects[i], rows);
+        count = add(out, count, &rects[i], tail);
     }
     return count;
 }

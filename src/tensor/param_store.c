@@ -151,20 +151,21 @@ int param_clear_gradients(const struct param_store *store, struct stream *stream
 
 enum { INITIAL_CHUNK = 1 << 20 };
 
-/* Writes elements [first, first + count) of the whole parameter to `to`, as `type`. `values` has room for a chunk's
+/* Writes the initial values of a run; its `first` counts in the whole parameter. `values` has room for a chunk's
  * floats, and after them for the same in bf16. */
-static int initialise_run(struct stream *stream, const struct param *row, enum dtype type, uint64_t seed, int64_t first,
-                          int64_t count, char *to, float *values) {
+static int initialise_run(struct stream *stream, const struct param *row, uint64_t seed, const struct param_range *run,
+                          float *values) {
+    enum dtype type = run->type;
     size_t width = dtype_bytes(type);
     int status = STATUS_OK;
-    for (int64_t done = 0; done < count && !status; done += INITIAL_CHUNK) {
-        int64_t part = count - done < INITIAL_CHUNK ? count - done : INITIAL_CHUNK;
-        param_initial_values(row, seed, first + done, part, values);
+    for (int64_t done = 0; done < run->count && !status; done += INITIAL_CHUNK) {
+        int64_t part = run->count - done < INITIAL_CHUNK ? run->count - done : INITIAL_CHUNK;
+        param_initial_values(row, seed, run->first + done, part, values);
         uint16_t *rounded = (uint16_t *)(values + INITIAL_CHUNK);
         for (int64_t j = 0; j < part && type == DTYPE_BF16; j++)
             rounded[j] = bf16_from_float(values[j]);
         const void *source = type == DTYPE_BF16 ? (const void *)rounded : values;
-        status = stream_copy_to_device(stream, to + (size_t)done * width, source, (size_t)part * width);
+        status = stream_copy_to_device(stream, (char *)run->data + (size_t)done * width, source, (size_t)part * width);
         if (!status)
             status = stream_wait(stream);
     }
@@ -182,11 +183,15 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
     int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &values);
     for (int r = 0; r < count && !status; r++) {
         bool is_whole = rects[r].columns == row->shape[1];
-        int64_t runs = is_whole ? 1 : rects[r].rows, run = rects[r].columns * (is_whole ? rects[r].rows : 1);
+        int64_t runs = is_whole ? 1 : rects[r].rows, length = rects[r].columns * (is_whole ? rects[r].rows : 1);
         int64_t first = rects[r].row * row->shape[1] + rects[r].column, at = rects[r].local_row * rects[r].columns;
-        for (int64_t j = 0; j < runs && !status; j++)
-            status = initialise_run(stream, row, type, seed, first + j * row->shape[1], run,
-                                    to + (at + j * run) * width, values);
+        for (int64_t j = 0; j < runs && !status; j++) {
+            const struct param_range run = {.first = first + j * row->shape[1],
+                                            .count = length,
+                                            .data = to + (at + j * length) * width,
+                                            .type = type};
+            status = initialise_run(stream, row, seed, &run, values);
+        }
     }
     device_host_free(store->device, values);
     param_return(store, id);
