@@ -1,7 +1,7 @@
 """Counts faults of the English: openings that a reader stumbles over, misleading and home-made words, sentences that are
 too long, and public prototypes that no comment explains.
 
-`count(group)` reads the comments and messages of a group of files; house_test.py holds the numbers, which may only fall."""
+`count(group)` reads the comments and messages of a group of files; house_test.py demands that all counts are zero."""
 import ast
 import io
 import os

@@ -171,11 +171,11 @@ static void a_log_that_nobody_reads_holds_up_nobody(void **state) {
     for (ssize_t n; (n = read(ends[0], block, sizeof block)) > 0;)
         strbuf_add(&text, block, (size_t)n);
     close(ends[0]);
-    const char *told = strstr(strbuf_text(&text), " warning log message=\"");
-    assert_non_null(told);
-    assert_int_equal(sscanf(told, " warning log message=\"%lld lines", &lost), 1);
+    const char *report = strstr(strbuf_text(&text), " warning log message=\"");
+    assert_non_null(report);
+    assert_int_equal(sscanf(report, " warning log message=\"%lld lines", &lost), 1);
     assert_int_equal(lost, expected);
-    assert_non_null(strstr(told, " info again message=\"somebody reads\"\n"));
+    assert_non_null(strstr(report, " info again message=\"somebody reads\"\n"));
     assert_int_equal(server.lost_lines, 0);
     strbuf_free(&text);
 }

@@ -24,12 +24,12 @@ static bool ends_with(const char *path, const char *end) {
 static bool fails(const char *path) {
     static atomic_long count;
     const char *below = getenv("FAIL_OPEN_BELOW"), *end = getenv("FAIL_OPEN_END"), *at = getenv("FAIL_OPEN_AT"),
-               *told = getenv("FAIL_OPEN_TOLD");
-    if (!below || !end || !at || !told || strncmp(path, below, strlen(below)) || !ends_with(path, end) ||
+               *report = getenv("FAIL_OPEN_TOLD");
+    if (!below || !end || !at || !report || strncmp(path, below, strlen(below)) || !ends_with(path, end) ||
         atomic_fetch_add(&count, 1) + 1 != atol(at))
         return false;
     opener *next = (opener *)dlsym(RTLD_NEXT, "open");
-    int file = next(told, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    int file = next(report, O_WRONLY | O_CREAT | O_APPEND, 0666);
     if (file < 0 || write(file, path, strlen(path)) < 0 || close(file))
         abort();
     errno = ENOENT;
