@@ -108,7 +108,7 @@ class Rows(Chats):
                           "m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}")
         rows = [{"messages": [*ANSWERED[:1], {"role": "assistant", "content": "x/y"}, *ANSWERED]}]
         words = ("--chat-template", file)
-        self.assertIn("rows.jsonl:1: the chat template puts answer 2 in other words", self.show(rows, *words, expect=1))
+        self.assertIn("rows.jsonl:1: the chat template writes answer 2 differently when more messages follow", self.show(rows, *words, expect=1))
         shown = self.show(rows, *words, "--answers", "last")
         self.assertEqual(shown["parts"][1:], [{"is_trained": True, "text": "Me;"}])
 

@@ -207,7 +207,7 @@ static void the_tokenizers_own_template_is_used_or_refused(void **state) {
     free(path);
 }
 
-/* A template that puts earlier answers in other words: all of them cannot be trained, the last one can. */
+/* A template that writes earlier answers differently: all of them cannot be trained, the last one can. */
 static void answers_that_change_are_refused_or_the_last_one_is_trained(void **state) {
     (void)state;
     char *jinja = path_of("last.jinja");
@@ -223,7 +223,8 @@ static void answers_that_change_are_refused_or_the_last_one_is_trained(void **st
     struct tuning_options options = options_of(paths, 1);
     struct tuning_data *data;
     options.template = jinja;
-    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "rows.jsonl:1: the chat template puts answer 2");
+    test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED,
+               "rows.jsonl:1: the chat template writes answer 2 differently");
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set data.answers to last");
     options.answers = CHAT_ANSWERS_LAST;
     check_rows(rows, options, ROWS("uxa-uza[w]"));
