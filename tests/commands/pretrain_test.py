@@ -1,8 +1,14 @@
 """The pretrain command: the files of a run, how it resumes, and how it ends."""
-import json, math, os, pty, random, resource, signal, subprocess, time, unittest
+import json, math, os, pathlib, pty, random, re, resource, signal, subprocess, time, unittest
 
 from model_support import EOS, gpt2_config, write_byte_tokenizer, write_model
 from pretrain_support import CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_events, timeless, wait_for, write_dataset
+
+
+def has_pending_signals(pid):
+    """Signals that the process has not received yet: two at once arrive in the order of their numbers."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return any(int(word, 16) for word in re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)", status, re.M))
 
 
 class Learning(unittest.TestCase):
@@ -203,7 +209,7 @@ class Stopping(unittest.TestCase):
         wait_for(lambda: (run.directory / "run.jsonl").exists(), process)
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        self.assertTrue(wait_for(lambda: not has_pending_signals(process.pid), process))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, -signal.SIGINT)
