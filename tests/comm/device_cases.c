@@ -30,10 +30,10 @@ static int scene_open(struct scene *s, struct comm *comm, struct device *device)
 }
 
 static void scene_close(struct scene *s) {
+    stream_close(s->stream); /* first: work of a stream may still use the memory */
+    stream_close(s->other);
     device_free(s->device, s->in);
     device_free(s->device, s->out);
-    stream_close(s->stream);
-    stream_close(s->other);
     free(s->host);
     free(s->expected);
 }
