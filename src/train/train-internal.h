@@ -5,6 +5,7 @@
 #include "train/plan.h"
 #include "train/train.h"
 
+#include "base/opening.h"
 #include "ckpt/ckpt.h"
 #include "data/data.h"
 #include "model/model.h"
@@ -53,6 +54,13 @@ int train_agree(struct trainer *trainer);
 int train_agree_to_start(struct trainer *trainer);
 /* Sums one number in host memory over the ranks that share this one's weights. */
 int train_sum_over_data(struct trainer *trainer, void *values, int64_t count, enum dtype dtype);
+
+/* trainer_open.c */
+/* Makes a trainer in which no step of the opening has run; the caller frees it. STATUS_USAGE for a layout that
+ * is impossible on the ranks of `world` (NULL: one rank), STATUS_MEMORY. */
+int train_make(const struct train_run *run, struct comm *world, struct trainer **trainer);
+/* The steps of the opening, on a trainer of train_make. A step returns the errors of what it opens. */
+extern const struct opening train_opening;
 
 /* claim.c */
 /* On the first rank: makes and locks the directory of the checkpoints. Refuses a run that would replace another run's

@@ -2,8 +2,6 @@
  * each step relies on those above it. Ranks agree where the next step is a collective call or waits for files. */
 #include "train-internal.h"
 
-#include "base/opening.h"
-
 #include <stdlib.h>
 
 /* ---- the group, and what the run writes ---- */
@@ -262,14 +260,14 @@ static int agree(void *self, int status) {
 static const struct opening_step steps[] = {
     {open_world, close_world, false},
     {open_claim, close_claim, true},
-    {heed_signals, NULL, false},
+    {heed_signals, NULL, true},
     {find_site, NULL, true},
     {open_data_of_host, close_data, true},
     {open_data_of_process, NULL, true},
     {share_data, NULL, false},
     {check_validations, NULL, false},
     {open_device, close_device, true},
-    {heed_signals, NULL, false},
+    {heed_signals, NULL, true},
     {open_rank, close_rank, false},
     {open_plan, close_tuner, false},
     {open_batches, close_batches, false},
@@ -279,10 +277,10 @@ static const struct opening_step steps[] = {
     {load_base, NULL, false},
     {open_optimizer, close_optimizer, true},
     {load, NULL, false},
-    {open_saver, close_saver, false},
-    {heed_signals, NULL, false},
+    {open_saver, close_saver, true},
+    {heed_signals, NULL, true},
 };
-static const struct opening opening = {steps, sizeof steps / sizeof *steps, agree};
+const struct opening train_opening = {steps, sizeof steps / sizeof *steps, agree};
 
 static struct schedule schedule_of_run(const struct run_config *run) {
     static const enum schedule_decay decays[] = {
@@ -309,13 +307,13 @@ static struct schedule schedule_of_run(const struct run_config *run) {
     };
 }
 
-int trainer_open(const struct train_run *run, struct comm *world, struct trainer **out) {
+int train_make(const struct train_run *run, struct comm *world, struct trainer **out) {
     *out = NULL;
     struct rank_grid grid;
     int status = train_grid(&run->config, world ? world->size : 1, &grid);
     if (status)
         return status;
-    struct trainer *trainer = calloc(1, sizeof *trainer);
+    struct trainer *trainer = *out = calloc(1, sizeof *trainer);
     if (!trainer)
         return status_fail(STATUS_MEMORY, "out of memory");
     trainer->run = *run;
@@ -326,18 +324,26 @@ int trainer_open(const struct train_run *run, struct comm *world, struct trainer
     trainer->consumed_samples = run->consumed_samples;
     trainer->progress = run->progress;
     trainer->schedule = schedule_of_run(&run->config);
+    return STATUS_OK;
+}
+
+int trainer_open(const struct train_run *run, struct comm *world, struct trainer **out) {
+    int status = train_make(run, world, out);
+    if (status)
+        return status;
+    const struct rank_grid *grid = &(*out)->grid;
     if (world && world->size > 1)
-        log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid.tensor, grid.data, grid.pipeline);
-    if ((status = opening_run(&opening, trainer)))
-        free(trainer);
-    else
-        *out = trainer;
+        log_info("%d ranks: tensor %d, data %d, pipeline %d", world->size, grid->tensor, grid->data, grid->pipeline);
+    if ((status = opening_run(&train_opening, *out))) {
+        free(*out);
+        *out = NULL;
+    }
     return status;
 }
 
 void trainer_close(struct trainer *trainer) {
     if (!trainer)
         return;
-    opening_undo(&opening, trainer);
+    opening_undo(&train_opening, trainer);
     free(trainer);
 }

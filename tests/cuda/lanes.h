@@ -10,6 +10,19 @@ struct lanes_row {
     uint8_t destination, source[3]; /* bytes of one lane; 0 where there is no such source */
 };
 
+#define EACH_LANE _Pragma("GCC ivdep") for (int l = 0; l < LANES; l++)
+
+/* Defines a function of 32 lanes. D and S are the types of the lanes of the destination and of the sources, C that of
+ * the third source. */
+#define LANES_OF(name, D, S, C, expression)                                                                            \
+    static void name(void *d_, const void *a_, const void *b_, const void *c_) {                                       \
+        D *d = d_;                                                                                                     \
+        const S *a = a_, *b = b_;                                                                                      \
+        const C *c = c_;                                                                                               \
+        (void)b, (void)c;                                                                                              \
+        EACH_LANE d[l] = (D)(expression);                                                                              \
+    }
+
 extern const struct lanes_row lanes_integer[], lanes_float[]; /* each ends with a row without a key */
 
 /* The row of a key, or NULL. */

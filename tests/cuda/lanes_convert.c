@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#define EACH_LANE _Pragma("GCC ivdep") for (int l = 0; l < LANES; l++)
-
 /* ---- comparisons ---- */
 
 #define COMPARE(name, T, expression)                                                                                   \

@@ -3,16 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#define EACH_LANE _Pragma("GCC ivdep") for (int l = 0; l < LANES; l++)
-
-#define LANES_OF(name, D, S, C, expression)                                                                            \
-    static void name(void *d_, const void *a_, const void *b_, const void *c_) {                                       \
-        D *d = d_;                                                                                                     \
-        const S *a = a_, *b = b_;                                                                                      \
-        const C *c = c_;                                                                                               \
-        (void)b, (void)c;                                                                                              \
-        EACH_LANE d[l] = (expression);                                                                                 \
-    }
 #define SINGLE(name, expression) LANES_OF(name, float, float, float, expression)
 #define DOUBLE(name, expression) LANES_OF(name, double, double, double, expression)
 #define BOTH(name, expression)                                                                                         \

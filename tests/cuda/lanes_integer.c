@@ -3,17 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EACH_LANE _Pragma("GCC ivdep") for (int l = 0; l < LANES; l++)
-
-/* A function of 32 lanes: D and S are the types of a destination's and of the sources' lanes, C of the third source. */
-#define LANES_OF(name, D, S, C, expression)                                                                            \
-    static void name(void *d_, const void *a_, const void *b_, const void *c_) {                                       \
-        D *d = d_;                                                                                                     \
-        const S *a = a_, *b = b_;                                                                                      \
-        const C *c = c_;                                                                                               \
-        (void)b, (void)c;                                                                                              \
-        EACH_LANE d[l] = (D)(expression);                                                                              \
-    }
 #define SAME(name, T, expression) LANES_OF(name, T, T, T, expression)
 
 /* The same expression for the sizes: U is unsigned, S signed. */

@@ -4,17 +4,7 @@
 #include "held.h"
 #include "stacks.h"
 
-enum { MOST_STEPS = 32 };
-
-static _Thread_local const struct opening_step *failing;
-
-/* It fails as late as a step can: the other ranks need not wait for its part of the work. */
-static int fail_step(void *self) {
-    test_ok(failing->open(self));
-    if (failing->close)
-        failing->close(self);
-    return status_fail(STATUS_IO, "this step fails");
-}
+#include "support/failing_step.h"
 
 struct task {
     size_t step; /* it fails on the last rank; engine_opening.count: none does */
@@ -37,15 +27,10 @@ static void is_empty(const struct engine *engine) {
 
 static int open_failing(struct comm *world, void *context) {
     const struct task *task = context;
-    struct opening_step steps[MOST_STEPS];
-    struct opening opening = engine_opening;
-    assert_true(opening.count <= MOST_STEPS);
-    memcpy(steps, opening.steps, opening.count * sizeof *steps);
-    opening.steps = steps;
-    failing = &engine_opening.steps[task->step];
-    bool fails = task->step < opening.count && world->rank == world->size - 1;
-    if (fails)
-        steps[task->step].open = fail_step;
+    struct opening_step steps[FAILING_STEPS_MOST];
+    bool fails = task->step < engine_opening.count && world->rank == world->size - 1;
+    const struct opening opening =
+        opening_that_fails(&engine_opening, fails ? task->step : engine_opening.count, steps);
     struct engine *engine = calloc(1, sizeof *engine);
     assert_non_null(engine);
     engine->options = (struct engine_options){.device = test_device(),
