@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 from model_support import CAMBIUM, SANITIZED, SOURCE, run
+from package_support import closure, files_of, installed, output, setup_list
 
 DEPLOY = SOURCE / "deploy"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
@@ -17,16 +18,13 @@ IMAGE_BYTES = 120_000_000
 # debian:bookworm-slim as a registry has it: its packages' files, without the documents, manuals and translations that it
 # leaves out, and dpkg's lists of them.
 BASE_BYTES = 74_800_000
-LEFT_OUT = re.compile(r"/usr/share/(doc/(?!.*/copyright$)|man/|locale/|info/|lintian/)")
+# Packages that the base has anyway.
+BASE = ("libc6", "libgcc-s1", "libstdc++6", "gcc-12-base", "zlib1g", "libpcre2-8-0", "debconf", "libcrypt1")
 
 
 def listed(name):
     """The words of an ARG of the Containerfile."""
     return re.search(rf'^ARG {name}="([^"]*)"', CONTAINERFILE, re.M).group(1).replace("\\\n", " ").split()
-
-
-def output(*words):
-    return subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120).stdout
 
 
 def needed_libraries():
@@ -47,51 +45,32 @@ def packages_of(paths):
 def size_of(packages):
     """Bytes of the installed files of packages, as the slim image keeps them."""
     files = {}
-    for path in output("dpkg", "-L", *packages).splitlines():
-        if path.startswith("/") and not LEFT_OUT.match(path) and os.path.isfile(path) and not os.path.islink(path):
+    for path in files_of(packages):
+        if os.path.isfile(path) and not os.path.islink(path):
             status = os.stat(path)
             files[status.st_ino] = status.st_size
     return sum(files.values())
 
 
-def installed():
-    """The dependencies of each installed package."""
-    lines = output("dpkg-query", "-W", "-f=${db:Status-Status}\t${Package}\t${Depends}, ${Pre-Depends}\n").splitlines()
-    return {name: depends for status, name, depends in (line.split("\t") for line in lines) if status == "installed"}
-
-
-def closure(packages):
-    """Packages and what they depend on, but for what the base has anyway."""
-    base = {"libc6", "libgcc-s1", "libstdc++6", "gcc-12-base", "zlib1g", "libpcre2-8-0", "debconf", "libcrypt1"}
-    found, waiting, depends = set(), list(packages), installed()
-    while waiting:
-        package = waiting.pop()
-        if package in found or package in base:
-            continue
-        found.add(package)
-        for field in depends[package].split(","):
-            names = [re.split(r"[ :(]", word.strip())[0] for word in field.split("|")]
-            waiting += [name for name in names if name in depends][:1]
-    return found
-
-
 @unittest.skipUnless(shutil.which("dpkg-query") and shutil.which("readelf") and not SANITIZED, "no Debian system, no readelf, or another program")
 class Image(unittest.TestCase):
     def test_its_packages_are_those_that_the_program_needs(self):
-        packages, mpi = set(listed("packages")), {"libopenmpi3"}
+        packages, mpi = set(setup_list("--runtime")), {"libopenmpi3"}
         needed = set(packages_of(needed_libraries()).values()) - {"libc6"}
-        self.assertEqual(needed - packages - mpi, set(), "the image lacks these packages")
+        self.assertEqual(needed - packages - mpi, set(), "tools/setup --runtime lacks these packages")
         self.assertEqual(packages - needed, set(), "the program needs none of these packages")
+        self.assertEqual(set(setup_list("--runtime", "--mpi")) - packages, mpi | {"openmpi-bin"})
+        self.assertIn('packages="$(/setup --runtime "$@" --list) $ssh"', CONTAINERFILE)
 
     def test_it_is_small(self):
-        packages = listed("packages")
+        packages = setup_list("--runtime")
         if missing := sorted({*packages, *listed("dropped")} - installed().keys()):
             self.skipTest(f"not installed here: {' '.join(missing)}")
         with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
             stripped = pathlib.Path(directory) / "cambium"
             subprocess.run(["strip", "-o", stripped, CAMBIUM], check=True)
             program = stripped.stat().st_size
-        added, dropped = size_of(closure(packages)), size_of(listed("dropped"))
+        added, dropped = size_of(closure(packages, BASE)), size_of(listed("dropped"))
         total = BASE_BYTES + added + program - dropped
         print(f"image: {total / 1e6:.1f} MB: base {BASE_BYTES / 1e6:.1f}, packages {added / 1e6:.1f}, program {program / 1e6:.1f}, "
               f"dropped {dropped / 1e6:.1f}")
