@@ -49,17 +49,17 @@ static void end_run(struct watch *watch, int rank, const char *line, double wait
 }
 
 /* Reports a lost rank: rank 0 does at once, or rank 1 if rank 0 is lost. The others do later, in case that rank 1 is
- * lost, too. Until then mpirun, which needs more than a second, can end them. */
+ * lost, too. Until then mpirun, which needs one to two seconds on an idle machine, can end them. */
 static void find(struct watch *watch, int rank, bool is_dead) {
     char line[LINE_BYTES];
-    double seconds = watch->options.seconds, wait = is_dead ? seconds : seconds / 2;
+    double seconds = watch->options.seconds;
     if (watch->has_said)
         return;
     if (is_dead)
         snprintf(line, sizeof line, "rank %d has died", rank);
     else
         snprintf(line, sizeof line, "rank %d has not been heard of for %g s", rank, seconds);
-    end_run(watch, rank, line, watch->options.rank <= 1 ? 0 : wait);
+    end_run(watch, rank, line, watch->options.rank <= 1 ? 0 : seconds);
 }
 
 /* ---- the thread ---- */
