@@ -6,8 +6,8 @@
  * findings.
  *
  * One rank prints a line that names the lost rank, and every process ends. Rank 0 prints it and ends at once; if rank 0
- * is lost, rank 1 does. The others end the timeout later, unless the launcher ends them before. So the launcher gets the
- * line, exactly once.
+ * is lost, rank 1 does. The others end the timeout later, unless the launcher ends them before. So the launcher gets
+ * the line, exactly once.
  *
  * A beat also says whether the rank's computing thread has given a sign of life since the last beat (watch_give_sign).
  * No process is ended for giving none. It serves to find the thread that hangs when a run makes no progress.
