@@ -1,24 +1,28 @@
-/* The kernels of the backend `cuda`, and how they are launched. The file images.c carries their fat binaries. A kernel
- * of an operation has the operation's name and the type of its elements: norm_forward_bf16. */
+/* The kernels of the backend `cuda`, and how they are launched. The file images.c carries their fat binaries. The name
+ * of a kernel begins with its operation's, and ends with the type of its elements: norm_forward_bf16. */
 #ifndef CAMBIUM_KERNELS_CUDA_KERNELS_H
 #define CAMBIUM_KERNELS_CUDA_KERNELS_H
 
 #include "cuda/driver.h"
 #include "kernels/ops.h"
 
-/* ROW(file, operation): kernels/cuda/FILE.cu has the operation's kernels for fp32 and bf16. */
-#define CUDA_KERNELS(ROW)                                                                                              \
-    ROW(embedding, embedding_forward)                                                                                  \
-    ROW(gelu, gelu_forward)                                                                                            \
-    ROW(gelu, gelu_backward)                                                                                           \
-    ROW(norm, norm_forward)                                                                                            \
-    ROW(swiglu, swiglu_forward)                                                                                        \
-    ROW(swiglu, swiglu_backward)                                                                                       \
-    ROW(unit, unit_forward)                                                                                            \
-    ROW(unit, unit_backward)
+/* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
+#define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
+    TYPED(embedding, embedding_forward)                                                                                \
+    TYPED(gelu, gelu_forward)                                                                                          \
+    TYPED(gelu, gelu_backward)                                                                                         \
+    TYPED(norm, norm_forward)                                                                                          \
+    TYPED(norm, norm_backward)                                                                                         \
+    TYPED(residual_dropout, residual_dropout)                                                                          \
+    TYPED(rotary, rotary)                                                                                              \
+    TYPED(swiglu, swiglu_forward)                                                                                      \
+    TYPED(swiglu, swiglu_backward)                                                                                     \
+    TYPED(unit, unit_forward)                                                                                          \
+    TYPED(unit, unit_backward)                                                                                         \
+    PLAIN(partial_sums, partial_sums)
 
-#define CUDA_KERNEL_NUMBER(file, op) CUDA_##op,
-enum cuda_kernel { CUDA_KERNELS(CUDA_KERNEL_NUMBER) CUDA_KERNEL_COUNT };
+#define CUDA_KERNEL_NUMBER(file, kernel) CUDA_##kernel,
+enum cuda_kernel { CUDA_KERNELS(CUDA_KERNEL_NUMBER, CUDA_KERNEL_NUMBER) CUDA_KERNEL_COUNT };
 #undef CUDA_KERNEL_NUMBER
 enum { CUDA_KERNEL_TYPES = 2 /* fp32, bf16 */, CUDA_IMAGES_MOST = 64 };
 
@@ -44,7 +48,7 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels);
 /* One launch: `blocks` blocks of `threads` threads. A kernel takes one argument, a struct that is copied. */
 struct cuda_launch {
     enum cuda_kernel kernel;
-    enum dtype type; /* of the elements */
+    enum dtype type; /* of the elements; DTYPE_F32 for a kernel without a type */
     int64_t blocks;  /* 0: nothing is launched */
     int threads;     /* whole warps */
     size_t shared_bytes;
@@ -54,16 +58,28 @@ struct cuda_launch {
  * operation's name. */
 int cuda_launch(const struct exec *exec, const struct cuda_launch *launch);
 
+/* Launches for elements or rows of 16-byte accesses: one thread for each access, and for a row one block as large as it
+ * needs. Both fail as cuda_launch. */
+int cuda_launch_elements(const struct exec *exec, const struct cuda_launch *launch, int64_t count);
+int cuda_launch_rows(const struct exec *exec, const struct cuda_launch *launch, int64_t rows, int64_t cols);
+/* Returns the threads of a block for one row. */
+int cuda_row_threads(enum dtype type, int64_t cols);
+
 /* The operations, which ops.h describes. */
 #define CUDA_OPERATION(op, type) int cuda_##op(const struct exec *exec, const struct type *a);
 CUDA_OPERATION(embedding_forward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(norm_forward, norm)
+CUDA_OPERATION(norm_backward, norm)
+CUDA_OPERATION(residual_dropout_forward, residual_dropout)
+CUDA_OPERATION(residual_dropout_backward, residual_dropout)
+CUDA_OPERATION(rotary, rotary)
 CUDA_OPERATION(swiglu_forward, swiglu)
 CUDA_OPERATION(swiglu_backward, swiglu)
 CUDA_OPERATION(unit_forward, unit_call)
 CUDA_OPERATION(unit_backward, unit_call)
 #undef CUDA_OPERATION
+size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum { GRID_MOST = 0x7fffffff }; /* blocks of a grid; kernels take more rows in a loop */
+enum { THREADS = 256, ACCESS_BYTES = 16 };
 
 static struct CUmod_st *module_of(const struct cuda_kernels *kernels, const char *file) {
     int i = 0;
@@ -16,9 +17,11 @@ int cuda_kernels_load(struct device *device, struct cuda_kernels *kernels) {
     static const struct {
         const char *file, *names[CUDA_KERNEL_TYPES];
     } rows[] = {
-#define NAMES(file, op) {#file, {#op "_fp32", #op "_bf16"}},
-        CUDA_KERNELS(NAMES)
-#undef NAMES
+#define TYPED(file, kernel) {#file, {#kernel "_fp32", #kernel "_bf16"}},
+#define PLAIN(file, kernel) {#file, {#kernel, #kernel}},
+        CUDA_KERNELS(TYPED, PLAIN)
+#undef TYPED
+#undef PLAIN
     };
     const struct cuda_driver *driver = &cuda(device)->driver;
     int status = STATUS_OK;
@@ -42,8 +45,8 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
 
 int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
     static const char *const names[] = {
-#define NAME(file, op) #op,
-        CUDA_KERNELS(NAME)
+#define NAME(file, kernel) #kernel,
+        CUDA_KERNELS(NAME, NAME)
 #undef NAME
     };
     struct device *device = exec->stream->device;
@@ -64,4 +67,28 @@ int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
                                          1, (unsigned)launch->threads, 1, 1, (unsigned)launch->shared_bytes,
                                          cuda_stream(exec->stream), &arguments, NULL),
                       op);
+}
+
+static int64_t access_elements(enum dtype type) {
+    return ACCESS_BYTES / (type == DTYPE_F32 ? 4 : 2);
+}
+
+int cuda_launch_elements(const struct exec *exec, const struct cuda_launch *launch, int64_t count) {
+    struct cuda_launch elements = *launch;
+    int64_t share = THREADS * access_elements(launch->type);
+    elements.blocks = (count + share - 1) / share;
+    elements.threads = THREADS;
+    return cuda_launch(exec, &elements);
+}
+
+int cuda_row_threads(enum dtype type, int64_t cols) {
+    int64_t accesses = cols / access_elements(type);
+    return accesses <= 32 ? 32 : accesses <= 128 ? 128 : THREADS;
+}
+
+int cuda_launch_rows(const struct exec *exec, const struct cuda_launch *launch, int64_t rows, int64_t cols) {
+    struct cuda_launch row = *launch;
+    row.blocks = cols ? rows : 0;
+    row.threads = cuda_row_threads(launch->type, cols);
+    return cuda_launch(exec, &row);
 }

@@ -112,3 +112,123 @@ extern "C" __global__ void __launch_bounds__(256) norm_forward_fp32(struct norm 
 extern "C" __global__ void __launch_bounds__(256) norm_forward_bf16(struct norm a) {
     any_forward<bf16>(a);
 }
+
+/* ---- backward: with h = (x - mean) rstd and g = dy gain, dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no
+ * mean(g) ---- */
+
+/* A block's memory, and the vector that it works on. */
+template <class T, int WIDTH> struct backward_vector {
+    const pack<T, WIDTH> *x, *dy, *dx_add; /* dx_add: NULL if nothing is added */
+    pack<T, WIDTH> *dx;
+    pack<T, WIDTH> *kept_x, *kept_dy; /* NULL: they do not fit */
+    float *dgain, *dbias;             /* this block's sums; NULL when frozen */
+    float2 *warps;
+    float mean, rstd;
+};
+
+/* Computes the sums of g and g h over the vector, and adds to the block's sums. A thread has its own columns. */
+template <class T, int WIDTH>
+static __device__ float2 sum_products(const struct norm &a, const backward_vector<T, WIDTH> &v) {
+    const pack<T, WIDTH> *gain = (const pack<T, WIDTH> *)a.gain;
+    float2 sum = {0, 0};
+    for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x) {
+        pack<T, WIDTH> x = v.x[j], dy = v.dy[j], scale = gain[j];
+        if (v.kept_x) {
+            v.kept_x[j] = x;
+            v.kept_dy[j] = dy;
+        }
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) {
+            float d = to_float(dy.at[k]), h = (to_float(x.at[k]) - v.mean) * v.rstd, g = d * to_float(scale.at[k]);
+            if (v.dgain)
+                v.dgain[j * WIDTH + k] += d * h;
+            if (v.dbias)
+                v.dbias[j * WIDTH + k] += d;
+            sum.x += g;
+            sum.y += g * h;
+        }
+    }
+    return block_sum(sum, v.warps);
+}
+
+template <class T, int WIDTH>
+static __device__ void write_gradient(const struct norm &a, const backward_vector<T, WIDTH> &v, float2 mean) {
+    const pack<T, WIDTH> *gain = (const pack<T, WIDTH> *)a.gain;
+    for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x) {
+        pack<T, WIDTH> x = v.kept_x ? v.kept_x[j] : v.x[j], dy = v.kept_dy ? v.kept_dy[j] : v.dy[j], scale = gain[j];
+        pack<T, WIDTH> more = {}, dx;
+        if (v.dx_add)
+            more = v.dx_add[j];
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) {
+            float h = (to_float(x.at[k]) - v.mean) * v.rstd, g = to_float(dy.at[k]) * to_float(scale.at[k]);
+            float gradient = v.rstd * (g - mean.x - h * mean.y);
+            from_float(v.dx_add ? gradient + to_float(more.at[k]) : gradient, dx.at[k]);
+        }
+        v.dx[j] = dx;
+    }
+}
+
+template <class T, int WIDTH>
+static __device__ void backward_head(const struct norm &a, backward_vector<T, WIDTH> &v, int64_t row, int64_t head,
+                                     int64_t heads) {
+    typedef pack<T, WIDTH> packed;
+    int64_t whole = heads * a.cols, within = head * a.cols;
+    int64_t at_x = row * (a.x_stride ? a.x_stride : whole) + within;
+    int64_t at_dy = row * (a.y_stride ? a.y_stride : whole) + within;
+    int64_t at_dx = row * (a.dx_stride ? a.dx_stride : whole) + within;
+    v.x = (const packed *)((const T *)a.x + at_x);
+    v.dy = (const packed *)((const T *)a.dy + at_dy);
+    v.dx = (packed *)((T *)a.dx + at_dx);
+    v.dx_add = a.dx_add ? (const packed *)((const T *)a.dx_add + at_dx) : nullptr;
+    v.mean = a.kind == NORM_RMS ? 0 : a.mean[row * heads + head];
+    v.rstd = a.rstd[row * heads + head];
+    float2 sum = sum_products(a, v);
+    float cols = (float)a.cols;
+    write_gradient(a, v, {a.kind == NORM_RMS ? 0 : sum.x / cols, sum.y / cols});
+}
+
+template <class T, int WIDTH> static __device__ void backward(const struct norm_backward &b) {
+    extern __shared__ uint4 shared[];
+    const struct norm &a = b.call;
+    char *rest = (char *)shared + NORM_SUM_BYTES;
+    backward_vector<T, WIDTH> v = {};
+    v.warps = (float2 *)shared;
+    if (b.keeps_rows) {
+        v.kept_x = (pack<T, WIDTH> *)rest;
+        v.kept_dy = (pack<T, WIDTH> *)(rest + b.kept_row);
+    }
+    float *partial = b.partial ? b.partial + blockIdx.x * b.sums : nullptr;
+    float *sums = b.keeps_sums ? (float *)(rest + 2 * b.kept_row) : partial;
+    v.dgain = sums;
+    v.dbias = sums && a.kind == NORM_LAYER ? sums + a.cols : nullptr;
+    for (int64_t j = threadIdx.x; sums && j < b.sums; j += blockDim.x)
+        sums[j] = 0;
+    __syncthreads();
+    int64_t heads = a.heads > 1 ? a.heads : 1, first = blockIdx.x * b.block_rows;
+    for (int64_t row = first; row < first + b.block_rows && row < a.rows; row++)
+        for (int64_t head = 0; head < heads; head++)
+            backward_head<T, WIDTH>(a, v, row, head, heads);
+    if (!b.keeps_sums)
+        return;
+    __syncthreads();
+    for (int64_t j = threadIdx.x; j < b.sums; j += blockDim.x)
+        partial[j] = sums[j];
+}
+
+template <class T> static __device__ void any_backward(const struct norm_backward &b) {
+    const struct norm &a = b.call;
+    bool is_packed = (a.cols | a.x_stride | a.y_stride | a.dx_stride) % PACK<T> == 0 && is_aligned(a.x) &&
+                     is_aligned(a.dy) && is_aligned(a.dx) && is_aligned(a.dx_add) && is_aligned(a.gain);
+    if (is_packed)
+        backward<T, PACK<T>>(b);
+    else
+        backward<T, 1>(b);
+}
+
+extern "C" __global__ void __launch_bounds__(256) norm_backward_fp32(struct norm_backward b) {
+    any_backward<float>(b);
+}
+extern "C" __global__ void __launch_bounds__(256) norm_backward_bf16(struct norm_backward b) {
+    any_backward<bf16>(b);
+}

@@ -2,8 +2,22 @@
 #ifndef CAMBIUM_KERNELS_CUDA_NORM_H
 #define CAMBIUM_KERNELS_CUDA_NORM_H
 
-/* Shared memory of a block: room for its sums, then its vector if that has no more bytes than these. Together they are
- * the 48 KiB that every card gives a block without being asked. */
+#include "kernels/ops.h"
+
+/* Shared memory of a block: room for its sums, then its vectors if those have no more bytes than these. Together they
+ * are the 48 KiB that every card gives a block without being asked. */
 enum { NORM_SUM_BYTES = 256, NORM_KEPT_BYTES = (48 << 10) - NORM_SUM_BYTES };
+
+/* The backward. A block takes `block_rows` rows, one after the other. It writes the sums of its part of dgain, then of
+ * dbias, to its row of `partial`. */
+struct norm_backward {
+    struct norm call;
+    int64_t block_rows;
+    float *partial;   /* [blocks, sums], or NULL when frozen */
+    int64_t sums;     /* C, or 2 C with dbias */
+    bool keeps_rows;  /* shared memory holds a vector of x and of dy */
+    bool keeps_sums;  /* and the sums, after the vectors */
+    int64_t kept_row; /* bytes of a vector in shared memory: whole 16-byte accesses */
+};
 
 #endif

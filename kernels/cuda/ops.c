@@ -4,11 +4,16 @@
 const struct ops cuda_ops = {
     .name = "cuda",
     .norm_forward = cuda_norm_forward,
+    .norm_backward_workspace = cuda_norm_backward_workspace,
+    .norm_backward = cuda_norm_backward,
     .gelu_forward = cuda_gelu_forward,
     .gelu_backward = cuda_gelu_backward,
     .unit_forward = cuda_unit_forward,
     .unit_backward = cuda_unit_backward,
     .swiglu_forward = cuda_swiglu_forward,
     .swiglu_backward = cuda_swiglu_backward,
+    .rotary = cuda_rotary,
+    .residual_dropout_forward = cuda_residual_dropout_forward,
+    .residual_dropout_backward = cuda_residual_dropout_backward,
     .embedding_forward = cuda_embedding_forward,
 };

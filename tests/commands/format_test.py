@@ -1,4 +1,4 @@
-"""Every C file stands as clang-format (the version of Debian 12, the rules of .clang-format) writes it."""
+"""Every file of C or CUDA stands as clang-format (the version of Debian 12, the rules of .clang-format) writes it."""
 import os
 import subprocess
 import sys
@@ -7,14 +7,14 @@ import unittest
 from house_support import ROOMS, ROOT, files_under
 
 
-def c_files():
+def source_files():
     folders = [folder for folder, _ in ROOMS.values()] + [os.path.join(ROOT, top) for top in ("tests", "tools")]
-    return [path for folder in folders for path in files_under(folder, (".c", ".h"))]
+    return [path for folder in folders for path in files_under(folder, (".c", ".h", ".cu", ".cuh"))]
 
 
 class Format(unittest.TestCase):
     def test_every_file_is_formatted(self):
-        files = c_files()
+        files = source_files()
         self.assertGreater(len(files), 10)
         wrong = []
         for first in range(0, len(files), 50):

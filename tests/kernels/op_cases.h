@@ -112,7 +112,8 @@ const struct op_family *op_family_at(int index);
 /* On a backend, with each of its tables. Each returns the first failure, a line that names operation, shape, level,
  * threads, tensor and element. */
 int op_check_reference(const struct op_family *family, const char *device, bool is_long);
-/* The same for a backend that lacks operations: cases of those are left out. *count receives the number of others. */
+/* The same for a backend that lacks operations: cases of those are left out. *count receives the number of others. Two
+ * more calls must give the same bits; a stand-in for a card runs each one in another order. */
 int op_check_present(const struct op_family *family, const char *device, int *count);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
 int op_check_gradients(const struct op_family *family, const char *device, bool is_long);

@@ -289,9 +289,30 @@ int op_check_reference(const struct op_family *family, const char *backend, bool
     return check_family(family, backend, is_long, check_case_reference, true, NULL);
 }
 
+/* The reference, and the same bits in two more calls. */
+static int check_case_present(struct op_scene *scene, struct op_run *run) {
+    size_t bytes = 0;
+    int status = check_case_reference(scene, run);
+    if (status || !run_supports(run, scene))
+        return status;
+    unsigned char *first = snapshot(run, scene->stream, &bytes);
+    status = first ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int calls = 0; calls < 2 && !status; calls++) {
+        status = call_once(scene, run);
+        unsigned char *now = status ? NULL : snapshot(run, scene->stream, &bytes);
+        if (!status && !now)
+            status = status_fail(STATUS_MEMORY, "out of memory");
+        if (!status && memcmp(first, now, bytes))
+            status = status_fail(STATUS_INVALID, "another call gives other bits");
+        free(now);
+    }
+    free(first);
+    return status;
+}
+
 int op_check_present(const struct op_family *family, const char *backend, int *count) {
     *count = 0;
-    return check_family(family, backend, false, check_case_reference, true, count);
+    return check_family(family, backend, false, check_case_present, true, count);
 }
 
 int op_check_gradients(const struct op_family *family, const char *backend, bool is_long) {
