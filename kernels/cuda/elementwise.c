@@ -37,10 +37,6 @@ int cuda_swiglu_backward(const struct exec *exec, const struct swiglu *a) {
     return rows(exec, CUDA_swiglu_backward, a->type, a->rows, a->cols, a);
 }
 
-int cuda_embedding_forward(const struct exec *exec, const struct embedding *a) {
-    return rows(exec, CUDA_embedding_forward, a->type, a->rows, a->cols, a);
-}
-
 int cuda_rotary(const struct exec *exec, const struct rotary *a) {
     if (a->rotary < 0 || a->rotary % 2 || a->rotary > a->head_size)
         return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features cannot be rotated in pairs", a->rotary,

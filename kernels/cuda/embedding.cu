@@ -1,4 +1,6 @@
-/* Embedding: rows of the tables gathered and added. A block works on one row. */
+/* Embedding: forward gathers and adds rows of the tables, one a block. Backward scatters: a block adds the rows of one
+ * token or position. */
+#include "cuda/embedding.h"
 #include "cuda/typed.cuh"
 
 /* The row of a token or a virtual token; NULL if another rank has it. */
@@ -48,4 +50,78 @@ extern "C" __global__ void __launch_bounds__(256) embedding_forward_fp32(struct 
 }
 extern "C" __global__ void __launch_bounds__(256) embedding_forward_bf16(struct embedding a) {
     any_gather<bf16>(a);
+}
+
+/* ---- backward ---- */
+
+/* A thread compares the key of its row with all others: the place of a row is the number of rows before it. */
+extern "C" __global__ void __launch_bounds__(256) embedding_backward_order(struct embedding_order a) {
+    __shared__ int32_t keys[EMBEDDING_TILE];
+    int64_t i = grid_thread();
+    int32_t key = i < a.rows ? a.keys[i] : 0, before = 0, same_before = 0, same = 0;
+    for (int64_t first = 0; first < a.rows; first += EMBEDDING_TILE) {
+        int count = a.rows - first < EMBEDDING_TILE ? (int)(a.rows - first) : EMBEDDING_TILE;
+        __syncthreads(); /* the tile before this one has been read */
+        if ((int)threadIdx.x < count)
+            keys[threadIdx.x] = a.keys[first + threadIdx.x];
+        __syncthreads();
+        for (int j = 0; j < count; j++) {
+            before += keys[j] < key;
+            same += keys[j] == key;
+            same_before += keys[j] == key && first + j < i;
+        }
+    }
+    if (i >= a.rows)
+        return;
+    a.order[before + same_before] = (int32_t)i;
+    a.run[before + same_before] = same_before ? 0 : same;
+}
+
+/* Adds the rows of a run to one pack of a table's row. */
+template <class T, int WIDTH>
+static __device__ __forceinline__ void add_run(const embedding_scatter &a, const int32_t *rows, int32_t count,
+                                               float *to, int64_t col) {
+    constexpr int EACH = WIDTH < 4 ? WIDTH : 4;
+    pack<float, EACH> sum[WIDTH / EACH];
+#pragma unroll
+    for (int p = 0; p < WIDTH / EACH; p++)
+        sum[p] = ((const pack<float, EACH> *)to)[p];
+#pragma unroll 4
+    for (int32_t n = 0; n < count; n++) {
+        pack<T, WIDTH> dx = *(const pack<T, WIDTH> *)((const T *)a.dx + rows[n] * a.cols + col);
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++)
+            sum[k / EACH].at[k % EACH] += to_float(dx.at[k]);
+    }
+#pragma unroll
+    for (int p = 0; p < WIDTH / EACH; p++)
+        ((pack<float, EACH> *)to)[p] = sum[p];
+}
+
+template <class T, int WIDTH> static __device__ void scatter(const embedding_scatter &a) {
+    for (int64_t place = blockIdx.x; place < a.sorted.rows; place += gridDim.x) {
+        int32_t count = a.sorted.run[place];
+        const int32_t *rows = a.sorted.order + place;
+        if (!count)
+            continue;
+        int64_t entry = a.sorted.keys[rows[0]] - a.first_entry;
+        if (a.entries && (entry < 0 || entry >= a.entries))
+            continue;
+        for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x)
+            add_run<T, WIDTH>(a, rows, count, a.table + entry * a.cols + j * WIDTH, j * WIDTH);
+    }
+}
+
+template <class T> static __device__ void any_scatter(const embedding_scatter &a) {
+    if (a.cols % PACK<T> == 0 && is_aligned(a.dx) && is_aligned(a.table))
+        scatter<T, PACK<T>>(a);
+    else
+        scatter<T, 1>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256) embedding_backward_fp32(struct embedding_scatter a) {
+    any_scatter<float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256) embedding_backward_bf16(struct embedding_scatter a) {
+    any_scatter<bf16>(a);
 }

@@ -8,17 +8,25 @@
 
 /* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
 #define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
+    TYPED(cross_entropy, cross_entropy_backward)                                                                       \
+    TYPED(cross_entropy, cross_entropy_forward)                                                                        \
+    TYPED(cross_entropy, cross_entropy_fused)                                                                          \
+    TYPED(cross_entropy, cross_entropy_part)                                                                           \
+    TYPED(cross_entropy, cross_entropy_part_backward)                                                                  \
+    TYPED(embedding, embedding_backward)                                                                               \
     TYPED(embedding, embedding_forward)                                                                                \
-    TYPED(gelu, gelu_forward)                                                                                          \
     TYPED(gelu, gelu_backward)                                                                                         \
-    TYPED(norm, norm_forward)                                                                                          \
+    TYPED(gelu, gelu_forward)                                                                                          \
     TYPED(norm, norm_backward)                                                                                         \
+    TYPED(norm, norm_forward)                                                                                          \
     TYPED(residual_dropout, residual_dropout)                                                                          \
     TYPED(rotary, rotary)                                                                                              \
-    TYPED(swiglu, swiglu_forward)                                                                                      \
     TYPED(swiglu, swiglu_backward)                                                                                     \
-    TYPED(unit, unit_forward)                                                                                          \
+    TYPED(swiglu, swiglu_forward)                                                                                      \
     TYPED(unit, unit_backward)                                                                                         \
+    TYPED(unit, unit_forward)                                                                                          \
+    PLAIN(cross_entropy, cross_entropy_join)                                                                           \
+    PLAIN(embedding, embedding_backward_order)                                                                         \
     PLAIN(partial_sums, partial_sums)
 
 #define CUDA_KERNEL_NUMBER(file, kernel) CUDA_##kernel,
@@ -67,7 +75,13 @@ int cuda_row_threads(enum dtype type, int64_t cols);
 
 /* The operations, which ops.h describes. */
 #define CUDA_OPERATION(op, type) int cuda_##op(const struct exec *exec, const struct type *a);
+CUDA_OPERATION(cross_entropy_forward, cross_entropy)
+CUDA_OPERATION(cross_entropy_backward, cross_entropy)
+CUDA_OPERATION(cross_entropy_fused, cross_entropy)
+CUDA_OPERATION(cross_entropy_part, cross_entropy)
+CUDA_OPERATION(cross_entropy_part_backward, cross_entropy)
 CUDA_OPERATION(embedding_forward, embedding)
+CUDA_OPERATION(embedding_backward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(norm_forward, norm)
@@ -80,6 +94,9 @@ CUDA_OPERATION(swiglu_backward, swiglu)
 CUDA_OPERATION(unit_forward, unit_call)
 CUDA_OPERATION(unit_backward, unit_call)
 #undef CUDA_OPERATION
+int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
+                            const struct cross_entropy_part *parts);
+size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
 
 #endif

@@ -16,4 +16,12 @@ const struct ops cuda_ops = {
     .residual_dropout_forward = cuda_residual_dropout_forward,
     .residual_dropout_backward = cuda_residual_dropout_backward,
     .embedding_forward = cuda_embedding_forward,
+    .embedding_backward_workspace = cuda_embedding_backward_workspace,
+    .embedding_backward = cuda_embedding_backward,
+    .cross_entropy_forward = cuda_cross_entropy_forward,
+    .cross_entropy_backward = cuda_cross_entropy_backward,
+    .cross_entropy_fused = cuda_cross_entropy_fused,
+    .cross_entropy_part = cuda_cross_entropy_part,
+    .cross_entropy_join = cuda_cross_entropy_join,
+    .cross_entropy_part_backward = cuda_cross_entropy_part_backward,
 };

@@ -86,3 +86,20 @@ static __device__ float2 block_sum(float2 value, float2 *warps) {
     }
     return sum;
 }
+
+/* The largest value over the block; NaN is skipped. Every thread gets it. As block_sum. */
+static __device__ float block_max(float value, float *warps) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
+    if (blockDim.x == 32)
+        return value;
+    __syncthreads(); /* the values before these have been read */
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    float largest = warps[0];
+    for (int i = 1; i < (int)blockDim.x / 32; i++)
+        largest = fmaxf(largest, warps[i]);
+    return largest;
+}

@@ -352,12 +352,29 @@ static void approximations_err_within_the_manuals_bounds(void **state) {
     }
     const struct vector vectors[] = {
         {"ex2.approx.ftz.f32 %d, %a;", "ww", f(-INFINITY), 0, 0, 0},
+        {"ex2.approx.f32 %d, %a;", "ww", f(-0.0f), 0, 0, f(1)},
         {"rcp.approx.ftz.f32 %d, %a;", "ww", f(INFINITY), 0, 0, 0},
         {"rsqrt.approx.f32 %d, %a;", "ww", f(0), 0, 0, f(INFINITY)},
         {"lg2.approx.f32 %d, %a;", "ww", f(0), 0, 0, f(-INFINITY)},
         {"div.full.f32 %d, %a, %b;", "www", f(0), f(3), 0, 0},
+        {"rcp.approx.ftz.f64 %d, %a;", "qq", g(-INFINITY), 0, 0, 1ull << 63},
+        {"rcp.approx.ftz.f64 %d, %a;", "qq", g(0x1p-1030), 0, 0, g(INFINITY)},
+        {"rcp.approx.ftz.f64 %d, %a;", "qq", g(-0x1p1023), 0, 0, 1ull << 63},
     };
     CHECK(vectors);
+}
+
+/* The reciprocal of the upper half of a double is an upper half, which begins a division. */
+static void a_gross_reciprocal_has_half_of_a_double(void **state) {
+    (void)state;
+    for (int n = 1; n < 40; n++) {
+        double value = 0.07 * n, result;
+        uint64_t results[LANES];
+        run_vector(&(const struct vector){"rcp.approx.ftz.f64 %d, %a;", "qq", g(value), 0, 0, 0}, results);
+        memcpy(&result, results, sizeof result);
+        assert_int_equal((uint32_t)results[0], 0);
+        assert_true(fabs(result * value - 1) < 0x1p-19);
+    }
 }
 
 int main(void) {
@@ -369,6 +386,7 @@ int main(void) {
         cmocka_unit_test(conversions_round_and_saturate),
         cmocka_unit_test(comparisons_know_nan_and_sign),
         cmocka_unit_test(approximations_err_within_the_manuals_bounds),
+        cmocka_unit_test(a_gross_reciprocal_has_half_of_a_double),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,23 @@ SINGLE(rcp_approx, lanes_perturb(1 / a[l], bits_of(a[l]), ERROR_OF(24)))
 SINGLE(sqrt_approx, lanes_perturb(sqrtf(a[l]), bits_of(a[l]), ERROR_OF(24)))
 SINGLE(rsqrt_approx, lanes_perturb((float)(1 / sqrt((double)a[l])), bits_of(a[l]), ERROR_OF(23)))
 DOUBLE(rsqrt_f64, 1 / sqrt(a[l]))
-SINGLE(ex2_approx, lanes_perturb(exp2f(a[l]), bits_of(a[l]), ERROR_OF(23)))
+/* Reads and writes the upper 32 bits of a double, 20 of them of its fraction. Subnormal numbers count as 0. */
+static double reciprocal_approx(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t upper = (uint32_t)(bits >> 32);
+    bool is_number = x == x;
+    bits = (uint64_t)((upper & 0x7FF00000) ? upper : upper & 0x80000000) << 32;
+    memcpy(&x, &bits, sizeof x);
+    x = 1 / x * (double)lanes_perturb(1, upper, ERROR_OF(21));
+    memcpy(&bits, &x, sizeof bits);
+    bits = is_number ? (bits + 0x80000000) >> 32 << 32 : 0x7FFFFFFF00000000;
+    bits = (bits >> 52 & 0x7FF) ? bits : bits & 1ull << 63;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+DOUBLE(rcp_approx_f64, reciprocal_approx(a[l]))
+SINGLE(ex2_approx, a[l] == 0 ? 1 : lanes_perturb(exp2f(a[l]), bits_of(a[l]), ERROR_OF(23))) /* 2^0 is exact */
 SINGLE(tanh_approx, lanes_perturb(tanhf(a[l]), bits_of(a[l]), ERROR_OF(11)))
 
 /* The logarithm's error is absolute near 1: 2^-22; so are those of the sine and the cosine: 2^-20.5. */
@@ -203,6 +219,7 @@ const struct lanes_row lanes_float[] = {
     APPROXIMATE(cos),
     ROW("tanh.approx.f32", tanh_approx, 4, 4),
     ROW("rsqrt.approx.f64", rsqrt_f64, 8, 8),
+    ROW("rcp.approx.f64", rcp_approx_f64, 8, 8),
     ROW("fma.bf16", bf_fma, 2, 2, 2, 2),
     ROW("fma.bf16x2", bf_fma_x2, 4, 4, 4, 4),
     ROW("add.bf16", bf_add, 2, 2, 2),

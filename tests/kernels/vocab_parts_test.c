@@ -11,17 +11,35 @@ struct scene {
     struct device *device;
     struct exec exec;
     const struct ops *ops;
+    void *memory; /* on the device, of the test's struct */
+    size_t bytes;
 };
 
-static struct scene open_scene(void) {
-    struct scene scene = {0};
-    test_ok(device_open("cpu", DEVICE_FIRST, 2, &scene.device));
+/* Opens the device under test, with memory for `bytes` of a test, and a workspace of as many. */
+static struct scene open_scene(size_t bytes) {
+    struct scene scene = {.bytes = bytes};
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.exec.stream));
+    test_ok(device_alloc(scene.device, bytes, &scene.memory));
+    test_ok(device_alloc(scene.device, bytes, &scene.exec.workspace));
+    scene.exec.workspace_bytes = bytes;
     scene.ops = ops_for(scene.device);
     return scene;
 }
 
+static void send(const struct scene *scene, const void *memory) {
+    test_ok(stream_copy_to_device(scene->exec.stream, scene->memory, memory, scene->bytes));
+    test_ok(stream_wait(scene->exec.stream));
+}
+
+static void fetch(const struct scene *scene, void *memory) {
+    test_ok(stream_copy_to_host(scene->exec.stream, memory, scene->memory, scene->bytes));
+    test_ok(stream_wait(scene->exec.stream));
+}
+
 static void close_scene(struct scene *scene) {
+    device_free(scene->device, scene->memory);
+    device_free(scene->device, scene->exec.workspace);
     stream_close(scene->exec.stream);
     device_close(scene->device);
 }
@@ -34,115 +52,146 @@ static int64_t start_of(int rank) {
     return (int64_t)V * rank / RANKS;
 }
 
-static void parts_of_a_loss_join_to_the_whole(void **state) {
-    (void)state;
-    struct scene scene = open_scene();
-    static float logits[N * STRIDE], whole[N * STRIDE], cut[RANKS][N * STRIDE];
-    float loss[N], joined_loss[N], weight[N];
+struct loss_memory {
+    float whole[N * STRIDE], cut[RANKS][N * STRIDE], loss[N], joined_loss[N], weight[N];
     int32_t labels[N];
     struct cross_entropy_part parts[RANKS][N], joined[N];
+};
+
+static void fill_loss(struct loss_memory *m) {
     for (uint32_t i = 0; i < N * STRIDE; i++)
-        logits[i] = number(i, 0);
+        m->whole[i] = number(i, 0);
     for (int i = 0; i < N; i++) {
-        labels[i] = i * 8; /* in each rank's columns, first and last among them */
-        weight[i] = i == 3 ? 0 : 0.1f + (float)i;
+        m->labels[i] = i < N - 1 ? i * 8 : V - 1; /* in each rank's columns, first and last among them */
+        m->weight[i] = i == 3 ? 0 : 0.1f + (float)i;
     }
-    labels[N - 1] = V - 1;
-    memcpy(whole, logits, sizeof whole);
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < N; i++)
+            memcpy(m->cut[r] + i * STRIDE, m->whole + i * STRIDE + start_of(r),
+                   (size_t)(start_of(r + 1) - start_of(r)) * sizeof(float));
+}
+
+/* The arguments of a rank's calls. */
+static struct cross_entropy rank_call(struct loss_memory *there, int r, struct cross_entropy_part *part) {
+    return (struct cross_entropy){.rows = N,
+                                  .vocab = start_of(r + 1) - start_of(r),
+                                  .stride = STRIDE,
+                                  .type = DTYPE_F32,
+                                  .logits = there->cut[r],
+                                  .labels = there->labels,
+                                  .loss = there->joined_loss,
+                                  .dloss = there->weight,
+                                  .first_label = start_of(r),
+                                  .part = part};
+}
+
+static void compare_loss(const struct loss_memory *m) {
+    for (int i = 0; i < N; i++)
+        assert_true(fabsf(m->joined_loss[i] - m->loss[i]) <= 1e-6f * fabsf(m->loss[i]));
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < N * STRIDE; i++) {
+            int64_t j = i % STRIDE, first = start_of(r);
+            float expected = j < start_of(r + 1) - first ? m->whole[i + first] : 0;
+            assert_true(fabsf(m->cut[r][i] - expected) <= 2e-6f * m->weight[i / STRIDE]);
+        }
+}
+
+static void parts_of_a_loss_join_to_the_whole(void **state) {
+    static struct loss_memory memory;
+    struct scene scene = open_scene(sizeof memory);
+    struct loss_memory *there = scene.memory;
+    (void)state;
+    fill_loss(&memory);
+    send(&scene, &memory);
     struct cross_entropy a = {.rows = N,
                               .vocab = V,
                               .stride = STRIDE,
                               .type = DTYPE_F32,
-                              .logits = whole,
-                              .labels = labels,
-                              .loss = loss,
-                              .dloss = weight};
+                              .logits = there->whole,
+                              .labels = there->labels,
+                              .loss = there->loss,
+                              .dloss = there->weight};
     test_ok(scene.ops->cross_entropy_fused(&scene.exec, &a));
     for (int r = 0; r < RANKS; r++) {
-        int64_t first = start_of(r), vocab = start_of(r + 1) - first;
-        for (int i = 0; i < N; i++)
-            memcpy(cut[r] + i * STRIDE, logits + i * STRIDE + first, (size_t)vocab * sizeof(float));
-        struct cross_entropy p = {.rows = N,
-                                  .vocab = vocab,
-                                  .stride = STRIDE,
-                                  .type = DTYPE_F32,
-                                  .logits = cut[r],
-                                  .labels = labels,
-                                  .first_label = first,
-                                  .part = parts[r]};
+        struct cross_entropy p = rank_call(there, r, there->parts[r]);
         test_ok(scene.ops->cross_entropy_part(&scene.exec, &p));
     }
     for (int r = 0; r < RANKS; r++) {
-        int64_t first = start_of(r), vocab = start_of(r + 1) - first;
-        struct cross_entropy p = {.rows = N,
-                                  .vocab = vocab,
-                                  .stride = STRIDE,
-                                  .type = DTYPE_F32,
-                                  .logits = cut[r],
-                                  .labels = labels,
-                                  .loss = joined_loss,
-                                  .dloss = weight,
-                                  .first_label = first,
-                                  .part = joined};
-        test_ok(scene.ops->cross_entropy_join(&scene.exec, &p, RANKS, parts[0]));
+        struct cross_entropy p = rank_call(there, r, there->joined);
+        test_ok(scene.ops->cross_entropy_join(&scene.exec, &p, RANKS, there->parts[0]));
         test_ok(scene.ops->cross_entropy_part_backward(&scene.exec, &p));
-        for (int i = 0; i < N; i++) {
-            assert_true(fabsf(joined_loss[i] - loss[i]) <= 1e-6f * fabsf(loss[i]));
-            for (int64_t j = 0; j < STRIDE; j++) {
-                float expected = j < vocab ? whole[i * STRIDE + first + j] : 0;
-                assert_true(fabsf(cut[r][i * STRIDE + j] - expected) <= 2e-6f * weight[i]);
-            }
-        }
     }
+    fetch(&scene, &memory);
+    compare_loss(&memory);
     close_scene(&scene);
 }
 
-static void parts_of_an_embedding_add_up_to_the_bit(void **state) {
-    (void)state;
-    struct scene scene = open_scene();
-    static float tokens[V * C], positions[T * C], x[N * C], part[N * C], sum[N * C], dx[N * C];
-    static float dtokens[V * C], dpositions[T * C], dpart[V * C], dposition_part[T * C];
+struct embedding_memory {
+    float tokens[V * C], positions[T * C], dx[N * C], x[N * C], part[RANKS][N * C];
+    float dtokens[V * C], dpositions[T * C], dpart[RANKS][V * C], dposition_part[RANKS][T * C];
     int32_t ids[N], at[N];
+};
+
+static void fill_embedding(struct embedding_memory *m) {
     for (uint32_t i = 0; i < V * C; i++)
-        tokens[i] = number(i, 1);
+        m->tokens[i] = number(i, 1);
     for (uint32_t i = 0; i < T * C; i++)
-        positions[i] = number(i, 2);
+        m->positions[i] = number(i, 2);
     for (uint32_t i = 0; i < N * C; i++)
-        dx[i] = number(i, 3);
+        m->dx[i] = number(i, 3);
     for (int i = 0; i < N; i++) {
-        ids[i] = i == 5 ? 0 : V - 1 - i * 8; /* one occurs twice in a rank */
-        at[i] = i % T;
+        m->ids[i] = i == 5 ? 0 : V - 1 - i * 8; /* one occurs twice in a rank */
+        m->at[i] = i % T;
     }
+}
+
+static void compare_embedding(const struct embedding_memory *m) {
+    for (int r = 0; r < RANKS; r++) {
+        assert_memory_equal(m->dpart[r], m->dtokens + start_of(r) * C,
+                            (size_t)((start_of(r + 1) - start_of(r)) * C) * sizeof(float));
+        assert_memory_equal(m->dposition_part[r], m->dpositions, sizeof m->dpositions);
+    }
+    for (int i = 0; i < N * C; i++) {
+        float sum = 0;
+        for (int r = 0; r < RANKS; r++)
+            sum += m->part[r][i];
+        assert_memory_equal(&sum, &m->x[i], sizeof sum);
+    }
+}
+
+static void parts_of_an_embedding_add_up_to_the_bit(void **state) {
+    static struct embedding_memory memory;
+    struct scene scene = open_scene(sizeof memory);
+    struct embedding_memory *there = scene.memory;
+    (void)state;
+    fill_embedding(&memory);
+    send(&scene, &memory);
     struct embedding a = {.rows = N,
                           .cols = C,
                           .type = DTYPE_F32,
-                          .tokens = ids,
-                          .positions = at,
-                          .token_table = tokens,
-                          .position_table = positions,
-                          .x = x,
-                          .dx = dx,
-                          .dtoken_table = dtokens,
-                          .dposition_table = dpositions};
+                          .tokens = there->ids,
+                          .positions = there->at,
+                          .token_table = there->tokens,
+                          .position_table = there->positions,
+                          .x = there->x,
+                          .dx = there->dx,
+                          .dtoken_table = there->dtokens,
+                          .dposition_table = there->dpositions};
     test_ok(scene.ops->embedding_forward(&scene.exec, &a));
+    assert_true(scene.ops->embedding_backward_workspace(scene.device, &a) <= scene.bytes);
     test_ok(scene.ops->embedding_backward(&scene.exec, &a));
     for (int r = 0; r < RANKS; r++) {
         a.first_token = start_of(r);
         a.token_count = start_of(r + 1) - a.first_token;
-        a.token_table = tokens + a.first_token * C;
-        a.x = part;
-        memset(dpart, 0, sizeof dpart);
-        memset(dposition_part, 0, sizeof dposition_part);
-        a.dtoken_table = dpart;
-        a.dposition_table = dposition_part;
+        a.token_table = there->tokens + a.first_token * C;
+        a.x = there->part[r];
+        a.dtoken_table = there->dpart[r];
+        a.dposition_table = there->dposition_part[r];
         test_ok(scene.ops->embedding_forward(&scene.exec, &a));
         test_ok(scene.ops->embedding_backward(&scene.exec, &a));
-        for (int i = 0; i < N * C; i++)
-            sum[i] += part[i];
-        assert_memory_equal(dpart, dtokens + a.first_token * C, (size_t)(a.token_count * C) * sizeof(float));
-        assert_memory_equal(dposition_part, dpositions, sizeof dpositions);
     }
-    assert_memory_equal(sum, x, sizeof x);
+    fetch(&scene, &memory);
+    compare_embedding(&memory);
     close_scene(&scene);
 }
 

@@ -192,7 +192,7 @@ FAKE(cuModuleUnload, (struct CUmod_st * module)) {
 }
 FAKE(cuModuleGetFunction, (struct CUfunc_st * *function, struct CUmod_st *module, const char *name)) {
     *function = (struct CUfunc_st *)(void *)module;
-    return name && !shows("function") ? result() : 500;
+    return shows("function") && !strcmp(name, "norm_forward_bf16") ? 500 : result();
 }
 #ifndef FAKE_LACKS_LAUNCH
 FAKE(cuLaunchKernel, (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

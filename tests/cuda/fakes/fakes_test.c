@@ -25,7 +25,7 @@ static void a_fault_of_the_driver_is_one_line(void **state) {
         {"capability", "cuda:1", "cuda:1: Fake 1 has compute capability 7.5, and the program needs 8.0 or newer"},
         {"context", "cuda", "cuda:0: opening the card failed: unknown error (2)"},
         {"module", "cuda", "cuda:0: loading the kernels failed: a fault of the test (999)"},
-        {"function", "cuda", "cuda:0: embedding_forward_fp32 failed: unknown error (500)"},
+        {"function", "cuda", "cuda:0: norm_forward_bf16 failed: unknown error (500)"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,170 @@
+/* Softmax cross-entropy over rows of logits, forward and backward, in place: there is never a second copy of them. A
+ * block works on one row. Each thread keeps the maximum and the sum of exponentials of its own columns, so one reading
+ * of the row is enough for both. */
+#include "cuda/cross_entropy.h"
+#include "cuda/typed.cuh"
+
+#include <float.h>
+#include <math.h>
+
+/* Figures of a row: the largest logit, and the sum of exp(logit - max). */
+struct figures {
+    float max, sum;
+};
+
+/* A thread's figures, and how many of its logits are not finite. */
+struct own_figures {
+    float max, sum, others;
+};
+
+template <class T, int WIDTH>
+static __device__ __forceinline__ void add_pack(const pack<T, WIDTH> *x, own_figures &own) {
+    pack<T, WIDTH> logits = *x;
+    float value[WIDTH], largest = own.max;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) {
+        value[k] = to_float(logits.at[k]);
+        largest = fmaxf(largest, value[k]); /* skips NaN */
+        own.others += fabsf(value[k]) <= FLT_MAX ? 0 : 1;
+    }
+    if (largest > own.max) {
+        own.sum *= expf(own.max - largest);
+        own.max = largest;
+    }
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++)
+        own.sum += expf(value[k] - own.max);
+}
+
+/* Returns the figures of `count` logits. With `checks`, the sum is NaN if any of them is not finite. */
+template <class T, int WIDTH> static __device__ figures measure(const T *x, int64_t count, bool checks, float2 *warps) {
+    own_figures own = {-INFINITY, 0, 0};
+    for (int64_t j = threadIdx.x; j < count / WIDTH; j += blockDim.x)
+        add_pack<T, WIDTH>((const pack<T, WIDTH> *)x + j, own);
+    for (int64_t j = count / WIDTH * WIDTH + threadIdx.x; j < count; j += blockDim.x)
+        add_pack<T, 1>((const pack<T, 1> *)x + j, own);
+    float max = block_max(own.max, (float *)warps);
+    float2 sums = block_sum({own.sum == 0 ? 0 : own.sum * expf(own.max - max), own.others}, warps);
+    return {max, checks && sums.y > 0 ? NAN : sums.x};
+}
+
+/* What a row's gradient is made of: exp(logit - reference) * scale, less `weight` at the label. */
+struct gradient {
+    float reference, scale, weight;
+    int64_t label; /* -1: another rank has it */
+};
+
+template <class T, int WIDTH>
+static __device__ __forceinline__ void write_pack(T *x, int64_t first, const gradient &g) {
+    pack<T, WIDTH> logits = *(const pack<T, WIDTH> *)(x + first);
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) {
+        float value = expf(to_float(logits.at[k]) - g.reference) * g.scale;
+        from_float(first + k == g.label ? value - g.weight : value, logits.at[k]);
+    }
+    *(pack<T, WIDTH> *)(x + first) = logits;
+}
+
+template <class T> static __device__ void clear(T *x, int64_t first, int64_t end) {
+    for (int64_t j = first + threadIdx.x; j < end; j += blockDim.x)
+        from_float(0.0f, x[j]);
+}
+
+/* Overwrites a row by its gradient, and the padding by 0. A weight of 0 makes all of it 0, whatever the logits are. */
+template <class T, int WIDTH>
+static __device__ void write_gradient(const struct cross_entropy &a, T *x, const gradient &g) {
+    if (g.weight == 0) {
+        clear(x, 0, a.stride);
+        return;
+    }
+    for (int64_t j = threadIdx.x; j < a.vocab / WIDTH; j += blockDim.x)
+        write_pack<T, WIDTH>(x, j * WIDTH, g);
+    for (int64_t j = a.vocab / WIDTH * WIDTH + threadIdx.x; j < a.vocab; j += blockDim.x)
+        write_pack<T, 1>(x, j, g);
+    clear(x, a.vocab, a.stride);
+}
+
+static __device__ __forceinline__ void write_loss(const struct cross_entropy &a, int64_t i, figures f, float at_label) {
+    float log_sum = logf(f.sum);
+    if (threadIdx.x > 0)
+        return;
+    if (a.loss)
+        a.loss[i] = log_sum + (f.max - at_label);
+    if (a.lse)
+        a.lse[i] = f.max + log_sum;
+}
+
+static __device__ __forceinline__ int64_t own_label(const struct cross_entropy &a, int64_t i) {
+    int64_t label = a.labels[i] - a.first_label;
+    return label >= 0 && label < a.vocab ? label : -1;
+}
+
+/* ---- one row of each call ---- */
+
+enum call { FORWARD, BACKWARD, FUSED, PART, PART_BACKWARD };
+
+template <class T, int WIDTH, call CALL>
+static __device__ void one_row(const struct cross_entropy &a, int64_t i, T *x, float2 *warps) {
+    if (CALL == FORWARD) {
+        figures f = measure<T, WIDTH>(x, a.vocab, true, warps);
+        write_loss(a, i, f, to_float(x[a.labels[i]]));
+    } else if (CALL == BACKWARD) {
+        write_gradient<T, WIDTH>(a, x, {a.lse[i], a.dloss[i], a.dloss[i], a.labels[i]});
+    } else if (CALL == FUSED) {
+        float weight = a.dloss[i];
+        figures f = measure<T, WIDTH>(x, a.vocab, weight == 0, warps);
+        write_loss(a, i, f, to_float(x[a.labels[i]]));
+        __syncthreads(); /* the label's logit has been read */
+        write_gradient<T, WIDTH>(a, x, {f.max, weight / f.sum, weight, a.labels[i]});
+    } else if (CALL == PART) {
+        figures f = measure<T, WIDTH>(x, a.vocab, true, warps);
+        int64_t label = own_label(a, i);
+        if (threadIdx.x == 0)
+            a.part[i] = {f.max, f.sum, label < 0 ? 0.0f : to_float(x[label])};
+    } else {
+        write_gradient<T, WIDTH>(
+            a, x, {(float)a.part[i].max, a.dloss[i] / (float)a.part[i].sum, a.dloss[i], own_label(a, i)});
+    }
+}
+
+template <class T, call CALL> static __device__ void every_row(const struct cross_entropy &a) {
+    __shared__ float2 warps[8];
+    bool is_packed = a.stride % PACK<T> == 0 && is_aligned(a.logits);
+    for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
+        T *x = (T *)a.logits + i * a.stride;
+        if (is_packed)
+            one_row<T, PACK<T>, CALL>(a, i, x, warps);
+        else
+            one_row<T, 1, CALL>(a, i, x, warps);
+    }
+}
+
+#define KERNELS(name, CALL)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) name##_fp32(struct cross_entropy a) {                            \
+        every_row<float, CALL>(a);                                                                                     \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) name##_bf16(struct cross_entropy a) {                            \
+        every_row<bf16, CALL>(a);                                                                                      \
+    }
+KERNELS(cross_entropy_forward, FORWARD)
+KERNELS(cross_entropy_backward, BACKWARD)
+KERNELS(cross_entropy_fused, FUSED)
+KERNELS(cross_entropy_part, PART)
+KERNELS(cross_entropy_part_backward, PART_BACKWARD)
+
+/* A thread joins the parts of one row, in the order of the ranks. */
+extern "C" __global__ void __launch_bounds__(128) cross_entropy_join(struct cross_entropy_join join) {
+    const struct cross_entropy &a = join.call;
+    for (int64_t i = grid_thread(); i < a.rows; i += grid_threads()) {
+        struct cross_entropy_part whole = {-INFINITY, 0, 0};
+        for (int r = 0; r < join.ranks; r++)
+            whole.max = fmax(whole.max, join.parts[r * a.rows + i].max);
+        for (int r = 0; r < join.ranks; r++) {
+            struct cross_entropy_part part = join.parts[r * a.rows + i];
+            whole.sum += part.sum * exp(part.max - whole.max);
+            whole.at_label += part.at_label;
+        }
+        a.part[i] = whole;
+        a.loss[i] = (float)(log(whole.sum) + (whole.max - whole.at_label));
+    }
+}
