@@ -39,13 +39,13 @@ static int find_card(struct cuda_device *own, int number) {
 static int describe_card(struct cuda_device *own, int number) {
     struct device *device = &own->device;
     const struct cuda_driver *driver = &own->driver;
-    int major = 0, minor = 0, multiprocessors = 0;
+    int major = 0, minor = 0;
     char name[64] = "";
     const unsigned results[] = {driver->device_name(name, sizeof name, own->card),
                                 driver->device_memory(&own->memory, own->card),
                                 driver->device_attribute(&major, CUDA_CAPABILITY_MAJOR, own->card),
                                 driver->device_attribute(&minor, CUDA_CAPABILITY_MINOR, own->card),
-                                driver->device_attribute(&multiprocessors, CUDA_MULTIPROCESSORS, own->card),
+                                driver->device_attribute(&own->multiprocessors, CUDA_MULTIPROCESSORS, own->card),
                                 driver->device_attribute(&own->max_pitch, CUDA_MAX_PITCH, own->card)};
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof results / sizeof *results && !status; i++)
@@ -58,7 +58,7 @@ static int describe_card(struct cuda_device *own, int number) {
                            "cuda:%d: %s has compute capability %d.%d, and the program needs 8.0 or newer", number, name,
                            major, minor);
     snprintf(device->description, sizeof device->description, "cuda, %.40s, sm_%d, %d multiprocessors", name,
-             own->architecture, multiprocessors);
+             own->architecture, own->multiprocessors);
     return STATUS_OK;
 }
 

@@ -20,9 +20,10 @@
 
 struct cuda_device {
     struct device device;
-    struct cuda_driver driver;  /* zeroed in a sketch */
-    int card;                   /* the driver's handle */
-    int architecture;           /* 10 * major + minor of the compute capability: 90 */
+    struct cuda_driver driver; /* zeroed in a sketch */
+    int card;                  /* the driver's handle */
+    int architecture;          /* 10 * major + minor of the compute capability: 90 */
+    int multiprocessors;
     int max_pitch;              /* the most bytes from row to row of a copy */
     size_t memory;              /* bytes of the card's memory */
     struct CUctx_st *context;   /* NULL: not retained yet */

@@ -8,6 +8,7 @@
 
 /* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
 #define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
+    TYPED(adamw, adamw)                                                                                                \
     TYPED(cross_entropy, cross_entropy_backward)                                                                       \
     TYPED(cross_entropy, cross_entropy_forward)                                                                        \
     TYPED(cross_entropy, cross_entropy_fused)                                                                          \
@@ -21,13 +22,18 @@
     TYPED(norm, norm_forward)                                                                                          \
     TYPED(residual_dropout, residual_dropout)                                                                          \
     TYPED(rotary, rotary)                                                                                              \
+    TYPED(sums, column_sum)                                                                                            \
     TYPED(swiglu, swiglu_backward)                                                                                     \
     TYPED(swiglu, swiglu_forward)                                                                                      \
     TYPED(unit, unit_backward)                                                                                         \
     TYPED(unit, unit_forward)                                                                                          \
+    PLAIN(adamw, zero_ranges)                                                                                          \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
-    PLAIN(partial_sums, partial_sums)
+    PLAIN(partial_sums, partial_sums)                                                                                  \
+    PLAIN(sums, clip_factor)                                                                                           \
+    PLAIN(sums, sum_of_squares)                                                                                        \
+    PLAIN(sums, sum_to_one)
 
 #define CUDA_KERNEL_NUMBER(file, kernel) CUDA_##kernel,
 enum cuda_kernel { CUDA_KERNELS(CUDA_KERNEL_NUMBER, CUDA_KERNEL_NUMBER) CUDA_KERNEL_COUNT };
@@ -93,10 +99,20 @@ CUDA_OPERATION(swiglu_forward, swiglu)
 CUDA_OPERATION(swiglu_backward, swiglu)
 CUDA_OPERATION(unit_forward, unit_call)
 CUDA_OPERATION(unit_backward, unit_call)
+CUDA_OPERATION(zero_ranges, zero_ranges)
+CUDA_OPERATION(adamw, adamw)
+CUDA_OPERATION(clip_factor, clip_factor)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
+size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
+int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
+int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
+                      double *sum);
+size_t cuda_column_sum_workspace(struct device *device, int64_t rows, int64_t cols);
+int cuda_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
+                    float *out);
 
 #endif

@@ -24,4 +24,12 @@ const struct ops cuda_ops = {
     .cross_entropy_part = cuda_cross_entropy_part,
     .cross_entropy_join = cuda_cross_entropy_join,
     .cross_entropy_part_backward = cuda_cross_entropy_part_backward,
+    .zero_ranges = cuda_zero_ranges,
+    .adamw = cuda_adamw,
+    .sum_of_squares_workspace = cuda_sum_of_squares_workspace,
+    .sum_of_squares = cuda_sum_of_squares,
+    .clip_factor = cuda_clip_factor,
+    .weighted_sum = cuda_weighted_sum,
+    .column_sum_workspace = cuda_column_sum_workspace,
+    .column_sum = cuda_column_sum,
 };

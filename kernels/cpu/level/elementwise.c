@@ -116,18 +116,15 @@ int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, cons
     return STATUS_OK;
 }
 
-TYPED_BODY void scale_chunk(float scale, const void *x, bool accumulate, void *y, int64_t first, int64_t count,
-                            enum dtype type) {
-    const void *from = at_const(x, first, type);
-    void *to = at(y, first, type);
+TYPED_BODY void scale_chunk(float scale, const void *x, bool accumulate, void *y, int64_t count, enum dtype type) {
     if (accumulate) {
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            store(to, i, type, load(to, i, type) + scale * load(from, i, type));
+            store(y, i, type, load(y, i, type) + scale * load(x, i, type));
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            store(to, i, type, scale * load(from, i, type));
+            store(y, i, type, scale * load(x, i, type));
     }
 }
 
@@ -157,9 +154,9 @@ int LEVEL(cpu_scale_add)(const struct exec *exec, const struct scale_add *a) {
         void *y = at(a->y, i * call.y_stride, a->type);
         int64_t remaining = count - i * call.cols, n = remaining < call.cols ? remaining : call.cols;
         if (a->type == DTYPE_F32)
-            scale_chunk(a->scale, x, a->accumulate, y, 0, n, DTYPE_F32);
+            scale_chunk(a->scale, x, a->accumulate, y, n, DTYPE_F32);
         else
-            scale_chunk(a->scale, x, a->accumulate, y, 0, n, DTYPE_BF16);
+            scale_chunk(a->scale, x, a->accumulate, y, n, DTYPE_BF16);
     }
     return STATUS_OK;
 }

@@ -2,9 +2,10 @@
  * which is rotated by the angle of its position. */
 #include "cpu/level/typed_vectors.h"
 
-/* Rotates the points of a head: two rows of features, by the angles' cosines and sines. */
-TYPED_BODY void rotate_head(void *first, void *second, const float *cos, const float *sin, float sign, int64_t half,
+/* Rotates the points of a head, two rows of `half` features, by the angles' cosines and sines. */
+TYPED_BODY void rotate_head(void *first, const float *cos, const float *sin, float sign, int64_t half,
                             enum dtype type) {
+    void *second = at(first, half, type);
     int64_t j = 0;
     for (; j + SIMD_LANES <= half; j += SIMD_LANES) {
         vfloat x1 = load_vector(first, j, type), x2 = load_vector(second, j, type);
@@ -29,7 +30,7 @@ TYPED_BODY void rotate_row(const struct rotary *a, int64_t i, enum dtype type) {
         const char *next = at_const(x, a->stride, type);
         for (int64_t j = 0; j < (int64_t)dtype_bytes(type) * 2 * half; j += 64)
             __builtin_prefetch(next + j, 1, 3);
-        rotate_head(x, at(x, half, type), cos, sin, sign, half, type);
+        rotate_head(x, cos, sin, sign, half, type);
     }
 }
 

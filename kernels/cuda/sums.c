@@ -1,0 +1,64 @@
+/* Launches of sums of squares, weighted sums and sums of columns, and of the clip factor. The order of additions
+ * depends on sizes alone. */
+#include "cuda/sums.h"
+#include "cuda/kernels.h"
+#include "cuda/partial_sums.h"
+
+enum { THREADS = 256 };
+
+static int64_t squares_blocks(int64_t count) {
+    return (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
+}
+
+static int launch(const struct exec *exec, enum cuda_kernel kernel, int64_t blocks, int threads,
+                  const void *arguments) {
+    return cuda_launch(
+        exec, &(const struct cuda_launch){
+                  .kernel = kernel, .type = DTYPE_F32, .blocks = blocks, .threads = threads, .arguments = arguments});
+}
+
+size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count) {
+    (void)device;
+    return (size_t)squares_blocks(count) * sizeof(double);
+}
+
+int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum) {
+    const struct sum_of_squares squares = {count, x, exec->workspace};
+    const struct sum_to_one join = {
+        .count = squares_blocks(count), .partial = exec->workspace, .accumulate = accumulate, .sum = sum};
+    int status = launch(exec, CUDA_sum_of_squares, squares_blocks(count), THREADS, &squares);
+    return status ? status : launch(exec, CUDA_sum_to_one, 1, THREADS, &join);
+}
+
+int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
+                      double *sum) {
+    const struct sum_to_one call = {.count = count, .x = x, .weight = weight, .accumulate = accumulate, .sum = sum};
+    return launch(exec, CUDA_sum_to_one, 1, THREADS, &call);
+}
+
+int cuda_clip_factor(const struct exec *exec, const struct clip_factor *a) {
+    return launch(exec, CUDA_clip_factor, 1, 32, a);
+}
+
+size_t cuda_column_sum_workspace(struct device *device, int64_t rows, int64_t cols) {
+    (void)device;
+    return (size_t)(partial_blocks(rows) * cols) * sizeof(float);
+}
+
+int cuda_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
+                    float *out) {
+    const struct column_sum call = {.rows = rows,
+                                    .cols = cols,
+                                    .stride = stride,
+                                    .block_rows = partial_rows(rows),
+                                    .x = x,
+                                    .partial = exec->workspace};
+    int64_t blocks = partial_blocks(rows);
+    int status = cuda_launch_rows(
+        exec, &(const struct cuda_launch){.kernel = CUDA_column_sum, .type = type, .arguments = &call}, blocks, cols);
+    return status || !blocks
+               ? status
+               : cuda_partial_sums(
+                     exec, &(const struct partial_sums){
+                               .blocks = blocks, .cols = cols, .stride = cols, .partial = exec->workspace, .out = out});
+}

@@ -1,0 +1,92 @@
+/* Sums of squares, weighted sums and sums of columns, and the clip factor. Blocks of fixed sizes are summed, and then
+ * the blocks in order. */
+#include "cuda/sums.h"
+#include "cuda/typed.cuh"
+
+#include <math.h>
+
+/* The sum over a block of 256 threads in a fixed order; thread 0 gets it. */
+static __device__ double block_sum(double value) {
+    __shared__ double warps[8];
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_down_sync(~0u, value, distance);
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    double sum = warps[0];
+    for (int i = 1; i < 8; i++)
+        sum += warps[i];
+    return sum;
+}
+
+template <int WIDTH> static __device__ double squares(const float *x, int64_t count) {
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count / WIDTH; i += blockDim.x) {
+        pack<float, WIDTH> values = ((const pack<float, WIDTH> *)x)[i];
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++)
+            sum += (double)values.at[k] * (double)values.at[k];
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(256) sum_of_squares(struct sum_of_squares a) {
+    int64_t first = (int64_t)blockIdx.x * SQUARES_BLOCK, rest = a.count - first;
+    int64_t count = rest < SQUARES_BLOCK ? rest : SQUARES_BLOCK, whole = is_aligned(a.x) ? count / 4 * 4 : 0;
+    const float *x = a.x + first;
+    double sum = block_sum(squares<4>(x, whole) + squares<1>(x + whole, count - whole));
+    if (threadIdx.x == 0)
+        a.partial[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(256) sum_to_one(struct sum_to_one a) {
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x)
+        sum += a.x ? (double)a.x[i] * (double)a.weight[i] : a.partial[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *a.sum = (a.accumulate ? *a.sum : 0) + sum;
+}
+
+/* If the norm is not finite, the factor is NaN, so that no later number looks healthy. */
+extern "C" __global__ void __launch_bounds__(32) clip_factor(struct clip_factor a) {
+    if (threadIdx.x > 0)
+        return;
+    double norm = sqrt(*a.sum_of_squares), factor = (double)a.max_norm / (norm + 1e-6);
+    *a.norm = (float)norm;
+    *a.factor = !isfinite((float)norm) ? NAN : a.max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
+}
+
+/* ---- columns: a block sums its rows, and a thread the columns of one access ---- */
+
+template <class T, int WIDTH> static __device__ void sum_columns(const struct column_sum &a) {
+    int64_t first = blockIdx.x * a.block_rows, end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
+    for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x) {
+        float sum[WIDTH] = {};
+#pragma unroll 4
+        for (int64_t i = first; i < end; i++) {
+            pack<T, WIDTH> x = ((const pack<T, WIDTH> *)((const T *)a.x + i * a.stride))[j];
+#pragma unroll
+            for (int k = 0; k < WIDTH; k++)
+                sum[k] += to_float(x.at[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++)
+            a.partial[blockIdx.x * a.cols + j * WIDTH + k] = sum[k];
+    }
+}
+
+template <class T> static __device__ void any_columns(const struct column_sum &a) {
+    if ((a.cols | a.stride) % PACK<T> == 0 && is_aligned(a.x))
+        sum_columns<T, PACK<T>>(a);
+    else
+        sum_columns<T, 1>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(256) column_sum_fp32(struct column_sum a) {
+    any_columns<float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256) column_sum_bf16(struct column_sum a) {
+    any_columns<bf16>(a);
+}

@@ -1,0 +1,32 @@
+/* Arguments of the kernels of sums. */
+#ifndef CAMBIUM_KERNELS_CUDA_SUMS_H
+#define CAMBIUM_KERNELS_CUDA_SUMS_H
+
+#include "kernels/ops.h"
+
+enum { SQUARES_BLOCK = 16384 }; /* elements whose squares one block sums */
+
+/* partial[b] = the sum of squares of block b. */
+struct sum_of_squares {
+    int64_t count;
+    const float *x;
+    double *partial;
+};
+
+/* *sum (+)= the sum of partial[count], or of x[i] * weight[i] where x is set. */
+struct sum_to_one {
+    int64_t count;
+    const double *partial;
+    const float *x, *weight;
+    bool accumulate;
+    double *sum;
+};
+
+/* partial[b, j] = the sum of column j over block_rows rows. */
+struct column_sum {
+    int64_t rows, cols, stride, block_rows;
+    const void *x;
+    float *partial;
+};
+
+#endif
