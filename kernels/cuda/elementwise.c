@@ -1,5 +1,6 @@
 /* Operations that work on their elements, or on the rows of a table, one by one. */
 #include "cuda/kernels.h"
+#include "cuda/rows.h"
 
 static int elements(const struct exec *exec, enum cuda_kernel kernel, enum dtype type, int64_t count,
                     const void *arguments) {
@@ -42,4 +43,44 @@ int cuda_rotary(const struct exec *exec, const struct rotary *a) {
         return status_fail(STATUS_INVALID, "rotary: %d of a head's %d features cannot be rotated in pairs", a->rotary,
                            a->head_size);
     return elements(exec, CUDA_rotary, a->type, a->rows * a->heads * (a->rotary / 2), a);
+}
+
+int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y) {
+    return elements(exec, CUDA_add, type, count, &(const struct add_call){count, x, y});
+}
+
+int cuda_scale_add(const struct exec *exec, const struct scale_add *a) {
+    return rows(exec, CUDA_scale_add, a->type, a->rows, a->cols, a);
+}
+
+static bool is_float(enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+/* A type that does not change is copied, NaN included. */
+int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
+              void *to) {
+    if (!is_float(from_type) || !is_float(to_type))
+        return status_fail(STATUS_UNSUPPORTED, "cast: no %s to %s on cuda (fp32, bf16 and fp16 only)",
+                           dtype_name(from_type), dtype_name(to_type));
+    if (from_type == to_type)
+        return stream_copy(exec->stream, to, from, (size_t)count * dtype_bytes(to_type));
+    return elements(exec, CUDA_cast, DTYPE_F32, count, &(const struct cast_call){count, from_type, to_type, from, to});
+}
+
+int cuda_gather_rows(const struct exec *exec, int64_t count, int64_t cols, enum dtype type, const void *x,
+                     const int32_t *index, void *out) {
+    const struct gather_rows call = {count, cols * (int64_t)dtype_bytes(type), x, index, out};
+    return rows(exec, CUDA_gather_rows, DTYPE_F32, count, (call.row_bytes + 3) / 4, &call);
+}
+
+static int require_activation(const char *op, enum dtype type) {
+    return type == DTYPE_F32 || type == DTYPE_BF16
+               ? STATUS_OK
+               : status_fail(STATUS_UNSUPPORTED, "%s: no %s activations on cuda (fp32, bf16)", op, dtype_name(type));
+}
+
+int cuda_scatter_add_rows(const struct exec *exec, const struct scatter_add_rows *a) {
+    int status = require_activation("scatter_add_rows", a->y_type);
+    return status ? status : rows(exec, CUDA_scatter_add_rows, a->x_type, a->rows, a->cols, a);
 }

@@ -22,15 +22,20 @@
     TYPED(norm, norm_forward)                                                                                          \
     TYPED(residual_dropout, residual_dropout)                                                                          \
     TYPED(rotary, rotary)                                                                                              \
+    TYPED(rows, add)                                                                                                   \
+    TYPED(rows, scale_add)                                                                                             \
+    TYPED(rows, scatter_add_rows)                                                                                      \
     TYPED(sums, column_sum)                                                                                            \
     TYPED(swiglu, swiglu_backward)                                                                                     \
     TYPED(swiglu, swiglu_forward)                                                                                      \
     TYPED(unit, unit_backward)                                                                                         \
     TYPED(unit, unit_forward)                                                                                          \
     PLAIN(adamw, zero_ranges)                                                                                          \
+    PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
     PLAIN(partial_sums, partial_sums)                                                                                  \
+    PLAIN(rows, gather_rows)                                                                                           \
     PLAIN(sums, clip_factor)                                                                                           \
     PLAIN(sums, sum_of_squares)                                                                                        \
     PLAIN(sums, sum_to_one)
@@ -102,6 +107,8 @@ CUDA_OPERATION(unit_backward, unit_call)
 CUDA_OPERATION(zero_ranges, zero_ranges)
 CUDA_OPERATION(adamw, adamw)
 CUDA_OPERATION(clip_factor, clip_factor)
+CUDA_OPERATION(scale_add, scale_add)
+CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
@@ -114,5 +121,10 @@ int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, co
 size_t cuda_column_sum_workspace(struct device *device, int64_t rows, int64_t cols);
 int cuda_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
                     float *out);
+int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
+              void *to);
+int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+int cuda_gather_rows(const struct exec *exec, int64_t count, int64_t cols, enum dtype type, const void *x,
+                     const int32_t *index, void *out);
 
 #endif

@@ -32,4 +32,9 @@ const struct ops cuda_ops = {
     .weighted_sum = cuda_weighted_sum,
     .column_sum_workspace = cuda_column_sum_workspace,
     .column_sum = cuda_column_sum,
+    .cast = cuda_cast,
+    .add = cuda_add,
+    .scale_add = cuda_scale_add,
+    .gather_rows = cuda_gather_rows,
+    .scatter_add_rows = cuda_scatter_add_rows,
 };
