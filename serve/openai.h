@@ -125,12 +125,14 @@ struct openai {
 /* A field that ask.h does not have, or has in another form. */
 struct openai_field {
     const char *name;
+    const char *schema; /* of its values: its name in openapi.json */
     bool (*read)(struct openai *request, const char *name, const json_t *value, struct error *error);
 };
 
 /* The differences between completions and chats. */
 struct openai_kind {
     bool is_chat;
+    const char *required; /* the name of the field that every request has */
     const struct openai_kind *other;
     const struct openai_field *fields;
     size_t field_count;
@@ -143,6 +145,9 @@ extern const struct openai_kind openai_completion_kind, openai_chat_kind;
 /* Reads all fields of the body into the request and its call, and checks them together. Returns false with *error. Any
  * thread. */
 bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error);
+
+/* Writes the JSON schema of the kind's bodies. `vocab`: ids are below it. */
+void openai_add_schema(const struct openai_kind *kind, int64_t vocab, struct strbuf *out);
 
 /* The functions of struct route_body; they make a struct openai. */
 void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,

@@ -251,17 +251,17 @@ static bool read_special(struct openai *request, const char *name, const json_t 
 }
 
 static const struct openai_field fields[] = {
-    {"messages", read_messages},
-    {"max_completion_tokens", read_longest},
-    {"logprobs", read_logprobs},
-    {"top_logprobs", read_tops},
-    {"add_generation_prompt", read_head},
-    {"continue_final_message", read_continues},
-    {"chat_template_kwargs", read_variables},
-    {"documents", read_documents},
-    {"tools", read_tools},
-    {"tool_choice", read_tool_choice},
-    {"add_special_tokens", read_special},
+    {"messages", "Messages", read_messages},
+    {"max_completion_tokens", "Length", read_longest},
+    {"logprobs", "Flag", read_logprobs},
+    {"top_logprobs", "Alternatives", read_tops},
+    {"add_generation_prompt", "Flag", read_head},
+    {"continue_final_message", "Flag", read_continues},
+    {"chat_template_kwargs", "Variables", read_variables},
+    {"documents", "Documents", read_documents},
+    {"tools", "Tools", read_tools},
+    {"tool_choice", "ToolChoice", read_tool_choice},
+    {"add_special_tokens", "No", read_special},
 };
 
 static bool check_head(struct openai *request, struct error *error) {
@@ -302,6 +302,7 @@ static bool check_chat(struct openai *request, struct error *error) {
 
 const struct openai_kind openai_chat_kind = {.other = &openai_completion_kind,
                                              .is_chat = true,
+                                             .required = "messages",
                                              .fields = fields,
                                              .field_count = sizeof fields / sizeof *fields,
                                              .open = open_chat,

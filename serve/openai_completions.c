@@ -85,7 +85,7 @@ static bool read_echo(struct openai *request, const char *name, const json_t *va
     return json_in_bool(value, name, &request->echoes, error);
 }
 
-static const struct openai_field fields[] = {{"prompt", read_prompt}, {"echo", read_echo}};
+static const struct openai_field fields[] = {{"prompt", "Prompt", read_prompt}, {"echo", "Flag", read_echo}};
 
 /* An echo never reads the prefix cache: it needs the log-probabilities of its prompt even if it does not report
  * them. */
@@ -104,6 +104,7 @@ static bool check_completion(struct openai *request, struct error *error) {
 }
 
 const struct openai_kind openai_completion_kind = {.other = &openai_chat_kind,
+                                                   .required = "prompt",
                                                    .fields = fields,
                                                    .field_count = sizeof fields / sizeof *fields,
                                                    .open = open_completion,

@@ -70,10 +70,10 @@ static bool read_best_of(struct openai *request, const char *name, const json_t 
 }
 
 static const struct openai_field common[] = {
-    {"model", read_nothing},         {"user", read_nothing},
-    {"stream", read_stream},         {"stream_options", read_stream_options},
-    {"cache_salt", read_cache_salt}, {"return_token_ids", read_returns_ids},
-    {"best_of", read_best_of},       {"response_format", read_response_format},
+    {"model", "Name", read_nothing},         {"user", "Anything", read_nothing},
+    {"stream", "Flag", read_stream},         {"stream_options", "StreamOptions", read_stream_options},
+    {"cache_salt", "Name", read_cache_salt}, {"return_token_ids", "Flag", read_returns_ids},
+    {"best_of", "Count", read_best_of},      {"response_format", "ResponseFormat", read_response_format},
 };
 
 static const struct openai_field *find_field(const struct openai_field *fields, size_t count, const char *name) {
@@ -244,7 +244,7 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
 /* Drops the values that no string of the call points into, because they may be large. */
 static void forget_fields(json_t *root) {
     static const struct openai_field kept[] = {
-        {"prompt", NULL}, {"model", NULL}, {"adapters", NULL}, {"stop", NULL}, {"cache_salt", NULL}};
+        {.name = "prompt"}, {.name = "model"}, {.name = "adapters"}, {.name = "stop"}, {.name = "cache_salt"}};
     const char *name;
     void *next;
     json_t *value;
@@ -275,4 +275,26 @@ bool openai_read_fields(struct openai *request, const struct openai_kind *kind, 
         return false;
     }
     return status == STATUS_OK;
+}
+
+/* ---- as a schema ---- */
+
+static void add_field_schemas(const struct openai_field *fields, size_t count, struct strbuf *out) {
+    for (size_t i = 0; i < count; i++)
+        strbuf_format(out, "\"%s\":{\"$ref\":\"#/components/schemas/%s\"},", fields[i].name, fields[i].schema);
+}
+
+void openai_add_schema(const struct openai_kind *kind, int64_t vocab, struct strbuf *out) {
+    const char *name, *comma = "";
+    strbuf_format(out, "{\"type\":\"object\",\"required\":[\"%s\"],\"properties\":{", kind->required);
+    add_field_schemas(kind->fields, kind->field_count, out);
+    add_field_schemas(common, sizeof common / sizeof *common, out);
+    for (size_t i = 0; (name = ask_field_name(i)); i++) {
+        if (find_field(kind->fields, kind->field_count, name)) /* the kind has it in another form */
+            continue;
+        strbuf_add_text(out, comma);
+        ask_add_schema(i, vocab, out);
+        comma = ",";
+    }
+    strbuf_add_text(out, "}}");
 }

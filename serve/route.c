@@ -23,53 +23,55 @@ enum {
     CONTROL = 1 << LISTENER_CONTROL,
     BOTH = DATA | CONTROL,
     METRICS = 1 << 2, /* on the data listener if the option allows it */
-    /* flags */
-    IS_PUBLIC = 1 << 0,
-    IS_WORK = 1 << 1,  /* refused while the server drains, or after it has failed */
-    IS_BODY = 1 << 2,  /* JSON */
-    HAS_REST = 1 << 3, /* the path continues */
-    IS_PROBE = 1 << 4  /* requested regularly: successes are not logged */
+    /* flags, for a short table */
+    IS_PUBLIC = ROUTE_IS_PUBLIC,
+    IS_PROBE = ROUTE_IS_PROBE,
+    HAS_REST = ROUTE_HAS_REST,
+    MAY_BE_EMPTY = ROUTE_MAY_BE_EMPTY,
+    IS_STREAM = ROUTE_IS_WORK | ROUTE_MAY_BE_STREAM,
 };
 
-struct row {
-    const char *method, *path;
-    unsigned listeners, flags;
-    route_begin *begin;
-};
+static route_begin describe;
 
-static const struct row rows[] = {
-    {"POST", "/completions", BOTH, IS_WORK | IS_BODY, openai_completions},
-    {"POST", "/chat/completions", BOTH, IS_WORK | IS_BODY, openai_chat},
-    {"POST", "/tokenize", BOTH, IS_BODY, openai_tokenize},
-    {"POST", "/detokenize", BOTH, IS_BODY, openai_detokenize},
-    {"GET", "/models", BOTH, 0, openai_models},
-    {"GET", "/models/", BOTH, HAS_REST, openai_model},
-    {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info},
-    {"GET", "/version", BOTH, 0, route_version},
-    {"GET", "/health", BOTH, IS_PUBLIC | IS_PROBE, route_health},
-    {"GET", "/ready", BOTH, IS_PUBLIC | IS_PROBE, route_ready},
-    {"GET", "/", BOTH, IS_PUBLIC, page_get},
-    {"GET", "/metrics", CONTROL | METRICS, IS_PROBE, metrics_get},
-    {"GET", "/adapters", CONTROL, 0, control_adapters},
-    {"POST", "/adapters", CONTROL, IS_BODY, control_adapters},
-    {"PUT", "/adapters/", CONTROL, IS_BODY | HAS_REST, control_adapter},
-    {"DELETE", "/adapters/", CONTROL, HAS_REST, control_adapter},
-    {"POST", "/drain", CONTROL, IS_BODY, control_drain},
-    {"POST", "/load_lora_adapter", CONTROL, IS_BODY, control_vllm_load},
-    {"POST", "/unload_lora_adapter", CONTROL, IS_BODY, control_vllm_unload},
+/* clang-format off */
+static const struct route_row rows[] = {
+    {"POST", "/completions", BOTH, IS_STREAM, openai_completions, "Complete prompts", "CompletionBody", "Completion"},
+    {"POST", "/chat/completions", BOTH, IS_STREAM, openai_chat, "Answer messages", "ChatBody", "Chat"},
+    {"POST", "/tokenize", BOTH, 0, openai_tokenize, "Turn a text into token ids", "TokenizeBody", "Tokens"},
+    {"POST", "/detokenize", BOTH, 0, openai_detokenize, "Turn token ids into a text", "DetokenizeBody", "Text"},
+    {"GET", "/models", BOTH, 0, openai_models, "List the base and its adapters", NULL, "Models"},
+    {"GET", "/models/", BOTH, HAS_REST, openai_model, "Show the base or an adapter", NULL, "Model"},
+    {"GET", "/tokenizer_info", BOTH, 0, openai_tokenizer_info, "Show end-of-text and template", NULL, "TokenizerInfo"},
+    {"GET", "/version", BOTH, 0, route_version, "Show the program's version", NULL, "Version"},
+    {"GET", "/openapi.json", BOTH, 0, describe, "Describe these routes", NULL, "Description"},
+    {"GET", "/health", BOTH, IS_PUBLIC | IS_PROBE, route_health, "Check that the process lives", NULL, "Status"},
+    {"GET", "/ready", BOTH, IS_PUBLIC | IS_PROBE, route_ready, "Check that requests are served", NULL, "Status"},
+    {"GET", "/", BOTH, IS_PUBLIC, page_get, "Get the page", NULL, "text/html"},
+    {"GET", "/metrics", CONTROL | METRICS, IS_PROBE, metrics_get, "Get metrics for Prometheus", NULL, "text/plain"},
+    {"GET", "/adapters", CONTROL, 0, control_adapters, "List adapters", NULL, "Adapters"},
+    {"POST", "/adapters", CONTROL, 0, control_adapters, "Load an adapter", "LoadBody", "Adapter"},
+    {"PUT", "/adapters/", CONTROL, HAS_REST | MAY_BE_EMPTY, control_adapter, "Replace an adapter", "ReplaceBody",
+     "Adapter"},
+    {"DELETE", "/adapters/", CONTROL, HAS_REST, control_adapter, "Unload an adapter", NULL, "Empty"},
+    {"POST", "/drain", CONTROL, MAY_BE_EMPTY, control_drain, "Stop the server in stages", "DrainBody", "Empty"},
+    {"POST", "/load_lora_adapter", CONTROL, 0, control_vllm_load, "Load an adapter, as vLLM", "VllmLoadBody",
+     "text/plain"},
+    {"POST", "/unload_lora_adapter", CONTROL, 0, control_vllm_unload, "Unload an adapter, as vLLM", "VllmUnloadBody",
+     "text/plain"},
 };
+/* clang-format on */
 enum { ROWS = sizeof rows / sizeof *rows };
 
 static const struct exchange_handler nobody = {.on_close = NULL};
 
 /* ---- the path ---- */
 
-static bool is_offered(const struct exchange *exchange, const struct row *row) {
+static bool is_offered(const struct exchange *exchange, const struct route_row *row) {
     bool has_metrics = exchange->request->server->options->metrics_on_data != SERVE_METRICS_OFF;
     return row->listeners & (1u << exchange->head.listener) || (row->listeners & METRICS && has_metrics);
 }
 
-static bool is_path_of(const struct exchange *exchange, const struct row *row) {
+static bool is_path_of(const struct exchange *exchange, const struct route_row *row) {
     const char *path = route_path(exchange);
     size_t length = strlen(row->path);
     bool is_same = row->flags & HAS_REST ? !strncmp(path, row->path, length) && path[length] : !strcmp(path, row->path);
@@ -77,13 +79,13 @@ static bool is_path_of(const struct exchange *exchange, const struct row *row) {
 }
 
 /* HEAD is GET; the transport omits the body. */
-static bool is_method_of(const char *method, const struct row *row) {
+static bool is_method_of(const char *method, const struct route_row *row) {
     return !strcmp(method, row->method) || (!strcmp(method, "HEAD") && !strcmp(row->method, "GET"));
 }
 
 /* Finds the row for path and method. Otherwise returns NULL, with the path's methods in *allowed: "" when the path does
  * not exist. */
-static const struct row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
+static const struct route_row *find_row(const struct exchange *exchange, struct strbuf *allowed) {
     for (size_t i = 0; i < ROWS; i++) {
         if (!is_path_of(exchange, &rows[i]))
             continue;
@@ -180,7 +182,7 @@ static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
 
 /* Keys of metrics open /metrics and nothing else. On the data listener only they open it; on control the listener's
  * keys open it too. */
-static bool has_key(struct exchange *exchange, const struct row *row) {
+static bool has_key(struct exchange *exchange, const struct route_row *row) {
     const struct server *server = exchange->request->server;
     const struct keys *keys = server->keys[exchange->head.listener];
     const struct keys *metrics_keys = row && row->listeners & METRICS ? server->keys[SERVER_METRICS_KEYS] : NULL;
@@ -198,16 +200,16 @@ static bool takes_work(const struct server *server, struct error *error) {
     return !server->has_failed && !server->is_draining;
 }
 
-static void begin_row(struct exchange *exchange, const struct row *row, const struct strbuf *allowed) {
+static void begin_row(struct exchange *exchange, const struct route_row *row, const struct strbuf *allowed) {
     struct error error;
     const char *path = exchange->head.path, *method = exchange->head.method;
     if (!row && !allowed->length)
         error_set(&error, ERROR_ROUTE_NOT_FOUND, NULL, "there is no %.200s", path);
     else if (!row)
         error_set(&error, ERROR_METHOD, NULL, "%.200s does not take %.20s", path, method);
-    else if (row->flags & IS_BODY && !is_json(exchange))
+    else if (row->body && !is_json(exchange))
         error_set(&error, ERROR_MEDIA_TYPE, NULL, "expected a body of type application/json");
-    else if (!(row->flags & IS_WORK) || takes_work(exchange->request->server, &error)) {
+    else if (!(row->flags & ROUTE_IS_WORK) || takes_work(exchange->request->server, &error)) {
         exchange->request->is_probe = row->flags & IS_PROBE;
         row->begin(exchange);
         return;
@@ -215,7 +217,7 @@ static void begin_row(struct exchange *exchange, const struct row *row, const st
     route_refuse(exchange, &error, row || !allowed->length ? NULL : strbuf_text(allowed));
 }
 
-static bool is_public(const struct exchange *exchange, const struct row *row) {
+static bool is_public(const struct exchange *exchange, const struct route_row *row) {
     static const char health[] = "/grpc.health.v1.Health/";
     if (route_is_grpc(exchange))
         return !strncmp(exchange->head.path, health, sizeof health - 1);
@@ -224,11 +226,32 @@ static bool is_public(const struct exchange *exchange, const struct row *row) {
     return row && (row->flags & IS_PUBLIC || (row->listeners & METRICS && is_open));
 }
 
+/* ---- their description ---- */
+
+static bool needs_key(const struct exchange *exchange, const struct route_row *row) {
+    const struct server *server = exchange->request->server;
+    bool has_metrics_keys = row->listeners & METRICS && server->keys[SERVER_METRICS_KEYS];
+    bool is_data = exchange->head.listener == LISTENER_DATA;
+    return !is_public(exchange, row) && (server->keys[exchange->head.listener] || (is_data && has_metrics_keys));
+}
+
+/* GET /openapi.json: the routes of this listener. */
+static void describe(struct exchange *exchange) {
+    struct openapi_route routes[ROWS];
+    size_t count = 0;
+    for (size_t i = 0; i < ROWS; i++)
+        if (is_offered(exchange, &rows[i]))
+            routes[count++] = (struct openapi_route){.row = &rows[i], .needs_key = needs_key(exchange, &rows[i])};
+    openapi_answer(exchange, routes, count);
+}
+
+/* ---- all together ---- */
+
 /* A permitted page's OPTIONS comes without a key, because browsers send none. */
 static void begin_http(struct exchange *exchange) {
     struct strbuf allowed = STRBUF_INIT;
     struct error error;
-    const struct row *row = find_row(exchange, &allowed);
+    const struct route_row *row = find_row(exchange, &allowed);
     exchange->request->route = row ? row->path : NULL;
     bool is_options = !strcmp(exchange->head.method, "OPTIONS");
     if (!is_public(exchange, row) && !(is_options && exchange->request->cors_origin) && !has_key(exchange, row)) {

@@ -12,9 +12,17 @@
 
 struct field {
     const char *name;
-    int (*read)(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab);
+    const struct kind *kind;
     size_t offset;
     double low, high; /* both included */
+};
+
+/* The values that fields of one kind take. */
+struct kind {
+    /* Reads a value that is not null. */
+    int (*read)(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab);
+    /* Writes the values that `read` takes, null among them, as members of a JSON schema. */
+    void (*add_schema)(const struct field *field, int64_t vocab, struct strbuf *out);
 };
 
 /* ---- values ---- */
@@ -191,29 +199,95 @@ static int read_bias(const struct field *field, const json_t *value, struct ask 
     return STATUS_OK;
 }
 
+/* ---- schemas ---- */
+
+static void add_integer_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)vocab;
+    strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":%.0f,\"maximum\":%.0f", field->low, field->high);
+}
+
+static void add_number_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)vocab;
+    strbuf_format(out, "\"type\":[\"number\",\"null\"],\"minimum\":%g,\"maximum\":%g", field->low, field->high);
+}
+
+static void add_bool_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)field;
+    (void)vocab;
+    strbuf_add_text(out, "\"type\":[\"boolean\",\"null\"]");
+}
+
+static void add_seed_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)field;
+    (void)vocab;
+    strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":0,\"maximum\":%lld", (long long)INT64_MAX);
+}
+
+static void add_adapters_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)field;
+    (void)vocab;
+    strbuf_format(out, "\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"maxItems\":%d",
+                  ASK_MAX_ADAPTERS);
+}
+
+static void add_stop_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)field;
+    (void)vocab;
+    strbuf_format(out,
+                  "\"type\":[\"string\",\"array\",\"null\"],\"minLength\":1,"
+                  "\"items\":{\"type\":\"string\",\"minLength\":1},\"maxItems\":%d",
+                  WRITER_MAX_STOPS);
+}
+
+static void add_stop_ids_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)field;
+    strbuf_format(out,
+                  "\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":%lld},"
+                  "\"maxItems\":%d",
+                  (long long)vocab - 1, ASK_MAX_STOP_IDS);
+}
+
+static void add_bias_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
+    (void)vocab;
+    strbuf_format(out,
+                  "\"type\":[\"object\",\"null\"],\"maxProperties\":%d,"
+                  "\"propertyNames\":{\"pattern\":\"^(0|[1-9][0-9]*)$\"},"
+                  "\"additionalProperties\":{\"type\":\"number\",\"minimum\":%g,\"maximum\":%g}",
+                  ASK_MAX_BIASES, field->low, field->high);
+}
+
+static const struct kind integer_kind = {read_integer, add_integer_schema};
+static const struct kind number_kind = {read_number, add_number_schema};
+static const struct kind bool_kind = {read_bool, add_bool_schema};
+static const struct kind seed_kind = {read_seed, add_seed_schema};
+static const struct kind adapters_kind = {read_adapters, add_adapters_schema};
+static const struct kind stop_kind = {read_stop, add_stop_schema};
+static const struct kind stop_ids_kind = {read_stop_ids, add_stop_ids_schema};
+static const struct kind bias_kind = {read_bias, add_bias_schema};
+
 /* ---- the table ---- */
 
 #define AT(member) offsetof(struct ask, member)
 static const struct field fields[] = {
-    {"adapters", read_adapters, 0, 0, 0},
-    {"max_tokens", read_integer, AT(max_tokens), 0, 1e9},
-    {"min_tokens", read_integer, AT(min_tokens), 0, 1e9},
-    {"n", read_integer, AT(choices), 1, ASK_MAX_CHOICES},
-    {"seed", read_seed, 0, 0, 0},
-    {"temperature", read_number, AT(sampling.temperature), 0, 100},
-    {"top_k", read_integer, AT(sampling.top_k), 0, 1e9},
-    {"top_p", read_number, AT(sampling.top_p), 1e-6, 1},
-    {"min_p", read_number, AT(sampling.min_p), 0, 1},
-    {"repetition_penalty", read_number, AT(sampling.repetition_penalty), 0.01, 100},
-    {"presence_penalty", read_number, AT(sampling.presence_penalty), -100, 100},
-    {"frequency_penalty", read_number, AT(sampling.frequency_penalty), -100, 100},
-    {"logit_bias", read_bias, 0, -1e9, 1e9},
-    {"stop", read_stop, 0, 0, 0},
-    {"stop_token_ids", read_stop_ids, 0, 0, 0},
-    {"ignore_eos", read_bool, AT(ignore_eos), 0, 0},
-    {"logprobs", read_integer, AT(logprobs), 0, ASK_MAX_TOP},
-    {"prompt_logprobs", read_integer, AT(prompt_logprobs), 0, ASK_MAX_TOP},
-    {"priority", read_integer, AT(priority), INT32_MIN, INT32_MAX},
+    {"adapters", &adapters_kind, 0, 0, 0},
+    {"max_tokens", &integer_kind, AT(max_tokens), 0, 1e9},
+    {"min_tokens", &integer_kind, AT(min_tokens), 0, 1e9},
+    {"n", &integer_kind, AT(choices), 1, ASK_MAX_CHOICES},
+    {"seed", &seed_kind, 0, 0, 0},
+    {"temperature", &number_kind, AT(sampling.temperature), 0, 100},
+    {"top_k", &integer_kind, AT(sampling.top_k), 0, 1e9},
+    {"top_p", &number_kind, AT(sampling.top_p), 1e-6, 1},
+    {"min_p", &number_kind, AT(sampling.min_p), 0, 1},
+    {"repetition_penalty", &number_kind, AT(sampling.repetition_penalty), 0.01, 100},
+    {"presence_penalty", &number_kind, AT(sampling.presence_penalty), -100, 100},
+    {"frequency_penalty", &number_kind, AT(sampling.frequency_penalty), -100, 100},
+    {"logit_bias", &bias_kind, 0, -1e9, 1e9},
+    {"stop", &stop_kind, 0, 0, 0},
+    {"stop_token_ids", &stop_ids_kind, 0, 0, 0},
+    {"ignore_eos", &bool_kind, AT(ignore_eos), 0, 0},
+    {"logprobs", &integer_kind, AT(logprobs), 0, ASK_MAX_TOP},
+    {"prompt_logprobs", &integer_kind, AT(prompt_logprobs), 0, ASK_MAX_TOP},
+    {"priority", &integer_kind, AT(priority), INT32_MIN, INT32_MAX},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -228,10 +302,17 @@ const char *ask_field_name(size_t number) {
     return number < FIELDS ? fields[number].name : NULL;
 }
 
+void ask_add_schema(size_t number, int64_t vocab, struct strbuf *out) {
+    const struct field *field = &fields[number];
+    strbuf_format(out, "\"%s\":{", field->name);
+    field->kind->add_schema(field, vocab, out);
+    strbuf_add_char(out, '}');
+}
+
 int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64_t vocab, bool *is_known) {
     const struct field *field = find_field(name);
     *is_known = field != NULL;
-    return !field || json_is_null(value) ? STATUS_OK : field->read(field, value, ask, vocab);
+    return !field || json_is_null(value) ? STATUS_OK : field->kind->read(field, value, ask, vocab);
 }
 
 const char *ask_nearest_field(const char *name, const char *const *others, size_t count) {

@@ -47,6 +47,8 @@ void ask_free(struct ask *ask);
 int ask_read_field(struct ask *ask, const char *name, const json_t *value, int64_t vocab, bool *is_known);
 /* Returns the name of field `number`, from 0; NULL after the last. */
 const char *ask_field_name(size_t number);
+/* Writes "NAME":{...}, the JSON schema of that field's values. `vocab`: ids are below it. */
+void ask_add_schema(size_t number, int64_t vocab, struct strbuf *out);
 /* Sets a numeric field. STATUS_INVALID as ask_read_field. */
 int ask_set_integer(struct ask *ask, const char *name, int64_t value);
 int ask_set_number(struct ask *ask, const char *name, double value);

@@ -372,7 +372,8 @@ class Metrics(Operation):
         with Server(model=self.long) as server, contextlib.closing(server.connect()) as connection:
             connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"
             body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "stream": True}
-            with Stream(connection, server.send(connection, "POST", "/v1/completions", body, None, None)) as stream:
+            with Stream(connection, server.send(connection, "POST", "/v1/completions", body, None, None),
+                        "/v1/completions") as stream:
                 self.assertNotIn("transfer-encoding", stream.headers)
                 next(stream)
             server.await_metric('cambium:requests_cancelled_total{reason="cancelled"}', 1)

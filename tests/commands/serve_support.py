@@ -1,5 +1,6 @@
 """A server that runs, and a client that shows everything: what the tests of serve share."""
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -12,14 +13,28 @@ import threading
 import time
 
 from model_support import CAMBIUM, SANITIZED, TINY, floats, write_safetensors
+from schema_support import Description
 
 PATIENCE = 300 if SANITIZED else 60  # seconds, for what comes at once where nothing is wrong
+
+
+@functools.cache
+def description():
+    """The description of both listeners. A server of its own is asked, so that no other server logs or counts it."""
+    with Server() as server, contextlib.closing(server.connect("control")) as connection:
+        return Description(Answer(server.send(connection, "GET", "/openapi.json", None, None, None)).json)
 
 
 class Answer:
     def __init__(self, response):
         self.status, self.headers = response.status, {name.lower(): value for name, value in response.getheaders()}
         self.body = response.read()
+
+    def check(self, method, path):
+        """Holds an answer that is JSON against /openapi.json."""
+        if self.headers.get("content-type") == "application/json" and method != "HEAD":
+            description().check(method, path, self.status, "application/json", self.json)
+        return self
 
     @property
     def json(self):
@@ -40,8 +55,8 @@ class UnixConnection(http.client.HTTPConnection):
 class Stream:
     """An answer that is being streamed: its events, parsed, as they come. The server sees it when it is closed."""
 
-    def __init__(self, connection, response):
-        self.connection, self.response, self.status = connection, response, response.status
+    def __init__(self, connection, response, path):
+        self.connection, self.response, self.status, self.path = connection, response, response.status, path
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.is_done = False
 
@@ -53,8 +68,14 @@ class Stream:
             if line == b"data: [DONE]\n":
                 self.is_done = True
             elif line.startswith(b"data: "):
-                return json.loads(line[6:])
+                return self.check(json.loads(line[6:]))
         raise StopIteration
+
+    def check(self, event):
+        """Holds an event against /openapi.json. The last one of a stream that fails is an error."""
+        is_error, path = "error" in event, self.path
+        description().check("POST", path, 500 if is_error else 200, "application/json" if is_error else "text/event-stream", event)
+        return event
 
     def close(self):
         self.response.close()
@@ -125,7 +146,7 @@ class Server:
 
     def ask(self, method, path, body=None, key=None, listener="data", headers=None, timeout=PATIENCE):
         with contextlib.closing(self.connect(listener, timeout)) as connection:
-            return Answer(self.send(connection, method, path, body, key, headers))
+            return Answer(self.send(connection, method, path, body, key, headers)).check(method, path)
 
     def complete(self, prompt, **more):
         """A completion that is not streamed, and must succeed."""
@@ -136,7 +157,7 @@ class Server:
 
     def stream(self, path, body, key=None, listener="data", headers=None, timeout=PATIENCE):
         connection = self.connect(listener, timeout)
-        return Stream(connection, self.send(connection, "POST", path, body | {"stream": True}, key, headers))
+        return Stream(connection, self.send(connection, "POST", path, body | {"stream": True}, key, headers), path)
 
     def metrics(self, key=None):
         """Samples by name and labels, 'vllm:num_requests_running{...}' or without labels where those are all of vLLM's."""
