@@ -16,6 +16,7 @@ struct backend {
     const char *how_to_build;
 
     /* STATUS_UNSUPPORTED if this machine lacks such a device. */
+    int (*find)(int number); /* NULL: every machine has it */
     int (*open)(int number, int threads, struct device **device);
     int (*sketch)(const struct device_facts *facts, struct device **device);
     void (*close)(struct device *device);

@@ -116,12 +116,22 @@ static int finish(const char *name, int status, struct device **device) {
     return status;
 }
 
+/* Finds the backend of a name, and the number in it. */
+static int find_device(const char *name, const struct backend **backend, int *number) {
+    int status = find_built(name, backend);
+    return status ? status : read_number(*backend, name, number);
+}
+
+int device_find(const char *name) {
+    const struct backend *backend;
+    int number = DEVICE_FIRST, status = find_device(name, &backend, &number);
+    return status || !backend->find ? status : backend->find(number);
+}
+
 int device_open(const char *name, int number, int threads, struct device **device) {
     const struct backend *backend;
     *device = NULL;
-    int status = find_built(name, &backend);
-    if (!status)
-        status = read_number(backend, name, &number);
+    int status = find_device(name, &backend, &number);
     if (status)
         return status;
     status = finish(name, backend->open(number, threads, device), device);

@@ -43,6 +43,9 @@ int device_check_name(const char *name);
  * such backend, with the names of those that are built, or no such device, with the reason; STATUS_MEMORY. */
 int device_open(const char *name, int number, int threads, struct device **device);
 enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
+/* Fails unless this machine has the device, without opening it: a command asks before it reads a model. Errors as
+ * device_open. A name without a number asks for any device of its backend. */
+int device_find(const char *name);
 /* Closes an open device or a sketch; NULL is allowed. Its streams, events and memory are closed and freed before. */
 void device_close(struct device *device);
 /* Returns the number that the device was opened with. */

@@ -62,6 +62,13 @@ static int describe_card(struct cuda_device *own, int number) {
     return STATUS_OK;
 }
 
+static int look_at_card(struct cuda_device *own, int number) {
+    int status = cuda_driver_open(&own->driver);
+    if (!status)
+        status = find_card(own, number);
+    return status ? status : describe_card(own, number);
+}
+
 static int retain_context(struct cuda_device *own) {
     struct device *device = &own->device;
     struct CUctx_st *context = NULL;
@@ -82,11 +89,7 @@ static int cuda_open(int number, int threads, struct device **out) {
         return STATUS_MEMORY;
     *out = &own->device;
     snprintf(own->device.kind, sizeof own->device.kind, "cuda:%d", number);
-    int status = cuda_driver_open(&own->driver);
-    if (!status)
-        status = find_card(own, number);
-    if (!status)
-        status = describe_card(own, number);
+    int status = look_at_card(own, number);
     return status ? status : retain_context(own);
 }
 
@@ -115,6 +118,14 @@ static void cuda_close(struct device *device) {
     cuda_driver_close(&own->driver);
     pthread_mutex_destroy(&own->lock);
     free(own);
+}
+
+static int cuda_find(int number) {
+    struct cuda_device *own = make_device(1);
+    int status = own ? look_at_card(own, number) : STATUS_MEMORY;
+    if (own)
+        cuda_close(&own->device);
+    return status;
 }
 
 /* There are no levels: only the CPU has them. */
@@ -200,6 +211,7 @@ static void cuda_host_free(struct device *device, void *memory) {
 const struct backend backend_cuda = {
     .name = "cuda",
     .has_numbers = true,
+    .find = cuda_find,
     .open = cuda_open,
     .sketch = cuda_sketch,
     .close = cuda_close,

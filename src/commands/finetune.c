@@ -351,6 +351,8 @@ static int prepare(const struct launch *launch, const struct config *given, void
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     if (!status)
         status = check_given(options);
+    if (!status && !options->is_dry_run)
+        status = device_find(options->sections.run.device);
     if (!status)
         log_info("loading %s", options->model);
     if (!status)

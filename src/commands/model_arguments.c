@@ -20,6 +20,8 @@ int model_grid(struct job_model *arguments, const struct launch *launch, bool ta
         .tensor = (int)arguments->tensor, .context = 1, .expert = 1, .data = 1, .pipeline = (int)arguments->pipeline};
     if (!status)
         status = rank_grid_fill(grid, ranks);
+    if (!status)
+        status = device_find(arguments->device);
     if (status)
         return status;
     log_info("loading %s", arguments->model);

@@ -88,6 +88,8 @@ struct pretraining {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct pretraining *p = context;
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
+    if (!status && !p->options->is_dry_run)
+        status = device_find(p->options->run.device);
     if (!status)
         say_loading(p->options);
     if (!status)

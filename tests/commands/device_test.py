@@ -2,6 +2,7 @@
 import ctypes
 import os
 import subprocess
+import tempfile
 import unittest
 
 CAMBIUM = os.environ["CAMBIUM"]
@@ -39,6 +40,26 @@ class Devices(unittest.TestCase):
 
     def test_only_the_cpu_has_levels(self):
         self.assertEqual(self.refuse("late:v3"), (1, "late:v3: this machine has no v3"))
+
+    def test_the_device_is_found_before_a_model_is_read(self):
+        """No model and no data is there: the message is about the device, and nothing is written."""
+        device = "cuda:sm_90"  # no machine has it
+        with tempfile.TemporaryDirectory() as directory:
+            output = os.path.join(directory, "output")
+            for words in (
+                ["generate", "--model", "none", "--prompt", "a"],
+                ["score", "--model", "none", "--input", "none"],
+                ["serve", "--model", "none"],
+                ["merge", "--model", "none", "--adapter", "none", "--output", output],
+                ["finetune", "--model", "none", "--data", "none", "--output", output],
+                ["pretrain", "--init-from", "none", "--data.data_path", "none", "--checkpoint.save", output],
+            ):
+                with self.subTest(words[0]):
+                    status, line = self.refuse(device, words)
+                    self.assertEqual(status, 1)
+                    self.assertIn("cuda", line)
+                    self.assertNotIn("none", line)
+            self.assertEqual(os.listdir(directory), [])
 
     @unittest.skipIf(FAKES, "this build has CUDA")
     def test_a_build_without_cuda_says_how_to_get_it(self):
