@@ -9,6 +9,10 @@
 /* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
 #define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
     TYPED(adamw, adamw)                                                                                                \
+    TYPED(column_scale, column_scale_backward)                                                                         \
+    TYPED(column_scale, column_scale_forward)                                                                          \
+    TYPED(column_scale, magnitude_ratio)                                                                               \
+    TYPED(column_scale, row_squares)                                                                                   \
     TYPED(cross_entropy, cross_entropy_backward)                                                                       \
     TYPED(cross_entropy, cross_entropy_forward)                                                                        \
     TYPED(cross_entropy, cross_entropy_fused)                                                                          \
@@ -18,6 +22,7 @@
     TYPED(embedding, embedding_forward)                                                                                \
     TYPED(gelu, gelu_backward)                                                                                         \
     TYPED(gelu, gelu_forward)                                                                                          \
+    TYPED(group_scale, group_scale)                                                                                    \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
     TYPED(residual_dropout, residual_dropout)                                                                          \
@@ -86,6 +91,10 @@ int cuda_row_threads(enum dtype type, int64_t cols);
 
 /* The operations, which ops.h describes. */
 #define CUDA_OPERATION(op, type) int cuda_##op(const struct exec *exec, const struct type *a);
+CUDA_OPERATION(column_scale_forward, column_scale)
+CUDA_OPERATION(column_scale_backward, column_scale)
+CUDA_OPERATION(row_squares, row_squares)
+CUDA_OPERATION(magnitude_ratio, magnitude_ratio)
 CUDA_OPERATION(cross_entropy_forward, cross_entropy)
 CUDA_OPERATION(cross_entropy_backward, cross_entropy)
 CUDA_OPERATION(cross_entropy_fused, cross_entropy)
@@ -95,6 +104,7 @@ CUDA_OPERATION(embedding_forward, embedding)
 CUDA_OPERATION(embedding_backward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
+CUDA_OPERATION(group_scale, group_scale)
 CUDA_OPERATION(norm_forward, norm)
 CUDA_OPERATION(norm_backward, norm)
 CUDA_OPERATION(residual_dropout_forward, residual_dropout)
@@ -112,6 +122,7 @@ CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
+size_t cuda_column_scale_backward_workspace(struct device *device, const struct column_scale *a);
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
 size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
@@ -126,5 +137,4 @@ int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, cons
 int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
 int cuda_gather_rows(const struct exec *exec, int64_t count, int64_t cols, enum dtype type, const void *x,
                      const int32_t *index, void *out);
-
 #endif

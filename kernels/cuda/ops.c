@@ -13,6 +13,11 @@ const struct ops cuda_ops = {
     .swiglu_forward = cuda_swiglu_forward,
     .swiglu_backward = cuda_swiglu_backward,
     .rotary = cuda_rotary,
+    .column_scale_forward = cuda_column_scale_forward,
+    .column_scale_backward_workspace = cuda_column_scale_backward_workspace,
+    .column_scale_backward = cuda_column_scale_backward,
+    .row_squares = cuda_row_squares,
+    .magnitude_ratio = cuda_magnitude_ratio,
     .residual_dropout_forward = cuda_residual_dropout_forward,
     .residual_dropout_backward = cuda_residual_dropout_backward,
     .embedding_forward = cuda_embedding_forward,
@@ -37,4 +42,5 @@ const struct ops cuda_ops = {
     .scale_add = cuda_scale_add,
     .gather_rows = cuda_gather_rows,
     .scatter_add_rows = cuda_scatter_add_rows,
+    .group_scale = cuda_group_scale,
 };

@@ -2,22 +2,6 @@
  * j + rotary / 2 of a head. */
 #include "cuda/typed.cuh"
 
-/* Cosines or sines of WIDTH features, in 16-byte accesses at most. */
-template <int WIDTH> struct angles { float at[WIDTH]; };
-
-template <int WIDTH> static __device__ __forceinline__ angles<WIDTH> read_angles(const float *table) {
-    angles<WIDTH> read;
-    constexpr int EACH = WIDTH < 4 ? WIDTH : 4;
-#pragma unroll
-    for (int first = 0; first < WIDTH; first += EACH) {
-        pack<float, EACH> some = *(const pack<float, EACH> *)(table + first);
-#pragma unroll
-        for (int k = 0; k < EACH; k++)
-            read.at[first + k] = some.at[k];
-    }
-    return read;
-}
-
 template <class T, int WIDTH> static __device__ void rotate(const struct rotary &a) {
     typedef pack<T, WIDTH> packed;
     int64_t half = a.rotary / 2, in_head = half / WIDTH;
@@ -25,7 +9,7 @@ template <class T, int WIDTH> static __device__ void rotate(const struct rotary 
     for (int64_t i = grid_thread(); i < a.rows * a.heads * in_head; i += grid_threads()) {
         int64_t row = i / in_head / a.heads, head = i / in_head % a.heads, j = i % in_head * WIDTH;
         int64_t angle = a.positions[row] * half + j;
-        angles<WIDTH> cos = read_angles<WIDTH>(a.cos + angle), sin = read_angles<WIDTH>(a.sin + angle);
+        values<WIDTH> cos = read_values<WIDTH>(a.cos + angle), sin = read_values<WIDTH>(a.sin + angle);
         T *x = (T *)a.x + row * a.stride + head * a.head_size + j;
         packed first = *(const packed *)x, second = *(const packed *)(x + half), y1, y2;
 #pragma unroll

@@ -103,3 +103,18 @@ static __device__ float block_max(float value, float *warps) {
         largest = fmaxf(largest, warps[i]);
     return largest;
 }
+
+/* WIDTH elements in fp32, from accesses of 16 bytes at most. */
+template <int WIDTH> struct values { float at[WIDTH]; };
+template <int WIDTH, class T> static __device__ __forceinline__ values<WIDTH> read_values(const T *from) {
+    values<WIDTH> read;
+    constexpr int EACH = WIDTH < PACK<T> ? WIDTH : PACK<T>;
+#pragma unroll
+    for (int first = 0; first < WIDTH; first += EACH) {
+        pack<T, EACH> some = *(const pack<T, EACH> *)(from + first);
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            read.at[first + k] = to_float(some.at[k]);
+    }
+    return read;
+}
