@@ -203,6 +203,15 @@ struct scale_add {
     int64_t x_stride, y_stride; /* from row to row; 0: C */
 };
 
+/* out[j] += sum over rows of x[i, j]: the gradient of a bias. */
+struct column_sum {
+    int64_t rows, cols;
+    enum dtype type;
+    const void *x;  /* [N,C] */
+    int64_t stride; /* of x, from row to row */
+    float *out;     /* [C] accumulated */
+};
+
 /* y[index[i]] += x[i] for whole rows, added in fp32 and rounded once. A row whose index is below 0 is skipped. No index
  * comes twice. */
 struct scatter_add_rows {
@@ -637,10 +646,8 @@ struct ops {
     /* *sum = (or += when accumulate) the sum of x[i] * weight[i], in fp64. */
     int (*weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
                         double *sum);
-    /* out[j] += sum over rows of x[i, j]: the gradient of a bias. */
-    size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
-    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                      int64_t stride, float *out);
+    size_t (*column_sum_workspace)(struct device *device, const struct column_sum *a);
+    int (*column_sum)(const struct exec *exec, const struct column_sum *a);
     /* Converts count elements. */
     int (*cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                 void *to);

@@ -243,9 +243,8 @@ struct op_work weighted_sum_work(int64_t count, const float *x, const float *wei
     return tensors_of(count, 1, DTYPE_F32, 2);
 }
 
-struct op_work column_sum_work(int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride, float *out) {
-    (void)x, (void)stride, (void)out;
-    return tensors_of(rows, cols, type, 1);
+struct op_work column_sum_work(const struct column_sum *a) {
+    return tensors_of(a->rows, a->cols, a->type, 1);
 }
 
 struct op_work sample_work(const struct sample *a) {

@@ -68,7 +68,7 @@ struct op_work cross_entropy_join_work(const struct cross_entropy *a, int ranks,
                                        const struct cross_entropy_part *parts);
 struct op_work cross_entropy_part_backward_work(const struct cross_entropy *a);
 struct op_work weighted_sum_work(int64_t count, const float *x, const float *weight, bool accumulate, double *sum);
-struct op_work column_sum_work(int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride, float *out);
+struct op_work column_sum_work(const struct column_sum *a);
 struct op_work sample_work(const struct sample *a);
 
 /* ---- parameters: zero_ranges and adamw take the number of elements, as their ranges lie in device memory ---- */

@@ -203,7 +203,9 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
     struct gemm back = {.a = outputs, .b = w, .c = matrix_plain(call->dtype, dx, call->rows, w.columns)};
     int status = STATUS_OK;
     if (call->rank->is_planning) /* of the bias gradient, whose pointer is NULL */
-        status = rank_need(call->rank, call->rank->ops->column_sum_workspace(call->rank->device, call->rows, w.rows));
+        status = rank_need(call->rank,
+                           call->rank->ops->column_sum_workspace(
+                               call->rank->device, &(const struct column_sum){.rows = call->rows, .cols = w.rows}));
     if (!status)
         status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
     if (!status)

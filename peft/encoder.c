@@ -227,11 +227,13 @@ static int add_weight_gradient(const struct encoder *encoder, const struct dense
 }
 
 static int add_bias_gradient(const struct encoder *encoder, const struct dense *dense, const float *dy) {
-    struct rank *rank = rank_of(encoder);
-    return rank_run_within(rank, PHASE_REST, column_sum,
-                           rank->ops->column_sum_workspace(rank->device, encoder->rows, dense->out), encoder->rows,
-                           dense->out, DTYPE_F32, dy, dense->out,
-                           param_gradient(&encoder->adapter->peft->store, dense->bias));
+    struct column_sum sum = {.rows = encoder->rows,
+                             .cols = dense->out,
+                             .type = DTYPE_F32,
+                             .x = dy,
+                             .stride = dense->out,
+                             .out = param_gradient(&encoder->adapter->peft->store, dense->bias)};
+    return rank_run_scratch(rank_of(encoder), PHASE_REST, column_sum, &sum);
 }
 
 /* Adds both gradients, and dx[rows, in] = (or +=) dy[rows, out] weight[out, in]. */

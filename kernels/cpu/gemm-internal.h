@@ -8,6 +8,7 @@
 #define CAMBIUM_KERNELS_CPU_GEMM_INTERNAL_H
 
 #include "cpu/cpu-internal.h"
+#include "gemm_check.h"
 
 /* ---- oneDNN (gemm_cache.c) ---- */
 
@@ -48,27 +49,11 @@ struct gemm_level {
     /* Applies the scale, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's place in C
      * or in aux. */
     void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
-    int (*column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                      int64_t stride, float *out);
-    size_t (*column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
+    int (*column_sum)(const struct exec *exec, const struct column_sum *a);
+    size_t (*column_sum_workspace)(struct device *device, const struct column_sum *a);
     size_t (*packed_workspace)(struct device *device, const struct gemm *gemm);
     void (*packed_gemm)(const struct exec *exec, const struct gemm *gemm);
 };
-
-/* Returns true if B is packed. */
-static inline bool gemm_is_packed(const struct gemm *gemm) {
-    return gemm->b.form == MATRIX_PACKED;
-}
-
-/* Returns true if B is int8. */
-static inline bool gemm_is_int8(const struct gemm *gemm) {
-    return gemm->b.type == DTYPE_I8;
-}
-
-/* Returns C's memory, to write. */
-static inline void *gemm_c(const struct gemm *gemm) {
-    return (void *)(uintptr_t)gemm->c.data;
-}
 
 /* gemm_workspace and gemm of ops.h, with the parts of a level (gemm.c). Errors as gemm. */
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *gemm);

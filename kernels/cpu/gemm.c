@@ -20,55 +20,6 @@ static int64_t piece_count(int64_t size, int64_t most) {
     return (size + most - 1) / most;
 }
 
-static bool is_dgelu(const struct gemm *g) {
-    return g->epilogue == EPILOGUE_DGELU_TANH || g->epilogue == EPILOGUE_DGELU_EXACT;
-}
-
-/* Returns why no product can take these matrices, or NULL if one can. */
-static const char *matrix_refusal(const struct gemm *g) {
-    bool is_int8 = gemm_is_int8(g);
-    if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
-        return "A is fp32 or bf16";
-    if (g->b.type != g->a.type && !is_int8)
-        return "B has A's type or is int8";
-    if (g->a.scale || g->c.scale || (g->b.scale != NULL) != is_int8)
-        return "B alone has scales, where it is int8";
-    if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
-        return "A and C are plain";
-    if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||
-                    g->delta_count || is_dgelu(g)))
-        return "int8 multiplies plain rows, forward, without deltas";
-    if (gemm_is_packed(g) && (!g->b_transposed || g->a_transposed || is_dgelu(g)))
-        return "a packed weight multiplies plain rows, forward";
-    return NULL;
-}
-
-/* Returns why this backend lacks the product, or NULL. It does not check what oneDNN lacks on this processor. */
-static const char *refusal(const struct gemm *g) {
-    const char *why = matrix_refusal(g);
-    if (why)
-        return why;
-    if (g->c.type != g->a.type && g->c.type != DTYPE_F32)
-        return "C has A's type or is fp32";
-    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c.type != DTYPE_F32)))
-        return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
-    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
-        return "what is scaled has neither bias nor epilogue, nor a packed weight";
-    if (g->delta_count &&
-        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
-        return "what has deltas is bf16 and plain, without an epilogue";
-    for (int i = 0; i < g->delta_count; i++)
-        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > gemm_n(g))
-            return "a delta adds to columns of C";
-    if (is_dgelu(g) && (!g->aux || g->bias))
-        return "the GELU's backward reads aux, and has no bias";
-    if (g->a_transposed && (g->c.type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
-        return "with A transposed, C is a gradient in fp32 and there is no epilogue";
-    if (g->bias_gradient && !g->a_transposed)
-        return "a bias gradient comes with the transposed A of a weight gradient";
-    return NULL;
-}
-
 static struct gemm_form form_of(const struct gemm *g) {
     return (struct gemm_form){.m = gemm_m(g),
                               .n = gemm_n(g),
@@ -171,7 +122,7 @@ static bool is_bare(const struct gemm *g) {
 enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
 
 static enum stage stage_of(const struct gemm *g) {
-    if (!is_dgelu(g) && g->aux && g->a.type == DTYPE_F32)
+    if (!gemm_is_dgelu(g) && g->aux && g->a.type == DTYPE_F32)
         return STAGE_AUX;
     return g->c.type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
 }
@@ -418,11 +369,11 @@ static bool is_in_library(struct device *device, const struct gemm *g) {
 }
 
 bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
-    return !refusal(g) && is_in_library(device, g);
+    return !gemm_refusal(g) && is_in_library(device, g);
 }
 
 size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
-    if (refusal(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+    if (gemm_refusal(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return 0;
     struct gemm bare = *g;
     bare.delta_count = 0;
@@ -434,16 +385,18 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     bytes = bytes > without ? bytes : without;
     if (gemm_is_packed(g))
         return bytes;
-    size_t sums = g->bias_gradient ? level->column_sum_workspace(device, gemm_k(g), gemm_m(g)) : 0;
-    return bytes > sums ? bytes : sums;
+    struct column_sum sums = gemm_bias_sums(g);
+    size_t sum_bytes = g->bias_gradient ? level->column_sum_workspace(device, &sums) : 0;
+    return bytes > sum_bytes ? bytes : sum_bytes;
 }
 
 static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     int status = STATUS_OK;
     if (is_bare(g)) {
+        struct column_sum sums = gemm_bias_sums(g);
         status = run_bare(exec, g);
         if (g->bias_gradient && !status)
-            status = level->column_sum(exec, gemm_k(g), gemm_m(g), g->a.type, g->a.data, g->a.stride, g->bias_gradient);
+            status = level->column_sum(exec, &sums);
         return status;
     }
     int64_t pieces = piece_count(gemm_m(g), PIECE_ROWS) * piece_count(gemm_n(g), piece_cols(g));
@@ -489,25 +442,9 @@ static struct gemm without_zeros(const struct gemm *g) {
     return rest;
 }
 
-static int check_shape(const char *name, const struct matrix_view *matrix, int64_t rows, int64_t columns) {
-    if (matrix->rows == rows && matrix->columns == columns)
-        return STATUS_OK;
-    return status_fail(STATUS_INVALID, "gemm: %s is [%lld, %lld], expected [%lld, %lld]", name, (long long)matrix->rows,
-                       (long long)matrix->columns, (long long)rows, (long long)columns);
-}
-
-/* Checks a product. STATUS_UNSUPPORTED if the backend lacks it; STATUS_INVALID if its shapes do not agree. */
+/* Checks a product: as gemm_check, and STATUS_UNSUPPORTED if oneDNN lacks it on this processor. */
 static int check(struct device *device, const struct gemm *g) {
-    int64_t m = gemm_m(g), n = gemm_n(g), k = gemm_k(g);
-    const char *why = refusal(g);
-    if (why)
-        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
-    if (m < 0 || n < 0 || k <= 0)
-        return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)m, (long long)n,
-                           (long long)k);
-    int status = check_shape("A", &g->a, g->a_transposed ? k : m, g->a_transposed ? m : k);
-    if (!status)
-        status = check_shape("B", &g->b, g->b_transposed ? n : k, g->b_transposed ? k : n);
+    int status = gemm_check(g);
     if (!status && !is_in_library(device, g))
         status = status_fail(STATUS_UNSUPPORTED,
                              "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",
@@ -517,7 +454,7 @@ static int check(struct device *device, const struct gemm *g) {
 
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     struct gemm nonzero;
-    if (g->delta_count && !refusal(g)) {
+    if (g->delta_count && !gemm_refusal(g)) {
         nonzero = without_zeros(g);
         g = &nonzero;
     }

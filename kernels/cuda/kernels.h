@@ -119,6 +119,7 @@ CUDA_OPERATION(adamw, adamw)
 CUDA_OPERATION(clip_factor, clip_factor)
 CUDA_OPERATION(scale_add, scale_add)
 CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
+CUDA_OPERATION(column_sum, column_sum)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
@@ -129,9 +130,7 @@ size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
 int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
 int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
                       double *sum);
-size_t cuda_column_sum_workspace(struct device *device, int64_t rows, int64_t cols);
-int cuda_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
-                    float *out);
+size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a);
 int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
               void *to);
 int cuda_add(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);

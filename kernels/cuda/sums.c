@@ -40,25 +40,21 @@ int cuda_clip_factor(const struct exec *exec, const struct clip_factor *a) {
     return launch(exec, CUDA_clip_factor, 1, 32, a);
 }
 
-size_t cuda_column_sum_workspace(struct device *device, int64_t rows, int64_t cols) {
+size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a) {
     (void)device;
-    return (size_t)(partial_blocks(rows) * cols) * sizeof(float);
+    return (size_t)(partial_blocks(a->rows) * a->cols) * sizeof(float);
 }
 
-int cuda_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x, int64_t stride,
-                    float *out) {
-    const struct column_sum call = {.rows = rows,
-                                    .cols = cols,
-                                    .stride = stride,
-                                    .block_rows = partial_rows(rows),
-                                    .x = x,
-                                    .partial = exec->workspace};
-    int64_t blocks = partial_blocks(rows);
+int cuda_column_sum(const struct exec *exec, const struct column_sum *a) {
+    const struct column_sum_call call = {.sum = *a, .block_rows = partial_rows(a->rows), .partial = exec->workspace};
+    int64_t blocks = partial_blocks(a->rows), cols = a->cols;
     int status = cuda_launch_rows(
-        exec, &(const struct cuda_launch){.kernel = CUDA_column_sum, .type = type, .arguments = &call}, blocks, cols);
+        exec, &(const struct cuda_launch){.kernel = CUDA_column_sum, .type = a->type, .arguments = &call}, blocks,
+        cols);
     return status || !blocks
                ? status
                : cuda_partial_sums(
-                     exec, &(const struct partial_sums){
-                               .blocks = blocks, .cols = cols, .stride = cols, .partial = exec->workspace, .out = out});
+                     exec,
+                     &(const struct partial_sums){
+                         .blocks = blocks, .cols = cols, .stride = cols, .partial = exec->workspace, .out = a->out});
 }

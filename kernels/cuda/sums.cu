@@ -60,8 +60,10 @@ extern "C" __global__ void __launch_bounds__(32) clip_factor(struct clip_factor 
 
 /* ---- columns: a block sums its rows, and a thread the columns of one access ---- */
 
-template <class T, int WIDTH> static __device__ void sum_columns(const struct column_sum &a) {
-    int64_t first = blockIdx.x * a.block_rows, end = first + a.block_rows < a.rows ? first + a.block_rows : a.rows;
+template <class T, int WIDTH> static __device__ void sum_columns(const struct column_sum_call &call) {
+    const struct column_sum &a = call.sum;
+    int64_t first = blockIdx.x * call.block_rows, rest = a.rows - first;
+    int64_t end = first + (call.block_rows < rest ? call.block_rows : rest);
     for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x) {
         float sum[WIDTH] = {};
 #pragma unroll 4
@@ -73,20 +75,20 @@ template <class T, int WIDTH> static __device__ void sum_columns(const struct co
         }
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
-            a.partial[blockIdx.x * a.cols + j * WIDTH + k] = sum[k];
+            call.partial[blockIdx.x * a.cols + j * WIDTH + k] = sum[k];
     }
 }
 
-template <class T> static __device__ void any_columns(const struct column_sum &a) {
-    if ((a.cols | a.stride) % PACK<T> == 0 && is_aligned(a.x))
-        sum_columns<T, PACK<T>>(a);
+template <class T> static __device__ void any_columns(const struct column_sum_call &call) {
+    if ((call.sum.cols | call.sum.stride) % PACK<T> == 0 && is_aligned(call.sum.x))
+        sum_columns<T, PACK<T>>(call);
     else
-        sum_columns<T, 1>(a);
+        sum_columns<T, 1>(call);
 }
 
-extern "C" __global__ void __launch_bounds__(256) column_sum_fp32(struct column_sum a) {
+extern "C" __global__ void __launch_bounds__(256) column_sum_fp32(struct column_sum_call a) {
     any_columns<float>(a);
 }
-extern "C" __global__ void __launch_bounds__(256) column_sum_bf16(struct column_sum a) {
+extern "C" __global__ void __launch_bounds__(256) column_sum_bf16(struct column_sum_call a) {
     any_columns<bf16>(a);
 }

@@ -23,9 +23,9 @@ struct sum_to_one {
 };
 
 /* partial[b, j] = the sum of column j over block_rows rows. */
-struct column_sum {
-    int64_t rows, cols, stride, block_rows;
-    const void *x;
+struct column_sum_call {
+    struct column_sum sum;
+    int64_t block_rows;
     float *partial;
 };
 

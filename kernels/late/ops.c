@@ -38,6 +38,7 @@ static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y),
                                          POINTER(swiglu, dx)};
 static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
                                          POINTER(rotary, x)};
+static const size_t column_sum_pointers[] = {POINTER(column_sum, x), POINTER(column_sum, out)};
 static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};
 static const size_t scatter_add_rows_pointers[] = {POINTER(scatter_add_rows, x), POINTER(scatter_add_rows, index),
                                                    POINTER(scatter_add_rows, y)};
@@ -141,6 +142,8 @@ OPERATION(unit_backward, unit_call)
 OPERATION(swiglu_forward, swiglu)
 OPERATION(swiglu_backward, swiglu)
 OPERATION(rotary, rotary)
+OPERATION(column_sum, column_sum)
+WORKSPACE(column_sum, column_sum)
 OPERATION(scale_add, scale_add)
 OPERATION(scatter_add_rows, scatter_add_rows)
 OPERATION(column_scale_forward, column_scale)
@@ -274,22 +277,6 @@ static int late_weighted_sum(const struct exec *exec, int64_t count, const float
                              bool accumulate, double *sum) {
     struct arrays call = {.cols = count, .x = x, .z = weight, .accumulate = accumulate, .y = sum};
     return QUEUE(weighted_sum, arrays, &call);
-}
-
-static size_t late_column_sum_workspace(struct device *device, int64_t rows, int64_t cols) {
-    return ops_for(late_cpu(device))->column_sum_workspace(late_cpu(device), rows, cols);
-}
-
-static int run_column_sum(const struct exec *exec, const void *arguments) {
-    const struct arrays *call = arguments;
-    return ops_for(exec->stream->device)
-        ->column_sum(exec, call->rows, call->cols, call->type, call->x, call->stride, call->y);
-}
-
-static int late_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                           int64_t stride, float *out) {
-    struct arrays call = {.rows = rows, .cols = cols, .type = type, .x = x, .stride = stride, .y = out};
-    return QUEUE(column_sum, arrays, &call);
 }
 
 static int run_cast(const struct exec *exec, const void *arguments) {

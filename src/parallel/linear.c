@@ -178,9 +178,9 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
     }
     if (!bias_trains)
         return STATUS_OK;
-    return rank_run_within(rank, PHASE_GEMM, column_sum,
-                           rank->ops->column_sum_workspace(rank->device, call->rows, linear->out), call->rows,
-                           linear->out, call->dtype, dy, dy_stride, dbias);
+    struct column_sum sum = {
+        .rows = call->rows, .cols = linear->out, .type = call->dtype, .x = dy, .stride = dy_stride, .out = dbias};
+    return rank_run_scratch(rank, PHASE_GEMM, column_sum, &sum);
 }
 
 static int input_gradient(const struct linear *linear, const struct linear_call *call, const void *dy, void *dx) {

@@ -345,7 +345,7 @@ class English(unittest.TestCase):
 
 
 # Functions with more parameters than MOST_PARAMETERS. A commit may lower this number, and never raise it.
-MANY_PARAMETERS = 38
+MANY_PARAMETERS = 36
 FAULTY_SOURCE = """
 static int six(int a, int b, int c, int (*d)(int, int), int e, int f) {
     return seven(a, b, c, d, e, f, 0);

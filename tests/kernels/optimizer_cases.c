@@ -287,13 +287,23 @@ static void column_setup(struct op_run *run) {
     run->tensor[SUM].bound = op_bound(run->shape[0]);
 }
 
+static struct column_sum column_arguments(const struct op_run *run) {
+    return (struct column_sum){.rows = run->shape[0],
+                               .cols = run->shape[1],
+                               .type = run->type,
+                               .x = run->tensor[X].data,
+                               .stride = run->shape[2],
+                               .out = run->tensor[SUM].data};
+}
+
 static int column_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
-    return ops->column_sum(exec, run->shape[0], run->shape[1], run->type, run->tensor[X].data, run->shape[2],
-                           run->tensor[SUM].data);
+    struct column_sum a = column_arguments(run);
+    return ops->column_sum(exec, &a);
 }
 
 static size_t column_workspace(const struct op_run *run, const struct ops *ops, struct device *device) {
-    return ops->column_sum_workspace(device, run->shape[0], run->shape[1]);
+    struct column_sum a = column_arguments(run);
+    return ops->column_sum_workspace(device, &a);
 }
 
 static void column_reference(struct op_run *run) {

@@ -102,11 +102,10 @@ static int noted_embedding_backward(const struct exec *exec, const struct embedd
     return noted.real->embedding_backward(exec, a);
 }
 
-static int noted_column_sum(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                            int64_t stride, float *out) {
-    note(NUMBER_OF(column_sum), NULL, 0);
-    note_gradient(out);
-    return noted.real->column_sum(exec, rows, cols, type, x, stride, out);
+static int noted_column_sum(const struct exec *exec, const struct column_sum *a) {
+    note(NUMBER_OF(column_sum), a, sizeof *a);
+    note_gradient(a->out);
+    return noted.real->column_sum(exec, a);
 }
 
 static void table_of(const struct ops *real, struct ops *table) {

@@ -65,9 +65,8 @@ int LEVEL(cpu_sum_of_squares)(const struct exec *exec, int64_t count, const floa
 LEVEL_OP(clip_factor, clip_factor);
 int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float *x, const float *weight,
                             bool accumulate, double *sum);
-size_t LEVEL(cpu_column_sum_workspace)(struct device *device, int64_t rows, int64_t cols);
-int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                          int64_t stride, float *out);
+size_t LEVEL(cpu_column_sum_workspace)(struct device *device, const struct column_sum *a);
+LEVEL_OP(column_sum, column_sum);
 int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                     void *to);
 int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);

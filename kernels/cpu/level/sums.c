@@ -65,9 +65,9 @@ int LEVEL(cpu_weighted_sum)(const struct exec *exec, int64_t count, const float 
     return STATUS_OK;
 }
 
-size_t LEVEL(cpu_column_sum_workspace)(struct device *device, int64_t rows, int64_t cols) {
+size_t LEVEL(cpu_column_sum_workspace)(struct device *device, const struct column_sum *a) {
     (void)device;
-    return (size_t)(row_blocks(rows) * cols) * sizeof(float);
+    return (size_t)(row_blocks(a->rows) * a->cols) * sizeof(float);
 }
 
 /* Sums a block's rows into partial[cols], a stripe of columns at a time, so that the sums stay in the first-level
@@ -95,23 +95,22 @@ TYPED_BODY void block_columns(int64_t rows, int64_t cols, const void *x, int64_t
     }
 }
 
-int LEVEL(cpu_column_sum)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
-                          int64_t stride, float *out) {
-    int status = require_activation("column_sum", type);
+int LEVEL(cpu_column_sum)(const struct exec *exec, const struct column_sum *a) {
+    int status = require_activation("column_sum", a->type);
     if (status)
         return status;
-    int64_t step = row_block(rows), blocks = row_blocks(rows);
+    int64_t rows = a->rows, cols = a->cols, stride = a->stride, step = row_block(rows), blocks = row_blocks(rows);
     float *partial = exec->workspace;
 #pragma omp parallel for num_threads(threads_for(exec, rows *cols)) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         int64_t count = rows - b * step < step ? rows - b * step : step;
-        if (type == DTYPE_F32)
-            block_columns(count, cols, at_const(x, b * step * stride, DTYPE_F32), stride, partial + b * cols,
+        if (a->type == DTYPE_F32)
+            block_columns(count, cols, at_const(a->x, b * step * stride, DTYPE_F32), stride, partial + b * cols,
                           DTYPE_F32);
         else
-            block_columns(count, cols, at_const(x, b * step * stride, DTYPE_BF16), stride, partial + b * cols,
+            block_columns(count, cols, at_const(a->x, b * step * stride, DTYPE_BF16), stride, partial + b * cols,
                           DTYPE_BF16);
     }
-    add_partials(exec, blocks, cols, partial, cols, out);
+    add_partials(exec, blocks, cols, partial, cols, a->out);
     return STATUS_OK;
 }

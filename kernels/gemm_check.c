@@ -1,0 +1,64 @@
+#include "gemm_check.h"
+
+/* Returns why no product can take these matrices, or NULL if one can. */
+static const char *matrix_refusal(const struct gemm *g) {
+    bool is_int8 = gemm_is_int8(g);
+    if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
+        return "A is fp32 or bf16";
+    if (g->b.type != g->a.type && !is_int8)
+        return "B has A's type or is int8";
+    if (g->a.scale || g->c.scale || (g->b.scale != NULL) != is_int8)
+        return "B alone has scales, where it is int8";
+    if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
+        return "A and C are plain";
+    if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||
+                    g->delta_count || gemm_is_dgelu(g)))
+        return "int8 multiplies plain rows, forward, without deltas";
+    if (gemm_is_packed(g) && (!g->b_transposed || g->a_transposed || gemm_is_dgelu(g)))
+        return "a packed weight multiplies plain rows, forward";
+    return NULL;
+}
+
+const char *gemm_refusal(const struct gemm *g) {
+    const char *why = matrix_refusal(g);
+    if (why)
+        return why;
+    if (g->c.type != g->a.type && g->c.type != DTYPE_F32)
+        return "C has A's type or is fp32";
+    if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c.type != DTYPE_F32)))
+        return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
+    if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
+        return "what is scaled has neither bias nor epilogue, nor a packed weight";
+    if (g->delta_count &&
+        (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
+        return "what has deltas is bf16 and plain, without an epilogue";
+    for (int i = 0; i < g->delta_count; i++)
+        if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > gemm_n(g))
+            return "a delta adds to columns of C";
+    if (gemm_is_dgelu(g) && (!g->aux || g->bias))
+        return "the GELU's backward reads aux, and has no bias";
+    if (g->a_transposed && (g->c.type != DTYPE_F32 || g->epilogue != EPILOGUE_NONE))
+        return "with A transposed, C is a gradient in fp32 and there is no epilogue";
+    if (g->bias_gradient && !g->a_transposed)
+        return "a bias gradient comes with the transposed A of a weight gradient";
+    return NULL;
+}
+
+static int check_shape(const char *name, const struct matrix_view *matrix, int64_t rows, int64_t columns) {
+    if (matrix->rows == rows && matrix->columns == columns)
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "gemm: %s is [%lld, %lld], expected [%lld, %lld]", name, (long long)matrix->rows,
+                       (long long)matrix->columns, (long long)rows, (long long)columns);
+}
+
+int gemm_check(const struct gemm *g) {
+    int64_t m = gemm_m(g), n = gemm_n(g), k = gemm_k(g);
+    const char *why = gemm_refusal(g);
+    if (why)
+        return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
+    if (m < 0 || n < 0 || k <= 0)
+        return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)m, (long long)n,
+                           (long long)k);
+    int status = check_shape("A", &g->a, g->a_transposed ? k : m, g->a_transposed ? m : k);
+    return status ? status : check_shape("B", &g->b, g->b_transposed ? n : k, g->b_transposed ? k : n);
+}

@@ -1,0 +1,42 @@
+/* Which products there are, on any backend: the rules of struct gemm (ops.h). */
+#ifndef CAMBIUM_KERNELS_GEMM_CHECK_H
+#define CAMBIUM_KERNELS_GEMM_CHECK_H
+
+#include "ops.h"
+
+/* Returns true if B is packed. */
+static inline bool gemm_is_packed(const struct gemm *gemm) {
+    return gemm->b.form == MATRIX_PACKED;
+}
+
+/* Returns true if B is int8. */
+static inline bool gemm_is_int8(const struct gemm *gemm) {
+    return gemm->b.type == DTYPE_I8;
+}
+
+/* Returns C's memory, to write. */
+static inline void *gemm_c(const struct gemm *gemm) {
+    return (void *)(uintptr_t)gemm->c.data;
+}
+
+/* Returns the sums of a weight gradient's bias gradient. */
+static inline struct column_sum gemm_bias_sums(const struct gemm *gemm) {
+    return (struct column_sum){.rows = gemm_k(gemm),
+                               .cols = gemm_m(gemm),
+                               .type = gemm->a.type,
+                               .x = gemm->a.data,
+                               .stride = gemm->a.stride,
+                               .out = gemm->bias_gradient};
+}
+
+/* Returns true if the epilogue is a GELU's backward. */
+static inline bool gemm_is_dgelu(const struct gemm *gemm) {
+    return gemm->epilogue == EPILOGUE_DGELU_TANH || gemm->epilogue == EPILOGUE_DGELU_EXACT;
+}
+
+/* Returns why no backend has the product, or NULL. It reads types and forms, and whether pointers are NULL. */
+const char *gemm_refusal(const struct gemm *gemm);
+/* STATUS_UNSUPPORTED with the text of gemm_refusal; STATUS_INVALID if the shapes do not agree. */
+int gemm_check(const struct gemm *gemm);
+
+#endif
