@@ -80,7 +80,9 @@ static int retain_context(struct cuda_device *own) {
     if (!status)
         status =
             cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING), "opening a stream");
-    return status ? status : cuda_kernels_load(device, &own->kernels);
+    if (!status)
+        status = cuda_kernels_load(device, &own->kernels);
+    return status ? status : cuda_gemm_cache_open(device);
 }
 
 static int cuda_open(int number, int threads, struct device **out) {
@@ -111,6 +113,7 @@ static void cuda_close(struct device *device) {
     bool is_entered = own->context && !cuda_enter(device);
     if (is_entered)
         cuda_kernels_unload(device, &own->kernels);
+    cuda_gemm_cache_close(device);
     if (is_entered && own->stream)
         cuda_check(device, own->driver.stream_destroy(own->stream), "closing a stream");
     if (own->context)

@@ -6,6 +6,7 @@
  *     stream.c      streams, copies and events
  *     measure.c     ceilings
  *     launch.c      loads and launches kernels
+ *     gemm*.c       products (gemm-internal.h)
  *
  * Ranks that are threads share a card's primary context. Each function here makes it current to its thread before it
  * calls the driver. */
@@ -13,6 +14,7 @@
 #define CAMBIUM_KERNELS_CUDA_INTERNAL_H
 
 #include "backend.h"
+#include "cuda/cublaslt.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 
@@ -29,7 +31,8 @@ struct cuda_device {
     struct CUctx_st *context;   /* NULL: not retained yet */
     struct CUstream_st *stream; /* for memory that is zeroed when it is allocated */
     struct cuda_kernels kernels;
-    pthread_mutex_t lock; /* guards the device's failure */
+    struct cuda_gemm_cache *gemm_cache; /* NULL: not opened yet */
+    pthread_mutex_t lock;               /* guards the device's failure */
 };
 
 struct cuda_stream {
@@ -54,6 +57,8 @@ int cuda_enter(struct device *device);
 /* Returns STATUS_OK for a success of the driver. Any other result breaks the device (device_set_failure), and the text
  * names the device, `what` failed and the driver's message. A device that was broken before keeps its first text. */
 int cuda_check(struct device *device, unsigned result, const char *what);
+/* Breaks the device after `what` failed with this text and number of a library, as cuda_check does. */
+int cuda_fail(struct device *device, const char *what, const char *text, unsigned number);
 
 /* ---- stream.c: as the functions of device.h ---- */
 
@@ -68,6 +73,13 @@ int cuda_event_record(struct event *event, struct stream *stream);
 int cuda_event_wait(struct event *event);
 int cuda_event_seconds(const struct event *from, const struct event *to, double *seconds);
 int cuda_stream_wait_event(struct stream *stream, struct event *event);
+
+/* ---- gemm_cache.c ---- */
+
+/* Opens cuBLASLt on the device, whose context is current. Errors of cublaslt_open, and as cuda_check. */
+int cuda_gemm_cache_open(struct device *device);
+/* Closes what was opened, or was not. */
+void cuda_gemm_cache_close(struct device *device);
 
 /* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
 

@@ -22,6 +22,7 @@
     TYPED(embedding, embedding_forward)                                                                                \
     TYPED(gelu, gelu_backward)                                                                                         \
     TYPED(gelu, gelu_forward)                                                                                          \
+    TYPED(gemm_finish, gemm_finish)                                                                                    \
     TYPED(group_scale, group_scale)                                                                                    \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
@@ -120,6 +121,7 @@ CUDA_OPERATION(clip_factor, clip_factor)
 CUDA_OPERATION(scale_add, scale_add)
 CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
 CUDA_OPERATION(column_sum, column_sum)
+CUDA_OPERATION(gemm, gemm)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
@@ -130,6 +132,8 @@ size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
 int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
 int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,
                       double *sum);
+bool cuda_gemm_supports(struct device *device, const struct gemm *gemm);
+size_t cuda_gemm_workspace(struct device *device, const struct gemm *gemm);
 size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a);
 int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
               void *to);

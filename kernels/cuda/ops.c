@@ -3,6 +3,9 @@
 
 const struct ops cuda_ops = {
     .name = "cuda",
+    .gemm_supports = cuda_gemm_supports,
+    .gemm_workspace = cuda_gemm_workspace,
+    .gemm = cuda_gemm,
     .norm_forward = cuda_norm_forward,
     .norm_backward_workspace = cuda_norm_backward_workspace,
     .norm_backward = cuda_norm_backward,

@@ -79,6 +79,9 @@ class Devices(unittest.TestCase):
             ("lib", "stub", "cuda", "--device cuda: no NVIDIA driver: libcuda.so.1 is the CUDA toolkit's stub, which only serves "
                                     "to link programs"),
             ("lacking", "", "cuda", "--device cuda: libcuda.so.1 has no function cuLaunchKernel"),
+            ("lacking_product", "", "cuda", "--device cuda: libcublasLt.so.13 has no function cublasLtMatmul"),
+            ("alone", "", "cuda", "--device cuda: no cuBLASLt: " + os.path.join(FAKES, "alone/libcublasLt.so.13") +
+                                  ": file too short"),
             ("lib", "", "cuda:sm_90", "cuda:sm_90 is a kind of device to plan for, and no device of this machine"),
         ):
             with self.subTest(folder=folder, fault=fault, name=name):

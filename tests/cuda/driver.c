@@ -7,6 +7,7 @@
  * number. */
 #include "cuda/driver_stream.h"
 #include "cuda/fatbin.h"
+#include "cuda/library.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -540,4 +541,18 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
         }
     }
     return leave(result);
+}
+
+/* ---- libraries ---- */
+
+API int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context) {
+    CUresult result = enter();
+    struct work work = {.kind = WORK_CALL, .call = call, .context = context};
+    if (!result && stream_queue(stream_of(stream), &work)) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result) {
+        free(context);
+    }
+    return leave(result) ? -1 : 0;
 }

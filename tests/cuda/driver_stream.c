@@ -54,6 +54,8 @@ static void run_work(struct machine *machine, const struct work *work) {
         return; /* after a fault, streams only run empty */
     } else if (work->kind == WORK_LAUNCH) {
         launch_run(machine, &work->launch);
+    } else if (work->kind == WORK_CALL) {
+        work->call(machine, work->context);
     } else if (work->kind == WORK_SET) {
         memory_set(machine, work->to, work->value, work->bytes);
     } else {
@@ -85,6 +87,7 @@ static bool run_one(struct streams *streams) {
     stream->first = work->next;
     stream->last = stream->first ? stream->last : &stream->first;
     free((void *)work->launch.params);
+    free(work->context);
     free(work);
     return true;
 }

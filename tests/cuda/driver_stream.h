@@ -6,7 +6,7 @@
 
 #include "cuda/machine.h"
 
-enum work_kind { WORK_LAUNCH, WORK_WRITE, WORK_READ, WORK_MOVE, WORK_SET, WORK_RECORD, WORK_AWAIT };
+enum work_kind { WORK_LAUNCH, WORK_WRITE, WORK_READ, WORK_MOVE, WORK_SET, WORK_RECORD, WORK_AWAIT, WORK_CALL };
 
 struct event {
     uint64_t recorded, done; /* records that were queued, and that have run */
@@ -19,7 +19,9 @@ struct work {
     struct launch launch; /* its parameters belong to the work */
     uint64_t to, from, bytes, rows, to_pitch, from_pitch;
     uint8_t value;
-    bool fails; /* on command */
+    bool fails;                                           /* on command */
+    void (*call)(struct machine *machine, void *context); /* of a library */
+    void *context;                                        /* freed with the work */
     struct event *event;
     uint64_t ticket; /* of a record, and the record that a wait needs */
     struct work *next;

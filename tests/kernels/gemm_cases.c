@@ -20,13 +20,15 @@ enum {
     DGELU_EXACT = 4096,
     SCALED = 8192,
     SCALED_BY_ZERO = 16384,
-    INT8 = 32768, /* B, with a scale for each output */
+    INT8 = 32768,   /* B, with a scale for each output */
+    DELTAS = 65536, /* two: on all columns, and on some */
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM };
+enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT };
+enum { DELTA_RANK = 5 };
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
     return run->variant & STRIDED ? cols + 5 : cols;
@@ -53,6 +55,10 @@ static void gemm_setup(struct op_run *run) {
         t[B].spread = 256;
         t[SCALES] = (struct op_tensor){
             .name = "scales", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = n, .spread = spread / 128};
+    }
+    if (v & DELTAS) {
+        t[LEFT] = (struct op_tensor){.name = "left", .role = OP_IN, .type = DTYPE_F32, .rows = m, .cols = DELTA_RANK};
+        t[RIGHT] = (struct op_tensor){.name = "right", .role = OP_IN, .type = DTYPE_F32, .rows = n, .cols = DELTA_RANK};
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
@@ -111,6 +117,15 @@ static struct matrix_view view_of(const struct op_tensor *t) {
     return matrix_strided(t->type, t->data, t->rows, t->cols, t->stride);
 }
 
+/* Columns of delta 0 or 1. */
+static int64_t delta_first(const struct op_run *run, int index) {
+    return index ? run->shape[1] / 3 : 0;
+}
+
+static int64_t delta_end(const struct op_run *run, int index) {
+    return index ? run->shape[1] - run->shape[1] / 4 : run->shape[1];
+}
+
 static struct gemm gemm_arguments(const struct op_run *run) {
     const struct op_tensor *t = run->tensor;
     int v = run->variant;
@@ -126,6 +141,12 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
     g.b.scale = t[SCALES].data;
+    for (int i = 0; v & DELTAS && i < 2; i++)
+        g.delta[g.delta_count++] = (struct gemm_delta){.rank = DELTA_RANK,
+                                                       .first = delta_first(run, i),
+                                                       .count = delta_end(run, i) - delta_first(run, i),
+                                                       .left = t[LEFT].data,
+                                                       .right = t[RIGHT].data};
     if (v & PACKED)
         g.b.form = MATRIX_PACKED;
     if (v & PACKED && run->state)
@@ -165,6 +186,18 @@ static double gelu_slope(double x, bool is_tanh) {
     return 0.5 * (1 + u) + 0.5 * x * (1 - u * u) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
+/* The sum of both deltas at one element of C. */
+static double deltas_at(const struct op_run *run, int64_t i, int64_t j) {
+    const double *left = run->tensor[LEFT].value + i * DELTA_RANK, *right = run->tensor[RIGHT].value;
+    double sum = 0;
+    for (int d = 0; d < 2; d++) {
+        int64_t row = j - delta_first(run, d);
+        for (int64_t r = 0; row >= 0 && j < delta_end(run, d) && r < DELTA_RANK; r++)
+            sum += left[r] * right[row * DELTA_RANK + r];
+    }
+    return sum;
+}
+
 static void gemm_reference(struct op_run *run) {
     int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
     struct op_tensor *t = run->tensor;
@@ -182,6 +215,8 @@ static void gemm_reference(struct op_run *run) {
                 sum *= t[SCALES].value[j];
             if (v & BIAS)
                 sum += t[BIAS_VECTOR].value[j];
+            if (v & DELTAS)
+                sum += deltas_at(run, i, j);
             if (v & ANY_GELU && v & AUX)
                 t[AUX_MATRIX].expected[i * n + j] = sum;
             if (v & ANY_GELU)
@@ -258,6 +293,8 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "gelu backward", DGELU_TANH, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "exact gelu backward", DGELU_EXACT | STRIDED, 31, 67, 64),
     BOTH_TYPES(OP_TEST, "gelu backward, pieces", DGELU_TANH | STRIDED, 1030, 800, 9),
+    {&gemm_kind, "deltas", OP_TEST, DTYPE_BF16, FORWARD | DELTAS | STRIDED, {33, 65, 64}},
+    {&gemm_kind, "deltas, no bias", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS, {19, 300, 40}},
     BOTH_TYPES(OP_TEST, "packed, one row", PACKED, 1, 32, 64),
     BOTH_TYPES(OP_TEST, "packed, odd", PACKED | BIAS | STRIDED, 3, 33, 65),
     BOTH_TYPES(OP_TEST, "packed, 1 x 1 x 1", PACKED | BIAS, 1, 1, 1),

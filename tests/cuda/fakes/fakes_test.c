@@ -26,6 +26,9 @@ static void a_fault_of_the_driver_is_one_line(void **state) {
         {"context", "cuda", "cuda:0: opening the card failed: unknown error (2)"},
         {"module", "cuda", "cuda:0: loading the kernels failed: a fault of the test (999)"},
         {"function", "cuda", "cuda:0: norm_forward_bf16 failed: unknown error (500)"},
+        {"library version", "cuda", "--device cuda: libcublasLt.so.13 has version 11.11, and the program needs 13"},
+        {"library", "cuda", "cuda:0: opening cuBLASLt failed: a fault of the library (13)"},
+        {"preference", "cuda:1", "cuda:1: opening cuBLASLt failed: a fault of the library (13)"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -173,8 +176,7 @@ static void events_have_times(void **state) {
     test_ok(event_seconds(event[0], event[1], &seconds));
     assert_float_equal(seconds, 1e-3, 1e-9);
     test_fails(device_measure_read(s.device, 0, &rate), STATUS_MEMORY, "cannot allocate"); /* 512 MB of 8 */
-    test_fails(device_measure_gemm(s.device, DTYPE_F32, 0, &rate), STATUS_UNSUPPORTED,
-               "device 'cuda' has no operation gemm");
+    test_fails(device_measure_gemm(s.device, DTYPE_F32, 0, &rate), STATUS_MEMORY, "cannot allocate");
     for (int i = 0; i < 2; i++)
         event_close(event[i]);
     close_scene(&s);
@@ -223,13 +225,43 @@ static void a_launch_that_fails_names_its_operation(void **state) {
     assert_string_equal(status_text(), "cuda:1: gelu_forward failed: a fault of the test (999)");
 }
 
+/* The product needs 32 MiB and an alignment; nothing here writes there. */
+static void a_product_that_fails_is_one_line(void **state) {
+    static const char text[] = "cuda:1: gemm failed: a fault of the library (13)";
+    (void)state;
+    struct scene s;
+    open_scene(&s, 3 * 64);
+    struct matrix_view matrix = matrix_plain(DTYPE_F32, s.memory, 4, 4);
+    struct gemm call = {.a = matrix, .b = matrix, .c = matrix};
+    struct exec exec = {.stream = s.stream, .workspace = s.memory};
+    exec.workspace_bytes = ops_for(s.device)->gemm_workspace(s.device, &call);
+    assert_int_equal(exec.workspace_bytes, (32 << 20) + 256);
+    test_ok(ops_for(s.device)->gemm(&exec, &call));
+    exec.workspace_bytes--;
+    test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_INVALID, "gemm: 33554687 bytes of workspace");
+    exec.workspace_bytes++;
+    call.b_transposed = true;
+    show("no algorithm");
+    test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_UNSUPPORTED,
+               "gemm: cuBLASLt has no fp32 product of 4 x 4 x 4 on this card");
+    show("");
+    test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_UNSUPPORTED, "cuBLASLt has no"); /* it asks once */
+    call.b_transposed = false;
+    show("multiply");
+    test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_IO, text);
+    show("");
+    test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_IO, text);
+    close_scene(&s);
+}
+
 static void an_operation_that_is_missing_has_a_name(void **state) {
     (void)state;
     struct scene s;
     open_scene(&s, 8);
     const struct exec exec = {.stream = s.stream};
-    assert_string_equal(ops_missing(ops_for(s.device), 0), "gemm");
-    test_fails(ops_for(s.device)->gemm(&exec, NULL), STATUS_UNSUPPORTED, "device 'cuda' has no operation gemm");
+    assert_string_equal(ops_missing(ops_for(s.device), 0), "pack");
+    test_fails(ops_for(s.device)->pack(&exec, NULL, NULL, NULL), STATUS_UNSUPPORTED,
+               "device 'cuda' has no operation pack");
     close_scene(&s);
 }
 
@@ -265,6 +297,7 @@ int main(void) {
         cmocka_unit_test(events_have_times),
         cmocka_unit_test(every_thread_may_use_a_card),
         cmocka_unit_test(a_launch_that_fails_names_its_operation),
+        cmocka_unit_test(a_product_that_fails_is_one_line),
         cmocka_unit_test(an_operation_that_is_missing_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Our prototypes, enumerators and layouts of NVIDIA's driver API are those of the toolkit's header, or this does not
- * compile. */
+/* Our prototypes, enumerators and layouts of NVIDIA's driver API and of cuBLASLt are those of the toolkit's headers, or
+ * this does not compile. A toolkit without cuBLASLt leaves that part out. */
+#include "cuda/cublaslt.h"
 #include "cuda/driver.h"
 
 #include <cuda.h>
@@ -34,6 +35,39 @@ SAME_FIELD(to_pitch, dstPitch)
 SAME_FIELD(bytes, WidthInBytes)
 SAME_FIELD(rows, Height)
 _Static_assert(sizeof(struct cuda_copy_2d) == sizeof(CUDA_MEMCPY2D), "a block has the size of CUDA_MEMCPY2D");
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#define SAME_STRUCT(ours, theirs)                                                                                      \
+    _Static_assert(sizeof(ours) == sizeof(theirs) && _Alignof(ours) == _Alignof(theirs), #ours " has its size");
+SAME_STRUCT(struct cublaslt_algorithm, cublasLtMatmulAlgo_t)
+SAME_STRUCT(struct cublaslt_result, cublasLtMatmulHeuristicResult_t)
+#define SAME_PLACE(ours, theirs)                                                                                       \
+    _Static_assert(offsetof(struct cublaslt_result, ours) == offsetof(cublasLtMatmulHeuristicResult_t, theirs),        \
+                   #ours " lies where it does in the library's result");
+SAME_PLACE(algorithm, algo)
+SAME_PLACE(workspace_bytes, workspaceSize)
+SAME_PLACE(state, state)
+SAME_PLACE(waves, wavesCount)
+CUBLASLT_ENUMERATORS(SAME_NUMBER)
+
+/* The prototypes once more, with the library's opaque types. */
+#undef CUBLASLT_OPERATION
+#undef CUBLASLT_LAYOUT
+#undef CUBLASLT_PREFERENCE
+#undef CUBLASLT_ALGORITHM
+#undef CUBLASLT_RESULT
+#define CUBLASLT_OPERATION  cublasLtMatmulDescOpaque_t
+#define CUBLASLT_LAYOUT     cublasLtMatrixLayoutOpaque_t
+#define CUBLASLT_PREFERENCE cublasLtMatmulPreferenceOpaque_t
+#define CUBLASLT_ALGORITHM  cublasLtMatmulAlgo_t
+#define CUBLASLT_RESULT     cublasLtMatmulHeuristicResult_t
+#define SAME_PRODUCT(member, result, name, parameters)                                                                 \
+    typedef result(*type_of_##member) parameters;                                                                      \
+    _Static_assert(__builtin_types_compatible_p(type_of_##member, __typeof__(&name)),                                  \
+                   #member " has the type of the library's function");
+CUBLASLT_FUNCTIONS(SAME_PRODUCT)
+#endif
 
 #define STRING(name)                    #name
 #define DRIVER_NAME(name)               STRING(name)

@@ -1,0 +1,36 @@
+/* Products on a card, by file:
+ *
+ *     gemm.c          the operation: what the library computes whole, and what a kernel of ours finishes
+ *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
+ *     gemm_finish.cu  the kernel: bias, deltas, GELU and its backward after a product
+ *     cublaslt.c      opens the library */
+#ifndef CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
+#define CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
+
+#include "cuda/cuda-internal.h"
+#include "gemm_check.h"
+
+/* A product as the library sees it: exactly the values that its choice of an algorithm depends on. Forms are compared
+ * as bytes, so unused bytes must be zero. */
+struct gemm_form {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t a_transposed, b_transposed, type, c_type; /* enum dtype */
+    uint8_t a_alignment, b_alignment, c_alignment;    /* bytes that the addresses are multiples of; at most 16 */
+    uint8_t epilogue;                                 /* CUBLASLT_GELU_AUX_BIAS and others */
+};
+
+struct gemm_pointers {
+    const void *a, *b, *bias; /* bias is aligned to 16 bytes */
+    void *c, *aux;            /* aux is aligned to 16 bytes, and has C's row stride */
+    float alpha, beta;
+    void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
+};
+
+/* Returns the bytes of workspace that the library may use on this card. */
+size_t gemm_library_bytes(const struct device *device);
+/* Returns true if the library has the form on this card. */
+bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
+/* Queues C = epilogue(alpha * AB) + beta * C. STATUS_UNSUPPORTED for a form that the library does not have. */
+int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers);
+
+#endif

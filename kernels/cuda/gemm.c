@@ -1,0 +1,221 @@
+/* Products of plain matrices. cuBLASLt multiplies. Where it lacks an epilogue, it writes sums in fp32, and a kernel of
+ * ours finishes them; sums whose place is the workspace are made in pieces of rows. */
+#include "cuda/gemm-internal.h"
+
+#include "cuda/gemm_finish.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20 };
+
+static bool is_aligned(const void *memory) {
+    return (uintptr_t)memory % ALIGNMENT == 0;
+}
+
+/* ---- what the library computes ---- */
+
+static uint8_t alignment_of(const void *memory) {
+    return (uint8_t)(((uintptr_t)memory | ALIGNMENT) & -((uintptr_t)memory | ALIGNMENT));
+}
+
+/* The product without an epilogue, into `c`. */
+static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *c) {
+    return (struct gemm_form){.m = c->rows,
+                              .n = c->columns,
+                              .k = gemm_k(g),
+                              .lda = g->a.stride,
+                              .ldb = g->b.stride,
+                              .ldc = c->stride,
+                              .a_transposed = g->a_transposed,
+                              .b_transposed = g->b_transposed,
+                              .type = (uint8_t)g->a.type,
+                              .c_type = (uint8_t)c->type,
+                              .a_alignment = alignment_of(g->a.data),
+                              .b_alignment = alignment_of(g->b.data),
+                              .c_alignment = alignment_of(c->data),
+                              .epilogue = CUBLASLT_NO_EPILOGUE};
+}
+
+static struct gemm_pointers pointers_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
+    uintptr_t workspace =
+        ((uintptr_t)exec->workspace + WORKSPACE_ALIGNMENT - 1) & ~(uintptr_t)(WORKSPACE_ALIGNMENT - 1);
+    return (struct gemm_pointers){.a = g->a.data,
+                                  .b = g->b.data,
+                                  .c = (void *)(uintptr_t)c->data,
+                                  .alpha = g->is_scaled ? g->scale : 1,
+                                  .beta = g->accumulate ? 1 : 0,
+                                  .workspace = (void *)workspace};
+}
+
+/* Adds the bias to a product, if the library can: its bias has C's type. */
+static bool add_bias(const struct gemm *g, struct gemm_form *form, struct gemm_pointers *pointers) {
+    if (!g->bias)
+        return true;
+    if (form->c_type != form->type || !is_aligned(g->bias))
+        return false;
+    pointers->bias = g->bias;
+    form->epilogue = CUBLASLT_BIAS;
+    return true;
+}
+
+/* Returns true if the library's GELU takes aux: an aux has a row stride that is divisible by 8. */
+static bool takes_aux(const struct gemm *g) {
+    return is_aligned(g->aux) && g->c.stride % 8 == 0;
+}
+
+/* Makes the whole product one of the library's. False if a kernel must finish it. The library's GELU is the tanh one;
+ * others measured that cards before sm_90 are slower with it in the product than with a kernel. */
+static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
+                             struct gemm_pointers *pointers) {
+    struct device *device = exec->stream->device;
+    bool is_bf16 = form->type == DTYPE_BF16 && form->c_type == DTYPE_BF16;
+    if (g->delta_count || !add_bias(g, form, pointers))
+        return false;
+    switch (g->epilogue) {
+    case EPILOGUE_NONE:
+        return true;
+    case EPILOGUE_GELU_TANH:
+        if (!is_bf16 || cuda(device)->architecture < 90 || (g->aux && !takes_aux(g)))
+            return false;
+        form->epilogue = g->aux ? (g->bias ? CUBLASLT_GELU_AUX_BIAS : CUBLASLT_GELU_AUX)
+                                : (g->bias ? CUBLASLT_GELU_BIAS : CUBLASLT_GELU);
+        break;
+    case EPILOGUE_DGELU_TANH:
+        if (!is_bf16 || !takes_aux(g))
+            return false;
+        form->epilogue = CUBLASLT_DGELU;
+        break;
+    case EPILOGUE_GELU_EXACT:
+    case EPILOGUE_DGELU_EXACT:
+        return false;
+    }
+    pointers->aux = g->aux;
+    return cuda_gemm_cache_has(device, form, pointers);
+}
+
+/* ---- sums that a kernel finishes ---- */
+
+/* Returns true if the sums of a product that a kernel finishes go to the workspace; otherwise they go to aux or C. */
+static bool is_staged(const struct gemm *g) {
+    return g->c.type != DTYPE_F32;
+}
+
+/* Returns the rows of a piece of staged sums. */
+static int64_t piece_rows(const struct gemm *g) {
+    int64_t most = STAGE_FLOATS / gemm_n(g) > 0 ? STAGE_FLOATS / gemm_n(g) : 1;
+    return is_staged(g) && gemm_m(g) > most ? most : gemm_m(g);
+}
+
+/* The bytes of staged sums. Only a forward product and its backward may need them; whether one does depends on
+ * addresses. */
+static size_t stage_bytes(const struct gemm *g) {
+    bool is_possible = is_staged(g) && !g->accumulate && !g->is_scaled;
+    return is_possible ? (size_t)(piece_rows(g) * gemm_n(g)) * sizeof(float) : 0;
+}
+
+/* Returns the place of the sums of some rows. */
+static struct matrix_view sums_of(const struct gemm *g, float *stage) {
+    if (is_staged(g))
+        return matrix_plain(DTYPE_F32, stage, gemm_m(g), gemm_n(g));
+    bool is_aux = g->aux && g->a.type == DTYPE_F32 && !gemm_is_dgelu(g);
+    return matrix_strided(DTYPE_F32, is_aux ? g->aux : g->c.data, gemm_m(g), gemm_n(g), g->c.stride);
+}
+
+/* Returns the product of `count` rows from `first` on. */
+static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
+    struct gemm part = *g;
+    part.a = matrix_rows(g->a, first, count);
+    part.c = matrix_rows(g->c, first, count);
+    if (g->aux)
+        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
+    for (int i = 0; i < g->delta_count; i++)
+        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
+    return part;
+}
+
+static int finish_rows(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool has_bias) {
+    struct gemm_finish call = {.rows = gemm_m(g),
+                               .cols = gemm_n(g),
+                               .sums = sums->data,
+                               .sums_stride = sums->stride,
+                               .bias = has_bias ? NULL : g->bias,
+                               .epilogue = g->epilogue,
+                               .aux = g->aux == sums->data ? NULL : g->aux,
+                               .c = gemm_c(g),
+                               .stride = g->c.stride,
+                               .is_c_fp32 = g->c.type == DTYPE_F32,
+                               .delta_count = g->delta_count};
+    memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
+    int64_t across = (call.cols + FINISH_COLS - 1) / FINISH_COLS, down = (call.rows + FINISH_ROWS - 1) / FINISH_ROWS;
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_finish,
+                                                         .type = g->a.type,
+                                                         .blocks = across * down,
+                                                         .threads = FINISH_COLS,
+                                                         .arguments = &call});
+}
+
+static int run_rows(const struct exec *exec, const struct gemm *g, float *stage) {
+    struct matrix_view sums = sums_of(g, stage);
+    struct gemm_form form = form_of(g, &sums);
+    struct gemm_pointers pointers = pointers_of(exec, g, &sums);
+    bool has_bias = add_bias(g, &form, &pointers);
+    int status = cuda_gemm_cache_run(exec, &form, &pointers);
+    return status ? status : finish_rows(exec, g, &sums, has_bias);
+}
+
+static int run_pieces(const struct exec *exec, const struct gemm *g) {
+    struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
+    float *stage = (float *)(void *)((char *)pointers.workspace + gemm_library_bytes(exec->stream->device));
+    int status = STATUS_OK;
+    for (int64_t first = 0; first < gemm_m(g) && !status; first += piece_rows(g)) {
+        int64_t remaining = gemm_m(g) - first;
+        struct gemm part = rows_of(g, first, remaining < piece_rows(g) ? remaining : piece_rows(g));
+        status = run_rows(exec, &part, stage);
+    }
+    return status;
+}
+
+/* ---- the operation ---- */
+
+/* Returns why this backend lacks a product that others may have, or NULL. */
+static const char *lack(const struct gemm *g) {
+    return gemm_is_packed(g) ? "no packed weights on cuda" : gemm_is_int8(g) ? "no int8 on cuda" : NULL;
+}
+
+bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
+    (void)device;
+    return !gemm_refusal(g) && !lack(g);
+}
+
+size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
+    if (!cuda_gemm_supports(device, g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return 0;
+    size_t product = WORKSPACE_ALIGNMENT + gemm_library_bytes(device) + stage_bytes(g);
+    struct column_sum sums = gemm_bias_sums(g);
+    size_t sum_bytes = g->bias_gradient ? cuda_column_sum_workspace(device, &sums) : 0;
+    return product > sum_bytes ? product : sum_bytes;
+}
+
+static int check(const struct exec *exec, const struct gemm *g) {
+    int status = gemm_check(g);
+    if (!status && lack(g))
+        status = status_fail(STATUS_UNSUPPORTED, "gemm: %s", lack(g));
+    size_t needed = status ? 0 : cuda_gemm_workspace(exec->stream->device, g);
+    if (exec->workspace_bytes < needed)
+        status = status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
+    return status;
+}
+
+int cuda_gemm(const struct exec *exec, const struct gemm *g) {
+    int status = check(exec, g);
+    if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return status;
+    struct gemm_form form = form_of(g, &g->c);
+    struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
+    struct column_sum sums = gemm_bias_sums(g);
+    bool is_alone = is_library_alone(exec, g, &form, &pointers);
+    status = is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
+    if (!status && g->bias_gradient)
+        status = cuda_column_sum(exec, &sums);
+    return status;
+}

@@ -1,0 +1,247 @@
+/* Products of cuBLASLt. The library has matrices by columns: C' = op(B)' op(A)' is the product of ours by rows, so its
+ * first matrix is our B, and its rows are our columns.
+ *
+ * One set of descriptors serves all products of a device, under a lock, so that no call allocates. */
+#include "cuda/gemm-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PLANS = 4096, WAYS = 8, LARGE_WORKSPACE = 32 << 20, SMALL_WORKSPACE = 4 << 20 };
+
+struct plan {
+    struct gemm_form form; /* m is 0: the place is free */
+    bool is_missing;       /* the library has no algorithm for it */
+    struct cublaslt_algorithm algorithm;
+};
+
+struct cuda_gemm_cache {
+    pthread_mutex_t lock;
+    struct cublaslt library;
+    struct cublasLtContext *context;
+    struct cublaslt_operation *operation;
+    struct cublaslt_layout *a, *b, *c;
+    struct cublaslt_preference *preference;
+    struct plan plans[PLANS];
+};
+
+size_t gemm_library_bytes(const struct device *device) {
+    return cuda(device)->architecture >= 90 ? LARGE_WORKSPACE : SMALL_WORKSPACE;
+}
+
+/* As cuda_check, for a status of the library. */
+static int check(struct device *device, unsigned status, const char *what) {
+    const struct cublaslt *library = &cuda(device)->gemm_cache->library;
+    return status ? cuda_fail(device, what, library->status_text(status), status) : STATUS_OK;
+}
+
+/* ---- opening ---- */
+
+static int make_descriptors(struct device *device) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    const struct cublaslt *library = &cache->library;
+    static const char what[] = "opening cuBLASLt";
+    int status = check(device, library->create(&cache->context), what);
+    if (!status)
+        status =
+            check(device, library->operation_create(&cache->operation, CUBLASLT_COMPUTE_FP32, CUBLASLT_FP32), what);
+    struct cublaslt_layout **layouts[] = {&cache->a, &cache->b, &cache->c};
+    for (int i = 0; i < 3 && !status; i++)
+        status = check(device, library->layout_create(layouts[i], CUBLASLT_FP32, 1, 1, 1), what);
+    if (!status)
+        status = check(device, library->preference_create(&cache->preference), what);
+    uint64_t bytes = gemm_library_bytes(device);
+    return status
+               ? status
+               : check(device,
+                       library->preference_set(cache->preference, CUBLASLT_MOST_WORKSPACE, &bytes, sizeof bytes), what);
+}
+
+int cuda_gemm_cache_open(struct device *device) {
+    struct cuda_gemm_cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    pthread_mutex_init(&cache->lock, NULL);
+    cuda(device)->gemm_cache = cache;
+    int status = cublaslt_open(&cache->library);
+    return status ? status : make_descriptors(device);
+}
+
+void cuda_gemm_cache_close(struct device *device) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    static const char what[] = "closing cuBLASLt";
+    if (!cache)
+        return;
+    const struct cublaslt *library = &cache->library;
+    if (cache->preference)
+        check(device, library->preference_destroy(cache->preference), what);
+    struct cublaslt_layout *const layouts[] = {cache->a, cache->b, cache->c};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            check(device, library->layout_destroy(layouts[i]), what);
+    if (cache->operation)
+        check(device, library->operation_destroy(cache->operation), what);
+    if (cache->context)
+        check(device, library->destroy(cache->context), what);
+    cublaslt_close(&cache->library);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache);
+}
+
+/* ---- descriptors ---- */
+
+static unsigned library_type(uint8_t type) {
+    return type == DTYPE_BF16 ? CUBLASLT_BF16 : CUBLASLT_FP32;
+}
+
+/* Describes rows of `columns` elements. */
+static unsigned set_layout(const struct cublaslt *library, struct cublaslt_layout *layout, uint8_t type, int64_t rows,
+                           int64_t columns, int64_t stride) {
+    uint32_t element = library_type(type);
+    uint64_t height = (uint64_t)columns, width = (uint64_t)rows;
+    unsigned status = library->layout_set(layout, CUBLASLT_LAYOUT_TYPE, &element, sizeof element);
+    if (!status)
+        status = library->layout_set(layout, CUBLASLT_LAYOUT_ROWS, &height, sizeof height);
+    if (!status)
+        status = library->layout_set(layout, CUBLASLT_LAYOUT_COLUMNS, &width, sizeof width);
+    return status ? status : library->layout_set(layout, CUBLASLT_LAYOUT_STRIDE, &stride, sizeof stride);
+}
+
+static unsigned set_layouts(const struct cuda_gemm_cache *cache, const struct gemm_form *form) {
+    const struct cublaslt *library = &cache->library;
+    bool a_transposed = form->a_transposed, b_transposed = form->b_transposed;
+    unsigned status = set_layout(library, cache->a, form->type, b_transposed ? form->n : form->k,
+                                 b_transposed ? form->k : form->n, form->ldb);
+    if (!status)
+        status = set_layout(library, cache->b, form->type, a_transposed ? form->k : form->m,
+                            a_transposed ? form->m : form->k, form->lda);
+    return status ? status : set_layout(library, cache->c, form->c_type, form->m, form->n, form->ldc);
+}
+
+static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct gemm_form *form,
+                              const struct gemm_pointers *pointers) {
+    const struct cublaslt *library = &cache->library;
+    const int32_t a = form->b_transposed ? CUBLASLT_TRANSPOSED : CUBLASLT_PLAIN;
+    const int32_t b = form->a_transposed ? CUBLASLT_TRANSPOSED : CUBLASLT_PLAIN;
+    const uint32_t epilogue = form->epilogue;
+    const struct {
+        unsigned attribute;
+        const void *value;
+        size_t bytes;
+    } rows[] = {{CUBLASLT_OPERATION_A, &a, sizeof a},
+                {CUBLASLT_OPERATION_B, &b, sizeof b},
+                {CUBLASLT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue},
+                {CUBLASLT_OPERATION_BIAS, &pointers->bias, sizeof pointers->bias},
+                {CUBLASLT_OPERATION_AUX, &pointers->aux, sizeof pointers->aux},
+                {CUBLASLT_OPERATION_AUX_STRIDE, &form->ldc, sizeof form->ldc}};
+    unsigned status = CUBLASLT_SUCCESS;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)
+        status = library->operation_set(cache->operation, rows[i].attribute, rows[i].value, rows[i].bytes);
+    return status;
+}
+
+/* The library takes 256 bytes for granted where nothing is said about alignment. */
+static unsigned set_alignments(const struct cuda_gemm_cache *cache, const struct gemm_form *form) {
+    const struct {
+        unsigned attribute;
+        uint32_t bytes;
+    } rows[] = {{CUBLASLT_ALIGNMENT_A, form->b_alignment},
+                {CUBLASLT_ALIGNMENT_B, form->a_alignment},
+                {CUBLASLT_ALIGNMENT_C, form->c_alignment},
+                {CUBLASLT_ALIGNMENT_D, form->c_alignment}};
+    unsigned status = CUBLASLT_SUCCESS;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)
+        status =
+            cache->library.preference_set(cache->preference, rows[i].attribute, &rows[i].bytes, sizeof rows[i].bytes);
+    return status;
+}
+
+static int describe(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers) {
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    unsigned status = set_layouts(cache, form);
+    if (!status)
+        status = set_operation(cache, form, pointers);
+    return check(device, status, "describing a product");
+}
+
+/* ---- plans ---- */
+
+/* FNV-1a. */
+static uint32_t hash_of(const struct gemm_form *form) {
+    const unsigned char *bytes = (const void *)form;
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < sizeof *form; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
+}
+
+/* Returns the form's plan, or the place for it: a free one, or that of the form which is forgotten for it. */
+static struct plan *place_of(struct cuda_gemm_cache *cache, const struct gemm_form *form) {
+    uint32_t hash = hash_of(form);
+    for (uint32_t i = 0; i < WAYS; i++) {
+        struct plan *plan = &cache->plans[(hash + i) % PLANS];
+        if (plan->form.m == 0 || !memcmp(&plan->form, form, sizeof *form))
+            return plan;
+    }
+    return &cache->plans[(hash + hash / PLANS % WAYS) % PLANS];
+}
+
+/* Asks the library for its first algorithm. The form is described. */
+static int find_plan(struct device *device, const struct gemm_form *form, struct plan *plan) {
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct cublaslt_result found = {.state = CUBLASLT_NOT_SUPPORTED};
+    int count = 0;
+    int status = check(device, set_alignments(cache, form), "describing a product");
+    if (status)
+        return status;
+    unsigned answer = cache->library.propose(cache->context, cache->operation, cache->a, cache->b, cache->c, cache->c,
+                                             cache->preference, 1, &found, &count);
+    if (answer && answer != CUBLASLT_NOT_SUPPORTED)
+        return check(device, answer, "finding an algorithm for a product");
+    *plan = (struct plan){.form = *form, .algorithm = found.algorithm};
+    plan->is_missing = answer || count < 1 || found.state != CUBLASLT_SUCCESS;
+    return STATUS_OK;
+}
+
+/* Describes the form, and finds its plan. The lock is held. */
+static int prepare(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers,
+                   struct plan **plan) {
+    *plan = place_of(cuda(device)->gemm_cache, form);
+    int status = device_status(device);
+    if (!status)
+        status = cuda_enter(device);
+    if (!status)
+        status = describe(device, form, pointers);
+    bool is_known = (*plan)->form.m && !memcmp(&(*plan)->form, form, sizeof *form);
+    return status || is_known ? status : find_plan(device, form, *plan);
+}
+
+bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct plan *plan;
+    pthread_mutex_lock(&cache->lock);
+    bool has = !prepare(device, form, pointers, &plan) && !plan->is_missing;
+    pthread_mutex_unlock(&cache->lock);
+    return has;
+}
+
+int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers) {
+    struct device *device = exec->stream->device;
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct plan *plan;
+    pthread_mutex_lock(&cache->lock);
+    int status = prepare(device, form, pointers, &plan);
+    if (!status && plan->is_missing)
+        status =
+            status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card",
+                        dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k);
+    if (!status)
+        status = check(device,
+                       cache->library.multiply(cache->context, cache->operation, &pointers->alpha, pointers->b,
+                                               cache->a, pointers->a, cache->b, &pointers->beta, pointers->c, cache->c,
+                                               pointers->c, cache->c, &plan->algorithm, pointers->workspace,
+                                               gemm_library_bytes(device), cuda_stream(exec->stream)),
+                       "gemm");
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* Arguments of the kernel that finishes products, and the sizes of its blocks. */
+#ifndef CAMBIUM_KERNELS_CUDA_GEMM_FINISH_H
+#define CAMBIUM_KERNELS_CUDA_GEMM_FINISH_H
+
+#include "kernels/ops.h"
+
+/* Rows of sums [rows, cols] in fp32, which become C: bias, deltas, GELU or its backward, and one rounding. Pointers
+ * lead to the first row; strides are elements from row to row. C or aux may be the sums' place. */
+struct gemm_finish {
+    int64_t rows, cols;
+    const float *sums;
+    int64_t sums_stride;
+    const void *bias; /* or NULL */
+    enum gemm_epilogue epilogue;
+    void *aux; /* or NULL; written by a GELU unless it is the sums' place, read by a backward */
+    void *c;
+    int64_t stride; /* of c and aux */
+    bool is_c_fp32; /* otherwise C has A's type */
+    int delta_count;
+    struct gemm_delta delta[GEMM_DELTAS_MOST];
+};
+/* A block has this many columns, one for each thread, and rows. */
+enum { FINISH_COLS = 128, FINISH_ROWS = 8 };
+
+#endif

@@ -1,0 +1,107 @@
+/* The products of the backend `cuda`, on the interpreter and a stand-in for cuBLASLt (tests/cuda/cublaslt.c). */
+#include "op_cases.h"
+
+#include "support/device.h"
+#include "support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The stand-in's GELU errs by as much as the environment says. */
+static void products_are_right_whatever_the_librarys_gelu_hides(void **state) {
+    int count;
+    (void)state;
+    test_ok(op_check_present(&gemm_family, "cuda", &count));
+    assert_in_range(count, 90, gemm_family.count); /* packed and int8 ones are refused */
+}
+
+/* Only packed and int8 weights are no products of a card. */
+static void every_product_of_plain_matrices_is_there(void **state) {
+    struct device *device;
+    struct stream *stream;
+    int count = 0;
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    for (int i = 0; i < gemm_family.count; i++) {
+        const struct op_case *c = &gemm_family.cases[i];
+        struct op_run run = {0};
+        if (!(c->use & OP_TEST) || !strncmp(c->note, "packed", 6) || !strncmp(c->note, "int8", 4))
+            continue;
+        test_ok(op_run_open(&run, c, device, stream));
+        assert_true(c->kind->supports(&run, ops_for(device), device));
+        op_run_close(&run, device);
+        count++;
+    }
+    assert_int_equal(count, 58);
+    stream_close(stream);
+    device_close(device);
+}
+
+/* Fills `count` elements of bf16 on a device, from its element `first` on. */
+static void upload(struct stream *stream, uint16_t *to, int64_t first, int64_t count) {
+    uint16_t *values = malloc((size_t)count * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = bf16_from_float((float)(i % 13 - 6) / 8);
+    test_ok(stream_copy_to_device(stream, to + first, values, (size_t)count * sizeof *values));
+    test_ok(stream_wait(stream));
+    free(values);
+}
+
+/* The product [m,n] = [m,k] [n,k]' + bias in bf16, whose four arrays begin at element `first` of their memory. The
+ * caller frees it. */
+static uint16_t *product_at(struct device *device, struct stream *stream, int64_t first, int64_t m, int64_t n,
+                            int64_t k) {
+    const int64_t counts[] = {m * k, n * k, n, m * n};
+    uint16_t *memory[4], *result = malloc((size_t)(m * n) * sizeof *result);
+    struct exec exec = {.stream = stream};
+    assert_non_null(result);
+    for (int i = 0; i < 4; i++) {
+        test_ok(device_alloc(device, (size_t)(first + counts[i]) * sizeof **memory, (void **)&memory[i]));
+        upload(stream, memory[i], first, counts[i]);
+    }
+    struct gemm call = {.a = matrix_plain(DTYPE_BF16, memory[0] + first, m, k),
+                        .b = matrix_plain(DTYPE_BF16, memory[1] + first, n, k),
+                        .b_transposed = true,
+                        .bias = memory[2] + first,
+                        .c = matrix_plain(DTYPE_BF16, memory[3] + first, m, n)};
+    exec.workspace_bytes = ops_for(device)->gemm_workspace(device, &call);
+    test_ok(device_alloc(device, exec.workspace_bytes, &exec.workspace));
+    test_ok(ops_for(device)->gemm(&exec, &call));
+    test_ok(test_read(stream, result, memory[3] + first, (size_t)(m * n) * sizeof *result));
+    device_free(device, exec.workspace);
+    for (int i = 0; i < 4; i++)
+        device_free(device, memory[i]);
+    return result;
+}
+
+/* The library takes no bias at an odd address, so a kernel adds it, in the second shape to two pieces of rows. On a
+ * card the library may choose an algorithm by the address; the stand-in has one order. */
+static void products_at_odd_addresses_have_the_same_bits(void **state) {
+    static const int64_t shapes[][3] = {{5, 24, 40}, {4100, 2048, 1}};
+    struct device *device;
+    struct stream *stream;
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    for (int i = 0; i < 2; i++) {
+        const int64_t *s = shapes[i];
+        uint16_t *even = product_at(device, stream, 0, s[0], s[1], s[2]);
+        uint16_t *odd = product_at(device, stream, 1, s[0], s[1], s[2]);
+        assert_memory_equal(even, odd, (size_t)(s[0] * s[1]) * sizeof *even);
+        free(even);
+        free(odd);
+    }
+    stream_close(stream);
+    device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_right_whatever_the_librarys_gelu_hides),
+        cmocka_unit_test(products_at_odd_addresses_have_the_same_bits),
+        cmocka_unit_test(every_product_of_plain_matrices_is_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

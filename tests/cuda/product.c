@@ -1,0 +1,158 @@
+#include "cuda/product.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TILE_ROWS = 4, TILE_COLUMNS = 256 };
+
+static float from_bf16(uint16_t bits) {
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* Rounds to the nearest, and a tie to even. */
+static uint16_t to_bf16(float value) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    if (isnan(value)) {
+        return 0x7fff;
+    }
+    return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+static uint64_t element_bytes(bool is_bf16) {
+    return is_bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+/* Reads `count` elements from an address. */
+static int read_row(struct machine *machine, uint64_t address, bool is_bf16, int64_t count, float *row) {
+    if (memory_read(machine, row, address, (uint64_t)count * element_bytes(is_bf16))) {
+        return -1;
+    }
+    for (int64_t i = is_bf16 ? count : 0; i-- > 0;) {
+        uint16_t bits;
+        memcpy(&bits, (const char *)row + (size_t)i * sizeof bits, sizeof bits);
+        row[i] = from_bf16(bits);
+    }
+    return 0;
+}
+
+static int write_row(struct machine *machine, uint64_t address, bool is_bf16, int64_t count, float *row) {
+    for (int64_t i = 0; is_bf16 && i < count; i++) {
+        uint16_t bits = to_bf16(row[i]);
+        memcpy((char *)row + (size_t)i * sizeof bits, &bits, sizeof bits);
+    }
+    return memory_write(machine, address, row, (uint64_t)count * element_bytes(is_bf16));
+}
+
+static uint64_t row_address(const struct product_matrix *matrix, int64_t row) {
+    return matrix->address + (uint64_t)(row * matrix->stride) * element_bytes(matrix->is_bf16);
+}
+
+/* Returns the matrix, or its transpose, as fp32 without gaps; NULL after a fault. The caller frees it. */
+static float *read_matrix(struct machine *machine, const struct product_matrix *matrix, bool transposed) {
+    int64_t rows = matrix->rows, columns = matrix->columns;
+    float *all = malloc((size_t)(rows * columns) * sizeof *all), *row = malloc((size_t)columns * sizeof *row);
+    int status = all && row ? 0 : machine_fail(machine, "no memory for a product");
+    for (int64_t i = 0; !status && i < rows; i++) {
+        status = read_row(machine, row_address(matrix, i), matrix->is_bf16, columns, row);
+        for (int64_t j = 0; !status && j < columns; j++) {
+            all[transposed ? j * rows + i : i * columns + j] = row[j];
+        }
+    }
+    free(row);
+    if (status) {
+        free(all);
+        all = NULL;
+    }
+    return all;
+}
+
+/* The sums of some rows: a [rows, depth], b [depth, columns]. */
+static void multiply(const float *a, const float *b, float *sums, int64_t rows, int64_t columns, int64_t depth) {
+    for (int64_t first = 0; first < columns; first += TILE_COLUMNS) {
+        int64_t width = columns - first < TILE_COLUMNS ? columns - first : TILE_COLUMNS;
+        float tile[TILE_ROWS][TILE_COLUMNS] = {{0}};
+        for (int64_t k = 0; k < depth; k++) {
+            for (int64_t i = 0; i < rows; i++) {
+                for (int64_t j = 0; j < width; j++) {
+                    tile[i][j] += a[i * depth + k] * b[k * columns + first + j];
+                }
+            }
+        }
+        for (int64_t i = 0; i < rows; i++) {
+            memcpy(sums + i * columns + first, tile[i], (size_t)width * sizeof **tile);
+        }
+    }
+}
+
+static float gelu(float x) {
+    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_gradient(float x) {
+    float u = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1 + u) + 0.5f * x * (1 - u * u) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+}
+
+/* Finishes one row of sums and writes it. `other` has room for a row. */
+static int finish_row(struct machine *machine, const struct product *p, int64_t index, const float *bias, float *sums,
+                      float *other) {
+    int64_t columns = p->c.columns;
+    uint64_t address = row_address(&p->c, index);
+    uint64_t aux = p->aux + (uint64_t)(index * p->aux_stride) * element_bytes(p->c.is_bf16);
+    int status = p->beta != 0 ? read_row(machine, address, p->c.is_bf16, columns, other) : 0;
+    for (int64_t j = 0; j < columns && !status; j++) {
+        sums[j] = (p->alpha != 0 ? p->alpha * sums[j] : 0) + (p->beta != 0 ? p->beta * other[j] : 0);
+        sums[j] += bias ? bias[j] : 0;
+    }
+    if (!status && p->aux && p->is_gelu) {
+        memcpy(other, sums, (size_t)columns * sizeof *sums);
+        status = write_row(machine, aux, p->c.is_bf16, columns, other);
+    } else if (!status && p->is_dgelu) {
+        status = read_row(machine, aux, p->c.is_bf16, columns, other);
+    }
+    for (int64_t j = 0; j < columns && !status; j++) {
+        float value = p->is_gelu ? gelu(sums[j]) : p->is_dgelu ? sums[j] * gelu_gradient(other[j]) : sums[j];
+        sums[j] = p->is_gelu || p->is_dgelu ? value * (1 + p->gelu_error) : value;
+    }
+    return status ? status : write_row(machine, address, p->c.is_bf16, columns, sums);
+}
+
+/* Multiplies and finishes all rows. */
+static int run_rows(struct machine *machine, const struct product *p, const float *a, const float *b,
+                    const float *bias) {
+    int64_t columns = p->c.columns, depth = p->a_transposed ? p->a.rows : p->a.columns;
+    float *sums = malloc((size_t)((TILE_ROWS + 1) * columns) * sizeof *sums);
+    int status = sums ? 0 : machine_fail(machine, "no memory for a product");
+    for (int64_t first = 0; first < p->c.rows && !status; first += TILE_ROWS) {
+        int64_t rows = p->c.rows - first < TILE_ROWS ? p->c.rows - first : TILE_ROWS;
+        multiply(a + first * depth, b, sums, rows, columns, depth);
+        for (int64_t i = 0; i < rows && !status; i++) {
+            status = finish_row(machine, p, first + i, bias, sums + i * columns, sums + TILE_ROWS * columns);
+        }
+    }
+    free(sums);
+    return status;
+}
+
+void product_run(struct machine *machine, void *product) {
+    const struct product *p = product;
+    struct product_matrix bias = p->c;
+    bias.address = p->bias, bias.rows = 1, bias.stride = bias.columns;
+    if (p->workspace_bytes && memory_set(machine, p->workspace, 0xff, p->workspace_bytes)) {
+        return;
+    }
+    float *a = read_matrix(machine, &p->a, p->a_transposed),
+          *b = a ? read_matrix(machine, &p->b, p->b_transposed) : NULL;
+    float *vector = b && p->bias ? read_matrix(machine, &bias, false) : NULL;
+    if (b && (vector || !p->bias) && !run_rows(machine, p, a, b, vector) && p->workspace_bytes) {
+        memory_set(machine, p->workspace, 0xff, p->workspace_bytes);
+    }
+    free(a);
+    free(b);
+    free(vector);
+}

@@ -1,0 +1,27 @@
+/* A product of matrices in the machine's memory, as the stand-in for cuBLASLt computes it. Matrices are by rows. */
+#pragma once
+
+#include "cuda/machine.h"
+
+struct product_matrix {
+    uint64_t address;
+    bool is_bf16;                  /* otherwise fp32 */
+    int64_t rows, columns, stride; /* as they lie in memory */
+};
+
+/* C = epilogue(alpha * op(A) op(B) + beta * C + bias). Every sum is in the order of k, in fp32. Bias and aux have C's
+ * type. */
+struct product {
+    struct product_matrix a, b, c;
+    bool a_transposed, b_transposed;
+    float alpha, beta;
+    uint64_t bias, aux; /* addresses, or 0 */
+    int64_t aux_stride;
+    bool is_gelu;  /* the tanh GELU, of sums that are not rounded; aux, if any, gets them rounded */
+    bool is_dgelu; /* the product with its gradient at aux */
+    float gelu_error;
+    uint64_t workspace, workspace_bytes; /* overwritten */
+};
+
+/* Runs a struct product. What it reads and nobody has written is a NaN; a place outside every allocation is a fault. */
+void product_run(struct machine *machine, void *product);
