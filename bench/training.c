@@ -63,8 +63,8 @@ static int take_defaults(struct run_config *run) {
     const struct config_command command = {
         .name = "bench", .section_rows = run_rows, .section_row_count = run_row_count, .positional_offset = SIZE_MAX};
     struct config *config;
-    bool is_help;
-    int status = config_parse(&command, 0, NULL, run, &config, &is_help);
+    bool is_answered;
+    int status = config_parse(&command, 0, NULL, run, &config, &is_answered);
     run->data.split = "1,0,0"; /* the strings of the defaults end here */
     run->parallel.recompute_modules = (struct config_list){0};
     config_free(config);

@@ -13,10 +13,11 @@ const char *device_name_at(int number) {
     return number < HOST_BACKENDS ? backends[number]->name : NULL;
 }
 
+/* Names the backends that users can choose from: not the one for tests. */
 static int fail_unknown(const char *name) {
     char built[128] = "";
     for (int i = 0, used = 0; i < BACKENDS && used < (int)sizeof built; i++)
-        if (!backends[i]->how_to_build)
+        if (!backends[i]->how_to_build && backends[i] != &backend_late)
             used += snprintf(built + used, sizeof built - (size_t)used, "%s%s", i ? ", " : "", backends[i]->name);
     return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
 }

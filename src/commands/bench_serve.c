@@ -31,12 +31,13 @@ static const struct config_row rows[] = {
      .offset = AT(options.url),
      .metavar = "URL",
      .help = "a running server, http://HOST:PORT, of any program with /v1/completions; by default one is started"},
-    {.path = "protocol",
-     .type = CONFIG_CHOICE,
-     .offset = AT(options.protocol),
-     .default_text = "http",
-     .choices = bench_protocols,
-     .help = "protocol of the requests"},
+    {.path = "model",
+     .type = CONFIG_STRING,
+     .offset = AT(options.engine.model),
+     .metavar = "DIR",
+     .is_path = true,
+     .help = "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
+             "positions the prompts fit"},
     {.path = "scenario",
      .type = CONFIG_CHOICE,
      .offset = AT(options.scenario),
@@ -52,6 +53,27 @@ static const struct config_row rows[] = {
               "1,000 of 1,024 positions"),
     COUNT_ROW("output-len", output_len,
               "tokens of a completion; 0: 128 of 1,024 positions; long-prompt and swap: all remaining positions"),
+    {.path = "protocol",
+     .type = CONFIG_CHOICE,
+     .offset = AT(options.protocol),
+     .default_text = "http",
+     .choices = bench_protocols,
+     .help = "protocol of the requests"},
+    {.path = "precision",
+     .type = CONFIG_CHOICE,
+     .offset = AT(precision),
+     .default_text = "auto",
+     .choices = model_precisions,
+     .help = "precision of the computation; auto: the files' type, or fp32 for random weights"},
+    CONFIG_DEVICE_ROW(AT(options.engine.device)),
+    {.path = "threads",
+     .type = CONFIG_INT,
+     .offset = AT(options.engine.threads),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 4096,
+     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
+    RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
     COUNT_ROW("shared-prefix", shared_prefix, "prefix: tokens with which all prompts begin; 0: 512 of 1,024"),
     {.path = "adapters",
      .type = CONFIG_LIST,
@@ -73,28 +95,6 @@ static const struct config_row rows[] = {
      .minimum = 0.1,
      .maximum = 1e5,
      .help = "idle: seconds without a request"},
-    {.path = "model",
-     .type = CONFIG_STRING,
-     .offset = AT(options.engine.model),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "model directory; by default GPT-2 124M with random weights. With --url the model whose vocabulary and "
-             "positions the prompts fit"},
-    CONFIG_DEVICE_ROW(AT(options.engine.device)),
-    {.path = "precision",
-     .type = CONFIG_CHOICE,
-     .offset = AT(precision),
-     .default_text = "auto",
-     .choices = model_precisions,
-     .help = "precision of the computation; auto: the files' type, or fp32 for random weights"},
-    {.path = "threads",
-     .type = CONFIG_INT,
-     .offset = AT(options.engine.threads),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 4096,
-     .help = "threads of each rank; 0: all cores, or one when ranks share them"},
-    RANKS_ROW(AT(ranks), "ranks of the server, as threads of its process; 1 when not given"),
 };
 /* Options that both get. Options that are not in `rows` are the server's. */
 static const char *const shared[] = {"device", "precision", "threads", "ranks"};
@@ -146,8 +146,8 @@ static void divide(int argc, char **argv, const struct config_command *command, 
     bool is_benchmarks = true, is_servers = false;
     for (int i = 0; i < argc; i++) {
         bool is_option = !strncmp(argv[i], "--", 2);
-        if (is_option || !strcmp(argv[i], "-h")) {
-            is_benchmarks = !is_option || is_named(argv[i], "help");
+        if (is_option || !strcmp(argv[i], "-h") || !strcmp(argv[i], "-V")) {
+            is_benchmarks = !is_option || is_named(argv[i], "help") || is_named(argv[i], "version");
             is_servers = false;
             for (size_t k = 0; k < command->row_count; k++)
                 is_benchmarks |= is_option && is_named(argv[i], command->rows[k].path);
@@ -182,13 +182,14 @@ int bench_serve_command(int argc, char **argv) {
     struct config *config = NULL;
     struct words words = {.benchmark = calloc((size_t)argc + 1, sizeof *words.benchmark),
                           .server = calloc((size_t)argc + 1, sizeof *words.server)};
-    bool is_help = false;
+    bool is_answered = false;
     int status = sections && words.benchmark && words.server ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     if (!status) {
         divide(argc, argv, &command, &words);
-        status = config_parse(&command, words.benchmark_count, (char **)words.benchmark, &values, &config, &is_help);
+        status =
+            config_parse(&command, words.benchmark_count, (char **)words.benchmark, &values, &config, &is_answered);
     }
-    if (!status && !is_help)
+    if (!status && !is_answered)
         status = measure(&values, config, &words);
     config_free(config);
     free(sections);

@@ -42,6 +42,25 @@ static const struct config_row rows[] = {
      .metavar = "FILE.jsonl",
      .is_path = true,
      .help = "instead of a dataset, a file of rows for cambium finetune, which reads them as shown"},
+    {.path = "seq-length",
+     .type = CONFIG_INT,
+     .offset = AT(seq_length),
+     .minimum = 1,
+     .maximum = 2147483646,
+     .help = "tokens of a sample; with --data the most tokens of a row"},
+    {.path = "tokenizer",
+     .type = CONFIG_STRING,
+     .offset = AT(tokenizer),
+     .metavar = "DIR",
+     .is_path = true,
+     .help = "tokenizer directory: adds the sample's text, and has the end-of-document token"},
+    {.path = "sample",
+     .type = CONFIG_INT,
+     .offset = AT(sample),
+     .minimum = 0,
+     .maximum = 1e12,
+     .metavar = "I",
+     .help = "show the tokens, labels, loss mask and positions of sample I instead of the indexes"},
     {.path = "row",
      .type = CONFIG_INT,
      .offset = AT(row),
@@ -50,26 +69,6 @@ static const struct config_row rows[] = {
      .maximum = 1e12,
      .metavar = "I",
      .help = "number of the row of --data, among those with an answer, from 0"},
-    {.path = "chat-template",
-     .type = CONFIG_STRING,
-     .offset = AT(chat_template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help = "how messages of --data become text: " CHAT_TEMPLATE_CHOICES
-             " in Jinja; auto: as the tokenizer's own template"},
-    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
-    {.path = "answers",
-     .type = CONFIG_CHOICE,
-     .offset = AT(answers),
-     .default_text = "all",
-     .choices = chat_answers_names,
-     .help = "answers of messages to train on, as data.answers"},
-    {.path = "seq-length",
-     .type = CONFIG_INT,
-     .offset = AT(seq_length),
-     .minimum = 1,
-     .maximum = 2147483646,
-     .help = "tokens of a sample; with --data the most tokens of a row"},
     {.path = "num-samples",
      .type = CONFIG_INT,
      .offset = AT(num_samples),
@@ -77,6 +76,11 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 1e12,
      .help = "number of samples (train_iters * global_batch_size of a run); 0: one epoch"},
+    {.path = "split",
+     .type = CONFIG_STRING,
+     .offset = AT(split),
+     .metavar = "A,B,C",
+     .help = "shares of the documents for training, validation and test; every document when not given"},
     {.path = "seed",
      .type = CONFIG_INT,
      .offset = AT(seed),
@@ -84,30 +88,25 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 4294967295.0,
      .help = "seed of the order of the samples"},
-    {.path = "split",
+    {.path = "chat-template",
      .type = CONFIG_STRING,
-     .offset = AT(split),
-     .metavar = "A,B,C",
-     .help = "shares of the documents for training, validation and test; every document when not given"},
+     .offset = AT(chat_template),
+     .default_text = "auto",
+     .metavar = "NAME|FILE",
+     .help = "how messages of --data become text: " CHAT_TEMPLATE_CHOICES
+             " in Jinja; auto: as the tokenizer's own template"},
+    {.path = "answers",
+     .type = CONFIG_CHOICE,
+     .offset = AT(answers),
+     .default_text = "all",
+     .choices = chat_answers_names,
+     .help = "answers of messages to train on, as data.answers"},
     {.path = "which",
      .type = CONFIG_CHOICE,
      .offset = AT(which),
      .default_text = "train",
      .choices = split_names,
      .help = "split to show"},
-    {.path = "sample",
-     .type = CONFIG_INT,
-     .offset = AT(sample),
-     .minimum = 0,
-     .maximum = 1e12,
-     .metavar = "I",
-     .help = "show the tokens, labels, loss mask and positions of sample I instead of the indexes"},
-    {.path = "tokenizer",
-     .type = CONFIG_STRING,
-     .offset = AT(tokenizer),
-     .metavar = "DIR",
-     .is_path = true,
-     .help = "tokenizer directory: adds the sample's text, and has the end-of-document token"},
     {.path = "eod-id",
      .type = CONFIG_INT,
      .offset = AT(eod_id),
@@ -130,6 +129,7 @@ static const struct config_row rows[] = {
      .offset = AT(reset_attention_mask),
      .default_text = "false",
      .help = "no attention across a document's end: adds segment_starts to a sample"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", AT(template_timeout)),
     {.path = "data-cache-path",
      .type = CONFIG_STRING,
      .offset = AT(data_cache_path),
@@ -363,9 +363,8 @@ static int show(const struct show_options *options, bool is_sample) {
 
 int command_data(int argc, char **argv) {
     static const char usage[] = "usage: cambium data show [OPTIONS]; 'cambium data show --help' explains them";
-    if (argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h")))
-        return command_exit_status(config_help(&show_command, stdout));
-    if (argc == 0 || strcmp(argv[0], "show")) {
+    bool is_show = argc > 0 && !strcmp(argv[0], "show");
+    if (argc == 0 || (!is_show && argv[0][0] != '-')) {
         if (argc > 0)
             log_error("unknown word '%s' after 'cambium data'; %s", argv[0], usage);
         else
@@ -374,11 +373,11 @@ int command_data(int argc, char **argv) {
     }
     struct show_options options = {0};
     struct config *config = NULL;
-    bool is_help = false;
-    int status = config_parse(&show_command, argc - 1, argv + 1, &options, &config, &is_help);
-    if (!status && !is_help)
+    bool is_answered = false;
+    int status = config_parse(&show_command, argc - is_show, argv + is_show, &options, &config, &is_answered);
+    if (!status && !is_answered)
         status = check(&options, config);
-    if (!status && !is_help)
+    if (!status && !is_answered)
         status = options.data ? show_row(&options) : show(&options, config_is_given(config, "sample"));
     config_free(config);
     return command_exit_status(status);

@@ -43,6 +43,27 @@ struct options {
         .is_path = true, .help = text                                                                                  \
     }
 static const struct config_row rows[] = {
+    OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
+    {.path = "peft",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, peft),
+     .metavar = "METHOD...",
+     .help = "several are trained together, each in its own directory"},
+    /* after the methods' names */
+    {.path = "data",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, data),
+     .is_path = true,
+     .metavar = "FILE.jsonl...",
+     .help = "rows to train on; several files may have weights: weight, file, weight, file, ..."},
+    OPTION("output", output, "DIR",
+           "directory for the adapter, for that of the best validation (best/), and for checkpoints"),
+    {.path = "valid-data",
+     .type = CONFIG_LIST,
+     .offset = offsetof(struct options, valid_data),
+     .is_path = true,
+     .metavar = "FILE.jsonl...",
+     .help = "rows for validation"},
     {.path = "config",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, config),
@@ -50,41 +71,21 @@ static const struct config_row rows[] = {
      .is_path = true,
      .help = "read the run's keys from this file first",
      .may_differ = true},
-    OPTION("model", model, "DIR", "the model directory, or one of checkpoints; it is not changed"),
-    {.path = "peft",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, peft),
-     .metavar = "METHOD...",
-     .help = "several are trained together, each in its own directory"}, /* after the methods' names */
-    {.path = "data",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, data),
-     .is_path = true,
-     .metavar = "FILE.jsonl...",
-     .help = "rows to train on; several files may have weights: weight, file, weight, file, ..."},
-    {.path = "valid-data",
-     .type = CONFIG_LIST,
-     .offset = offsetof(struct options, valid_data),
-     .is_path = true,
-     .metavar = "FILE.jsonl...",
-     .help = "rows for validation"},
-    OPTION("output", output, "DIR",
-           "directory for the adapter, for that of the best validation (best/), and for checkpoints"),
-    OPTION("init-adapter", init_adapter, "DIR",
-           "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     {.path = "adapter",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, adapters),
      .is_path = true,
      .metavar = "DIR...",
      .help = "with train.skip_train: adapters on the model to validate; all apply"},
-    RANKS_ROW(offsetof(struct options, ranks),
-              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
+    OPTION("init-adapter", init_adapter, "DIR",
+           "start from the values and the configuration of an adapter or a stack, instead of keys of peft"),
     {.path = "dry-run",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
      .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
+    RANKS_ROW(offsetof(struct options, ranks),
+              "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
 };
 
 /* The rows, with the names of the methods in the help of --peft. */
@@ -171,7 +172,7 @@ static struct config_command describe(const struct named_rows *named, const stru
     return (struct config_command){
         .name = "finetune",
         .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
-                    "[--section.key=value ...] [--ranks N]",
+                    "[OPTIONS] [--section.key=value ...]",
         .description =
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
             "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "

@@ -75,9 +75,9 @@ static int add_program(struct facts *facts) {
     return facts_add(facts, because, "the program", text, NULL);
 }
 
-/* Lists the program, --help, the options of the command, and the command's facts. Without a launch the list stays
- * empty, because threads share everything. */
-static int list_facts(const struct launch *launch, const struct launch_steps *steps, bool is_help, void *context,
+/* Lists the program, --help or --version, the options of the command, and the command's facts. Without a launch the
+ * list stays empty, because threads share everything. */
+static int list_facts(const struct launch *launch, const struct launch_steps *steps, bool is_answered, void *context,
                       struct facts *facts) {
     if (!launch->world || steps->may_disagree)
         return STATUS_OK;
@@ -85,10 +85,10 @@ static int list_facts(const struct launch *launch, const struct launch_steps *st
     if (!status)
         status = facts_add(facts, FACT_CONFIGURATION, "the command", steps->command->name, NULL);
     if (!status)
-        status = facts_add(facts, FACT_CONFIGURATION, "--help", is_help ? "given" : "not given", NULL);
-    if (!status && !is_help)
+        status = facts_add(facts, FACT_CONFIGURATION, "--help or --version", is_answered ? "given" : "not given", NULL);
+    if (!status && !is_answered)
         status = config_facts(steps->command, steps->values, facts);
-    return status || is_help || !steps->add_facts ? status : steps->add_facts(context, facts);
+    return status || is_answered || !steps->add_facts ? status : steps->add_facts(context, facts);
 }
 
 /* Checks that all processes have the same facts; the error names the first difference. */
@@ -130,19 +130,19 @@ int launch_command(const struct launch_steps *steps, int argc, char **argv, void
     struct config *config = NULL;
     struct launch launch;
     struct facts facts = FACTS_INIT;
-    bool is_help = false;
+    bool is_answered = false;
     int status = begin(&launch, steps);
     if (!status)
-        status = config_parse(steps->command, argc, argv, steps->values, &config, &is_help);
-    if (!status && !is_help && steps->prepare)
+        status = config_parse(steps->command, argc, argv, steps->values, &config, &is_answered);
+    if (!status && !is_answered && steps->prepare)
         status = steps->prepare(&launch, config, context);
     if (!status)
-        status = list_facts(&launch, steps, is_help, context, &facts);
+        status = list_facts(&launch, steps, is_answered, context, &facts);
     status = launch_agree(&launch, status);
     if (!status)
         status = compare_facts(&launch, steps, &facts);
     facts_free(&facts);
-    if (!status && !is_help)
+    if (!status && !is_answered)
         status = steps->run(&launch, context);
     if (steps->close)
         steps->close(context);

@@ -1,7 +1,7 @@
 /* Runs a command as ranks: the processes of mpirun or srun, or threads of this process.
  *
  * Each process parses the same command line. The processes agree on failures before a rank runs, so that an error is
- * printed once. Only the first process prints results and --help. */
+ * printed once. Only the first process prints results, --help and --version. */
 #ifndef CAMBIUM_COMMANDS_LAUNCH_H
 #define CAMBIUM_COMMANDS_LAUNCH_H
 
@@ -23,7 +23,7 @@ struct launch_steps {
     bool is_alone;     /* never joins a launcher's processes */
     bool watches;      /* processes watch each other from the start: all end when one dies or is stopped */
     bool may_disagree; /* processes may have different programs, options and files */
-    /* Checks the options and finds the ranks. Called at each process, unless --help was given. */
+    /* Checks the options and finds the ranks. Called at each process, unless --help or --version was given. */
     int (*prepare)(const struct launch *launch, const struct config *config, void *context);
     /* Lists what all processes must have in common besides the program and the options. Called at each process of a
      * launcher. */

@@ -35,7 +35,19 @@ static void print_help(FILE *out) {
                  "Pretrains a GPT on your text and writes text with it. The usual order:\n\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\n'cambium COMMAND --help' explains a command. tools/quickstart runs them all once.\n");
+    fprintf(out, "\n'cambium help COMMAND' explains a command, and 'cambium --version' prints the version.\n"
+                 "tools/quickstart runs them all once.\n\n"
+                 "examples:\n"
+                 "  cambium help finetune\n"
+                 "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4\n"
+                 "  cambium generate --model model --adapter adapter --prompt 'Once upon a time'\n");
+}
+
+/* Turns "help COMMAND ..." into "COMMAND ... --help". */
+static void ask_for_help(int argc, char **argv) {
+    static char help[] = "--help";
+    memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+    argv[argc - 1] = help;
 }
 
 static int flush_output(void) {
@@ -49,13 +61,15 @@ int main(int argc, char **argv) {
         return 2;
     }
     signal(SIGXFSZ, SIG_IGN); /* exceeding the limit of a file's size is then an error, like a full disk */
+    if (argc > 2 && !strcmp(argv[1], "help"))
+        ask_for_help(argc, argv);
     const char *word = argv[1];
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
         print_help(stdout);
         return flush_output();
     }
-    if (!strcmp(word, "--version")) {
-        printf("cambium %s\n", CAMBIUM_VERSION);
+    if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+        config_print_version(stdout);
         return flush_output();
     }
     const char *names[COMMAND_COUNT];

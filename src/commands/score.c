@@ -14,7 +14,6 @@ struct score_command {
 #define AT(field) offsetof(struct score_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    MODEL_ADAPTER_ROW(AT(base)),
     {.path = "input",
      .type = CONFIG_STRING,
      .offset = AT(input),
@@ -24,13 +23,14 @@ static const struct config_row rows[] = {
      .help = "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
              "apply, as they "
              "are or packed by gzip; - is standard input"},
+    MODEL_ADAPTER_ROW(AT(base)),
     ADAPTER_ROOT_ROW(AT(names)),
+    MODEL_DEVICE_ROW(AT(base)),
+    MODEL_PRECISION_ROW(AT(base)),
+    MODEL_THREADS_ROW(AT(base)),
+    MODEL_MAX_LEN_ROW(AT(base)),
     ADAPTER_MEMORY_ROW(AT(names)),
     MODEL_TOKENIZER_ROW(AT(base)),
-    MODEL_PRECISION_ROW(AT(base)),
-    MODEL_DEVICE_ROW(AT(base)),
-    MODEL_MAX_LEN_ROW(AT(base)),
-    MODEL_THREADS_ROW(AT(base)),
     MODEL_RANKS_ROW(AT(base)),
     MODEL_LAYOUT_ROWS(AT(base)),
 };

@@ -43,16 +43,6 @@ static const struct config_row rows[] = {
      .is_path = true,
      .help = "a tokenizer's or a model's directory (tokenizer.json, or vocab.json and merges.txt)",
      .is_required = true},
-    {.path = "allow-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, allow_special),
-     .default_text = "false",
-     .help = "read the names of special tokens in the text, like <|endoftext|>, as these tokens"},
-    {.path = "add-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, add_special),
-     .default_text = "false",
-     .help = "add the tokens that the tokenizer puts around every text, like <s>"},
     {.path = "messages",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, messages),
@@ -68,12 +58,22 @@ static const struct config_row rows[] = {
      .default_text = "auto",
      .metavar = "NAME|FILE",
      .help = "how messages become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: as the tokenizer's own template"},
-    TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
     {.path = "render",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, renders),
      .default_text = "false",
      .help = "print the text of the messages, not its ids"},
+    {.path = "add-special",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, add_special),
+     .default_text = "false",
+     .help = "add the tokens that the tokenizer puts around every text, like <s>"},
+    {.path = "allow-special",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, allow_special),
+     .default_text = "false",
+     .help = "read the names of special tokens in the text, like <|endoftext|>, as these tokens"},
+    TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
 };
 
 static const struct config_command tokenize_command = {
@@ -304,13 +304,13 @@ static int command(const struct config_command *description,
                    int (*line)(struct filter *filter, const char *bytes, size_t length), int argc, char **argv) {
     struct options options = {0};
     struct config *config = NULL;
-    bool is_help = false;
-    int status = config_parse(description, argc, argv, &options, &config, &is_help);
+    bool is_answered = false;
+    int status = config_parse(description, argc, argv, &options, &config, &is_answered);
     unsigned flags = (options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN) |
                      (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
-    if (!status && !is_help)
+    if (!status && !is_answered)
         status = check(&options, config);
-    if (!status && !is_help)
+    if (!status && !is_answered)
         status = run(&(struct filter){.line = line, .flags = flags}, &options);
     config_free(config);
     return command_exit_status(status);

@@ -105,9 +105,9 @@ int command_tokenizer(int argc, char **argv) {
             STATUS_USAGE, "unknown command 'tokenizer %s' (did you mean 'cambium tokenizer train'?)", argv[0]));
     struct options options = {0};
     struct config *config = NULL;
-    bool is_help = false;
-    int status = config_parse(&train_command, argc - is_train, argv + is_train, &options, &config, &is_help);
-    if (!status && !is_help)
+    bool is_answered = false;
+    int status = config_parse(&train_command, argc - is_train, argv + is_train, &options, &config, &is_answered);
+    if (!status && !is_answered)
         status = train(&options);
     config_free(config);
     return command_exit_status(status);

@@ -6,6 +6,9 @@
 
 #include "base/base.h"
 
+/* The text that the command line asks for in place of a run. */
+enum config_question { CONFIG_ASKS_NOTHING, CONFIG_ASKS_HELP, CONFIG_ASKS_VERSION };
+
 /* The source of a value; a later source overrides an earlier one. */
 enum config_source { CONFIG_SOURCE_DEFAULT, CONFIG_SOURCE_FILE, CONFIG_SOURCE_FLAG };
 
@@ -17,6 +20,8 @@ struct config {
     size_t *lines;               /* the line of each row in the YAML file, counted from 1; 0: absent */
     void *values;                /* the command's struct during the parse */
     struct config_block *blocks; /* memory of the strings and lists in the struct */
+    enum config_question question;
+    const char *section; /* of --help=SECTION; NULL: all */
 };
 
 static inline size_t config_row_total(const struct config_command *command) {
@@ -71,8 +76,9 @@ int config_read_yaml_text(struct config *config, const char *name, const char *t
 /* Parses a YAML flow sequence "[a, b]" into the list of row `index`. STATUS_USAGE, STATUS_MEMORY. */
 int config_read_flow_list(struct config *config, size_t index, const char *text);
 
-/* Returns the path of the row that `word` may have been meant for: the same key in any section, or the nearest name.
- * Returns NULL when none is near. `only_sections` excludes a command's own rows. */
+/* Returns the path of the row that `word` may have been meant for, or NULL when none is near. The same key in any
+ * section comes first, then the first row that begins with the word, then the nearest name. `only_sections` excludes a
+ * command's own rows, --help and --version. */
 const char *config_suggest(const struct config_command *command, const char *word, bool only_sections);
 
 #endif

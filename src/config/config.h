@@ -62,8 +62,7 @@ struct config_row {
 #define CONFIG_DEVICE_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "device", .type = CONFIG_STRING, .offset = (at), .metavar = "NAME", .check = device_check_name,        \
-        .help = "where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or for tests late; when not "      \
-                "given, cpu"                                                                                           \
+        .help = "where to compute: cpu, or cuda (an NVIDIA GPU; cuda:1 is the second); when not given, cpu"            \
     }
 
 /* A command's usage: its rows, and the texts of --help before and after them. */
@@ -87,12 +86,12 @@ struct config; /* The parsed strings, and which rows were given. */
 
 /* Parses `argv` (without the command's name) into `values`. It reads the YAML file first, then the flags in order,
  * which override it. Flags are "--key=value" or "--key value"; a LIST flag takes the words up to the next flag. For
- * --help it prints to standard output and sets *is_help.
+ * --help (-h, --help=SECTION) and --version (-V) it prints the answer to standard output and sets *is_answered.
  *
  * Returns STATUS_OK, STATUS_USAGE (with file and line for YAML, and the nearest name for an unknown one), STATUS_IO or
  * STATUS_MEMORY. config_free ends *config; NULL is allowed. */
 int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
-                 bool *is_help);
+                 bool *is_answered);
 void config_free(struct config *config);
 /* True when a flag or the file gave the row `path`. */
 bool config_is_given(const struct config *config, const char *path);
@@ -104,13 +103,16 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
  * differ. A path counts only as given or not, and a list of paths by its length, because hosts may keep the same files
  * in other places. STATUS_MEMORY. */
 int config_facts(const struct config_command *command, const void *values, struct facts *facts);
-/* Prints the help text of the command. STATUS_MEMORY, when part of it may be missing. */
-int config_help(const struct config_command *command, FILE *out);
+/* Prints the help text of the command, or only the rows of one section. STATUS_USAGE for a section that the command
+ * lacks; STATUS_MEMORY, when part of the text may be missing. */
+int config_help(const struct config_command *command, const char *section, FILE *out);
+/* Prints the program's name and version as one line. */
+void config_print_version(FILE *out);
 /* Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
  * Both words have at most CONFIG_MAX_WORD bytes. */
 enum { CONFIG_MAX_WORD = 64 };
 size_t config_distance(const char *a, const char *b);
-/* Returns the candidate nearest to `word` by edit distance, or NULL when none is near. */
+/* Returns the first candidate that begins with `word`, else the nearest by edit distance, or NULL when none is near. */
 const char *config_nearest(const char *word, const char *const *candidates, size_t count);
 
 #endif

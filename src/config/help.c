@@ -1,4 +1,5 @@
-/* --help from the rows: names and values on the left; meaning, range and default on the right. */
+/* --help and --version. The help comes from the rows: names and values on the left; meaning, range and default on the
+ * right. */
 #include "config-internal.h"
 
 #include <stdlib.h>
@@ -82,26 +83,71 @@ static int write_row(FILE *out, const struct config_row *row) {
     return status;
 }
 
-static int write_sections(const struct config_command *command, FILE *out) {
-    const char *section = "";
-    size_t length = 0;
+/* ---- sections ---- */
+
+static size_t section_length(const struct config_row *row) {
+    return strcspn(row->path, ".");
+}
+
+static bool is_in_section(const struct config_row *row, const char *section, size_t length) {
+    return section_length(row) == length && !strncmp(row->path, section, length);
+}
+
+/* Returns the next row, from *index on, that begins a section of the command; NULL when there is none. */
+static const struct config_row *next_section(const struct config_command *command, size_t *index) {
+    while (*index < config_row_total(command)) {
+        const struct config_row *row = config_row_at(command, *index);
+        const struct config_row *before = *index ? config_row_at(command, *index - 1) : NULL;
+        bool continues = before && is_in_section(row, before->path, section_length(before));
+        if (config_row_is_section(command, (*index)++) && !continues)
+            return row;
+    }
+    return NULL;
+}
+
+static int write_section(const struct config_command *command, const char *section, size_t length, FILE *out) {
     int status = STATUS_OK;
-    for (size_t i = 0; i < config_row_total(command) && !status; i++) {
-        const struct config_row *row = config_row_at(command, i);
-        if (!config_row_is_section(command, i))
-            continue;
-        if (!length || strncmp(row->path, section, length) || strcspn(row->path, ".") != length) {
-            section = row->path;
-            length = strcspn(section, ".");
-            fprintf(out, "\n%.*s:\n", (int)length, section);
-        }
-        status = write_row(out, row);
+    fprintf(out, "%.*s:\n", (int)length, section);
+    for (size_t i = 0; i < config_row_total(command) && !status; i++)
+        if (config_row_is_section(command, i) && is_in_section(config_row_at(command, i), section, length))
+            status = write_row(out, config_row_at(command, i));
+    return status;
+}
+
+static int write_sections(const struct config_command *command, FILE *out) {
+    const struct config_row *row;
+    int status = STATUS_OK;
+    for (size_t i = 0; !status && (row = next_section(command, &i));) {
+        fputc('\n', out);
+        status = write_section(command, row->path, section_length(row), out);
     }
     return status;
 }
 
-int config_help(const struct config_command *command, FILE *out) {
-    int status = STATUS_OK;
+static int fail_section(const struct config_command *command, const char *section) {
+    const struct config_row *row;
+    struct strbuf names = STRBUF_INIT;
+    for (size_t i = 0; (row = next_section(command, &i));)
+        strbuf_format(&names, "%s%.*s", names.length ? ", " : "", (int)section_length(row), row->path);
+    int status = strbuf_status(&names);
+    if (!status)
+        status = status_fail(STATUS_USAGE, "--help=%s: 'cambium %s' has no such section%s%s", section, command->name,
+                             names.length ? ": expected " : "", strbuf_text(&names));
+    strbuf_free(&names);
+    return status;
+}
+
+static bool has_section(const struct config_command *command, const char *section) {
+    const struct config_row *row;
+    for (size_t i = 0; (row = next_section(command, &i));)
+        if (is_in_section(row, section, strlen(section)))
+            return true;
+    return false;
+}
+
+/* ---- the text ---- */
+
+static void write_usage(const struct config_command *command, FILE *out) {
     fprintf(out, "usage: ");
     write_wrapped(out, command->synopsis, 7, 7);
     fputc('\n', out);
@@ -109,39 +155,67 @@ int config_help(const struct config_command *command, FILE *out) {
         write_wrapped(out, command->description, 0, 0);
         fputc('\n', out);
     }
+}
+
+static int write_options(const struct config_command *command, bool has_sections, FILE *out) {
+    int status = STATUS_OK;
     fprintf(out, "options:\n");
-    bool has_sections = false, has_sizes = false;
-    for (size_t i = 0; i < config_row_total(command) && !status; i++) {
-        has_sections |= config_row_is_section(command, i);
-        has_sizes |= config_row_at(command, i)->type == CONFIG_SIZE;
+    for (size_t i = 0; i < config_row_total(command) && !status; i++)
         if (!config_row_is_section(command, i))
             status = write_row(out, config_row_at(command, i));
+    fprintf(out, "  --help%-*s%s (also -h)\n", TEXT_COLUMN - 8, has_sections ? "[=SECTION]" : "",
+            has_sections ? "print this text, or one section of it" : "print this text");
+    fprintf(out, "  --version%*sprint the version (also -V)\n", TEXT_COLUMN - 11, "");
+    return status;
+}
+
+/* Adds a note that explains the sizes, when one of the rows has one. */
+static void write_notes(const struct config_command *command, const char *section, FILE *out) {
+    bool has_sizes = false;
+    for (size_t i = 0; i < config_row_total(command); i++) {
+        const struct config_row *row = config_row_at(command, i);
+        has_sizes |= row->type == CONFIG_SIZE && (!section || is_in_section(row, section, strlen(section)));
     }
-    if (status)
-        return status;
-    fprintf(out, "  --help%*sprint this text\n", TEXT_COLUMN - 8, "");
-    if (has_sections) {
-        if (command->config_flag) {
-            fputc('\n', out);
-            write_wrapped(
-                out,
-                "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
-                "indented below it) or on the command line as --SECTION.KEY=VALUE, which goes over the file. "
-                "An empty path (--SECTION.KEY=) takes back what the file gives.",
-                0, 0);
-        }
-        status = write_sections(command, out);
+    if (!has_sizes)
+        return;
+    fputc('\n', out);
+    write_wrapped(out,
+                  "A SIZE is bytes, or a number with a unit: K, M, G, T or KiB, MiB, GiB, TiB (powers of 1,024), or "
+                  "KB, MB, GB, TB (powers of 1,000).",
+                  0, 0);
+}
+
+int config_help(const struct config_command *command, const char *section, FILE *out) {
+    size_t first = 0;
+    bool has_sections = next_section(command, &first);
+    if (section && !has_section(command, section))
+        return fail_section(command, section);
+    int status = STATUS_OK;
+    if (section) {
+        status = write_section(command, section, strlen(section), out);
+    } else {
+        write_usage(command, out);
+        status = write_options(command, has_sections, out);
     }
-    if (!status && has_sizes) {
+    if (!status && !section && command->config_flag && has_sections) {
         fputc('\n', out);
         write_wrapped(
             out,
-            "A SIZE is bytes, or a number with a unit: K, M, G, T or KiB, MiB, GiB, TiB (powers of 1,024), or "
-            "KB, MB, GB, TB (powers of 1,000).",
+            "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
+            "indented below it) or on the command line as --SECTION.KEY=VALUE, which goes over the file. "
+            "An empty path (--SECTION.KEY=) takes back what the file gives.",
             0, 0);
     }
-    if (!status && command->examples)
+    if (!status && !section)
+        status = write_sections(command, out);
+    if (!status)
+        write_notes(command, section, out);
+    if (!status && !section && command->examples)
         fprintf(out, "\nexamples:\n%s%s", command->examples,
                 *command->examples && command->examples[strlen(command->examples) - 1] == '\n' ? "" : "\n");
     return status;
+}
+
+void config_print_version(FILE *out) {
+    fprintf(out, "cambium %s\n", CAMBIUM_VERSION);
 }

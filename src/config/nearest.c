@@ -1,5 +1,5 @@
-/* Finds the name that a misspelt word meant, by the edit distance of Damerau and Levenshtein (optimal string
- * alignment). */
+/* Finds the name that a misspelt word meant: one that begins with it, or the nearest by the edit distance of Damerau
+ * and Levenshtein (optimal string alignment). */
 #include "config-internal.h"
 
 #include <stdlib.h>
@@ -32,12 +32,21 @@ size_t config_distance(const char *a, const char *b) {
     return above[length_b];
 }
 
+/* Returns the first candidate that begins with the word. */
+static const char *find_beginning(const char *word, const char *const *candidates, size_t count) {
+    size_t length = strlen(word);
+    for (size_t i = 0; i < count && length; i++)
+        if (candidates[i] && !strncmp(candidates[i], word, length))
+            return candidates[i];
+    return NULL;
+}
+
 const char *config_nearest(const char *word, const char *const *candidates, size_t count) {
     size_t length = strlen(word);
-    const char *best = NULL;
+    const char *best = find_beginning(word, candidates, count);
     size_t best_distance = SIZE_MAX;
-    if (length == 0 || length > CONFIG_MAX_WORD)
-        return NULL;
+    if (best || length == 0 || length > CONFIG_MAX_WORD)
+        return best;
     for (size_t i = 0; i < count; i++) {
         size_t candidate_length = candidates[i] ? strlen(candidates[i]) : 0;
         if (candidate_length == 0 || candidate_length > CONFIG_MAX_WORD)
@@ -57,29 +66,53 @@ static const char *key_of(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-const char *config_suggest(const struct config_command *command, const char *word, bool only_sections) {
-    size_t total = config_row_total(command), count = 0;
-    const char **paths = malloc((2 * total + 1) * sizeof *paths);
-    if (!paths)
-        return NULL;
-    const char **keys = paths + total;
-    for (size_t i = 0; i < total; i++) {
-        if (only_sections && !config_row_is_section(command, i))
-            continue;
-        paths[count] = config_row_at(command, i)->path;
-        keys[count] = key_of(paths[count]);
-        count++;
-    }
-    const char *found = NULL;
-    for (size_t i = 0; i < count && !found; i++) /* the right key without a section, or in the wrong one */
-        if (!strcmp(keys[i], key_of(word)))
-            found = paths[i];
+/* Names of options: paths, and the keys of these paths, at the same index. */
+struct names {
+    const char **paths, **keys;
+    size_t count;
+};
+
+static void add_name(struct names *names, const char *path) {
+    names->paths[names->count] = path;
+    names->keys[names->count++] = key_of(path);
+}
+
+/* Returns the path whose key `key` is, an entry of names->keys; NULL for NULL. */
+static const char *path_with(const struct names *names, const char *key) {
+    for (size_t i = 0; i < names->count && key; i++)
+        if (names->keys[i] == key)
+            return names->paths[i];
+    return NULL;
+}
+
+static const char *suggest(const struct names *names, const char *word) {
+    const char *key = key_of(word), *found = NULL;
+    for (size_t i = 0; i < names->count && !found; i++) /* the right key without a section, or in the wrong one */
+        if (!strcmp(names->keys[i], key))
+            found = names->paths[i];
     if (!found)
-        found = config_nearest(word, paths, count);
-    const char *key = found ? NULL : config_nearest(key_of(word), keys, count);
-    for (size_t i = 0; i < count && !found && key; i++)
-        if (keys[i] == key)
-            found = paths[i];
-    free(paths);
+        found = find_beginning(word, names->paths, names->count);
+    if (!found)
+        found = path_with(names, find_beginning(key, names->keys, names->count));
+    if (!found)
+        found = config_nearest(word, names->paths, names->count);
+    return found ? found : path_with(names, config_nearest(key, names->keys, names->count));
+}
+
+const char *config_suggest(const struct config_command *command, const char *word, bool only_sections) {
+    size_t total = config_row_total(command), most = total + 2; /* --help and --version */
+    const char **memory = malloc(2 * most * sizeof *memory);
+    if (!memory)
+        return NULL;
+    struct names names = {.paths = memory, .keys = memory + most};
+    for (size_t i = 0; i < total; i++)
+        if (!only_sections || config_row_is_section(command, i))
+            add_name(&names, config_row_at(command, i)->path);
+    if (!only_sections) {
+        add_name(&names, "help");
+        add_name(&names, "version");
+    }
+    const char *found = suggest(&names, word);
+    free(memory);
     return found;
 }

@@ -1,5 +1,5 @@
 /* The command line: a walk over the words that finds each option's row and value. It is walked twice: first for the
- * YAML file and --help, then for all values, which override the file's. */
+ * YAML file, --help and --version, then for all values, which override the file's. */
 #include "config-internal.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static int fail_unknown(const struct config_command *command, const char *name, 
     char word[128];
     snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);
     const char *nearest = config_suggest(command, word, false);
-    if (!nearest)
-        nearest = config_nearest(word, (const char *const[]){"help"}, 1);
+    if (!strcmp(word, "version"))
+        return status_fail(STATUS_USAGE, "option --version takes no value");
     return status_fail(STATUS_USAGE, "unknown option --%s%s%s%s; 'cambium %s --help' lists them", word,
                        nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
 }
@@ -108,16 +108,27 @@ static int add_positional(struct config *config, const char *word) {
     return config_push(config, (struct config_list *)((char *)config->values + command->positional_offset), word);
 }
 
-static int walk(struct config *config, int argc, char **argv, bool is_first, const char **file, bool *is_help) {
+/* Notes a word that asks for a text. */
+static bool take_question(struct config *config, const char *word) {
+    static const char with_section[] = "--help=";
+    size_t length = sizeof with_section - 1;
+    if (!strncmp(word, with_section, length))
+        config->section = word + length;
+    if (config->section || !strcmp(word, "--help") || !strcmp(word, "-h"))
+        config->question = CONFIG_ASKS_HELP;
+    else if (!strcmp(word, "--version") || !strcmp(word, "-V"))
+        config->question = CONFIG_ASKS_VERSION;
+    return config->question != CONFIG_ASKS_NOTHING;
+}
+
+static int walk(struct config *config, int argc, char **argv, bool is_first, const char **file) {
     const struct config_command *command = &config->command;
     bool is_only_words = false;
     for (int i = 0; i < argc;) {
         const char *word = argv[i];
         int status = STATUS_OK;
-        if (!is_only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
-            *is_help = true;
+        if (!is_only_words && take_question(config, word))
             return STATUS_OK;
-        }
         if (!is_only_words && !strcmp(word, "--")) {
             is_only_words = true;
             i++;
@@ -153,7 +164,7 @@ static int check_required(const struct config *config) {
     return STATUS_OK;
 }
 
-static int parse(struct config *config, int argc, char **argv, bool *is_help) {
+static int parse(struct config *config, int argc, char **argv) {
     const struct config_command *command = &config->command;
     const char *file = NULL;
     int status = STATUS_OK;
@@ -162,20 +173,31 @@ static int parse(struct config *config, int argc, char **argv, bool *is_help) {
     if (command->positional_offset != SIZE_MAX)
         *(struct config_list *)((char *)config->values + command->positional_offset) = (struct config_list){0};
     if (!status)
-        status = walk(config, argc, argv, true, &file, is_help);
-    if (status || *is_help)
+        status = walk(config, argc, argv, true, &file);
+    if (status || config->question)
         return status;
     if (file)
         status = config_read_yaml(config, file);
     if (!status)
-        status = walk(config, argc, argv, false, &file, is_help);
+        status = walk(config, argc, argv, false, &file);
     return status ? status : check_required(config);
 }
 
+static int answer(const struct config *config) {
+    int status = STATUS_OK;
+    if (config->question == CONFIG_ASKS_HELP)
+        status = config_help(&config->command, config->section, stdout);
+    else
+        config_print_version(stdout);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = status_fail_errno("cannot write to standard output");
+    return status;
+}
+
 int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
-                 bool *is_help) {
+                 bool *is_answered) {
     *config = NULL;
-    *is_help = false;
+    *is_answered = false;
     struct config *made = calloc(1, sizeof *made);
     size_t total = config_row_total(command);
     if (made) {
@@ -184,13 +206,11 @@ int config_parse(const struct config_command *command, int argc, char **argv, vo
         made->sources = calloc(total + 1, 1);
         made->lines = calloc(total + 1, sizeof *made->lines);
     }
-    int status = made && made->sources && made->lines ? parse(made, argc, argv, is_help)
-                                                      : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status && *is_help) {
-        status = config_help(command, stdout);
-        if (!status && (fflush(stdout) || ferror(stdout)))
-            status = status_fail_errno("cannot write to standard output");
-    }
+    int status =
+        made && made->sources && made->lines ? parse(made, argc, argv) : status_fail(STATUS_MEMORY, "out of memory");
+    *is_answered = !status && made->question;
+    if (*is_answered)
+        status = answer(made);
     if (status)
         config_free(made);
     else

@@ -39,7 +39,7 @@ class Pretrain(Agreement):
             with self.subTest(**other):
                 line = self.assert_refused(self.both(other), f"rank 1: {text}")
                 self.assertTrue(line.endswith(": all ranks need the same configuration"), line)
-        self.assert_refused(self.both({}, use=((), ("--help",))), "rank 1: --help is given, rank 0 has not given")
+        self.assert_refused(self.both({}, use=((), ("--help",))), "rank 1: --help or --version is given, rank 0 has not given")
         self.assertEqual(self.run_directory.tree(), before)
 
     def test_a_stale_configuration_file_is_found(self):

@@ -44,7 +44,7 @@ static void a_command_line_and_a_file_are_read(void **state) {
 
 static int help(void *context) {
     struct config_command command = make_command(true);
-    return config_help(&command, context);
+    return config_help(&command, NULL, context);
 }
 
 static void the_help_is_printed(void **state) {

@@ -98,9 +98,9 @@ static inline int parse(struct options *options, struct config **config, bool ta
         argv[argc] = (char *)words[argc];
         argc++;
     }
-    bool is_help;
+    bool is_answered;
     memset(options, 0xa5, sizeof *options); /* nothing may stay as it was */
-    return config_parse(&command, argc, argv, options, config, &is_help);
+    return config_parse(&command, argc, argv, options, config, &is_answered);
 }
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 

@@ -157,6 +157,12 @@ static void wrong_options_are_named_with_the_nearest(void **state) {
     refuses(WORDS("--lr=1"), "unknown option --lr (did you mean --optim.lr?)");
     refuses(WORDS("--train.lr=1"), "did you mean --optim.lr?");
     refuses(WORDS("--model.num-layers=1"), "did you mean --model.num_layers?");
+    refuses(WORDS("--lou"), "did you mean --loud?");
+    refuses(WORDS("--o"), "did you mean --output?");
+    refuses(WORDS("--optim.l"), "did you mean --optim.lr?"); /* the first of those that begin so */
+    refuses(WORDS("--init_m"), "did you mean --model.init_method_std?");
+    refuses(WORDS("--vers"), "did you mean --version?");
+    refuses(WORDS("--version=1"), "option --version takes no value");
     refuses(WORDS("--hlep"), "unknown option --hlep (did you mean --help?)");
     refuses(WORDS("--qqqqqqqqqq=1"), "unknown option --qqqqqqqqqq; 'cambium try --help' lists them");
     refuses(WORDS("-o", "a"), "unknown option -o");
@@ -241,7 +247,7 @@ static void help_is_complete_and_fits_the_screen(void **state) {
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    test_ok(config_help(&command, out));
+    test_ok(config_help(&command, NULL, out));
     fclose(out);
     for (size_t i = 0; i < command.row_count + command.section_row_count; i++) {
         const struct config_row *row = i < command.row_count ? &rows[i] : &run_rows[i - command.row_count];
@@ -266,11 +272,35 @@ static void help_is_complete_and_fits_the_screen(void **state) {
     free(text);
 }
 
+static void help_of_a_section_has_its_rows_alone(void **state) {
+    (void)state;
+    struct config_command command = make_command(false);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    test_ok(config_help(&command, "optim", out));
+    fclose(out);
+    assert_memory_equal(text, "optim:\n  --optim.lr X", 20);
+    for (size_t i = 0; i < command.section_row_count; i++) {
+        char flag[128];
+        snprintf(flag, sizeof flag, "  --%s ", run_rows[i].path);
+        assert_int_equal(strstr(text, flag) != NULL, !strncmp(run_rows[i].path, "optim.", 6));
+    }
+    assert_null(strstr(text, "usage:"));
+    assert_null(strstr(text, "A SIZE is bytes"));
+    free(text);
+    test_fails(config_help(&command, "opt", stdout), STATUS_USAGE,
+               "'cambium try' has no such section: expected model, ");
+    refuses(WORDS("--help=output"), "has no such section");
+}
+
 static void the_nearest_name_is_near(void **state) {
     (void)state;
     const char *const names[] = {"generate", "score", "pretrain"};
     assert_string_equal(config_nearest("genrate", names, 3), "generate");
     assert_string_equal(config_nearest("socre", names, 3), "score");
+    assert_string_equal(config_nearest("pre", names, 3), "pretrain");
+    assert_string_equal(config_nearest("sc", (const char *const[]){"sca", "sb", "score"}, 3), "sca");
     assert_null(config_nearest("xyzzy", names, 3));
     assert_null(config_nearest("", names, 3));
     assert_null(config_nearest("score", names, 0));
@@ -292,6 +322,7 @@ int main(void) {
         cmocka_unit_test(flags_go_over_the_file),
         cmocka_unit_test(an_empty_path_is_not_given),
         cmocka_unit_test(help_is_complete_and_fits_the_screen),
+        cmocka_unit_test(help_of_a_section_has_its_rows_alone),
         cmocka_unit_test(the_nearest_name_is_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,9 +35,9 @@ static inline int read_bytes(struct options *options, struct config **config, co
     test_ok(file_write_atomic(path, text, length));
     struct config_command command = make_command();
     char *argv[] = {"--config", path};
-    bool is_help;
+    bool is_answered;
     *options = (struct options){0};
-    return config_parse(&command, 2, argv, options, config, &is_help);
+    return config_parse(&command, 2, argv, options, config, &is_answered);
 }
 
 static inline int read_text(struct options *options, struct config **config, const char *text) {
@@ -60,8 +60,8 @@ static inline int resolve(struct options *options, const char *flags) {
         argv[argc++] = word;
     struct config_command command = make_command();
     struct config *config;
-    bool is_help;
-    int status = config_parse(&command, argc, argv, options, &config, &is_help);
+    bool is_answered;
+    int status = config_parse(&command, argc, argv, options, &config, &is_answered);
     if (!status)
         status = run_config_resolve(&options->run);
     config_free(config);

@@ -33,8 +33,8 @@ static int read_bytes(const void *bytes, size_t size, struct options *options, s
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     char *argv[] = {"--config", path};
-    bool is_help;
-    int status = config_parse(&command, 2, argv, options, config, &is_help);
+    bool is_answered;
+    int status = config_parse(&command, 2, argv, options, config, &is_answered);
     close(descriptor);
     *dump = NULL;
     if (!status) {
