@@ -40,6 +40,8 @@
     PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
+    PLAIN(lstm, lstm_backward)                                                                                         \
+    PLAIN(lstm, lstm_forward)                                                                                          \
     PLAIN(partial_sums, partial_sums)                                                                                  \
     PLAIN(rows, gather_rows)                                                                                           \
     PLAIN(sums, clip_factor)                                                                                           \
@@ -106,6 +108,8 @@ CUDA_OPERATION(embedding_backward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(group_scale, group_scale)
+CUDA_OPERATION(lstm_forward, lstm)
+CUDA_OPERATION(lstm_backward, lstm)
 CUDA_OPERATION(norm_forward, norm)
 CUDA_OPERATION(norm_backward, norm)
 CUDA_OPERATION(residual_dropout_forward, residual_dropout)
@@ -127,6 +131,7 @@ int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy 
                             const struct cross_entropy_part *parts);
 size_t cuda_column_scale_backward_workspace(struct device *device, const struct column_scale *a);
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
+size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a);
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
 size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
 int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
