@@ -2,6 +2,8 @@
  * stream before it starts. If the host cannot read the device's memory, data are copied to the host and back. */
 #include "comm-internal.h"
 
+#include <stdlib.h>
+
 /* Stores the bytes that the call reads and writes at this rank. */
 static void measure(const struct comm *comm, struct comm_request *request) {
     const struct comm_call *call = &request->call;
@@ -10,24 +12,109 @@ static void measure(const struct comm *comm, struct comm_request *request) {
     request->receive_bytes = call->kind == COMM_SEND ? 0 : call->kind == COMM_ALL_GATHER ? whole : bytes;
 }
 
+/* ---- host memory, pinned where the device can do that ---- */
+
+/* Memory for the data of one call. */
+struct block {
+    struct block *next; /* in the group's pool */
+    struct device *device;
+    size_t bytes;
+    void *memory;
+};
+
+/* The state of a group: blocks that no call uses, so that a step pins no memory. Calls that are under way at the same
+ * time have a block each, and there are never more. */
+struct pool {
+    struct block *unused;
+};
+
+static void close_block(struct block *block) {
+    device_host_free(block->device, block->memory);
+    free(block);
+}
+
+/* Takes the first block out of the pool that is large enough. If none is, a smaller one makes room for a new one. */
+static struct block *take_unused(struct pool *pool, const struct device *device, size_t bytes) {
+    struct block **small = NULL;
+    for (struct block **at = &pool->unused; *at; at = &(*at)->next) {
+        struct block *block = *at;
+        if (block->device == device && block->bytes >= bytes) {
+            *at = block->next;
+            return block;
+        }
+        small = at;
+    }
+    if (small) {
+        close_block(*small);
+        *small = NULL; /* it was the last one */
+    }
+    return NULL;
+}
+
+static int open_block(struct device *device, size_t bytes, struct block **out) {
+    struct block *block = *out = malloc(sizeof *block);
+    if (!block)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    *block = (struct block){.device = device, .bytes = bytes};
+    int status = device_host_alloc(device, bytes, &block->memory);
+    if (status) {
+        free(block);
+        *out = NULL;
+    }
+    return status;
+}
+
+static int take_block(const struct comm *comm, struct device *device, size_t bytes, struct block **block) {
+    *block = comm->device_state ? take_unused(comm->device_state, device, bytes) : NULL;
+    return *block ? STATUS_OK : open_block(device, bytes, block);
+}
+
+static int join(const struct comm *parent, struct comm *group) {
+    (void)parent;
+    group->device_state = calloc(1, sizeof(struct pool));
+    return group->device_state ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static void leave(struct comm *group) {
+    struct pool *pool = group->device_state;
+    while (pool && pool->unused) {
+        struct block *block = pool->unused;
+        pool->unused = block->next;
+        close_block(block);
+    }
+    free(pool);
+}
+
+/* ---- calls ---- */
+
+/* Gives the call's block back. */
 static void forget(struct comm_request *request) {
-    device_host_free(stream_device(request->call.data.stream), request->kept);
+    struct pool *pool = request->comm->device_state;
+    struct block *block = request->kept;
     request->kept = NULL;
+    if (!pool) {
+        close_block(block);
+        return;
+    }
+    block->next = pool->unused;
+    pool->unused = block;
 }
 
 /* Replaces the buffers by host memory, if the host cannot read them. */
 static int stage(const struct comm *comm, struct comm_request *request) {
     struct comm_data *data = &request->call.data;
+    struct block *block;
     measure(comm, request);
-    int status = device_host_alloc(stream_device(data->stream), request->send_bytes + request->receive_bytes + 1,
-                                   &request->kept);
+    int status =
+        take_block(comm, stream_device(data->stream), request->send_bytes + request->receive_bytes + 1, &block);
     if (status)
         return status;
-    status = stream_copy_to_host(data->stream, request->kept, data->send, request->send_bytes);
+    request->kept = block;
+    status = stream_copy_to_host(data->stream, block->memory, data->send, request->send_bytes);
     int waited = stream_wait(data->stream);
     request->receive = data->receive;
-    data->send = request->kept;
-    data->receive = (char *)request->kept + request->send_bytes;
+    data->send = block->memory;
+    data->receive = (char *)block->memory + request->send_bytes;
     return status ? status : waited;
 }
 
@@ -55,5 +142,10 @@ static int wait(struct comm *comm, struct comm_request *request, struct stream *
     return status ? status : waited;
 }
 
-const struct comm_device_channel comm_device_over_host = {
-    .name = "over the host", .is_ordered = true, .start = start, .wait = wait, .forget = forget};
+const struct comm_device_channel comm_device_over_host = {.name = "over the host",
+                                                          .is_ordered = true,
+                                                          .start = start,
+                                                          .wait = wait,
+                                                          .forget = forget,
+                                                          .join = join,
+                                                          .leave = leave};

@@ -187,8 +187,10 @@ static const struct comm_device_channel unordered = {.name = "unordered",
                                                      .leave = unordered_leave};
 
 int unordered_open(struct comm *group, struct device *device) {
-    int status = group->size > 1 ? open_channel(device, group) : STATUS_OK;
-    if (!status && group->size > 1)
-        group->device = &unordered;
-    return status;
+    if (group->size == 1)
+        return STATUS_OK;
+    if (group->device->leave)
+        group->device->leave(group);
+    group->device = &unordered;
+    return open_channel(device, group);
 }
