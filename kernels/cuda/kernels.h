@@ -9,6 +9,9 @@
 /* TYPED(file, kernel): kernels/cuda/FILE.cu has KERNEL_fp32 and KERNEL_bf16. PLAIN(file, kernel): it has KERNEL. */
 #define CUDA_KERNELS(TYPED, PLAIN)                                                                                     \
     TYPED(adamw, adamw)                                                                                                \
+    TYPED(attention, attention_backward_keys)                                                                          \
+    TYPED(attention, attention_backward_queries)                                                                       \
+    TYPED(attention, attention_forward)                                                                                \
     TYPED(column_scale, column_scale_backward)                                                                         \
     TYPED(column_scale, column_scale_forward)                                                                          \
     TYPED(column_scale, magnitude_ratio)                                                                               \
@@ -94,6 +97,8 @@ int cuda_row_threads(enum dtype type, int64_t cols);
 
 /* The operations, which ops.h describes. */
 #define CUDA_OPERATION(op, type) int cuda_##op(const struct exec *exec, const struct type *a);
+CUDA_OPERATION(attention_forward, attention)
+CUDA_OPERATION(attention_backward, attention)
 CUDA_OPERATION(column_scale_forward, column_scale)
 CUDA_OPERATION(column_scale_backward, column_scale)
 CUDA_OPERATION(row_squares, row_squares)
@@ -129,6 +134,8 @@ CUDA_OPERATION(gemm, gemm)
 #undef CUDA_OPERATION
 int cuda_cross_entropy_join(const struct exec *exec, const struct cross_entropy *a, int ranks,
                             const struct cross_entropy_part *parts);
+size_t cuda_attention_forward_workspace(struct device *device, const struct attention *a);
+size_t cuda_attention_backward_workspace(struct device *device, const struct attention *a);
 size_t cuda_column_scale_backward_workspace(struct device *device, const struct column_scale *a);
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
 size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a);

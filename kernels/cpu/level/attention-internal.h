@@ -12,6 +12,7 @@
 #ifndef CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
 #define CAMBIUM_KERNELS_CPU_ATTENTION_INTERNAL_H
 
+#include "attention_check.h"
 #include "cpu/level/level.h"
 #include "cpu/level/vector_exp.h"
 
@@ -75,12 +76,6 @@ static inline struct carver carver_of(void *workspace) {
         return (struct carver){.used = 64};
     return (struct carver){.base = (char *)(((uintptr_t)workspace + 63) / 64 * 64)};
 }
-
-/* Checks a call of either pass. STATUS_UNSUPPORTED for other types than fp32 and bf16; STATUS_INVALID for bad shapes.
- */
-int LEVEL(attention_check)(const struct attention *a);
-/* Checks that the workspace has `needed` bytes. STATUS_INVALID, naming the operation. */
-int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation);
 
 /* ---- products (attention_product.c) ----------------------------------------------------------------------------- */
 

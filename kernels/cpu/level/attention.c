@@ -161,20 +161,6 @@ static void attend_tile(const struct forward_plan *plan, int64_t item, struct qu
     LEVEL(attention_tile_end)(tile, 0, rows, out, a->out_stride, lse);
 }
 
-int LEVEL(attention_check)(const struct attention *a) {
-    if (a->type != DTYPE_F32 && a->type != DTYPE_BF16)
-        return status_fail(STATUS_UNSUPPORTED, "attention in %s is not built (fp32 and bf16 are)", dtype_name(a->type));
-    if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || a->head_size < 1)
-        return status_fail(STATUS_INVALID, "attention of %d heads of size %d over %d key/value heads", a->heads,
-                           a->head_size, a->kv_heads);
-    if (a->window < 0 || (a->window && a->prefix))
-        return status_fail(STATUS_INVALID, "attention over a window of %lld tokens after a prefix of %lld",
-                           (long long)a->window, (long long)a->prefix);
-    if (a->dropout.p < 0 || a->dropout.p >= 1)
-        return status_fail(STATUS_INVALID, "attention dropout %g is not in [0, 1)", (double)a->dropout.p);
-    return STATUS_OK;
-}
-
 LEVEL_WORKSPACE(attention_forward, attention) {
     return forward_plan(a, device->threads, NULL).bytes;
 }
@@ -197,11 +183,11 @@ static void forward_wave(const struct exec *exec, const struct attention *a, int
 }
 
 LEVEL_OP(attention_forward, attention) {
-    int status = LEVEL(attention_check)(a);
+    int status = attention_check(a);
     if (status)
         return status;
     int threads = exec_threads(exec);
-    status = LEVEL(attention_check_workspace)(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
+    status = attention_check_workspace(exec, forward_plan(a, threads, NULL).bytes, "attention forward");
     for (int64_t first = 0; !status && first < a->segments;) {
         struct attention wave = next_wave(a, first);
         forward_wave(exec, &wave, threads);

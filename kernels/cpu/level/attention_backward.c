@@ -445,11 +445,11 @@ LEVEL_WORKSPACE(attention_backward, attention) {
 }
 
 LEVEL_OP(attention_backward, attention) {
-    int status = LEVEL(attention_check)(a);
+    int status = attention_check(a);
     if (status)
         return status;
     int threads = exec_threads(exec);
-    status = LEVEL(attention_check_workspace)(exec, backward_plan(a, threads, NULL).bytes, "attention backward");
+    status = attention_check_workspace(exec, backward_plan(a, threads, NULL).bytes, "attention backward");
     if (status)
         return status;
     struct backward_plan plan = backward_plan(a, threads, exec->workspace);

@@ -11,13 +11,6 @@ struct head_shape LEVEL(attention_shape)(enum dtype type, int head_size) {
                                .pairs = pairs};
 }
 
-int LEVEL(attention_check_workspace)(const struct exec *exec, size_t needed, const char *operation) {
-    if (needed && (!exec->workspace || exec->workspace_bytes < needed))
-        return status_fail(STATUS_INVALID, "%s needs a workspace of %zu bytes, not %zu", operation, needed,
-                           exec->workspace_bytes);
-    return STATUS_OK;
-}
-
 void LEVEL(attention_load_rows)(const struct head_shape *shape, const void *from, int64_t stride, int rows, float *to,
                                 int64_t to_row) {
     int size = shape->size;

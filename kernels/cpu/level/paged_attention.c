@@ -423,16 +423,11 @@ LEVEL_WORKSPACE(paged_attention, paged_attention) {
 }
 
 LEVEL_OP(paged_attention, paged_attention) {
-    if (a->type != DTYPE_F32 && a->type != DTYPE_BF16)
-        return status_fail(STATUS_UNSUPPORTED, "paged attention in %s is not built (fp32 and bf16 are)",
-                           dtype_name(a->type));
-    if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || a->head_size < 1)
-        return status_fail(STATUS_INVALID, "paged attention of %d heads of size %d over %d key/value heads", a->heads,
-                           a->head_size, a->kv_heads);
-    if (a->window < 0)
-        return status_fail(STATUS_INVALID, "paged attention over a window of %lld tokens", (long long)a->window);
+    int status = paged_attention_check(a);
+    if (status)
+        return status;
     int threads = exec_threads(exec);
-    int status = LEVEL(attention_check_workspace)(exec, paged_plan(a, threads, NULL).bytes, "paged attention");
+    status = attention_check_workspace(exec, paged_plan(a, threads, NULL).bytes, "paged attention");
     if (status)
         return status;
     struct paged_plan plan = paged_plan(a, threads, exec->workspace);

@@ -1,0 +1,128 @@
+/* Attention on the interpreter: the op cases, and a promise. A row never changes for a row that it does not see, not
+ * even for a NaN. Each small op case runs once as it is, and then with one row of queries, keys and values that is NaN.
+ */
+#include "op_cases.h"
+
+#include "support/test.h"
+
+#include <math.h>
+
+enum { ROWS = 0, WINDOW = 8 }; /* places in the shapes of attention_cases.c */
+enum { FEW_ROWS = 110 };       /* of a small case */
+
+static void attention_is_the_references(void **state) {
+    int count;
+    (void)state;
+    test_ok(op_check_present(&attention_family, "cuda", &count));
+    assert_in_range(count, 108, attention_family.count);
+}
+
+struct scene {
+    struct device *device;
+    struct stream *stream;
+    struct op_run run;
+};
+
+/* Returns the number of a tensor; -1 if the case lacks it. */
+static int find(const struct op_run *run, const char *name) {
+    for (int i = 0; i < OP_TENSORS; i++)
+        if (run->tensor[i].role && strcmp(run->tensor[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static bool sees(const struct op_run *run, int64_t row, int64_t key) {
+    int64_t s = 0, window = run->shape[WINDOW];
+    while (run->host[s + 1] <= row)
+        s++;
+    return key >= run->host[s] && key <= row && (!window || row - key < window);
+}
+
+static void put_nan(struct scene *scene, const char *name, int64_t row) {
+    int index = find(&scene->run, name);
+    if (index < 0)
+        return;
+    const struct op_tensor *t = &scene->run.tensor[index];
+    size_t bytes = (size_t)t->cols * sizeof(float);
+    float *values = malloc(bytes);
+    for (int64_t i = 0; i < t->cols; i++)
+        values[i] = NAN;
+    test_ok(stream_copy_to_device(scene->stream, (float *)t->data + row * t->stride, values, bytes));
+    test_ok(stream_wait(scene->stream));
+    free(values);
+}
+
+/* Calls the operation with a row that is NaN, or with none if it is below 0, and reads a result. */
+static double *result_of(struct scene *scene, int64_t bad, int index) {
+    const struct op_kind *kind = scene->run.op_case->kind;
+    const struct ops *ops = ops_for(scene->device);
+    struct exec exec = {.stream = scene->stream, .workspace_bytes = kind->workspace(&scene->run, ops, scene->device)};
+    double *values;
+    test_ok(op_run_reset(&scene->run, scene->stream));
+    if (bad >= 0) {
+        put_nan(scene, "qkv", bad);
+        put_nan(scene, "dout", bad);
+    }
+    test_ok(device_alloc(scene->device, exec.workspace_bytes, &exec.workspace));
+    test_ok(kind->call(&scene->run, ops, &exec));
+    test_ok(op_run_read(&scene->run, index, scene->stream, &values));
+    device_free(scene->device, exec.workspace);
+    return values;
+}
+
+/* True if a NaN in row `bad` may change these columns of a row's result. */
+static bool depends(const struct op_run *run, int64_t row, int64_t bad, bool is_query) {
+    return is_query ? sees(run, row, bad) : sees(run, bad, row) || row == bad;
+}
+
+/* Compares a result's rows, and finds the bad one changed. Queries are the first columns of dqkv. */
+static void compare_rows(const struct op_run *run, int index, int64_t bad, const double *clean, const double *dirty) {
+    const struct op_tensor *t = &run->tensor[index];
+    int64_t queries = strcmp(t->name, "dqkv") == 0 ? run->tensor[find(run, "out")].cols : t->cols;
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < t->cols; j++) {
+            int64_t at = i * t->cols + j;
+            if (!depends(run, i, bad, j < queries) && memcmp(&clean[at], &dirty[at], sizeof *clean))
+                fail_msg("%s: row %lld, which is NaN, changes %s[%lld,%lld] from %g to %g", run->op_case->note,
+                         (long long)bad, t->name, (long long)i, (long long)j, clean[at], dirty[at]);
+            if (i == bad)
+                assert_true(isnan(dirty[at]));
+        }
+}
+
+static void check_case(struct scene *scene, const struct op_case *op_case) {
+    test_ok(op_run_open(&scene->run, op_case, scene->device, scene->stream));
+    int index = find(&scene->run, "dqkv");
+    index = index < 0 ? find(&scene->run, "out") : index;
+    int64_t rows = op_case->shape[ROWS], bad[] = {0, rows / 2, rows - 1};
+    double *clean = result_of(scene, -1, index);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        double *dirty = result_of(scene, bad[i], index);
+        compare_rows(&scene->run, index, bad[i], clean, dirty);
+        free(dirty);
+    }
+    free(clean);
+    op_run_close(&scene->run, scene->device);
+}
+
+static void a_row_that_is_nan_changes_no_row_that_does_not_see_it(void **state) {
+    struct scene scene = {0};
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    for (int i = 0; i < attention_family.count; i++) {
+        const struct op_case *op_case = &attention_family.cases[i];
+        if (op_case->use & OP_TEST && op_case->type == DTYPE_F32 && op_case->shape[ROWS] <= FEW_ROWS)
+            check_case(&scene, op_case);
+    }
+    stream_close(scene.stream);
+    device_close(scene.device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_the_references),
+        cmocka_unit_test(a_row_that_is_nan_changes_no_row_that_does_not_see_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
