@@ -114,30 +114,6 @@ static const struct config_row answers_row = {
     .choices = chat_answers_names,
     .help = "answers of a row's messages to train on; a template that changes earlier ones needs last"};
 static const struct config_row tuning_rows[] = {
-    {.path = "tuning.template",
-     .type = CONFIG_STRING,
-     .offset = TUNING(template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help = "how messages and instructions become text: " CHAT_TEMPLATE_CHOICES
-             " in Jinja; auto: as the tokenizer's own template"},
-    TEMPLATE_TIMEOUT_ROW("tuning.template_timeout", TUNING(template_timeout)),
-    {.path = "tuning.truncation_side",
-     .type = CONFIG_CHOICE,
-     .offset = TUNING(truncation_side),
-     .default_text = "right",
-     .choices = truncations,
-     .help = "side on which rows that are too long are cut"},
-    {.path = "tuning.train_on_prompt",
-     .type = CONFIG_BOOL,
-     .offset = TUNING(train_on_prompt),
-     .default_text = "false",
-     .help = "compute the loss on the whole text, not only on answers"},
-    {.path = "tuning.packing",
-     .type = CONFIG_BOOL,
-     .offset = TUNING(packing),
-     .default_text = "false",
-     .help = "put several rows into a sample; none attends to another"},
     {.path = "tuning.epochs",
      .type = CONFIG_INT,
      .offset = TUNING(epochs),
@@ -145,27 +121,92 @@ static const struct config_row tuning_rows[] = {
      .minimum = 1,
      .maximum = 1e6,
      .help = "number of times to train on every row, when train.train_iters is not given"},
+    {.path = "tuning.packing",
+     .type = CONFIG_BOOL,
+     .offset = TUNING(packing),
+     .default_text = "false",
+     .help = "put several rows into a sample; none attends to another"},
+    {.path = "tuning.template",
+     .type = CONFIG_STRING,
+     .offset = TUNING(template),
+     .default_text = "auto",
+     .metavar = "NAME|FILE",
+     .help = "how messages and instructions become text: " CHAT_TEMPLATE_CHOICES
+             " in Jinja; auto: as the tokenizer's own template"},
+    {.path = "tuning.train_on_prompt",
+     .type = CONFIG_BOOL,
+     .offset = TUNING(train_on_prompt),
+     .default_text = "false",
+     .help = "compute the loss on the whole text, not only on answers"},
+    {.path = "tuning.truncation_side",
+     .type = CONFIG_CHOICE,
+     .offset = TUNING(truncation_side),
+     .default_text = "right",
+     .choices = truncations,
+     .help = "side on which rows that are too long are cut"},
+    TEMPLATE_TIMEOUT_ROW("tuning.template_timeout", TUNING(template_timeout)),
 };
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
+/* Sections in the order of --help, by use. */
+static const char *const section_order[] = {"tuning", "peft",      "optim",    "data",       "train",
+                                            "device", "tokenizer", "parallel", "checkpoint", "log"};
+static const struct config_absent absent[] = {
+    {"model", "the model is that of --model"},
+    {"data.data_path", "--data names the rows"},
+    {"data.split", "--data and --valid-data are whole files"},
+    {"data.data_cache_path", "rows have no index maps"},
+    {"data.eod_mask_loss", "the end-of-text of an answer is trained"},
+    {"data.reset_position_ids", "each row has positions of its own"},
+    {"data.reset_attention_mask", "no row attends to another"},
+    {"checkpoint.save", "--output names the directory"},
+};
+enum { ABSENT = sizeof absent / sizeof *absent };
+
+/* Returns the help of a key whose default is another one than pretrain's; NULL for other keys. */
+static const char *own_help(const char *path) {
+    if (!strcmp(path, "data.seq_length"))
+        return "most tokens of a row, virtual tokens included; longer rows are cut; when not given, those of the "
+               "longest row, at most the model's positions";
+    if (!strcmp(path, "train.train_iters"))
+        return "iterations (updates of the weights) of the whole run; those of tuning.epochs when not given";
+    return NULL;
+}
+
+/* Adds those of `from` [count] that belong to the section and that finetune has. Returns their number. */
+static size_t add_section(struct config_row *to, const char *section, const struct config_row *from, size_t count) {
+    size_t length = strlen(section), added = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *path = from[i].path, *help = own_help(path);
+        if (strcspn(path, ".") != length || strncmp(path, section, length) || config_absence(absent, ABSENT, path))
+            continue;
+        to[added] = from[i];
+        if (help)
+            to[added].help = help;
+        added++;
+    }
+    return added;
+}
+
 /* Rows of all sections; the caller frees them. */
 static struct config_row *section_rows(size_t *count) {
-    size_t of_peft = stack_rows(NULL, 0), data_end = 0;
-    *count = run_row_count + 1 + of_peft + TUNING_ROWS;
-    struct config_row *all = malloc(*count * sizeof *all), *at = all;
-    if (!all)
-        return NULL;
-    for (size_t i = 0; i < run_row_count; i++)
-        if (!strncmp(run_rows[i].path, "data.", 5))
-            data_end = i + 1;
-    memcpy(at, run_rows, data_end * sizeof *at);
-    at += data_end;
-    *at++ = answers_row;
-    memcpy(at, run_rows + data_end, (run_row_count - data_end) * sizeof *at);
-    at += run_row_count - data_end;
-    stack_rows(at, offsetof(struct sections, peft));
-    memcpy(at + of_peft, tuning_rows, sizeof tuning_rows);
-    return all;
+    size_t of_peft = stack_rows(NULL, 0), most = run_row_count + 1 + of_peft + TUNING_ROWS;
+    struct config_row *all = malloc(most * sizeof *all), *peft = malloc(of_peft * sizeof *peft);
+    *count = 0;
+    if (all && peft) {
+        stack_rows(peft, offsetof(struct sections, peft));
+        for (size_t i = 0; i < sizeof section_order / sizeof *section_order; i++) {
+            *count += add_section(all + *count, section_order[i], tuning_rows, TUNING_ROWS);
+            *count += add_section(all + *count, section_order[i], peft, of_peft);
+            *count += add_section(all + *count, section_order[i], run_rows, run_row_count);
+            *count += add_section(all + *count, section_order[i], &answers_row, 1);
+        }
+    }
+    bool is_complete = all && peft;
+    free(peft);
+    if (!is_complete)
+        free(all);
+    return is_complete ? all : NULL;
 }
 
 static struct config_command describe(const struct named_rows *named, const struct config_row *sections, size_t count) {
@@ -177,8 +218,7 @@ static struct config_command describe(const struct named_rows *named, const stru
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
             "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
             "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer.",
-        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter \\\n"
-                    "      --optim.lr=1e-4 --train.train_iters=200\n"
+        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"
                     "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n"
                     "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
@@ -190,6 +230,8 @@ static struct config_command describe(const struct named_rows *named, const stru
         .section_rows = sections,
         .section_row_count = count,
         .section_offset = offsetof(struct options, sections),
+        .absent = absent,
+        .absent_count = ABSENT,
         .config_flag = "config",
         .positional_offset = SIZE_MAX,
     };
@@ -202,6 +244,7 @@ struct tuning {
     struct config_row *sections; /* [section_count] rows of the YAML file's sections */
     size_t section_count;
     int ranks;
+    bool fits_rows; /* data.seq_length follows from the rows */
     struct train_run run;
     struct tuner_adapters adapters;
     struct tuner tuner;
@@ -248,6 +291,19 @@ static int check_given(const struct options *options) {
     return skips ? STATUS_OK : check_output(options);
 }
 
+/* Refuses keys that do nothing together with others. */
+static int check_idle(const struct options *options, const struct config *given, bool by_epochs) {
+    bool has_validations = options->valid_data.count > 0;
+    if (!by_epochs && config_is_given(given, "tuning.epochs"))
+        return status_fail(STATUS_USAGE, "tuning.epochs does nothing with %s",
+                           options->sections.run.train.skip_train ? "train.skip_train" : "train.train_iters");
+    if (options->sections.run.train.eval_interval && !has_validations)
+        return status_fail(STATUS_USAGE, "train.eval_interval does nothing without --valid-data");
+    if (!options->sections.run.train.skip_train && has_validations && !options->sections.run.train.eval_interval)
+        return status_fail(STATUS_USAGE, "--valid-data does nothing without train.eval_interval");
+    return STATUS_OK;
+}
+
 /* Chooses the methods to train, or the adapters to evaluate. */
 static int choose_stack(const struct options *options, const struct config *given, struct stack *stack) {
     const struct stack_options *keys = &options->sections.peft;
@@ -274,7 +330,8 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .answers = (enum chat_answers)options->sections.tuning.answers,
         .config_eos = model_first_eos(&tuning->run.ends),
         .vocab_size = run->model.vocab_size,
-        .seq_length = run->data.seq_length,
+        .fits_rows = tuning->fits_rows,
+        .seq_length = tuning->fits_rows ? run->model.max_position_embeddings : run->data.seq_length,
         .virtual_tokens = before,
         .first_position = positions,
         .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,
@@ -306,7 +363,14 @@ static int encode_prompt_text(struct tuning *tuning, const char *text) {
 
 enum { MANY_ITERATIONS = 1000000000 };
 
-/* Reads the rows to find their template, their memory, and the iterations of the epochs. */
+/* Takes the rows' length as that of the run, and prints it. */
+static void take_seq_length(struct options *options, const struct tuning *tuning, int64_t seq_length) {
+    options->sections.run.data.seq_length = seq_length;
+    log_info("data.seq_length is %lld, the length of the longest row%s", (long long)seq_length,
+             tuning->rows.virtual_tokens + tuning->rows.first_position ? " with its virtual tokens" : "");
+}
+
+/* Reads the rows to find their template, their memory, the length of the longest, and the iterations of the epochs. */
 static int survey_rows(struct options *options, struct tuning *tuning, bool by_epochs) {
     struct tuning_data *data;
     describe_rows(tuning, options);
@@ -320,10 +384,13 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     chat_template_close(tuning->template);
     tuning->template = chat_template_keep(tuning_data_template(data));
     tuning->row_bytes = tuning_data_bytes(data, iterations * batch);
+    if (tuning->fits_rows)
+        take_seq_length(options, tuning, tuning_data_seq_length(data));
     tuning_data_close(data);
-    if (!by_epochs)
+    if (by_epochs)
+        options->sections.run.train.train_iters = iterations;
+    if (!by_epochs && !tuning->fits_rows)
         return STATUS_OK;
-    options->sections.run.train.train_iters = iterations;
     train_run_free(&tuning->run);
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
@@ -342,6 +409,22 @@ static int make_texts(struct tuning *tuning) {
     return status;
 }
 
+/* Describes what trains, and the resolved run. */
+static void set_tuner(struct tuning *tuning, struct options *options) {
+    describe_rows(tuning, options);
+    tuning->adapters = (struct tuner_adapters){tuning->stack.configs, tuning->stack.count,
+                                               options->sections.run.train.skip_train ? tuning->stack.init : NULL};
+    tuning->tuner = tuner_of_adapters(&tuning->adapters);
+    tuning->tuner.texts = tuning->texts.items;
+    tuning->tuner.text_count = tuning->texts.count;
+    tuning->tuner.init_directory = options->init_adapter;
+    tuning->run.tuner = &tuning->tuner;
+    tuning->run.tuning = &tuning->rows;
+    tuning->run.tuning_bytes = tuning->row_bytes;
+    options->sections.run = tuning->run.config; /* resolved */
+    options->sections.tuning.epochs = 0;        /* not given: the resolved run has iterations */
+}
+
 static int prepare(const struct launch *launch, const struct config *given, void *context) {
     struct tuning *tuning = context;
     struct options *options = tuning->options;
@@ -350,10 +433,13 @@ static int prepare(const struct launch *launch, const struct config *given, void
     int status = launch_ranks(launch, options->ranks, &tuning->ranks);
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
+    tuning->fits_rows = options->sections.run.data.seq_length == 0;
     if (!status)
         status = check_given(options);
     if (!status && !options->is_dry_run)
         status = device_find(options->sections.run.device);
+    if (!status)
+        status = check_idle(options, given, by_epochs);
     if (!status)
         log_info("loading %s", options->model);
     if (!status)
@@ -375,20 +461,9 @@ static int prepare(const struct launch *launch, const struct config *given, void
         status = train_resume_tuning(&tuning->run);
     if (!status && !skips)
         status = make_texts(tuning);
-    if (status)
-        return status;
-    describe_rows(tuning, options);
-    tuning->adapters =
-        (struct tuner_adapters){tuning->stack.configs, tuning->stack.count, skips ? tuning->stack.init : NULL};
-    tuning->tuner = tuner_of_adapters(&tuning->adapters);
-    tuning->tuner.texts = tuning->texts.items;
-    tuning->tuner.text_count = tuning->texts.count;
-    tuning->tuner.init_directory = options->init_adapter;
-    tuning->run.tuner = &tuning->tuner;
-    tuning->run.tuning = &tuning->rows;
-    tuning->run.tuning_bytes = tuning->row_bytes;
-    options->sections.run = tuning->run.config; /* resolved */
-    return STATUS_OK;
+    if (!status)
+        set_tuner(tuning, options);
+    return status;
 }
 
 /* Adds facts about the files that the run names. */
@@ -449,10 +524,10 @@ int command_finetune(int argc, char **argv) {
     struct options options = {0};
     struct tuning tuning = {.options = &options};
     struct named_rows named;
+    name_rows(&named);
     tuning.sections = section_rows(&tuning.section_count);
     if (!tuning.sections)
         return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
-    name_rows(&named);
     const struct config_command command = describe(&named, tuning.sections, tuning.section_count);
     const struct launch_steps steps = {.command = &command,
                                        .values = &options,

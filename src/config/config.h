@@ -65,6 +65,15 @@ struct config_row {
         .help = "where to compute: cpu, or cuda (an NVIDIA GPU; cuda:1 is the second); when not given, cpu"            \
     }
 
+/* A key of run_rows, or a whole section of it, that a command does not have. The error for such a key says why. */
+struct config_absent {
+    const char *path;   /* "data.split", or "model" for its keys */
+    const char *reason; /* completes "data.split does nothing here: " */
+};
+
+/* Returns the reason for a key or a section in the list, or NULL when neither it nor its section is there. */
+const char *config_absence(const struct config_absent *absent, size_t count, const char *path);
+
 /* A command's usage: its rows, and the texts of --help before and after them. */
 struct config_command {
     const char *name;        /* "pretrain" */
@@ -75,7 +84,9 @@ struct config_command {
     size_t row_count;
     const struct config_row *section_rows; /* run_rows, or NULL: rows that may also occur in the YAML file */
     size_t section_row_count;
-    size_t section_offset;   /* of the struct run_config within the command's struct */
+    size_t section_offset;              /* of the struct run_config within the command's struct */
+    const struct config_absent *absent; /* [absent_count] */
+    size_t absent_count;
     const char *config_flag; /* name of the row whose value is a YAML file to read first ("config"), or NULL */
     size_t
         positional_offset; /* a struct config_list for words that are not options; SIZE_MAX: such words are refused */

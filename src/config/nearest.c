@@ -1,5 +1,5 @@
-/* Finds the name that a misspelt word meant: one that begins with it, or the nearest by the edit distance of Damerau
- * and Levenshtein (optimal string alignment). */
+/* Explains unknown names. Finds the name that a misspelt word meant: one that begins with it, or the nearest by the
+ * edit distance of Damerau and Levenshtein (optimal string alignment). */
 #include "config-internal.h"
 
 #include <stdlib.h>
@@ -64,6 +64,15 @@ const char *config_nearest(const char *word, const char *const *candidates, size
 static const char *key_of(const char *path) {
     const char *dot = strchr(path, '.');
     return dot ? dot + 1 : path;
+}
+
+const char *config_absence(const struct config_absent *absent, size_t count, const char *path) {
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(absent[i].path);
+        if (!strncmp(path, absent[i].path, length) && (!path[length] || path[length] == '.'))
+            return absent[i].reason;
+    }
+    return NULL;
 }
 
 /* Names of options: paths, and the keys of these paths, at the same index. */

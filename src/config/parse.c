@@ -16,7 +16,10 @@ struct option {
 static int fail_unknown(const struct config_command *command, const char *name, size_t length) {
     char word[128];
     snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);
-    const char *nearest = config_suggest(command, word, false);
+    const char *nearest = config_suggest(command, word, false),
+               *absence = config_absence(command->absent, command->absent_count, word);
+    if (absence)
+        return status_fail(STATUS_USAGE, "--%s does nothing here: %s", word, absence);
     if (!strcmp(word, "version"))
         return status_fail(STATUS_USAGE, "option --version takes no value");
     return status_fail(STATUS_USAGE, "unknown option --%s%s%s%s; 'cambium %s --help' lists them", word,

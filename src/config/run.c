@@ -148,8 +148,6 @@ const struct config_row run_rows[] = {
     BOOL("data.reset_attention_mask", data.reset_attention_mask, "false", "no attention across a document's end"),
 
     INT("train.train_iters", train.train_iters, NULL, 1, 1e9, "iterations (updates of the weights) of the whole run"),
-    INT("train.exit_interval", train.exit_interval, "0", 0, 1e9,
-        "save and exit at each multiple of this number of iterations, without changing the schedule; 0: off"),
     INT("train.micro_batch_size", train.micro_batch_size, "1", 1, 65536, "samples of one forward and backward pass"),
     INT("train.global_batch_size", train.global_batch_size, NULL, 1, 1048576,
         "samples of one iteration: a multiple of micro_batch_size, which is the default"),
@@ -160,6 +158,8 @@ const struct config_row run_rows[] = {
     INT("train.eval_iters", train.eval_iters, "100", 0, 1e9, "global batches of one validation; 0: none"),
     BOOL("train.skip_train", train.skip_train, "false",
          "run one validation of the weights and no iterations; save nothing"),
+    INT("train.exit_interval", train.exit_interval, "0", 0, 1e9,
+        "save and exit at each multiple of this number of iterations, without changing the schedule; 0: off"),
     INT("train.early_stop", train.early_stop, "0", 0, 1e9,
         "stop after this number of validations in a row without a better loss; 0: never"),
 

@@ -150,8 +150,10 @@ static bool is_section(const struct config_command *command, const char *name) {
 }
 
 static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *path, bool is_top) {
-    const char *nearest = NULL;
     const struct config_command *command = &reader->config->command;
+    const char *nearest = NULL, *absence = config_absence(command->absent, command->absent_count, path);
+    if (absence)
+        return fail_at(reader, mark, "%.200s does nothing here: %s", path, absence);
     if (is_top) { /* first a section with a similar name, then a key in any section */
         const char *names[64];
         char copies[64][32];

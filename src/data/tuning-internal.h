@@ -97,6 +97,7 @@ struct tuning_data {
     struct tuning_split splits[SPLIT_COUNT]; /* the test split stays empty */
     struct tuning_file_count *files;
     size_t file_count;
+    int64_t row_limit; /* the option seq_length, at which rows are cut */
     int64_t seq_length, virtual_tokens, first_position, row_multiple, vocab_size;
     bool has_few_sizes;
     struct tuning_format format;

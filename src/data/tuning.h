@@ -43,12 +43,13 @@ struct tuning_options {
     enum chat_answers answers; /* of messages */
     int32_t config_eos;        /* end-of-text when the tokenizer has none; -1: none */
     int64_t vocab_size;        /* the model's */
-    int64_t seq_length;        /* most tokens of a row, virtual tokens (or first_position) included, and most
-                                  rows of a sample */
-    int64_t virtual_tokens;    /* V rows before each text */
-    int64_t first_position;    /* of a row's first virtual or real token: the prefix's length, or 0 */
-    int64_t row_multiple;      /* rows of a batch are a multiple of it; 0: 1 */
-    bool has_few_sizes;        /* batches come in few sizes: above 256 rows, eight sizes per octave */
+    bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */
+    int64_t seq_length; /* most tokens of a row, virtual tokens (or first_position) included, and most
+                           rows of a sample */
+    int64_t virtual_tokens; /* V rows before each text */
+    int64_t first_position; /* of a row's first virtual or real token: the prefix's length, or 0 */
+    int64_t row_multiple;   /* rows of a batch are a multiple of it; 0: 1 */
+    bool has_few_sizes;     /* batches come in few sizes: above 256 rows, eight sizes per octave */
     enum tuning_truncation truncation;
     bool is_whole_text; /* every token is trained, not only answers */
     bool is_packed;
@@ -75,6 +76,9 @@ int64_t tuning_data_length(const struct tuning_data *data, enum data_split split
 int64_t tuning_data_epoch(const struct tuning_data *data, enum data_split split);
 /* Returns the memory in bytes that the same files take when opened with `samples` samples of training. */
 size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples);
+/* Returns the most tokens of a sample, virtual tokens and first_position included: seq_length, or less with
+ * fits_rows. */
+int64_t tuning_data_seq_length(const struct tuning_data *data);
 /* Returns the end-of-text token that ends each answer. */
 int32_t tuning_data_eos(const struct tuning_data *data);
 /* Returns the template that the rows were rendered with, which lives as long as the data; NULL when no row needed

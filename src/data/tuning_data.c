@@ -107,25 +107,64 @@ static int set_length(struct tuning_split *split, const struct tuning_options *o
                      : status_fail(STATUS_MEMORY, "no memory for an order of %lld samples", (long long)split->length);
 }
 
-static int open_split(struct tuning_data *data, const struct tuning_options *options, enum data_split which) {
+/* The files of a split, and their weights. */
+struct split_files {
+    const char **paths;
+    double *weights; /* NULL: all rows of all files */
+    int64_t count;
+};
+
+static int read_split(struct tuning_data *data, const struct tuning_options *options, enum data_split which,
+                      struct split_files *files) {
     const struct config_list *words = which == SPLIT_TRAIN ? &options->train : &options->valid;
     struct tuning_split *split = &data->splits[which];
-    const char **paths = NULL;
-    double *weights = NULL;
-    int64_t count;
+    if (!words->count)
+        return STATUS_OK;
     split->seed = (uint64_t)options->seed;
     split->is_shuffled = which == SPLIT_TRAIN;
-    int status = blend_parse(words, &paths, &weights, &count);
-    if (!status && weights && which == SPLIT_VALID)
+    int status = blend_parse(words, &files->paths, &files->weights, &files->count);
+    if (!status && files->weights && which == SPLIT_VALID)
         status = status_fail(STATUS_USAGE, "validation files have no weights: all of their rows are read");
-    if (!status)
-        status = read_files(data, options, which, paths, weights, count);
-    if (!status && options->is_packed)
-        status = tuning_split_pack(split, options->virtual_tokens + options->first_position - 1, options->seq_length);
-    if (!status)
-        status = set_length(split, options, weights);
-    free(paths);
-    free(weights);
+    return status ? status : read_files(data, options, which, files->paths, files->weights, files->count);
+}
+
+/* Sets the length of samples to that of the longest row. */
+static void fit_rows(struct tuning_data *data, const struct tuning_options *options) {
+    int64_t longest = 1, M = data->row_multiple;
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        for (int64_t i = 0; i < data->splits[s].rows.count; i++) {
+            int64_t length = tuning_row_length(&data->splits[s].rows, i);
+            longest = length > longest ? length : longest;
+        }
+    int64_t fitting = (longest + options->virtual_tokens + options->first_position + M - 1) / M * M;
+    data->seq_length = fitting < options->seq_length ? fitting : options->seq_length;
+}
+
+static int order_split(struct tuning_data *data, const struct tuning_options *options, enum data_split which,
+                       const struct split_files *files) {
+    struct tuning_split *split = &data->splits[which];
+    int status = STATUS_OK;
+    if (!files->count)
+        return STATUS_OK;
+    if (options->is_packed)
+        status = tuning_split_pack(split, options->virtual_tokens + options->first_position - 1, data->seq_length);
+    return status ? status : set_length(split, options, files->weights);
+}
+
+/* Reads the files of all splits and sets up their samples. */
+static int open_splits(struct tuning_data *data, const struct tuning_options *options) {
+    struct split_files files[SPLIT_COUNT] = {0};
+    int status = STATUS_OK;
+    for (int s = SPLIT_TRAIN; s <= SPLIT_VALID && !status; s++)
+        status = read_split(data, options, (enum data_split)s, &files[s]);
+    if (!status && options->fits_rows)
+        fit_rows(data, options);
+    for (int s = SPLIT_TRAIN; s <= SPLIT_VALID && !status; s++)
+        status = order_split(data, options, (enum data_split)s, &files[s]);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        free(files[s].paths);
+        free(files[s].weights);
+    }
     return status;
 }
 
@@ -137,7 +176,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     struct tuning_data *data = calloc(1, sizeof *data);
     if (!data)
         return status_fail(STATUS_MEMORY, "out of memory");
-    data->seq_length = options->seq_length;
+    data->row_limit = data->seq_length = options->seq_length;
     data->virtual_tokens = options->virtual_tokens;
     data->first_position = options->first_position;
     data->row_multiple = options->row_multiple > 0 ? options->row_multiple : 1;
@@ -146,10 +185,8 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
     status = chat_template_open_option(options->template, &data->format.named);
     if (!status)
         status = find_ends(data, options);
-    if (!status && options->train.count > 0)
-        status = open_split(data, options, SPLIT_TRAIN);
-    if (!status && options->valid.count > 0)
-        status = open_split(data, options, SPLIT_VALID);
+    if (!status)
+        status = open_splits(data, options);
     data->format.tokenizer_files = NULL;
     data->format.tokenizer = NULL;
     if (status) {
@@ -186,6 +223,10 @@ size_t tuning_data_bytes(const struct tuning_data *data, int64_t samples) {
     for (int s = 0; s < SPLIT_COUNT; s++)
         bytes += tuning_split_bytes(&data->splits[s], samples);
     return bytes;
+}
+
+int64_t tuning_data_seq_length(const struct tuning_data *data) {
+    return data->seq_length;
 }
 
 int32_t tuning_data_eos(const struct tuning_data *data) {
@@ -232,12 +273,12 @@ void tuning_data_warn(const struct tuning_data *data) {
             strbuf_format(&lines, "%s%lld", i > 0 ? ", " : "", (long long)file->empty_lines[i]);
         if (file->empty > 0)
             log_warning("%s: %lld of %lld rows have no answer within %lld tokens and are left out: line%s %s%s",
-                        file->path, (long long)file->empty, (long long)file->rows, (long long)data->seq_length,
+                        file->path, (long long)file->empty, (long long)file->rows, (long long)data->row_limit,
                         file->empty > 1 ? "s" : "", strbuf_text(&lines),
                         file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
         if (file->truncated > 0)
             log_warning("%s: %lld of %lld rows are longer than %lld tokens and are cut", file->path,
-                        (long long)file->truncated, (long long)file->rows, (long long)data->seq_length);
+                        (long long)file->truncated, (long long)file->rows, (long long)data->row_limit);
         strbuf_free(&lines);
     }
 }

@@ -12,6 +12,7 @@ static void add_word(struct strbuf *text, const char *word) {
 static void list_help(const struct train_run *run, const struct train_plan *plan, struct strbuf *help) {
     const struct run_config *config = &run->config;
     int copies = plan->grid.data * plan->grid.context;
+    add_word(help, "a smaller data.seq_length");
     if (config->parallel.recompute_granularity != GRANULARITY_FULL)
         add_word(help, "parallel.recompute_granularity full");
     if (copies > 1 && !config->parallel.use_distributed_optimizer)

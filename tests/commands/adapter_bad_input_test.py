@@ -255,7 +255,8 @@ class Tuning(Adapters):
             self.rows(good)
             (self.bad / "valid.jsonl").write_text(good + "\n" + row)
             with self.subTest(row=row[:80]):
-                self.refuse(self.tune("--tuning.template=plain", "--valid-data", "valid.jsonl"), "valid.jsonl:3:", part)
+                self.refuse(self.tune("--tuning.template=plain", "--valid-data", "valid.jsonl", "--train.eval_interval=1"),
+                            "valid.jsonl:3:", part)
             (self.bad / "valid.jsonl").unlink()
 
     def test_a_file_that_is_not_utf_8(self):

@@ -464,6 +464,8 @@ class Impossible(Refusal):
             write_dataset(self.bad / name, [[]] * 3 if name == "blank" else [])
             self.refuse(["pretrain", "--config", "run.yaml", f"--data.data_path={name}"], name, "has no tokens")
         self.refuse(["pretrain", "--config", "run.yaml", "--data.split=0,1"], "the training split '0,1' has no tokens")
+        self.refuse(["pretrain", "--config", "run.yaml", "--train.early_stop=3", "--train.eval_interval=1"],
+                    "train.early_stop 3: there are no samples for validations", status=2)
 
     def test_tokens_outside_the_vocabulary(self):
         (self.bad / "save").mkdir()

@@ -326,7 +326,8 @@ class Files(Tuning):
         self.refuse("peft.ia3.target_modules", "--peft ia3", words=["--peft", "lora", "--peft.ia3.target_modules=c_attn"])
         self.refuse("--peft loran", words=["--peft", "lora", "loran"])
         self.refuse("train.early_stop 3", "train.eval_interval", words=["--peft", "lora", "--train.early_stop=3"])
-        self.refuse("train.early_stop 3", "no samples", words=["--peft", "lora", "--train.early_stop=3", "--train.eval_interval=1"])
+        self.refuse("train.eval_interval does nothing without --valid-data",
+                    words=["--peft", "lora", "--train.early_stop=3", "--train.eval_interval=1"])
         self.refuse("peft.encoder_dropout 0.5", "LSTM", words=["--peft", "ptuning", "--peft.encoder_dropout=0.5"])
         self.tune("given", "lora ia3", "--train.train_iters=1")
         given = ["--init-adapter", self.root / "given"]

@@ -102,6 +102,7 @@ class Plans(unittest.TestCase):
             errors = [line for line in done.stderr.splitlines() if "error: " in line]
             self.assertEqual(len(errors), 1, done.stderr)
             self.assertRegex(errors[0], r"^cambium: error: not enough memory: [0-9.]+ GiB are planned on this host, which")
+            self.assertIn("; what would help: a smaller data.seq_length, ", errors[0])
             self.assertEqual("use_distributed_optimizer" in errors[0], "--ranks" in use)
         self.assertEqual(before, run.tree())
 

@@ -294,6 +294,17 @@ static void help_of_a_section_has_its_rows_alone(void **state) {
     refuses(WORDS("--help=output"), "has no such section");
 }
 
+static void an_absent_key_is_refused_with_its_reason(void **state) {
+    (void)state;
+    static const struct config_absent absent[] = {{"model", "it has one"}, {"data.split", "files are whole"}};
+    assert_string_equal(config_absence(absent, 2, "model"), "it has one");
+    assert_string_equal(config_absence(absent, 2, "model.num_layers"), "it has one");
+    assert_string_equal(config_absence(absent, 2, "data.split"), "files are whole");
+    assert_null(config_absence(absent, 2, "models"));
+    assert_null(config_absence(absent, 2, "data"));
+    assert_null(config_absence(absent, 0, "model"));
+}
+
 static void the_nearest_name_is_near(void **state) {
     (void)state;
     const char *const names[] = {"generate", "score", "pretrain"};
@@ -323,6 +334,7 @@ int main(void) {
         cmocka_unit_test(an_empty_path_is_not_given),
         cmocka_unit_test(help_is_complete_and_fits_the_screen),
         cmocka_unit_test(help_of_a_section_has_its_rows_alone),
+        cmocka_unit_test(an_absent_key_is_refused_with_its_reason),
         cmocka_unit_test(the_nearest_name_is_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -182,6 +182,42 @@ static void packing_is_first_fit_with_segments_of_their_own(void **state) {
     free(path);
 }
 
+/* The length of samples is that of the longest row of both splits, a multiple, and at most the limit. */
+static void samples_can_be_as_long_as_the_longest_row(void **state) {
+    (void)state;
+    char *path = write_file("fit.jsonl", "{\"prompt\": \"1\", \"completion\": \"abcde\"}\n" /* 7 tokens */
+                                         "{\"prompt\": \"2\", \"completion\": \"a\"}\n"
+                                         "{\"prompt\": \"3\", \"completion\": \"b\"}");
+    char *longer = write_file("longer.jsonl", "{\"prompt\": \"4\", \"completion\": \"abcdefghi\"}"); /* 11 tokens */
+    const char *train[] = {path}, *valid[] = {longer};
+    static const struct {
+        int64_t limit, virtual_tokens, first_position, multiple, expected, samples;
+        bool has_valid, is_packed;
+    } cases[] = {
+        {1000, 0, 0, 0, 7, 3, false, false}, {1000, 2, 0, 0, 9, 3, false, false}, {1000, 0, 3, 0, 10, 3, false, false},
+        {1000, 0, 0, 0, 11, 3, true, false}, {1000, 0, 0, 4, 8, 3, false, false}, {7, 0, 0, 4, 7, 3, false, false},
+        {5, 0, 0, 0, 5, 3, true, false},     {1000, 0, 0, 0, 7, 2, false, true},  {1000, 0, 0, 0, 11, 1, true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tuning_options options = options_of(train, 1);
+        struct tuning_data *data;
+        options.fits_rows = true;
+        options.seq_length = cases[i].limit;
+        options.virtual_tokens = cases[i].virtual_tokens;
+        options.first_position = cases[i].first_position;
+        options.row_multiple = cases[i].multiple;
+        options.is_packed = cases[i].is_packed;
+        if (cases[i].has_valid)
+            options.valid = (struct config_list){valid, 1};
+        test_ok(tuning_data_open(&options, &data));
+        assert_int_equal(tuning_data_seq_length(data), cases[i].expected);
+        assert_int_equal(tuning_data_length(data, SPLIT_TRAIN), cases[i].samples);
+        tuning_data_close(data);
+    }
+    free(path);
+    free(longer);
+}
+
 static int compare_texts(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -363,6 +399,7 @@ int main(void) {
         cmocka_unit_test(files_are_drawn_by_their_weights),
         cmocka_unit_test(samples_do_not_depend_on_the_layout),
         cmocka_unit_test(packing_is_first_fit_with_segments_of_their_own),
+        cmocka_unit_test(samples_can_be_as_long_as_the_longest_row),
         cmocka_unit_test(packs_hold_the_separate_rows),
         cmocka_unit_test(batches_are_padded_to_their_multiple_without_loss),
         cmocka_unit_test(batches_are_of_few_sizes_where_asked),
