@@ -344,6 +344,7 @@ static int attach(struct peft_adapter *adapter) {
 const struct peft_method peft_bottleneck = {.title = "bottleneck adapter",
                                             .noun = "a bottleneck adapter",
                                             .format = &bottleneck_format,
+                                            .lr = 1e-4, /* AdapterHub, docs/training.md: for most settings */
                                             .file = CKPT_HUB_PART,
                                             .describe = describe,
                                             .attach = attach,

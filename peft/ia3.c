@@ -314,6 +314,7 @@ static const char *const *targets(const struct model_family *family) {
 
 const struct peft_method peft_ia3 = {.title = "IA3",
                                      .format = &ia3_format,
+                                     .lr = 5e-3, /* PEFT, method_comparison/MetaMathQA, ia3 */
                                      .targets = targets,
                                      .other_names = other_names,
                                      .merge = merge_scales,

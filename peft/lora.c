@@ -450,6 +450,7 @@ static const char *const *targets(const struct model_family *family) {
 
 const struct peft_method peft_lora = {.title = "LoRA",
                                       .format = &lora_format,
+                                      .lr = 2e-4, /* of GPT-2 by Hu et al., 2021: microsoft/LoRA, examples/NLG */
                                       .targets = targets,
                                       .other_names = other_names,
                                       .measures = measures,

@@ -27,6 +27,8 @@ struct peft_method {
     const char *noun;                 /* the same in a sentence, if that differs: "a bottleneck adapter" */
     const struct peft_format *format; /* its configuration: format-internal.h */
     enum peft_before before;
+    double lr;         /* the learning rate when none is given */
+    double encoder_lr; /* the same where an encoder makes the values; 0: there is no encoder */
     /* Returns the default of target_modules, NULL-terminated. */
     const char *const *(*targets)(const struct model_family *family);
     const char *file; /* the file of its values; NULL: CKPT_ADAPTER_PART */

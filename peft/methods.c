@@ -18,6 +18,20 @@ int64_t peft_config_prefix_tokens(const struct peft_config *config) {
     return methods[config->type]->before == PEFT_BEFORE_KEYS ? config->num_virtual_tokens : 0;
 }
 
+static double default_lr(const struct peft_config *config) {
+    const struct peft_method *method = methods[config->type];
+    return method->is_encoded && method->is_encoded(config) ? method->encoder_lr : method->lr;
+}
+
+double peft_default_lr(const struct peft_config *configs, int count, int *type) {
+    const struct peft_config *lowest = configs;
+    for (int i = 1; i < count; i++)
+        if (default_lr(&configs[i]) < default_lr(lowest))
+            lowest = &configs[i];
+    *type = lowest->type;
+    return default_lr(lowest);
+}
+
 const char *peft_title(int type) {
     return methods[type]->title;
 }

@@ -31,6 +31,9 @@ struct peft_options {
  * peft_close closes it; NULL is allowed. */
 int peft_open(const struct peft_options *options, struct rank *rank, struct peft **peft);
 void peft_close(struct peft *peft);
+/* Returns the learning rate for a stack when none is given: the lowest of its methods' rates, which are those of PEFT's
+ * examples or of the methods' papers. Sets *type to the method that has it. */
+double peft_default_lr(const struct peft_config *configs, int count, int *type);
 /* Return the hooks to open the model with, and the store of the stack's parameters. */
 const struct hook_table *peft_hooks(const struct peft *peft);
 struct param_store *peft_store(struct peft *peft);

@@ -469,6 +469,9 @@ static const struct peft_format format = {.keys = keys,
 
 const struct peft_method peft_prefix = {.title = "prefix tuning",
                                         .format = &format,
+                                        .lr = 1e-2, /* PEFT, docs, task_guides/seq2seq-prefix-tuning */
+                                        .encoder_lr =
+                                            5e-5, /* of GPT-2 by Li and Liang, 2021: XiangLi1999/PrefixTuning, README */
                                         .before = PEFT_BEFORE_KEYS,
                                         .is_encoded = is_encoded,
                                         .take_encoder = take_encoder,

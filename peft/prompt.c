@@ -230,6 +230,7 @@ static const struct peft_format format = {.keys = keys,
 
 const struct peft_method peft_prompt = {.title = "prompt tuning",
                                         .format = &format,
+                                        .lr = 3e-2, /* PEFT, docs, task_guides/prompt_based_methods */
                                         .before = PEFT_BEFORE_ROWS,
                                         .describe = describe,
                                         .attach = attach,

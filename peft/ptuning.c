@@ -254,6 +254,7 @@ static const struct peft_format format = {.keys = keys,
 
 const struct peft_method peft_ptuning = {.title = "p-tuning",
                                          .format = &format,
+                                         .encoder_lr = 1e-3, /* PEFT, method_comparison/MetaMathQA, ptuning */
                                          .before = PEFT_BEFORE_ROWS,
                                          .is_encoded = is_encoded,
                                          .take_encoder = take_encoder,

@@ -88,19 +88,22 @@ static const struct config_row rows[] = {
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
 };
 
-/* The rows, with the names of the methods in the help of --peft. */
+/* The rows, with the names of the methods in the help of --peft, and the help of optim.lr. */
 struct named_rows {
     struct config_row rows[sizeof rows / sizeof *rows];
-    char peft_help[STACK_NAMES_BYTES + 80];
+    char peft_help[STACK_NAMES_BYTES + 80], lr_help[STACK_NAMES_BYTES + 160];
 };
 static void name_rows(struct named_rows *named) {
-    char names[STACK_NAMES_BYTES];
+    char names[STACK_NAMES_BYTES], rates[STACK_NAMES_BYTES];
     struct config_row *row = named->rows;
     stack_names(names);
+    stack_rates(rates);
     memcpy(named->rows, rows, sizeof rows);
     while (strcmp(row->path, "peft") != 0)
         row++;
     snprintf(named->peft_help, sizeof named->peft_help, "%s; %s", names, row->help);
+    snprintf(named->lr_help, sizeof named->lr_help,
+             "highest learning rate; when not given, that of the method, or the lowest of several methods': %s", rates);
     row->help = named->peft_help;
 }
 
@@ -164,7 +167,9 @@ static const struct config_absent absent[] = {
 enum { ABSENT = sizeof absent / sizeof *absent };
 
 /* Returns the help of a key whose default is another one than pretrain's; NULL for other keys. */
-static const char *own_help(const char *path) {
+static const char *own_help(const struct named_rows *named, const char *path) {
+    if (!strcmp(path, "optim.lr"))
+        return named->lr_help;
     if (!strcmp(path, "data.seq_length"))
         return "most tokens of a row, virtual tokens included; longer rows are cut; when not given, those of the "
                "longest row, at most the model's positions";
@@ -174,10 +179,11 @@ static const char *own_help(const char *path) {
 }
 
 /* Adds those of `from` [count] that belong to the section and that finetune has. Returns their number. */
-static size_t add_section(struct config_row *to, const char *section, const struct config_row *from, size_t count) {
+static size_t add_section(struct config_row *to, const struct named_rows *named, const char *section,
+                          const struct config_row *from, size_t count) {
     size_t length = strlen(section), added = 0;
     for (size_t i = 0; i < count; i++) {
-        const char *path = from[i].path, *help = own_help(path);
+        const char *path = from[i].path, *help = own_help(named, path);
         if (strcspn(path, ".") != length || strncmp(path, section, length) || config_absence(absent, ABSENT, path))
             continue;
         to[added] = from[i];
@@ -189,17 +195,17 @@ static size_t add_section(struct config_row *to, const char *section, const stru
 }
 
 /* Rows of all sections; the caller frees them. */
-static struct config_row *section_rows(size_t *count) {
+static struct config_row *section_rows(const struct named_rows *named, size_t *count) {
     size_t of_peft = stack_rows(NULL, 0), most = run_row_count + 1 + of_peft + TUNING_ROWS;
     struct config_row *all = malloc(most * sizeof *all), *peft = malloc(of_peft * sizeof *peft);
     *count = 0;
     if (all && peft) {
         stack_rows(peft, offsetof(struct sections, peft));
         for (size_t i = 0; i < sizeof section_order / sizeof *section_order; i++) {
-            *count += add_section(all + *count, section_order[i], tuning_rows, TUNING_ROWS);
-            *count += add_section(all + *count, section_order[i], peft, of_peft);
-            *count += add_section(all + *count, section_order[i], run_rows, run_row_count);
-            *count += add_section(all + *count, section_order[i], &answers_row, 1);
+            *count += add_section(all + *count, named, section_order[i], tuning_rows, TUNING_ROWS);
+            *count += add_section(all + *count, named, section_order[i], peft, of_peft);
+            *count += add_section(all + *count, named, section_order[i], run_rows, run_row_count);
+            *count += add_section(all + *count, named, section_order[i], &answers_row, 1);
         }
     }
     bool is_complete = all && peft;
@@ -218,7 +224,7 @@ static struct config_command describe(const struct named_rows *named, const stru
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
             "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
             "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer.",
-        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4\n"
+        .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter\n"
                     "  cambium finetune --model model --peft ia3 --data rows.jsonl --output adapter \\\n"
                     "      --optim.lr=5e-3 --train.train_iters=200 --train.global_batch_size=8\n"
                     "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
@@ -311,6 +317,15 @@ static int choose_stack(const struct options *options, const struct config *give
         return stack_apply(stack, &options->adapters, given, options->model);
     return options->init_adapter ? stack_take(stack, &options->peft, keys, given, options->init_adapter, options->model)
                                  : stack_choose(stack, &options->peft, keys, given);
+}
+
+/* Sets the learning rate that the methods have when none is given, and prints it. */
+static void choose_lr(struct options *options, const struct stack *stack) {
+    int type;
+    if (options->sections.run.optim.lr >= 0 || options->sections.run.train.skip_train)
+        return;
+    options->sections.run.optim.lr = peft_default_lr(stack->configs, stack->count, &type);
+    log_info("optim.lr is %g, the default of %s", options->sections.run.optim.lr, peft_title(type));
 }
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
@@ -444,6 +459,8 @@ static int prepare(const struct launch *launch, const struct config *given, void
         log_info("loading %s", options->model);
     if (!status)
         status = choose_stack(options, given, &tuning->stack);
+    if (!status)
+        choose_lr(options, &tuning->stack);
     if (!status && !skips)
         status = peft_check_output(options->output, tuning->stack.configs, tuning->stack.count);
     options->sections.run.checkpoint.save = options->output;
@@ -525,7 +542,7 @@ int command_finetune(int argc, char **argv) {
     struct tuning tuning = {.options = &options};
     struct named_rows named;
     name_rows(&named);
-    tuning.sections = section_rows(&tuning.section_count);
+    tuning.sections = section_rows(&named, &tuning.section_count);
     if (!tuning.sections)
         return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
     const struct config_command command = describe(&named, tuning.sections, tuning.section_count);

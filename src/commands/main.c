@@ -39,7 +39,7 @@ static void print_help(FILE *out) {
                  "tools/quickstart runs them all once.\n\n"
                  "examples:\n"
                  "  cambium help finetune\n"
-                 "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter --optim.lr=1e-4\n"
+                 "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter\n"
                  "  cambium generate --model model --adapter adapter --prompt 'Once upon a time'\n");
 }
 

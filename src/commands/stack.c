@@ -69,6 +69,15 @@ void stack_names(char out[STACK_NAMES_BYTES]) {
                                                               : "");
 }
 
+void stack_rates(char out[STACK_NAMES_BYTES]) {
+    size_t used = 0;
+    for (int type = 0; type < PEFT_TYPE_COUNT && used < STACK_NAMES_BYTES; type++) {
+        const struct peft_config config = {.type = type};
+        used += (size_t)snprintf(out + used, STACK_NAMES_BYTES - used, "%s%g for %s", type ? ", " : "",
+                                 peft_default_lr(&config, 1, &(int){0}), peft_method_names[type]);
+    }
+}
+
 static int find_method(const char *name, int *type) {
     char names[STACK_NAMES_BYTES];
     for (*type = 0; *type < PEFT_TYPE_COUNT; ++*type)

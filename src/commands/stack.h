@@ -14,9 +14,11 @@ struct stack_options {
 };
 /* Writes the section's rows for a struct stack_options at `offset`, and returns their number. `rows` may be NULL. */
 size_t stack_rows(struct config_row *rows, size_t offset);
-/* "lora, ..., ptuning or prefix" */
-enum { STACK_NAMES_BYTES = 256 }; /* Writes the names of all methods, as above. */
+enum { STACK_NAMES_BYTES = 256 };
+/* Writes the names of all methods: "lora, ..., ptuning or prefix". */
 void stack_names(char out[STACK_NAMES_BYTES]);
+/* Writes the default learning rate of each method: "0.0002 for lora, ...". */
+void stack_rates(char out[STACK_NAMES_BYTES]);
 
 /* A stack, in the order of the methods' names, in which its directory is read. */
 struct stack {

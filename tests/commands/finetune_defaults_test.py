@@ -1,12 +1,14 @@
-"""finetune without keys: the length of samples that follows from the rows, the help, and keys that would do nothing."""
+"""finetune without keys: the length of samples and the learning rate that follow from rows and methods, the help that
+names them, and keys that would do nothing."""
 import json
 import re
 import unittest
 
 import model_support as support
-from finetune_support import KEYS, P, Tuning, keys_of
+from finetune_support import KEYS, METHODS, P, Tuning, keys_of
 from model_support import run
 
+RATES = {"lora": 2e-4, "ia3": 5e-3, "adapter": 1e-4, "prompt": 3e-2, "ptuning": 1e-3, "prefix": 1e-2}
 POSITIONS = 48  # of the base
 
 
@@ -19,7 +21,7 @@ class Defaults(Tuning):
 
     def words(self, method, data, *words):
         return ["finetune", "--model", self.base, "--peft", *method.split(), "--data", data, "--output", self.root / "out",
-                "--optim.lr=1e-3", *keys_of(method, KEYS), *words]
+                *keys_of(method, KEYS), *words]
 
     def resolved(self, method, data, *words):
         """The keys of the resolved run, and what is printed to standard error."""
@@ -94,6 +96,28 @@ class Defaults(Tuning):
             totals.append(float(re.search(r"total +([0-9.]+) MiB", output.decode())[1]))
         self.assertLess(totals[0], 16)
         self.assertGreater(totals[1], 100 * totals[0])
+
+    # ---- optim.lr
+
+    def test_each_method_has_a_learning_rate(self):
+        self.assertEqual(set(RATES), set(METHODS))
+        rows = self.write_rows("rates.jsonl", 5, 9)
+        cases = {**RATES, "lora ia3": RATES["lora"], "ia3 prompt": RATES["ia3"]}
+        for method, rate in cases.items():
+            with self.subTest(method):
+                found, errors = self.resolved(method, rows)
+                self.assertEqual(float(found["optim.lr"]), rate)
+                self.assertRegex(errors, rf"(?m)^cambium: optim.lr is {rate:g}, the default of ")
+        found, _ = self.resolved("prefix", rows, "--peft.prefix_projection")
+        self.assertEqual(float(found["optim.lr"]), 5e-5)  # an encoder trains
+        found, errors = self.resolved("lora", rows, "--optim.lr=3e-3")
+        self.assertEqual(found["optim.lr"], "0.003")
+        self.assertNotIn("optim.lr is", errors)
+
+    def test_the_help_lists_the_rates(self):
+        text = re.sub(r"\s+", " ", run("finetune", "--help=optim")[0].decode())
+        for method, rate in RATES.items():
+            self.assertRegex(text, rf"[:,] {rate:g} for {method}\b")
 
     # ---- the dump and the help
 
