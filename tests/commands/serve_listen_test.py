@@ -46,7 +46,7 @@ class Tls(unittest.TestCase):
     def test_a_client_that_leaves_is_noticed_before_its_answer(self):
         def say_goodbye(client):
             client.setblocking(False)
-            with contextlib.suppress(ssl.SSLWantReadError):
+            with contextlib.suppress(ssl.SSLError):  # the beginning of an answer may have arrived
                 client.unwrap()
 
         class Secure(Server):
