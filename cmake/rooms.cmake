@@ -20,9 +20,10 @@ set(CAMBIUM_ROOMS
     "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
     "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
     "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling
+    "openai     src/openai     infer"                 # requests and answers in OpenAI's form, without their transport
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
-    "serve      serve          http infer"            # the server: protocols, calls, adapters by name
-    "jobs       src/jobs       infer data"            # offline work: requests from a file, scoring
+    "serve      serve          http openai"           # the server: protocols, calls, adapters by name
+    "jobs       src/jobs       openai data"           # offline work: requests from a file, scoring
     "bench      bench          train serve"           # speed and memory, measured
     "commands   src/commands   bench jobs"            # one file a subcommand: options in, results out
 )

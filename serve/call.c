@@ -85,30 +85,28 @@ static void free_call(struct call *call) {
         unlink_call(call->loop, call->server);
         free_loop(call->loop);
     }
-    for (int64_t i = 0; i < call->prompt_count; i++)
-        token_buffer_free(&call->prompts[i].ids);
-    ask_free(&call->ask);
+    call_request_free(&call->request);
     json_decref(call->texts);
-    free(call->prompts);
     free(call->cached);
     free(call);
 }
 
-struct call *call_new(struct server *server, int64_t prompt_count) {
+struct call *call_new(struct server *server, struct call_request *request) {
     struct call *call = calloc(1, sizeof *call);
     if (!call)
         return NULL;
-    *call = (struct call){.server = server, .prompt_count = prompt_count};
+    *call = (struct call){.server = server, .request = {.prompt_count = request->prompt_count}};
     call->client = (struct key_holder){.name = "", .weight = 1, .least_priority = INT32_MIN};
-    ask_begin(&call->ask);
-    call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
-    call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
+    call->cached = calloc((size_t)request->prompt_count, sizeof *call->cached);
     call->loop = new_loop(call);
-    if (call->prompts && call->cached && call->loop)
-        return call;
-    call->prompt_count = call->prompts ? prompt_count : 0;
-    free_call(call);
-    return NULL;
+    if (!call->cached || !call->loop) {
+        call->request.prompt_count = 0;
+        free_call(call);
+        return NULL;
+    }
+    call->request = *request;
+    *request = (struct call_request){0};
+    return call;
 }
 
 void call_free(struct call *call, enum error_case why) {
@@ -126,7 +124,7 @@ void call_free(struct call *call, enum error_case why) {
 /* ---- updates ---- */
 
 static int64_t completions_of(const struct call *call) {
-    return call->prompt_count * call->ask.choices;
+    return call->request.prompt_count * call->request.ask.choices;
 }
 
 /* Gives back the queue's places for `count` tokens of its prompts. */
@@ -156,7 +154,7 @@ static void hand_over(struct call_loop *self, const struct call_update *update) 
     self->has_started |= update->start_count > 0;
     for (int64_t i = 0; i < update->start_count; i++) {
         call->cached[update->starts[i].prompt] = update->starts[i].cached;
-        release_tokens(self, (int64_t)call->prompts[update->starts[i].prompt].ids.count);
+        release_tokens(self, (int64_t)call->request.prompts[update->starts[i].prompt].ids.count);
     }
     call_count_update(self, update);
     if (update->is_done) {
@@ -264,7 +262,7 @@ static void refuse_places(struct call_loop *self, enum queue_answer answer, int6
     const char *what = is_of_tokens ? "tokens of prompts wait" : "texts wait or run";
     if (answer == QUEUE_OVER_SHARE)
         error_set(&self->failure, ERROR_OVERLOADED, NULL,
-                  "this client has its share of the queue, in which at most %lld %s, and another waits for its self",
+                  "this client has its share of the queue, in which at most %lld %s, and another waits for its own",
                   most, what);
     else
         error_set(&self->failure, ERROR_OVERLOADED, NULL,
@@ -309,8 +307,8 @@ static void take_token_places(struct call_loop *self) {
     if (!call->server->core->token_queue)
         return;
     release_tokens(self, self->queued_tokens);
-    for (int64_t p = 0; p < call->prompt_count; p++)
-        count += (int64_t)call->prompts[p].ids.count;
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        count += (int64_t)call->request.prompts[p].ids.count;
     count = count < most ? count : most;
     take_places(self, count, true);
     if (!self->failure.which)
@@ -330,8 +328,8 @@ static void continue_submission(struct call_loop *self) {
     const struct call *call = self->call;
     if (self->untokenized)
         return;
-    for (int64_t p = 0; p < call->prompt_count && !self->failure.which; p++)
-        if (!call->prompts[p].ids.count)
+    for (int64_t p = 0; p < call->request.prompt_count && !self->failure.which; p++)
+        if (!call->request.prompts[p].ids.count)
             error_set(&self->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
                       "an empty text, and the tokenizer has no end-of-text to begin with");
     if (!self->failure.which && !self->is_abandoned)
@@ -353,7 +351,7 @@ static void on_encoded(void *context, enum error_case failure, struct token_buff
     struct call_asked *asked = &self->shared->asked;
     free(context);
     self->untokenized--;
-    self->call->prompts[encoding.prompt].ids = *ids;
+    self->call->request.prompts[encoding.prompt].ids = *ids;
     if (ends) {
         ask_ends_close(&asked->ends);
         asked->ends = *ends;
@@ -373,7 +371,7 @@ static int check_bytes(struct call_loop *self, const struct call_prompt *prompt)
 
 static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     struct call *call = self->call;
-    const struct call_prompt *prompt = &call->prompts[p];
+    const struct call_prompt *prompt = &call->request.prompts[p];
     struct encoding *encoding = malloc(sizeof *encoding);
     if (!encoding)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -384,7 +382,7 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
                                  .on_done = on_encoded,
                                  .context = encoding};
     const struct text_job_chat chat = {
-        .template = self->shared->asked.chat_template, .prompt = prompt, .ask = &call->ask};
+        .template = self->shared->asked.chat_template, .prompt = prompt, .ask = &call->request.ask};
     int status =
         prompt->chat.messages ? text_job_start_chat(&job, &chat) : text_job_start(&job, prompt->text, prompt->length);
     if (status)
@@ -397,8 +395,8 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
 /* True when the texts are short in total: many short texts count as a long one. */
 static bool texts_are_short(const struct call *call) {
     size_t bytes = 0, most = text_job_short_bytes(call->server);
-    for (int64_t p = 0; p < call->prompt_count; p++)
-        bytes += call->prompts[p].length;
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        bytes += call->request.prompts[p].length;
     return bytes <= most && most;
 }
 
@@ -406,12 +404,12 @@ static int start_encodings(struct call_loop *self) {
     struct call *call = self->call;
     int status = STATUS_OK;
     bool is_short = texts_are_short(call);
-    for (int64_t p = 0; p < call->prompt_count && !status; p++) {
-        if (call->prompts[p].ids.count)
+    for (int64_t p = 0; p < call->request.prompt_count && !status; p++) {
+        if (call->request.prompts[p].ids.count)
             continue;
         if (!call->server->model.tokenizer)
             status = status_fail(STATUS_INVALID, "a text needs a tokenizer, and the model has none");
-        else if (!(status = check_bytes(self, &call->prompts[p])))
+        else if (!(status = check_bytes(self, &call->request.prompts[p])))
             status = start_encoding(self, p, is_short);
         if (status)
             fail_status(self, status == STATUS_MEMORY ? ERROR_OVERLOADED : ERROR_ARGUMENT,
@@ -425,7 +423,7 @@ static int find_template(struct call_loop *self) {
     const struct server *server = self->call->server;
     struct registry_adapter adapter;
     struct chat_template *found = NULL;
-    for (int64_t i = 0; i < self->call->ask.adapter_count; i++) {
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++) {
         if (!registry_find(server, self->shared->asked.names[i], &adapter))
             continue; /* the engine will report it */
         self->shared->asked.template_generations[i] = adapter.template_generation;
@@ -445,7 +443,7 @@ static int find_template(struct call_loop *self) {
 }
 
 static int check_adapters(struct call_loop *self) {
-    struct ask *ask = &self->call->ask;
+    struct ask *ask = &self->call->request.ask;
     for (int64_t i = 0; i < ask->adapter_count; i++) {
         struct registry_adapter adapter;
         if (!registry_seek(self->call->server, ask->adapters[i], &adapter)) {
@@ -478,10 +476,11 @@ static uint64_t salt_of(const struct call *call) {
     unsigned char both[sizeof(uint64_t) + SHA256_DIGEST_LENGTH], digest[SHA256_DIGEST_LENGTH];
     uint64_t salt;
     uint64_t client = call->client.client;
-    if (!client && !call->cache_salt_length)
+    if (!client && !call->request.cache_salt_length)
         return 0;
     memcpy(both, &client, sizeof client);
-    if (!SHA256((const unsigned char *)call->cache_salt, call->cache_salt_length, both + sizeof client) ||
+    if (!SHA256((const unsigned char *)call->request.cache_salt, call->request.cache_salt_length,
+                both + sizeof client) ||
         !SHA256(both, sizeof both, digest))
         return digest_bytes(DIGEST_START, &call, sizeof call) | 1; /* no memory: it shares nothing */
     memcpy(&salt, digest, sizeof salt);
@@ -491,11 +490,12 @@ static uint64_t salt_of(const struct call *call) {
 /* A chat's ends come with its ids: its template defines the end of a turn, and runs on the worker. */
 static int open_ends(struct call_loop *self) {
     const struct call *call = self->call;
-    const struct server_model *model = &call->server->model;
+    const struct openai_model *model = &call->server->model;
     if (self->shared->asked.chat_template)
         return STATUS_OK;
     return ask_ends_open(
-        &call->ask, &(struct ask_model){.tokenizer = model->tokenizer, .text = &model->ends, .vocab = model->vocab},
+        &call->request.ask,
+        &(struct ask_model){.tokenizer = model->tokenizer, .text = &model->ends, .vocab = model->vocab},
         &self->shared->asked.ends);
 }
 
@@ -509,9 +509,9 @@ static void submit_again(struct call_loop *self) {
     bool is_same = chat_template_is_same(self->shared->asked.chat_template, before);
     chat_template_close(before);
     if (!status && !is_same) {
-        for (int64_t p = 0; p < call->prompt_count; p++)
-            if (call->prompts[p].chat.messages)
-                token_buffer_free(&call->prompts[p].ids);
+        for (int64_t p = 0; p < call->request.prompt_count; p++)
+            if (call->request.prompts[p].chat.messages)
+                token_buffer_free(&call->request.prompts[p].ids);
         status = start_encodings(self);
     }
     if (status)
@@ -522,7 +522,7 @@ static void submit_again(struct call_loop *self) {
 
 static int prepare(struct call_loop *self) {
     struct call *call = self->call;
-    const struct server_model *model = &call->server->model;
+    const struct openai_model *model = &call->server->model;
     const char *field = NULL;
     int status = check_room(self);
     if (!status)
@@ -531,18 +531,18 @@ static int prepare(struct call_loop *self) {
         status = find_template(self);
     if (status)
         return status;
-    status = ask_check(&call->ask, model->vocab, &field);
-    if (!status && call->ask.priority < call->client.least_priority) {
+    status = ask_check(&call->request.ask, model->vocab, &field);
+    if (!status && call->request.ask.priority < call->client.least_priority) {
         field = "priority";
         status = status_fail(STATUS_INVALID, "priority: this key may ask for %d at least, not %lld",
-                             (int)call->client.least_priority, (long long)call->ask.priority);
+                             (int)call->client.least_priority, (long long)call->request.ask.priority);
     }
-    if (!status && call->ask.stop_count && !model->tokenizer) {
+    if (!status && call->request.ask.stop_count && !model->tokenizer) {
         field = "stop";
         status = status_fail(STATUS_INVALID, "stop strings need a tokenizer, and the model has none");
     }
     if (!status)
-        status = ask_draw_seed(&call->ask);
+        status = ask_draw_seed(&call->request.ask);
     if (!status)
         status = open_ends(self);
     if (status)

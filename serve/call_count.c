@@ -19,11 +19,11 @@ struct call_counts {
 };
 
 static int64_t completions_of(const struct call *call) {
-    return call->prompt_count * call->ask.choices;
+    return call->request.prompt_count * call->request.ask.choices;
 }
 
 static void tell_registry(const struct call_loop *self, int64_t running, int64_t waiting) {
-    for (int64_t i = 0; i < self->call->ask.adapter_count; i++)
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
         registry_count(self->call->server, self->shared->asked.names[i], running, waiting);
 }
 
@@ -31,21 +31,21 @@ int call_count_begin(struct call_loop *self) {
     const struct call *call = self->call;
     struct call_counts *counts = self->counts = calloc(1, sizeof *counts);
     if (counts) {
-        counts->prompts = calloc((size_t)call->prompt_count, sizeof *counts->prompts);
+        counts->prompts = calloc((size_t)call->request.prompt_count, sizeof *counts->prompts);
         counts->completions = calloc((size_t)completions_of(call), sizeof *counts->completions);
         counts->has_ended = calloc((size_t)completions_of(call), sizeof *counts->has_ended);
     }
     tell_registry(self, 0, completions_of(call));
     if (!counts || !counts->prompts || !counts->completions || !counts->has_ended)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (int64_t p = 0; p < call->prompt_count; p++)
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
         counts->prompts[p].arrived = self->submitted;
     return STATUS_OK;
 }
 
 static void count_accepted(struct call_loop *self) {
     self->counts->was_accepted = true;
-    for (int64_t i = 0; i < self->call->ask.adapter_count; i++) {
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++) {
         struct registry_adapter adapter;
         if (registry_find(self->call->server, self->shared->asked.names[i], &adapter))
             metrics_adapter_request(self->call->server->metrics, self->shared->asked.names[i], adapter.methods);
@@ -55,9 +55,9 @@ static void count_accepted(struct call_loop *self) {
 static void count_start(struct call_loop *self, const struct call_start *start) {
     const struct call *call = self->call;
     struct metrics_prompt *prompt = &self->counts->prompts[start->prompt];
-    prompt->tokens = (int64_t)call->prompts[start->prompt].ids.count;
+    prompt->tokens = (int64_t)call->request.prompts[start->prompt].ids.count;
     prompt->cached = start->cached;
-    prompt->has_looked_in_cache = call->ask.prompt_logprobs < 0;
+    prompt->has_looked_in_cache = call->request.ask.prompt_logprobs < 0;
     metrics_started(call->server->metrics, prompt, start->time);
     if (!self->counts->is_running)
         tell_registry(self, completions_of(call), -completions_of(call));
@@ -67,7 +67,7 @@ static void count_start(struct call_loop *self, const struct call_start *start) 
 void call_count_update(struct call_loop *self, const struct call_update *update) {
     struct call_counts *counts = self->counts;
     struct metrics *metrics = self->call->server->metrics;
-    int64_t choices = self->call->ask.choices;
+    int64_t choices = self->call->request.ask.choices;
     if (!counts || self->has_left)
         return;
     if (update->is_accepted)
@@ -102,8 +102,8 @@ void call_count_done(struct call_loop *self, const struct error *error) {
         return;
     for (int64_t i = 0; i < completions_of(call); i++)
         if (!counts->has_ended[i])
-            metrics_ended(call->server->metrics, &counts->prompts[i / call->ask.choices], &counts->completions[i],
-                          end_of(error->which), clock_seconds());
+            metrics_ended(call->server->metrics, &counts->prompts[i / call->request.ask.choices],
+                          &counts->completions[i], end_of(error->which), clock_seconds());
     if (error->which)
         metrics_cancelled(call->server->metrics, error->which);
 }

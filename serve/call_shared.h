@@ -51,21 +51,6 @@ struct call_shared {
     struct loop_note note;
 };
 
-/* ---- filling an update; STATUS_MEMORY: call_update.c ---- */
-
-/* Add the start of a prompt, and a drawn token. */
-int update_add_start(struct call_update *update, const struct call_start *start);
-int update_add_draw(struct call_update *update, const struct call_draw *draw);
-/* Adds a piece without tokens; its text was appended from `begin` on. */
-int update_add_piece(struct call_update *update, int64_t prompt, int64_t choice, size_t begin);
-/* Adds a token to the last piece. */
-int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops);
-/* Adds the end of a completion; `tops` are those of its token. */
-int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops);
-/* update_clear keeps the memory, update_free does not. */
-void update_clear(struct call_update *update);
-void update_free(struct call_update *update);
-
 /* ---- the driver, for the loop's thread ---- */
 
 /* Makes the engine's part of a call, and frees it. NULL: no memory. */

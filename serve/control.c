@@ -1,7 +1,7 @@
 /* The control listener over HTTP: adapters are listed, loaded, replaced and unloaded, and the server is drained. A
  * change is answered when all ranks have made it. It is made even if its client disconnects before. */
-#include "json_in.h"
-#include "json_out.h"
+#include "openai/json_in.h"
+#include "openai/json_out.h"
 #include "registry.h"
 #include "route.h"
 

@@ -197,7 +197,7 @@ struct call_update *driver_take_update(struct driver *driver, struct call_shared
 static int64_t deferred_texts(const struct driver *driver) {
     int64_t texts = 0;
     for (const struct call_engine *self = driver->waiting; self; self = self->next_waiting)
-        texts += self->call->prompt_count * self->call->ask.choices;
+        texts += self->call->request.prompt_count * self->call->request.ask.choices;
     return texts;
 }
 

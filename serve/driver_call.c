@@ -39,8 +39,8 @@ void call_engine_free(struct call_engine *self) {
 /* ---- ending ---- */
 
 static void free_runs(struct call_engine *self) {
-    for (int64_t p = 0; self->runs && p < self->call->prompt_count; p++) {
-        for (int64_t i = 0; self->runs[p].completions && i < self->call->ask.choices; i++) {
+    for (int64_t p = 0; self->runs && p < self->call->request.prompt_count; p++) {
+        for (int64_t i = 0; self->runs[p].completions && i < self->call->request.ask.choices; i++) {
             writer_free(&self->runs[p].completions[i].writer);
             free(self->runs[p].completions[i].held);
         }
@@ -91,7 +91,7 @@ static void fail_cancelled(struct call_engine *self) {
 /* Cancels its completions; the scheduler reports their end. */
 static void cancel_runs(struct driver *driver, struct call_engine *self) {
     self->is_cancelled = true;
-    for (int64_t p = 0; self->runs && p < self->call->prompt_count; p++)
+    for (int64_t p = 0; self->runs && p < self->call->request.prompt_count; p++)
         if (self->runs[p].is_running)
             scheduler_cancel(driver->scheduler, self->runs[p].number);
 }
@@ -185,8 +185,8 @@ static void add_prompt_token(struct call_run *run, const struct scheduler_token 
  * completions. */
 static void add_first_token(struct call_run *run) {
     const struct call_engine *self = run->owner;
-    const struct token_buffer *ids = &self->call->prompts[run->prompt].ids;
-    if (!run->has_prompt && self->call->ask.prompt_logprobs >= 0 &&
+    const struct token_buffer *ids = &self->call->request.prompts[run->prompt].ids;
+    if (!run->has_prompt && self->call->request.ask.prompt_logprobs >= 0 &&
         !engine_slot_predicts_first(self->shared->driver->options.engine, self->slot))
         add_prompt_token(run, &(struct scheduler_token){.token = ids->ids[0]}, false);
 }
@@ -211,8 +211,8 @@ static bool on_token(void *context, int64_t choice, const struct scheduler_token
     if (token->is_end || self->is_cancelled)
         return self->is_cancelled;
     size_t begin = self->making->text.length;
-    const struct ask_completion asked = {&self->call->ask, &self->shared->asked.ends, tokenizer, &completion->writer,
-                                         completion->drawn};
+    const struct ask_completion asked = {&self->call->request.ask, &self->shared->asked.ends, tokenizer,
+                                         &completion->writer, completion->drawn};
     keep(self, ask_write(&asked, token->token, &self->making->text, &is_ended));
     held.end = completion->writer.added;
     keep(self, hold(completion, &held));
@@ -265,7 +265,7 @@ static void on_done(void *context) {
 
 static uint64_t adapter_identity(const struct call_engine *self) {
     uint64_t identity = DIGEST_START;
-    for (int64_t i = 0; i < self->call->ask.adapter_count; i++)
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
         identity = digest_bytes(identity, self->shared->asked.names[i], strlen(self->shared->asked.names[i]) + 1);
     return identity;
 }
@@ -287,7 +287,7 @@ static enum error_case refusal_case(enum scheduler_refusal refusal) {
 }
 
 static struct ask_prompt prompt_of(const struct driver *driver, const struct call_engine *self, int64_t prompt) {
-    const struct token_buffer *ids = &self->call->prompts[prompt].ids;
+    const struct token_buffer *ids = &self->call->request.prompts[prompt].ids;
     return (struct ask_prompt){
         .engine = driver->options.engine, .slot = self->slot, .ids = ids->ids, .count = (int64_t)ids->count};
 }
@@ -298,7 +298,7 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
     int64_t most = driver->options.server->model.max_model_len;
     struct scheduler_request request;
     enum scheduler_refusal refusal;
-    ask_schedule(&call->ask, &self->shared->asked.ends, &prompt, &request);
+    ask_schedule(&call->request.ask, &self->shared->asked.ends, &prompt, &request);
     if (request.max_tokens < 0)
         request.max_tokens = most - request.virtual_tokens - request.prompt_length;
     request.salt = self->shared->asked.salt;
@@ -322,7 +322,7 @@ static int submit(struct driver *driver, struct call_engine *self, struct call_r
 
 /* Checks that a prompt leaves room for a token after it, or needs none. */
 static int check_length(struct driver *driver, struct call_engine *self, int64_t number) {
-    const struct ask *ask = &self->call->ask;
+    const struct ask *ask = &self->call->request.ask;
     const struct ask_prompt prompt = prompt_of(driver, self, number);
     int64_t most = driver->options.server->model.max_model_len, count = prompt.count;
     int64_t virtual_tokens = engine_slot_virtual_tokens(driver->options.engine, self->slot);
@@ -347,13 +347,13 @@ static int check_length(struct driver *driver, struct call_engine *self, int64_t
 
 static int open_runs(struct call_engine *self) {
     const struct call *call = self->call;
-    self->runs = calloc((size_t)call->prompt_count, sizeof *self->runs);
-    for (int64_t p = 0; self->runs && p < call->prompt_count; p++) {
+    self->runs = calloc((size_t)call->request.prompt_count, sizeof *self->runs);
+    for (int64_t p = 0; self->runs && p < call->request.prompt_count; p++) {
         self->runs[p] = (struct call_run){.owner = self, .prompt = p};
-        self->runs[p].completions = calloc((size_t)call->ask.choices, sizeof *self->runs[p].completions);
+        self->runs[p].completions = calloc((size_t)call->request.ask.choices, sizeof *self->runs[p].completions);
         if (!self->runs[p].completions)
             return STATUS_MEMORY;
-        for (int64_t i = 0; i < call->ask.choices; i++)
+        for (int64_t i = 0; i < call->request.ask.choices; i++)
             writer_begin(&self->runs[p].completions[i].writer, self->shared->asked.ends.stops);
     }
     return self->runs ? STATUS_OK : STATUS_MEMORY;
@@ -361,7 +361,7 @@ static int open_runs(struct call_engine *self) {
 
 static int take_adapters(struct driver *driver, struct call_engine *self) {
     const char *names[ASK_MAX_ADAPTERS];
-    int count = (int)self->call->ask.adapter_count;
+    int count = (int)self->call->request.ask.adapter_count;
     for (int i = 0; i < count; i++)
         names[i] = self->shared->asked.names[i];
     int status = adapters_take(driver->options.adapters, names, count, &self->slot, self->making->generations);
@@ -378,7 +378,7 @@ static int take_adapters(struct driver *driver, struct call_engine *self) {
 
 /* True when an adapter was loaded or replaced after the chat was rendered, and may have another template. */
 static bool is_outdated(const struct call_engine *self) {
-    size_t bytes = (size_t)self->call->ask.adapter_count * sizeof *self->shared->asked.template_generations;
+    size_t bytes = (size_t)self->call->request.ask.adapter_count * sizeof *self->shared->asked.template_generations;
     return self->call->is_chat &&
            memcmp(self->making->generations, self->shared->asked.template_generations, bytes) != 0;
 }
@@ -392,11 +392,11 @@ static void start(struct driver *driver, struct call_engine *self) {
         finish(driver, self);
         return;
     }
-    for (int64_t p = 0; p < call->prompt_count && !status; p++)
+    for (int64_t p = 0; p < call->request.prompt_count && !status; p++)
         status = check_length(driver, self, p);
     if (!status && (status = open_runs(self)))
         fail_with(self, ERROR_INTERNAL, "out of memory");
-    for (int64_t p = 0; p < call->prompt_count && !status; p++)
+    for (int64_t p = 0; p < call->request.prompt_count && !status; p++)
         status = submit(driver, self, &self->runs[p]);
     if (!status)
         self->making->is_accepted = true;
@@ -425,7 +425,7 @@ static void tell_absent(struct loop_note *note) {
  * memory to ask. */
 static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
     const char *names[ASK_MAX_ADAPTERS];
-    int count = (int)self->call->ask.adapter_count;
+    int count = (int)self->call->request.ask.adapter_count;
     for (int i = 0; i < count; i++)
         names[i] = self->shared->asked.names[i];
     int which = adapters_absent(driver->options.adapters, names, count);
@@ -447,7 +447,7 @@ static bool ask_for_absent(struct driver *driver, struct call_engine *self) {
 /* While an adapter starves, other calls that name adapters wait too. Running completions then end, and it gets its
  * turn. */
 static bool must_wait(struct driver *driver, struct call_engine *self) {
-    return ask_for_absent(driver, self) || (self->call->ask.adapter_count && driver_is_starving(driver));
+    return ask_for_absent(driver, self) || (self->call->request.ask.adapter_count && driver_is_starving(driver));
 }
 
 static void wait_for_adapters(struct driver *driver, struct call_engine *self) {
@@ -509,7 +509,7 @@ void driver_retry(struct driver *driver) {
 }
 
 static bool names_adapter(const struct call_engine *self, const char *name) {
-    for (int64_t i = 0; i < self->call->ask.adapter_count; i++)
+    for (int64_t i = 0; i < self->call->request.ask.adapter_count; i++)
         if (!strcmp(self->shared->asked.names[i], name))
             return true;
     return false;
@@ -565,7 +565,7 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
     if (!(commands & (CALL_PAUSE | CALL_RESUME)) || self->is_ended)
         return;
     self->must_pause = (commands & CALL_PAUSE) != 0;
-    for (int64_t p = 0; self->runs && p < self->call->prompt_count; p++)
+    for (int64_t p = 0; self->runs && p < self->call->request.prompt_count; p++)
         if (self->runs[p].is_running && self->must_pause)
             scheduler_pause(driver->scheduler, self->runs[p].number);
         else if (self->runs[p].is_running)

@@ -105,7 +105,7 @@ static bool prepare_bring(struct driver *driver, struct driver_change *change) {
     const char *names[ASK_MAX_ADAPTERS];
     const struct call_engine *first = driver_first_waiting(driver, change->name);
     struct adapter_view view;
-    int count = first ? (int)first->call->ask.adapter_count : 0;
+    int count = first ? (int)first->call->request.ask.adapter_count : 0;
     change->is_moot = !first || (adapters_find(driver->options.adapters, change->name, &view) &&
                                  (view.state == ADAPTER_RESIDENT || view.generation != change->if_generation));
     if (change->is_moot) {
@@ -128,12 +128,12 @@ static void put_aside(struct driver *driver, struct driver_change *change) {
     change->gives = driver->gives;
     if (change->is_aside) {
         change->since = change->since > 0 ? change->since : clock_seconds();
-    } else if (first && first->call->ask.adapter_count > 1 && !first->has_cleared) {
+    } else if (first && first->call->request.ask.adapter_count > 1 && !first->has_cleared) {
         first->has_cleared = true;
         int status = adapters_clear(driver->options.adapters);
         driver->status = driver->status ? driver->status : status;
         driver->adapters_changed = true;
-    } else if (first && first->call->ask.adapter_count > 1) {
+    } else if (first && first->call->request.ask.adapter_count > 1) {
         struct error error;
         error_of_status(&error, ERROR_ADAPTER_MEMORY, "adapters");
         driver_fail_one(driver, first, &error);

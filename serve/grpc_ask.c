@@ -179,8 +179,10 @@ static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *a
 
 static struct call *begin(struct grpc_call *call) {
     const struct exchange *exchange = grpc_exchange(call);
-    struct call *made = call_new(exchange->request->server, 1);
+    struct call_request request;
+    struct call *made = call_request_begin(&request, 1) ? NULL : call_new(exchange->request->server, &request);
     if (!made) {
+        call_request_free(&request);
         grpc_finish_memory(call);
         return NULL;
     }
@@ -213,12 +215,12 @@ struct call *grpc_ask_generate(struct grpc_call *call, const Cambium__V1__Genera
     if (!made)
         return NULL;
     if (*asked->cache_salt) {
-        made->cache_salt = asked->cache_salt;
-        made->cache_salt_length = strlen(asked->cache_salt);
+        made->request.cache_salt = asked->cache_salt;
+        made->request.cache_salt_length = strlen(asked->cache_salt);
     }
-    bool is_right = read_names(server, &input, &made->ask, &error) &&
-                    read_settings(&made->ask, asked, server->model.vocab, &error) &&
-                    read_prompt(server, &input, &made->prompts[0], &error);
+    bool is_right = read_names(server, &input, &made->request.ask, &error) &&
+                    read_settings(&made->request.ask, asked, server->model.vocab, &error) &&
+                    read_prompt(server, &input, &made->request.prompts[0], &error);
     return give(call, made, is_right, &error);
 }
 
@@ -236,10 +238,10 @@ struct call *grpc_ask_score(struct grpc_call *call, const Cambium__V1__ScoreRequ
     struct error error;
     if (!made)
         return NULL;
-    bool is_right =
-        read_names(server, &input, &made->ask, &error) && read_prompt(server, &input, &made->prompts[0], &error);
-    made->ask.max_tokens = 0;
-    if (is_right && ask_set_integer(&made->ask, "prompt_logprobs", asked->top))
+    bool is_right = read_names(server, &input, &made->request.ask, &error) &&
+                    read_prompt(server, &input, &made->request.prompts[0], &error);
+    made->request.ask.max_tokens = 0;
+    if (is_right && ask_set_integer(&made->request.ask, "prompt_logprobs", asked->top))
         is_right = refuse(&error, "top");
     return give(call, made, is_right, &error);
 }

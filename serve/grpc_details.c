@@ -1,7 +1,7 @@
 /* The details of errors, in the form that stock clients of gRPC know (proto/google/rpc). */
 #include "grpc_details.h"
 
-#include "error.h"
+#include "openai/error.h"
 
 #include "base/strbuf.h"
 #include "base/utf8.h"

@@ -4,9 +4,9 @@
 #include "grpc-internal.h"
 
 #include "driver.h"
-#include "kept_tokens.h"
 #include "log.h"
 #include "loop.h"
+#include "openai/kept_tokens.h"
 #include "request.h"
 #include "route.h"
 #include "text_job.h"
@@ -57,16 +57,16 @@ static int started_fill(struct started *started, const struct call *asked, const
     Cambium__V1__Started *message = &started->message;
     cambium__v1__started__init(message);
     message->request_id = (char *)asked->id;
-    message->prompt_tokens = (uint32_t)asked->prompts[0].ids.count;
+    message->prompt_tokens = (uint32_t)asked->request.prompts[0].ids.count;
     message->cached_tokens = (uint32_t)asked->cached[0];
-    message->seed = asked->ask.sampling.seed;
-    for (int64_t i = 0; i < asked->ask.adapter_count; i++) {
+    message->seed = asked->request.ask.sampling.seed;
+    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
         cambium__v1__adapter_version__init(&started->adapters[i]);
-        started->adapters[i].name = (char *)asked->ask.adapters[i];
+        started->adapters[i].name = (char *)asked->request.ask.adapters[i];
         started->adapters[i].generation = asked->generations[i];
         started->adapter_list[i] = &started->adapters[i];
     }
-    message->n_adapters = (size_t)asked->ask.adapter_count;
+    message->n_adapters = (size_t)asked->request.ask.adapter_count;
     message->adapters = started->adapter_list;
     int status = grpc_token_list_fill(&started->prompt, prompt, count, tops);
     message->n_prompt_logprobs = started->prompt.count;
@@ -105,7 +105,7 @@ static int output_fill(struct output *output, const struct call *asked, const st
     message->n_token_ids = (size_t)count;
     message->token_ids = output->ids;
     int status = grpc_text_set(&output->text, &message->base, &message->text, 2, written->text, written->length);
-    if (!status && asked->ask.logprobs >= 0) {
+    if (!status && asked->request.ask.logprobs >= 0) {
         status = grpc_token_list_fill(&output->logprobs, written->tokens, count, written->tops);
         message->n_logprobs = output->logprobs.count;
         message->logprobs = output->logprobs.token_list;
@@ -131,7 +131,7 @@ static void finished_fill(Cambium__V1__Finished *message, const struct call_end 
 /* Fails early when the answer can no longer fit one message. */
 static bool has_room(struct generation *generation, const struct call_update *update, const struct call_piece *piece) {
     enum { LEAST_LOGPROB = 13 }; /* an id, a double, their tags and both lengths */
-    bool has_logprobs = piece->choice < 0 || generation->asked->ask.logprobs >= 0;
+    bool has_logprobs = piece->choice < 0 || generation->asked->request.ask.logprobs >= 0;
     struct error error;
     generation->bytes += piece->length + (size_t)piece->token_count;
     for (int64_t i = 0; has_logprobs && i < piece->token_count; i++)
@@ -196,7 +196,7 @@ static void send_finished(struct generation *generation, const struct call_end *
 static int stream_update(struct generation *generation, const struct call_update *update) {
     if (update->is_accepted)
         grpc_begin_answer(generation->call, NULL, 0);
-    if (update->start_count && generation->asked->ask.prompt_logprobs < 0)
+    if (update->start_count && generation->asked->request.ask.prompt_logprobs < 0)
         send_started(generation);
     for (int64_t i = 0; i < update->piece_count; i++) {
         const struct call_piece *piece = &update->pieces[i];
@@ -422,15 +422,15 @@ static void keep_texts(struct generation *generation) {
     struct call *asked = generation->asked;
     snprintf(generation->id, sizeof generation->id, "%s", asked->id);
     asked->id = generation->id;
-    for (int64_t i = 0; i < asked->ask.adapter_count; i++) {
-        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->ask.adapters[i]);
-        asked->ask.adapters[i] = generation->adapters[i];
+    for (int64_t i = 0; i < asked->request.ask.adapter_count; i++) {
+        snprintf(generation->adapters[i], sizeof *generation->adapters, "%s", asked->request.ask.adapters[i]);
+        asked->request.ask.adapters[i] = generation->adapters[i];
     }
 }
 
 static void begin(struct grpc_call *call, struct call *asked, enum kind kind) {
     struct generation *generation = calloc(1, sizeof *generation);
-    int64_t count = kind == WHOLE && asked ? asked->ask.choices : 0;
+    int64_t count = kind == WHOLE && asked ? asked->request.ask.choices : 0;
     struct choice *choices = count ? calloc((size_t)count, sizeof *choices) : NULL;
     if (!asked || !generation || (count && !choices)) {
         free(choices);

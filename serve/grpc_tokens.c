@@ -160,7 +160,7 @@ bool grpc_detokenize(const struct route_reader *reader, const ProtobufCMessage *
 
 void grpc_server_info(struct grpc_call *call, const ProtobufCMessage *message) {
     const struct server *server = grpc_exchange(call)->request->server;
-    const struct server_model *model = &server->model;
+    const struct openai_model *model = &server->model;
     Cambium__V1__ServerInfoResponse answer = CAMBIUM__V1__SERVER_INFO_RESPONSE__INIT;
     (void)message;
     answer.version = (char *)CAMBIUM_VERSION;

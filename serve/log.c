@@ -120,15 +120,15 @@ void log_take_call(struct exchange *exchange, const struct call *call) {
     struct request_usage *usage = &exchange->request->usage;
     size_t length = 0;
     usage->is_there = true;
-    usage->max_tokens = call->ask.max_tokens;
-    usage->choices = call->ask.choices;
-    usage->temperature = call->ask.sampling.temperature;
-    usage->top_p = call->ask.sampling.top_p;
-    for (int64_t i = 0; i < call->ask.adapter_count && length < sizeof usage->adapters; i++)
+    usage->max_tokens = call->request.ask.max_tokens;
+    usage->choices = call->request.ask.choices;
+    usage->temperature = call->request.ask.sampling.temperature;
+    usage->top_p = call->request.ask.sampling.top_p;
+    for (int64_t i = 0; i < call->request.ask.adapter_count && length < sizeof usage->adapters; i++)
         length += (size_t)snprintf(usage->adapters + length, sizeof usage->adapters - length, i ? ",%s" : "%s",
-                                   call->ask.adapters[i]);
-    for (int64_t i = 0; i < call->prompt_count; i++) {
-        usage->prompt_tokens += (int64_t)call->prompts[i].ids.count;
+                                   call->request.ask.adapters[i]);
+    for (int64_t i = 0; i < call->request.prompt_count; i++) {
+        usage->prompt_tokens += (int64_t)call->request.prompts[i].ids.count;
         usage->cached_tokens += call->cached[i];
     }
 }

@@ -8,7 +8,7 @@
 #ifndef CAMBIUM_SERVE_METRICS_H
 #define CAMBIUM_SERVE_METRICS_H
 
-#include "error.h"
+#include "openai/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,213 +1,17 @@
-/* The parts of answers, streamed or not; and answers that are one text of JSON. A long one is built on a worker and
- * sent in slices, as the client reads it, so that the loop spends little time on it at once. */
+/* Sends answers that are one text of JSON. A long one is built on a worker and sent in slices, as the client reads it,
+ * so that the loop spends little time on it at once. */
 #include "openai.h"
-
-#include "json_out.h"
-#include "route.h"
 
 #include "base/base.h"
 
-#include <string.h>
-
-/* ---- choices ---- */
-
-int64_t openai_prompt_of(const struct openai *request, const struct openai_choice *choice) {
-    return (choice - request->choices) / request->call->ask.choices;
-}
-
-const char *openai_finish_reason(const struct openai_choice *choice) {
-    return !choice->is_ended ? "null" : choice->is_stop ? "\"stop\"" : "\"length\"";
-}
-
-static void add_token(struct openai *request, struct openai_choice *choice, const struct call_update *update,
-                      const struct call_token *reported, struct openai_part *part) {
-    struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                 .token = reported,
-                                 .tops = update->tops + reported->first_top,
-                                 .most = request->tops};
-    if (request->tells_logprobs && request->is_chat)
-        openai_add_chat_token(part, &token);
-    else if (request->tells_logprobs)
-        openai_add_completion_token(part, &choice->place, &token);
-}
-
-void openai_take(struct openai *request, struct openai_choice *choice, const struct call_update *update,
-                 const struct call_piece *piece, const struct call_end *end, struct openai_part *part) {
-    const struct openai_prompt *prompt = &request->prompts[openai_prompt_of(request, choice)];
-    if (!choice->has_begun && request->echoes) {
-        if (request->is_stream)
-            openai_part_join(part, &prompt->part);
-        choice->place = prompt->place;
-    }
-    choice->has_begun = true;
-    if (piece)
-        strbuf_add(&part->text, strbuf_text(&update->text) + piece->begin, piece->length);
-    for (int64_t i = 0; piece && i < piece->token_count; i++) {
-        const struct call_token *token = &update->tokens[piece->first_token + i];
-        add_token(request, choice, update, token, part);
-        if (request->returns_ids)
-            strbuf_format(&part->ids, "%s%d", part->ids.length ? "," : "", token->id);
-    }
-    if (!end)
-        return;
-    choice->is_ended = true;
-    choice->is_stop = end->is_stop;
-    if (end->has_token && !request->is_chat) /* a chat's log-probabilities cover only its text */
-        add_token(request, choice, update, &end->token, part);
-}
-
-/* ---- around them ---- */
-
-void openai_add_head(const struct openai *request, struct strbuf *out) {
-    const struct server_model *model = &request->server->model;
-    struct strbuf id = STRBUF_INIT;
-    strbuf_format(&id, "%s-%s", request->is_chat ? "chatcmpl" : "cmpl", request->exchange->request->id);
-    strbuf_add_text(out, "\"id\":");
-    json_out_text(out, strbuf_text(&id));
-    strbuf_format(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":",
-                  !request->is_chat    ? "text_completion"
-                  : request->is_stream ? "chat.completion.chunk"
-                                       : "chat.completion",
-                  (long long)request->created);
-    json_out_text(out, request->model);
-    strbuf_add_text(out, ",\"system_fingerprint\":");
-    json_out_text(out, model->fingerprint);
-    strbuf_add_char(out, ',');
-    out->failed |= id.failed;
-    strbuf_free(&id);
-}
-
-static void add_ids(const struct token_buffer *ids, struct strbuf *out) {
-    for (size_t i = 0; i < ids->count; i++)
-        strbuf_format(out, i ? ",%d" : "%d", ids->ids[i]);
-}
-
-void openai_add_prompt_facts(const struct openai *request, int64_t prompt, struct strbuf *out) {
-    if (request->returns_ids) {
-        strbuf_add_text(out, ",\"prompt_token_ids\":[");
-        add_ids(&request->call->prompts[prompt].ids, out);
-        strbuf_add_char(out, ']');
-    }
-    if (request->prompt_tops >= 0) {
-        const struct strbuf *reported = &request->prompts[prompt].logprobs;
-        strbuf_add_text(out, ",\"prompt_logprobs\":[");
-        strbuf_add(out, strbuf_text(reported), reported->length);
-        strbuf_add_char(out, ']');
-    }
-}
-
-void openai_add_facts(const struct openai *request, struct strbuf *out) {
-    const struct ask *ask = &request->call->ask;
-    strbuf_add_text(out, "\"adapters\":[");
-    for (int64_t i = 0; i < ask->adapter_count; i++) {
-        strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
-        json_out_text(out, ask->adapters[i]);
-        strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)request->call->generations[i]);
-    }
-    strbuf_format(out, "],\"seed\":%llu", (unsigned long long)ask->sampling.seed);
-    if (request->is_chat)
-        openai_add_prompt_facts(request, 0, out);
-    if (request->ignored_count)
-        strbuf_format(out, ",\"ignored\":[%s]", strbuf_text(&request->ignored_names));
-    out->failed |= request->ignored_names.failed;
-    strbuf_add_char(out, ',');
-}
-
-void openai_add_usage(const struct openai *request, struct strbuf *out) {
-    int64_t prompts = 0, cached = 0;
-    for (int64_t i = 0; i < request->call->prompt_count; i++) {
-        prompts += (int64_t)request->call->prompts[i].ids.count;
-        cached += request->call->cached[i];
-    }
-    strbuf_format(out,
-                  "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-                  (long long)prompts, (long long)request->completion_tokens,
-                  (long long)(prompts + request->completion_tokens), (long long)cached);
-}
-
-/* ---- answers that are one JSON text ---- */
-
-static void add_choice(const struct openai *request, const struct openai_choice *choice, struct strbuf *out) {
-    const struct openai_part *reported = &choice->part;
-    struct openai_part part = {.text = STRBUF_INIT};
-    if (request->echoes)
-        openai_part_join(&part, &request->prompts[openai_prompt_of(request, choice)].part);
-    openai_part_join(&part, reported);
-    strbuf_format(out, "{\"index\":%td,", choice - request->choices);
-    if (request->is_chat) {
-        strbuf_add_text(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        json_out_string(out, strbuf_text(&part.text), part.text.length);
-        strbuf_add_text(out, ",\"refusal\":null},");
-    } else {
-        strbuf_add_text(out, "\"text\":");
-        json_out_string(out, strbuf_text(&part.text), part.text.length);
-        strbuf_add_char(out, ',');
-    }
-    openai_add_logprobs(out, &part, request->is_chat, request->tells_logprobs);
-    strbuf_format(out, ",\"finish_reason\":%s", openai_finish_reason(choice));
-    if (request->returns_ids)
-        strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&reported->ids));
-    if (!request->is_chat)
-        openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
-    strbuf_add_char(out, '}');
-    out->failed |= openai_part_failed(&part) || reported->ids.failed;
-    openai_part_free(&part);
-}
-
-static void write_prompt(const struct openai *request, struct openai_prompt *prompt) {
-    prompt->place = (struct openai_place){0};
-    openai_add_prompt_tokens(request, prompt, prompt->kept.tokens, prompt->kept.count, prompt->kept.tops);
-    kept_tokens_free(&prompt->kept);
-}
-
-/* Completes an answer that begins with its header. It reads only the request and the call. Any thread. */
-static void build(struct openai *request) {
-    struct strbuf *out = &request->answer;
-    for (int64_t i = 0; i < request->call->prompt_count; i++)
-        write_prompt(request, &request->prompts[i]);
-    openai_add_facts(request, out);
-    strbuf_add_text(out, "\"choices\":[");
-    for (int64_t i = 0; i < request->choice_count; i++) {
-        if (i)
-            strbuf_add_char(out, ',');
-        add_choice(request, &request->choices[i], out);
-        openai_part_free(&request->choices[i].part); /* the answer holds it now */
-        request->choices[i].part = (struct openai_part){.text = STRBUF_INIT};
-    }
-    strbuf_add_text(out, "],");
-    openai_add_usage(request, out);
-    strbuf_add_char(out, '}');
-    for (int64_t i = 0; i < request->call->prompt_count; i++)
-        out->failed |= request->prompts[i].logprobs.failed || openai_part_failed(&request->prompts[i].part);
-}
-
-/* ---- long answers: built on a worker, sent in slices ---- */
-
-/* Returns the least size of the data that the answer is built from. */
-static size_t known_bytes(const struct openai *request) {
-    size_t bytes = 0;
-    for (int64_t i = 0; i < request->call->prompt_count; i++) {
-        const struct openai_prompt *prompt = &request->prompts[i];
-        bytes += prompt->part.text.length + (size_t)prompt->kept.count * sizeof *prompt->kept.tokens +
-                 (size_t)prompt->kept.top_count * sizeof *prompt->kept.tops;
-    }
-    for (int64_t i = 0; i < request->choice_count; i++) {
-        const struct openai_part *part = &request->choices[i].part;
-        bytes += part->text.length + part->ids.length + part->tokens.length + part->logprobs.length +
-                 part->tops.length + part->offsets.length + part->content.length;
-    }
-    return bytes;
-}
-
-void openai_answer_room(struct openai *request) {
-    struct exchange *exchange = request->exchange;
-    size_t most = (size_t)request->server->options->limits.stream_output_bytes;
-    while (!request->is_building && request->sent < request->answer.length && exchange_pending(exchange) <= most) {
-        size_t remaining = request->answer.length - request->sent, slice = remaining < most + 1 ? remaining : most + 1;
-        if (exchange_write(exchange, request->answer.data + request->sent, slice))
+void openai_answer_room(struct openai_exchange *self) {
+    struct exchange *exchange = self->exchange;
+    size_t most = (size_t)self->server->options->limits.stream_output_bytes;
+    while (!self->is_building && self->sent < self->answer.length && exchange_pending(exchange) <= most) {
+        size_t remaining = self->answer.length - self->sent, slice = remaining < most + 1 ? remaining : most + 1;
+        if (exchange_write(exchange, self->answer.data + self->sent, slice))
             return; /* on_close follows */
-        request->sent += slice;
+        self->sent += slice;
         if (slice == remaining) {
             exchange_end(exchange, NULL, 0);
             return;
@@ -215,66 +19,54 @@ void openai_answer_room(struct openai *request) {
     }
 }
 
-static void send_built(struct openai *request) {
+static void send_built(struct openai_exchange *self) {
     struct field type = field_of("content-type", "application/json");
-    if (request->answer.failed) {
-        route_answer_json(request->exchange, &request->answer);
-    } else if (!exchange_begin(request->exchange, 200, &type, 1, (int64_t)request->answer.length)) {
-        request->is_long = true;
-        openai_answer_room(request);
+    if (self->answer.failed) {
+        route_answer_json(self->exchange, &self->answer);
+    } else if (!exchange_begin(self->exchange, 200, &type, 1, (int64_t)self->answer.length)) {
+        self->is_long = true;
+        openai_answer_room(self);
     }
 }
 
 static void on_built(struct loop_note *note) {
-    struct openai *request = (struct openai *)((char *)note - offsetof(struct openai, built));
-    request->is_building = false;
-    if (request->exchange)
-        send_built(request);
+    struct openai_exchange *self = (struct openai_exchange *)((char *)note - offsetof(struct openai_exchange, built));
+    self->is_building = false;
+    if (self->exchange)
+        send_built(self);
     else
-        openai_free(request, ERROR_NONE);
+        openai_exchange_free(self, ERROR_NONE);
 }
 
 static void build_on_worker(struct worker_job *job) {
-    struct openai *request = (struct openai *)((char *)job - offsetof(struct openai, building));
-    struct loop *loop = request->server->loop;
-    build(request);
-    loop_post(loop, &request->built);
+    struct openai_exchange *self = (struct openai_exchange *)((char *)job - offsetof(struct openai_exchange, building));
+    struct loop *loop = self->server->loop;
+    openai_build(&self->request, &self->answer);
+    loop_post(loop, &self->built);
 }
 
-static void answer(struct openai *request) {
-    struct worker *worker = request->server->worker;
-    strbuf_add_char(&request->answer, '{');
-    openai_add_head(request, &request->answer); /* done here, because it needs the exchange */
-    if (worker && known_bytes(request) > ROUTE_SHORT_BYTES) {
-        request->is_building = true;
-        request->built.run = on_built;
-        request->building.work = build_on_worker;
-        worker_drop(worker, &request->building);
+static void answer(struct openai_exchange *self) {
+    struct worker *worker = self->server->worker;
+    strbuf_add_char(&self->answer, '{');
+    openai_add_head(&self->request, &self->answer); /* done here, because it needs the exchange */
+    if (worker && openai_known_bytes(&self->request) > ROUTE_SHORT_BYTES) {
+        self->is_building = true;
+        self->built.run = on_built;
+        self->building.work = build_on_worker;
+        worker_drop(worker, &self->building);
         return;
     }
-    build(request);
-    route_answer_json(request->exchange, &request->answer);
+    openai_build(&self->request, &self->answer);
+    route_answer_json(self->exchange, &self->answer);
 }
 
-void openai_answer_update(struct openai *request, const struct call_update *update) {
-    int64_t choices = request->call->ask.choices;
-    for (int64_t i = 0; i < update->piece_count; i++) {
-        const struct call_piece *piece = &update->pieces[i];
-        if (piece->choice < 0)
-            continue;
-        struct openai_choice *choice = &request->choices[piece->prompt * choices + piece->choice];
-        openai_take(request, choice, update, piece, NULL, &choice->part);
-    }
-    for (int64_t i = 0; i < update->end_count; i++) {
-        const struct call_end *end = &update->ends[i];
-        struct openai_choice *choice = &request->choices[end->prompt * choices + end->choice];
-        openai_take(request, choice, update, NULL, end, &choice->part);
-    }
+void openai_answer_update(struct openai_exchange *self, const struct call_update *update) {
+    openai_take_all(&self->request, update);
     if (!update->is_done)
         return;
-    request->has_answered = true;
-    if (request->error.which)
-        route_fail(request->exchange, &request->error);
+    self->has_answered = true;
+    if (self->error.which)
+        route_fail(self->exchange, &self->error);
     else
-        answer(request);
+        answer(self);
 }

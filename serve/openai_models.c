@@ -1,8 +1,8 @@
 /* Information about the server and its models; texts to ids and back. */
 #include "server.h"
 
-#include "json_in.h"
-#include "json_out.h"
+#include "openai/json_in.h"
+#include "openai/json_out.h"
 #include "registry.h"
 #include "route.h"
 #include "text_job.h"
@@ -113,7 +113,7 @@ static struct strbuf *tell_ids(const struct server *server, const struct token_b
 
 /* A text that is exactly the name of the end-of-text means that token here: lm-evaluation-harness finds its id in this
  * way. */
-static bool is_end_of_text(const struct server_model *model, const json_t *prompt) {
+static bool is_end_of_text(const struct openai_model *model, const json_t *prompt) {
     size_t length = 0;
     const unsigned char *name = tokenizer_token_bytes(model->tokenizer, model_first_eos(&model->ends), &length);
     return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
@@ -230,7 +230,7 @@ void openai_detokenize(struct exchange *exchange) {
 
 /* For lm-evaluation-harness: the text of the end-of-text token, and the chat template. */
 void openai_tokenizer_info(struct exchange *exchange) {
-    const struct server_model *model = &exchange->request->server->model;
+    const struct openai_model *model = &exchange->request->server->model;
     struct strbuf out = STRBUF_INIT;
     struct error error;
     size_t length = 0;

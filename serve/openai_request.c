@@ -1,13 +1,11 @@
-/* A request's life: read, passed to the model, answered, closed. */
+/* A request's life: read, passed to the model, answered. */
 #include "openai.h"
 
-#include "json_in.h"
-#include "json_out.h"
 #include "log.h"
 #include "registry.h"
-#include "route.h"
 
 #include "base/base.h"
+#include "openai/json_in.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,154 +37,110 @@ bool openai_find_model(const struct server *server, const json_t *value, const c
 }
 
 /* If the model is an adapter, it becomes the request's adapter; a list of adapters too would be ambiguous. */
-static bool take_model(struct openai *request, struct error *error) {
+static bool take_model(struct openai_exchange *self, struct error *error) {
     const char *adapter;
-    struct ask *ask = &request->call->ask;
-    request->model = request->server->model.name;
-    if (!openai_find_model(request->server, json_object_get(request->root, "model"), &adapter, error))
+    struct ask *settings = &self->call->request.ask;
+    self->request.model_name = self->server->model.name;
+    if (!openai_find_model(self->server, json_object_get(self->request.root, "model"), &adapter, error))
         return false;
     if (!adapter)
         return true;
-    if (ask->adapter_count) {
+    if (settings->adapter_count) {
         error_set(error, ERROR_ARGUMENT, "adapters", "adapters: the model \"%s\" is an adapter already", adapter);
         return false;
     }
-    request->model = adapter;
-    ask->adapters[ask->adapter_count++] = adapter;
+    self->request.model_name = adapter;
+    settings->adapters[settings->adapter_count++] = adapter;
     return true;
 }
 
 /* ---- its life ---- */
 
 static void on_close(struct exchange *exchange, bool is_whole) {
-    struct openai *request = exchange->context;
+    struct openai_exchange *self = exchange->context;
     (void)is_whole;
-    log_take_call(exchange, request->call);
-    request->exchange = NULL;
-    if (!request->is_building) /* else it is freed when the answer is built */
-        openai_free(request, request_error(exchange));
+    log_take_call(exchange, self->call);
+    self->exchange = NULL;
+    if (!self->is_building) /* else it is freed when the answer is built */
+        openai_exchange_free(self, request_error(exchange));
 }
 
 static void on_room(struct exchange *exchange) {
-    struct openai *request = exchange->context;
-    openai_answer_room(request);
-    if (!request->is_paused)
+    struct openai_exchange *self = exchange->context;
+    openai_answer_room(self);
+    if (!self->is_paused)
         return;
-    request->is_paused = false;
-    call_pause(request->call, false);
+    self->is_paused = false;
+    call_pause(self->call, false);
 }
 
 static const struct exchange_handler answering = {.on_room = on_room, .on_close = on_close};
 
-/* Keeps a prompt's tokens until the answer is built. Only the place after them is needed before. */
-static void keep_prompt_tokens(struct openai *request, const struct call_update *update,
-                               const struct call_piece *piece) {
-    struct openai_prompt *prompt = &request->prompts[piece->prompt];
-    if (kept_tokens_add(&prompt->kept, update, piece))
-        prompt->logprobs.failed = true;
-    for (int64_t i = 0; request->echoes && request->tells_logprobs && i < piece->token_count; i++) {
-        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
-                                     .token = &update->tokens[piece->first_token + i]};
-        openai_move_place(&prompt->place, &token);
-    }
-}
-
-/* Takes a prompt's tokens, for echoes and for prompt_logprobs. */
-static void take_prompt_tokens(struct openai *request, const struct call_update *update,
-                               const struct call_piece *piece) {
-    if (request->is_stream)
-        openai_add_prompt_tokens(request, &request->prompts[piece->prompt], update->tokens + piece->first_token,
-                                 piece->token_count, update->tops);
-    else
-        keep_prompt_tokens(request, update, piece);
-}
-
 /* A chat's field for the prompt is called messages. */
-static void take_error(struct openai *request, const struct error *error) {
-    request->error = *error;
-    if (request->is_chat && !strcmp(error->param, "prompt"))
-        snprintf(request->error.param, sizeof request->error.param, "messages");
+static void take_error(struct openai_exchange *self, const struct error *error) {
+    self->error = *error;
+    if (self->request.is_chat && !strcmp(error->param, "prompt"))
+        snprintf(self->error.param, sizeof self->error.param, "messages");
 }
 
 static void on_update(struct call *call, const struct call_update *update) {
-    struct openai *request = call->context;
-    if (request->has_answered)
+    struct openai_exchange *self = call->context;
+    if (self->has_answered)
         return;
-    log_take_update(request->exchange, update);
+    log_take_update(self->exchange, update);
     for (int64_t i = 0; i < update->end_count; i++)
-        request->completion_tokens += update->ends[i].completion_tokens;
-    request->exchange->request->is_accepted |= update->is_accepted;
-    for (int64_t i = 0; i < update->piece_count; i++)
-        if (update->pieces[i].choice < 0)
-            take_prompt_tokens(request, update, &update->pieces[i]);
+        self->request.completion_tokens += update->ends[i].completion_tokens;
+    self->exchange->request->is_accepted |= update->is_accepted;
+    openai_take_prompts(&self->request, update);
     if (update->is_done && update->error.which)
-        take_error(request, &update->error);
-    if (request->is_stream)
-        openai_stream_update(request, update);
+        take_error(self, &update->error);
+    if (self->request.is_stream)
+        openai_stream_update(self, update);
     else
-        openai_answer_update(request, update);
+        openai_answer_update(self, update);
 }
 
 /* ---- read: any thread ---- */
 
-/* Prepares the echo: the text as it was sent, or the text of the ids. */
-static bool take_echo(struct openai *request, struct error *error) {
-    for (int64_t i = 0; request->echoes && i < request->call->prompt_count; i++) {
-        const struct call_prompt *prompt = &request->call->prompts[i];
-        struct strbuf *text = &request->prompts[i].part.text;
-        const struct tokenizer *tokenizer = request->server->model.tokenizer;
-        if (prompt->text)
-            strbuf_add(text, prompt->text, prompt->length);
-        for (size_t k = 0; !prompt->text && tokenizer && k < prompt->ids.count; k++) {
-            size_t length = 0; /* a model's vocabulary may be larger than its tokenizer's */
-            const unsigned char *bytes = tokenizer_token_bytes(tokenizer, prompt->ids.ids[k], &length);
-            strbuf_add(text, bytes, length);
-        }
-        if (text->failed) {
-            error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-            return false;
-        }
+/* Makes the call of a request that was read. */
+static bool make_call(struct openai_exchange *self, struct call_request *asked, struct error *error) {
+    if (!ask_draw_seed(&asked->ask))
+        self->call = call_new(self->server, asked);
+    if (!self->call) {
+        error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+        return false;
     }
+    self->request.asked = &self->call->request;
+    self->request.generations = self->call->generations;
+    self->request.cached = self->call->cached;
     return true;
 }
 
-static bool open_choices(struct openai *request, struct error *error) {
-    struct call *call = request->call;
-    request->prompt_count = call->prompt_count;
-    request->choice_count = call->prompt_count * call->ask.choices;
-    request->prompts = calloc((size_t)call->prompt_count, sizeof *request->prompts);
-    request->choices = calloc((size_t)request->choice_count, sizeof *request->choices);
-    if (request->prompts && request->choices && !ask_draw_seed(&call->ask))
-        return take_echo(request, error);
-    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
-    return false;
-}
-
-void *openai_read(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes, size_t length,
-                  struct error *error) {
-    struct openai *request = calloc(1, sizeof *request);
-    if (!request) {
+static void *read_body(const struct route_reader *reader, const struct openai_kind *kind, const char *bytes,
+                       size_t length, struct error *error) {
+    struct openai_exchange *self = calloc(1, sizeof *self);
+    struct call_request asked = {0};
+    json_t *root;
+    if (!self) {
         error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
         return NULL;
     }
-    request->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
-    request->kind = kind;
-    request->is_chat = kind->is_chat;
-    request->is_long = length > ROUTE_SHORT_BYTES;
-    request->tops = request->prompt_tops = request->longest = -1;
-    request->asks_for_head = true;
-    if (json_in_read(bytes, length, false, &request->root, error) && kind->open(request, error) &&
-        openai_read_fields(request, kind, error) && open_choices(request, error))
-        return request;
-    openai_drop(request);
+    self->server = (struct server *)reader->server; /* for the loop's thread, which gets it back */
+    self->is_long = length > ROUTE_SHORT_BYTES;
+    if (json_in_read(bytes, length, false, &root, error) &&
+        openai_read(&self->request, &reader->server->model, kind, root, &asked, error) &&
+        make_call(self, &asked, error))
+        return self;
+    call_request_free(&asked);
+    openai_exchange_drop(self);
     return NULL;
 }
 
 /* ---- asked: the loop ---- */
 
-static bool read_timeout(struct openai *request, struct error *error) {
+static bool read_timeout(struct openai_exchange *self, struct error *error) {
     static const char decimal[] = "0123456789.eE+-"; /* strtod would also accept 0x10, and leading blanks */
-    const char *given = exchange_field(request->exchange, "x-request-timeout");
+    const char *given = exchange_field(self->exchange, "x-request-timeout");
     char *end = NULL;
     double seconds = given ? strtod(given, &end) : 0;
     if (!given)
@@ -195,44 +149,65 @@ static bool read_timeout(struct openai *request, struct error *error) {
         error_set(error, ERROR_ARGUMENT, "x-request-timeout", "x-request-timeout: expected seconds, more than 0");
         return false;
     }
-    request->call->deadline = request->exchange->start + seconds;
+    self->call->deadline = self->exchange->start + seconds;
     return true;
 }
 
-static void log_ignored(const struct openai *request) {
+static void log_ignored(const struct openai_exchange *self) {
     struct log_line line;
-    if (!request->ignored.length)
+    if (!self->request.ignored.length)
         return;
-    log_line_begin(&line, request->server, LOG_WARNING, "ignored");
-    log_line_text(&line, "id", request->exchange->request->id);
-    log_line_text(&line, "fields", strbuf_text(&request->ignored));
+    log_line_begin(&line, self->server, LOG_WARNING, "ignored");
+    log_line_text(&line, "id", self->exchange->request->id);
+    log_line_text(&line, "fields", strbuf_text(&self->request.ignored));
     log_line_end(&line);
 }
 
-static void fill_call(struct openai *request) {
-    struct exchange *exchange = request->exchange;
-    struct call *call = request->call;
-    call->is_chat = request->is_chat;
+static void fill_call(struct openai_exchange *self) {
+    struct exchange *exchange = self->exchange;
+    struct call *call = self->call;
+    call->is_chat = self->request.is_chat;
     call->id = exchange->request->id;
     call->client = exchange->request->client;
     call->turn_owner = request_owner(exchange);
-    call->texts = json_incref(request->root);
+    call->texts = json_incref(self->request.root);
     call->on_update = on_update;
-    call->context = request;
-    request->created = (int64_t)clock_wall_seconds();
+    call->context = self;
+    self->request.id = exchange->request->id;
+    self->request.created = (int64_t)clock_wall_seconds();
 }
 
-void openai_ask(struct exchange *exchange, void *made) {
-    struct openai *request = made;
+static void ask(struct exchange *exchange, void *made) {
+    struct openai_exchange *self = made;
     struct error error;
-    request->exchange = exchange;
-    if (!take_model(request, &error) || !read_timeout(request, &error)) {
-        openai_free(request, request_error(exchange));
+    self->exchange = exchange;
+    if (!take_model(self, &error) || !read_timeout(self, &error)) {
+        openai_exchange_free(self, request_error(exchange));
         route_fail(exchange, &error);
         return;
     }
-    fill_call(request);
-    log_ignored(request);
-    route_continue(exchange, &answering, request);
-    call_submit(request->call);
+    fill_call(self);
+    log_ignored(self);
+    route_continue(exchange, &answering, self);
+    call_submit(self->call);
+}
+
+/* ---- its routes ---- */
+
+static void *read_completion(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
+    return read_body(reader, &openai_completion_kind, bytes, length, error);
+}
+
+static void *read_chat(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
+    return read_body(reader, &openai_chat_kind, bytes, length, error);
+}
+
+void openai_completions(struct exchange *exchange) {
+    static const struct route_body body = {.read = read_completion, .on_made = ask, .drop = openai_exchange_drop};
+    route_collect(exchange, &body);
+}
+
+void openai_chat(struct exchange *exchange) {
+    static const struct route_body body = {.read = read_chat, .on_made = ask, .drop = openai_exchange_drop};
+    route_collect(exchange, &body);
 }

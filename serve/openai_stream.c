@@ -7,10 +7,8 @@
  * because some clients take a stream without one for a failure. */
 #include "openai.h"
 
-#include "json_out.h"
-#include "route.h"
-
 #include "base/base.h"
+#include "openai/json_out.h"
 
 #include <string.h>
 
@@ -19,192 +17,200 @@ enum { COMMENT_SECONDS = 5 };
 /* ---- writing ---- */
 
 /* Passes the gathered bytes to the transport, and pauses for a client that does not read. */
-static void flush(struct openai *request) {
-    struct exchange *exchange = request->exchange;
-    size_t most = (size_t)request->server->options->limits.stream_output_bytes;
-    if (!request->out.length)
+static void flush(struct openai_exchange *self) {
+    struct exchange *exchange = self->exchange;
+    size_t most = (size_t)self->server->options->limits.stream_output_bytes;
+    if (!self->out.length)
         return;
-    exchange_write(exchange, request->out.data, request->out.length);
-    strbuf_clear(&request->out);
-    request->has_written = true;
-    if (!request->is_paused && !request->has_answered && exchange_pending(exchange) > most) {
-        request->is_paused = true;
-        call_pause(request->call, true);
+    exchange_write(exchange, self->out.data, self->out.length);
+    strbuf_clear(&self->out);
+    self->has_written = true;
+    if (!self->is_paused && !self->has_answered && exchange_pending(exchange) > most) {
+        self->is_paused = true;
+        call_pause(self->call, true);
     }
 }
 
-static bool begin(struct openai *request) {
+static bool begin(struct openai_exchange *self) {
     static const char type[] = "text/event-stream; charset=utf-8";
     struct field fields[] = {field_of("content-type", type), field_of("cache-control", "no-cache")};
-    if (request->has_begun)
+    if (self->has_begun)
         return true;
-    request->has_begun = true;
-    return !exchange_begin(request->exchange, 200, fields, 2, -1);
+    self->has_begun = true;
+    return !exchange_begin(self->exchange, 200, fields, 2, -1);
 }
 
 static void on_time(evutil_socket_t ignored, short what, void *context) {
-    struct openai *request = context;
+    struct openai_exchange *self = context;
     (void)ignored;
     (void)what;
-    bool is_silent = !request->has_written;
-    request->has_written = false;
-    if (!is_silent || request->is_paused || request->has_answered || !begin(request))
+    bool is_silent = !self->has_written;
+    self->has_written = false;
+    if (!is_silent || self->is_paused || self->has_answered || !begin(self))
         return;
-    strbuf_add_text(&request->out, ": waiting\n\n");
-    flush(request);
-    request->has_written = false;
+    strbuf_add_text(&self->out, ": waiting\n\n");
+    flush(self);
+    self->has_written = false;
 }
 
-static void start_timer(struct openai *request) {
+static void start_timer(struct openai_exchange *self) {
     struct timeval interval = {.tv_sec = COMMENT_SECONDS};
-    request->timer = event_new(request->server->base, -1, EV_PERSIST, on_time, request);
-    if (request->timer)
-        event_add(request->timer, &interval); /* without it only the comments are missing */
+    self->timer = event_new(self->server->base, -1, EV_PERSIST, on_time, self);
+    if (self->timer)
+        event_add(self->timer, &interval); /* without it only the comments are missing */
 }
 
 /* ---- chunks ---- */
 
-static void open_chunk(struct openai *request) {
-    struct strbuf *out = &request->out;
-    if (!request->head.length) {
-        strbuf_add_text(&request->head, "data: {");
-        openai_add_head(request, &request->head);
-        out->failed |= request->head.failed;
+static void open_chunk(struct openai_exchange *self) {
+    struct strbuf *out = &self->out;
+    if (!self->head.length) {
+        strbuf_add_text(&self->head, "data: {");
+        openai_add_head(&self->request, &self->head);
+        out->failed |= self->head.failed;
     }
-    strbuf_add(out, strbuf_text(&request->head), request->head.length);
-    if (!request->has_chunk)
-        openai_add_facts(request, out);
-    request->has_chunk = true;
+    strbuf_add(out, strbuf_text(&self->head), self->head.length);
+    if (!self->has_chunk)
+        openai_add_facts(&self->request, out);
+    self->has_chunk = true;
     strbuf_add_text(out, "\"choices\":[");
 }
 
-static void close_chunk(struct openai *request) {
-    strbuf_add_text(&request->out, request->tells_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
+static void close_chunk(struct openai_exchange *self) {
+    strbuf_add_text(&self->out, self->request.tells_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
 }
 
-static void add_index(struct openai *request, const struct openai_choice *choice) {
-    strbuf_format(&request->out, "{\"index\":%td,", choice - request->choices);
+static void add_index(struct openai_exchange *self, const struct openai_choice *choice) {
+    strbuf_format(&self->out, "{\"index\":%td,", choice - self->request.choices);
 }
 
-static void add_text_chunk(struct openai *request, struct openai_choice *choice, bool is_first) {
-    struct strbuf *out = &request->out;
-    const struct openai_part *part = &request->chunk;
-    open_chunk(request);
-    add_index(request, choice);
-    strbuf_add_text(out, request->is_chat ? "\"delta\":{\"content\":" : "\"text\":");
+static void add_text_chunk(struct openai_exchange *self, struct openai_choice *choice, bool is_first) {
+    struct strbuf *out = &self->out;
+    const struct openai_part *part = &self->chunk;
+    open_chunk(self);
+    add_index(self, choice);
+    strbuf_add_text(out, self->request.is_chat ? "\"delta\":{\"content\":" : "\"text\":");
     json_out_string(out, strbuf_text(&part->text), part->text.length);
-    strbuf_add_text(out, request->is_chat ? "}," : ",");
-    openai_add_logprobs(out, part, request->is_chat, request->tells_logprobs);
-    strbuf_format(out, ",\"finish_reason\":%s", request->is_chat ? "null" : openai_finish_reason(choice));
-    if (request->returns_ids)
+    strbuf_add_text(out, self->request.is_chat ? "}," : ",");
+    openai_add_logprobs(out, part, self->request.is_chat, self->request.tells_logprobs);
+    strbuf_format(out, ",\"finish_reason\":%s", self->request.is_chat ? "null" : openai_finish_reason(choice));
+    if (self->request.returns_ids)
         strbuf_format(out, ",\"token_ids\":[%s]", strbuf_text(&part->ids));
-    if (is_first && !request->is_chat)
-        openai_add_prompt_facts(request, openai_prompt_of(request, choice), out);
-    close_chunk(request);
+    if (is_first && !self->request.is_chat)
+        openai_add_prompt_facts(&self->request, choice, out);
+    close_chunk(self);
     out->failed |= openai_part_failed(part);
 }
 
-static void add_delta(struct openai *request, struct openai_choice *choice, const char *delta) {
-    open_chunk(request);
-    add_index(request, choice);
-    strbuf_format(&request->out, "\"delta\":{%s},\"logprobs\":null,\"finish_reason\":%s", delta,
+static void add_delta(struct openai_exchange *self, struct openai_choice *choice, const char *delta) {
+    open_chunk(self);
+    add_index(self, choice);
+    strbuf_format(&self->out, "\"delta\":{%s},\"logprobs\":null,\"finish_reason\":%s", delta,
                   openai_finish_reason(choice));
-    close_chunk(request);
+    close_chunk(self);
 }
 
 /* Readers expect the first choice first. */
-static void add_roles(struct openai *request) {
-    if (!request->is_chat || request->has_chunk)
+static void add_roles(struct openai_exchange *self) {
+    if (!self->request.is_chat || self->has_chunk)
         return;
-    for (int64_t i = 0; i < request->choice_count; i++)
-        add_delta(request, &request->choices[i], "\"role\":\"assistant\",\"content\":\"\"");
+    for (int64_t i = 0; i < self->request.choice_count; i++)
+        add_delta(self, &self->request.choices[i], "\"role\":\"assistant\",\"content\":\"\"");
 }
 
-static void add_piece(struct openai *request, struct openai_choice *choice, const struct call_update *update,
+static void add_piece(struct openai_exchange *self, struct openai_choice *choice, const struct call_update *update,
                       const struct call_piece *piece, const struct call_end *end) {
     bool is_first = !choice->has_begun;
-    add_roles(request); /* before the choice has ended: the role comes without a finish reason */
-    openai_part_clear(&request->chunk);
-    openai_take(request, choice, update, piece, end, &request->chunk);
-    if (piece || is_first || !request->is_chat)
-        add_text_chunk(request, choice, is_first);
-    if (end && request->is_chat)
-        add_delta(request, choice, "");
+    add_roles(self); /* before the choice has ended: the role comes without a finish reason */
+    openai_part_clear(&self->chunk);
+    openai_take(&self->request, choice, update, piece, end, &self->chunk);
+    if (piece || is_first || !self->request.is_chat)
+        add_text_chunk(self, choice, is_first);
+    if (end && self->request.is_chat)
+        add_delta(self, choice, "");
 }
 
-static struct openai_choice *choice_of(struct openai *request, int64_t prompt, int64_t choice) {
-    return &request->choices[prompt * request->call->ask.choices + choice];
+static struct openai_choice *choice_of(struct openai_exchange *self, int64_t prompt, int64_t choice) {
+    return &self->request.choices[prompt * self->call->request.ask.choices + choice];
 }
 
 /* An end belongs to the choice's last piece in the same update. */
-static void add_update(struct openai *request, const struct call_update *update) {
+static void add_update(struct openai_exchange *self, const struct call_update *update) {
     for (int64_t i = 0; i < update->end_count; i++)
-        choice_of(request, update->ends[i].prompt, update->ends[i].choice)->end = i + 1;
+        choice_of(self, update->ends[i].prompt, update->ends[i].choice)->end = i + 1;
     for (int64_t i = 0; i < update->piece_count; i++)
         if (update->pieces[i].choice >= 0)
-            choice_of(request, update->pieces[i].prompt, update->pieces[i].choice)->last_piece = i + 1;
+            choice_of(self, update->pieces[i].prompt, update->pieces[i].choice)->last_piece = i + 1;
     for (int64_t i = 0; i < update->piece_count; i++) {
         const struct call_piece *piece = &update->pieces[i];
         if (piece->choice < 0)
             continue;
-        struct openai_choice *choice = choice_of(request, piece->prompt, piece->choice);
+        struct openai_choice *choice = choice_of(self, piece->prompt, piece->choice);
         bool is_last = choice->last_piece == i + 1 && choice->end;
-        add_piece(request, choice, update, piece, is_last ? &update->ends[choice->end - 1] : NULL);
+        add_piece(self, choice, update, piece, is_last ? &update->ends[choice->end - 1] : NULL);
         if (is_last)
             choice->end = 0;
     }
     for (int64_t i = 0; i < update->end_count; i++) {
-        struct openai_choice *choice = choice_of(request, update->ends[i].prompt, update->ends[i].choice);
+        struct openai_choice *choice = choice_of(self, update->ends[i].prompt, update->ends[i].choice);
         if (choice->end)
-            add_piece(request, choice, update, NULL, &update->ends[i]);
+            add_piece(self, choice, update, NULL, &update->ends[i]);
         choice->end = 0;
     }
 }
 
 /* ---- the end ---- */
 
-static void fail(struct openai *request) {
-    if (!request->has_begun) {
-        route_fail(request->exchange, &request->error);
+static void fail(struct openai_exchange *self) {
+    if (!self->has_begun) {
+        route_fail(self->exchange, &self->error);
         return;
     }
-    strbuf_clear(&request->out);
-    request->out.failed = false;
-    strbuf_add_text(&request->out, "data: ");
-    error_add_json(&request->error, &request->out);
-    strbuf_add_text(&request->out, "\n\n");
-    if (!request->out.failed)
-        flush(request);
-    request->exchange->request->error = request->error.which;
-    if (request->exchange->head.is_http2) /* after a reset, readers drop the part that they have not read */
-        exchange_end(request->exchange, NULL, 0);
+    strbuf_clear(&self->out);
+    self->out.failed = false;
+    strbuf_add_text(&self->out, "data: ");
+    error_add_json(&self->error, &self->out);
+    strbuf_add_text(&self->out, "\n\n");
+    if (!self->out.failed)
+        flush(self);
+    self->exchange->request->error = self->error.which;
+    if (self->exchange->head.is_http2) /* after a reset, readers drop the part that they have not read */
+        exchange_end(self->exchange, NULL, 0);
     else
-        exchange_abort(request->exchange);
+        exchange_abort(self->exchange);
 }
 
-static void add_last(struct openai *request) {
-    if (request->tells_usage) {
-        open_chunk(request);
-        strbuf_add_text(&request->out, "],");
-        openai_add_usage(request, &request->out);
-        strbuf_add_text(&request->out, "}\n\n");
+static void add_last(struct openai_exchange *self) {
+    if (self->request.tells_usage) {
+        open_chunk(self);
+        strbuf_add_text(&self->out, "],");
+        openai_add_usage(&self->request, &self->out);
+        strbuf_add_text(&self->out, "}\n\n");
     }
-    strbuf_add_text(&request->out, "data: [DONE]\n\n");
+    strbuf_add_text(&self->out, "data: [DONE]\n\n");
 }
 
-void openai_stream_update(struct openai *request, const struct call_update *update) {
+void openai_stream_update(struct openai_exchange *self, const struct call_update *update) {
     if (update->is_accepted)
-        start_timer(request);
-    add_update(request, update);
-    if (update->is_done && !request->error.which)
-        add_last(request);
-    if (request->out.failed && !request->error.which)
-        error_set(&request->error, ERROR_OVERLOADED, NULL, "out of memory");
-    request->has_answered = update->is_done || request->error.which;
-    if (request->error.which)
-        fail(request);
-    else if (request->out.length && begin(request))
-        flush(request);
-    if (request->has_answered && !request->error.which)
-        exchange_end(request->exchange, NULL, 0);
+        start_timer(self);
+    add_update(self, update);
+    if (update->is_done && !self->error.which)
+        add_last(self);
+    if (self->out.failed && !self->error.which)
+        error_set(&self->error, ERROR_OVERLOADED, NULL, "out of memory");
+    self->has_answered = update->is_done || self->error.which;
+    if (self->error.which)
+        fail(self);
+    else if (self->out.length && begin(self))
+        flush(self);
+    if (self->has_answered && !self->error.which)
+        exchange_end(self->exchange, NULL, 0);
+}
+
+void openai_stream_free(struct openai_exchange *self) {
+    if (self->timer)
+        event_free(self->timer);
+    strbuf_free(&self->head);
+    strbuf_free(&self->out);
+    openai_part_free(&self->chunk);
 }

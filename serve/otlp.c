@@ -1,7 +1,7 @@
 /* The queue of spans, and the thread that empties it. */
 #include "otlp.h"
 
-#include "json_out.h"
+#include "openai/json_out.h"
 #include "otlp_post.h"
 
 #include "base/base.h"

@@ -5,7 +5,7 @@
 #ifndef CAMBIUM_SERVE_REFUSALS_H
 #define CAMBIUM_SERVE_REFUSALS_H
 
-#include "error.h"
+#include "openai/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #ifndef CAMBIUM_SERVE_REGISTRY_H
 #define CAMBIUM_SERVE_REGISTRY_H
 
-#include "error.h"
+#include "openai/error.h"
 #include "server.h"
 
 struct registry;

@@ -3,8 +3,8 @@
 #ifndef CAMBIUM_SERVE_REQUEST_H
 #define CAMBIUM_SERVE_REQUEST_H
 
-#include "error.h"
 #include "keys.h"
+#include "openai/error.h"
 #include "trace.h"
 
 #include "http/exchange.h"

@@ -4,8 +4,8 @@
 #include "route.h"
 
 #include "gunzip.h"
-#include "json_in.h"
 #include "loop.h"
+#include "openai/json_in.h"
 #include "server.h"
 
 #include "base/base.h"

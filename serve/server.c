@@ -353,7 +353,7 @@ int server_open(const struct serve_options *options, struct server **out) {
 
 static int name_model(struct server *server, struct engine *engine) {
     const struct serve_options *o = server->options;
-    struct server_model *model = &server->model;
+    struct openai_model *model = &server->model;
     char digest[PEFT_DIGEST_BYTES];
     int status = peft_base_digest(engine_directory(engine), digest);
     if (status)
@@ -369,9 +369,11 @@ static int name_model(struct server *server, struct engine *engine) {
 static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
                           const struct tokenizer_files *files) {
     const struct model_config *config = engine_config(engine);
-    struct server_model *model = &server->model;
+    struct openai_model *model = &server->model;
     model->max_model_len = engine_max_positions(engine);
     model->vocab = config->vocab_size;
+    model->most_texts = server->options->max_queued_requests;
+    model->template_seconds = server->options->template_timeout;
     model->ends = engine_text_ends(engine, tokenizer);
     model->precision = dtype_name(engine_dtype(engine));
     model->tokenizer = tokenizer;

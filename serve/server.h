@@ -3,28 +3,15 @@
 #ifndef CAMBIUM_SERVE_SERVER_H
 #define CAMBIUM_SERVE_SERVER_H
 
-#include "error.h"
 #include "http/gathered.h"
 #include "serve.h"
+
+#include "openai/error.h"
+#include "openai/model.h"
 
 #include "base/strbuf.h"
 
 #include <event2/event.h>
-
-/* Facts about the model for answers; set before anybody is accepted. */
-struct server_model {
-    const char *name;         /* the name in answers */
-    const char *const *names; /* [name_count] all names of the base */
-    size_t name_count;
-    char fingerprint[16]; /* "b" and 12 hex digits of the base's digest */
-    int64_t created;      /* seconds of the epoch */
-    int64_t max_model_len, vocab;
-    struct model_text_ends ends;
-    const char *precision;               /* "fp32", "bf16" */
-    const struct tokenizer *tokenizer;   /* NULL: none */
-    struct prompt_room room;             /* for texts and renderings */
-    struct chat_template *chat_template; /* the base's: the tokenizer's, or the option's; NULL: none */
-};
 
 enum { SERVER_METRICS_KEYS = LISTENER_COUNT, SERVER_KEYS };
 
@@ -36,7 +23,7 @@ struct server {
     struct tokenizer_encoder *encoder, *worker_encoder; /* for the loop; for that worker */
     struct gathered gathered;                           /* bodies that handlers have not read yet */
     struct transport *transport;
-    struct server_model model;
+    struct openai_model model;         /* set before anybody is accepted */
     struct registry *registry;         /* adapters: registry.h */
     struct driver *driver;             /* the engine's side: driver.h */
     struct metrics *metrics;           /* metrics.h */

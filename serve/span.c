@@ -1,7 +1,7 @@
 /* The span of a request: its place in the trace, its times, and attributes named by the conventions. */
 #include "span.h"
 
-#include "json_out.h"
+#include "openai/json_out.h"
 #include "server.h"
 
 #include <math.h>

@@ -63,7 +63,7 @@ static int render(const struct job *job, struct chat_pieces *pieces) {
     struct chat_request request = prompt->chat;
     size_t count = json_array_size(request.messages);
     const json_t *last = json_array_get(request.messages, count - 1);
-    const struct server_model *model = &job->asked.server->model;
+    const struct openai_model *model = &job->asked.server->model;
     json_t *rest = NULL;
     request.asks = !prompt->has_no_head || prompt->continues;
     request.tokenizer = model->tokenizer;
@@ -93,7 +93,7 @@ static int check_room(struct job *job, size_t bytes) {
 }
 
 static int encode_chat(struct job *job) {
-    const struct server_model *model = &job->asked.server->model;
+    const struct openai_model *model = &job->asked.server->model;
     struct chat_pieces pieces = {0};
     int status = render(job, &pieces);
     if (!status)

@@ -31,7 +31,7 @@ class Names(unittest.TestCase):
         options = set(re.findall(r"^  (--[a-z][\w.-]*)", run("serve", "--help")[0].decode(), re.M))
         told = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_.-]*[a-z0-9]", TEXT))
         others = {"--json", "--encode", "--decode", "--http2-prior-knowledge", "--data-binary", "--ntasks", "--time", "--signal", "--wrap", "--mpi", "--requests", "--help",
-                  "--file", "--tag", "--publish", "--volume", "--build-arg"}
+                  "--file", "--tag", "--publish", "--volume", "--build-arg", "--system", "--install"}
         self.assertEqual(told - options - others, set())
         limits = {option for option in options if option.startswith("--limits.")}
         self.assertEqual(limits - told, set())
@@ -43,7 +43,7 @@ class Names(unittest.TestCase):
         self.assertEqual(told, there)
 
     def test_errors_are_those_of_the_server(self):
-        source = (SOURCE / "serve/error.c").read_text()
+        source = (SOURCE / "src/openai/error.c").read_text()
         codes = set(re.findall(r'\{\d+, \w+, "(\w+)", \d+\}|\{\d+, "\w+", "(\w+)", \d+\}', source))
         codes = {first or second for first, second in codes} - {"cancelled", "internal_error", "slow_reader"}
         self.assertGreater(len(codes), 15)

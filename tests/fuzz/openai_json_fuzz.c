@@ -30,9 +30,10 @@ static void check_json(const char *text, size_t length, const char *key) {
 }
 
 static void check_ids(const struct ask *ask, const struct call *call) {
-    for (int64_t p = 0; p < call->prompt_count; p++)
-        for (size_t i = 0; i < call->prompts[p].ids.count; i++)
-            check(call->prompts[p].ids.ids[i] >= 0 && call->prompts[p].ids.ids[i] < VOCAB, "an id of a prompt");
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        for (size_t i = 0; i < call->request.prompts[p].ids.count; i++)
+            check(call->request.prompts[p].ids.ids[i] >= 0 && call->request.prompts[p].ids.ids[i] < VOCAB,
+                  "an id of a prompt");
     for (int64_t i = 0; i < ask->bias_count; i++)
         check(ask->bias[i].id >= 0 && ask->bias[i].id < VOCAB && isfinite(ask->bias[i].bias), "a bias");
     for (int64_t i = 0; i < ask->stop_id_count; i++)
@@ -40,14 +41,16 @@ static void check_ids(const struct ask *ask, const struct call *call) {
 }
 
 static void check_call(const struct call *call) {
-    const struct ask *ask = &call->ask;
-    check(call->prompt_count > 0 && call->prompt_count * ask->choices <= fake_options.max_queued_requests, "texts");
+    const struct ask *ask = &call->request.ask;
+    check(call->request.prompt_count > 0 &&
+              call->request.prompt_count * ask->choices <= fake_options.max_queued_requests,
+          "texts");
     check(ask->choices >= 1 && ask->max_tokens >= -1 && ask->min_tokens >= 0, "numbers of tokens");
     check(ask->logprobs >= -1 && ask->logprobs <= ASK_MAX_TOP && ask->prompt_logprobs <= ASK_MAX_TOP, "logprobs");
     check(ask->adapter_count >= 0 && ask->adapter_count <= ASK_MAX_ADAPTERS, "adapters");
     check(ask->stop_count <= WRITER_MAX_STOPS && ask->has_seed, "stop strings");
-    for (int64_t p = 0; p < call->prompt_count; p++) {
-        const struct call_prompt *prompt = &call->prompts[p];
+    for (int64_t p = 0; p < call->request.prompt_count; p++) {
+        const struct call_prompt *prompt = &call->request.prompts[p];
         check((prompt->text != NULL) + (prompt->ids.count > 0) + (prompt->chat.messages != NULL) == 1,
               "not one prompt");
     }
@@ -67,8 +70,8 @@ static void tell(struct call *call, bool fails) {
     update.is_accepted = false;
     update.pieces = &piece;
     update.piece_count = 1;
-    for (int64_t p = 0; p < call->prompt_count; p++)
-        for (int64_t c = call->ask.prompt_logprobs >= 0 ? -1 : 0; c < call->ask.choices; c++) {
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        for (int64_t c = call->request.ask.prompt_logprobs >= 0 ? -1 : 0; c < call->request.ask.choices; c++) {
             piece.prompt = end.prompt = p;
             piece.choice = end.choice = c;
             update.ends = &end;

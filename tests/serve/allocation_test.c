@@ -32,8 +32,8 @@ static void tell(struct call *call) {
     update.pieces = &piece;
     update.piece_count = 1;
     update.ends = &end;
-    for (int64_t p = 0; p < call->prompt_count; p++)
-        for (int64_t c = call->ask.prompt_logprobs >= 0 ? -1 : 0; c < call->ask.choices; c++) {
+    for (int64_t p = 0; p < call->request.prompt_count; p++)
+        for (int64_t c = call->request.ask.prompt_logprobs >= 0 ? -1 : 0; c < call->request.ask.choices; c++) {
             piece.prompt = end.prompt = p;
             piece.choice = end.choice = c;
             update.end_count = c >= 0;

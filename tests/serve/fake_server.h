@@ -14,15 +14,14 @@ static struct call *fake_call;
 static int fake_freed, fake_paused;
 static double fake_delay, fake_drained;
 
-struct call *call_new(struct server *server, int64_t prompt_count) {
+struct call *call_new(struct server *server, struct call_request *request) {
     FAKE_OUTSIDE(true);
     struct call *call = calloc(1, sizeof *call);
     call->server = server;
-    call->prompt_count = prompt_count;
-    call->prompts = calloc((size_t)prompt_count, sizeof *call->prompts);
-    call->cached = calloc((size_t)prompt_count, sizeof *call->cached);
+    call->request = *request;
+    call->cached = calloc((size_t)request->prompt_count, sizeof *call->cached);
     FAKE_OUTSIDE(false);
-    ask_begin(&call->ask);
+    *request = (struct call_request){0};
     return call;
 }
 
@@ -37,11 +36,8 @@ void call_pause(struct call *call, bool is_paused) {
 
 void call_free(struct call *call, enum error_case why) {
     (void)why;
-    for (int64_t i = 0; i < call->prompt_count; i++)
-        token_buffer_free(&call->prompts[i].ids);
-    ask_free(&call->ask);
+    call_request_free(&call->request);
     json_decref(call->texts);
-    free(call->prompts);
     free(call->cached);
     free(call);
     fake_call = NULL;
@@ -132,6 +128,7 @@ static inline struct server fake_server(void) {
                                      .fingerprint = "b0123456789ab",
                                      .created = 1700000000,
                                      .max_model_len = 32,
+                                     .most_texts = 16,
                                      .vocab = 100,
                                      .precision = "fp32"}};
 }

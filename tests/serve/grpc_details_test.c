@@ -1,7 +1,7 @@
 /* The details of a failed gRPC call: read back as clients do, and never more than they accept. */
 #include "serve/fake_exchange.h"
 
-#include "serve/error.h"
+#include "openai/error.h"
 #include "serve/grpc.h"
 #include "serve/grpc_details.h"
 #include "serve/route.h"

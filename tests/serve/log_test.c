@@ -45,10 +45,9 @@ static void one_request(void) {
     asking.request = &request;
     struct call_prompt prompts[2] = {{.ids.count = 2}, {.ids.count = 3}};
     int64_t cached[2] = {0, 1};
-    struct call call = {.prompts = prompts,
-                        .prompt_count = 2,
-                        .cached = cached,
-                        .ask = {.adapters = {"tone", "style"}, .adapter_count = 2}};
+    struct call call = {
+        .request = {.prompts = prompts, .prompt_count = 2, .ask = {.adapters = {"tone", "style"}, .adapter_count = 2}},
+        .cached = cached};
     struct call_start start = {.time = asking.start + 0.25};
     log_take_update(&asking, &(struct call_update){.starts = &start, .start_count = 1});
     log_take_call(&asking, &call);

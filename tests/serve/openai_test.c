@@ -36,7 +36,7 @@ static void asks(struct fake *fake, const char *path, const char *body) {
     if (fake->begun)
         fail_msg("%s: %d %s", body, fake->status, strbuf_text(&fake->body));
     assert_non_null(fake_call);
-    fake_call->ask.sampling.seed = 5;
+    fake_call->request.ask.sampling.seed = 5;
 }
 
 static void refused(const char *path, const char *body, int status, const char *param) {
@@ -304,7 +304,7 @@ static void an_echo_comes_first_in_every_choice(void **state) {
     struct fake fake;
     (void)state;
     asks(&fake, completions, "{\"prompt\":\"h\\u00e9\",\"echo\":true,\"n\":2,\"logprobs\":0}");
-    assert_int_equal(fake_call->ask.prompt_logprobs, 0);
+    assert_int_equal(fake_call->request.ask.prompt_logprobs, 0);
     tell_accepted();
     add_text(-1, "");
     tokens[0].has_logprob = false;
@@ -335,7 +335,7 @@ static void a_chats_log_probabilities_have_its_tops_alone(void **state) {
     asks(&fake, chats,
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true,\"top_logprobs\":1,"
          "\"prompt_logprobs\":0,\"return_token_ids\":true}");
-    assert_int_equal(fake_call->ask.logprobs, 1);
+    assert_int_equal(fake_call->request.ask.logprobs, 1);
     tell_accepted();
     add_text(0, "x");
     add_top(7, -0.05f);
@@ -466,15 +466,15 @@ static void nulls_are_absent_and_unknown_fields_ignored(void **state) {
          "{\"prompt\":[1],\"max_tokens\":null,\"n\":null,\"stream\":null,\"stream_options\":null,\"suffix\":null,"
          "\"tools\":null,\"best_of\":null,\"logprobs\":null,\"echo\":null,\"model\":null,\"user\":null,\"stop\":null,"
          "\"seed\":null,\"response_format\":null,\"min_tokens\":null,\"no\\nsuch\":1}");
-    assert_int_equal(fake_call->ask.max_tokens, 16);
-    assert_int_equal(fake_call->ask.choices, 1);
-    assert_int_equal(fake_call->ask.logprobs, -1);
+    assert_int_equal(fake_call->request.ask.max_tokens, 16);
+    assert_int_equal(fake_call->request.ask.choices, 1);
+    assert_int_equal(fake_call->request.ask.logprobs, -1);
     fake_close(&fake);
     asks(&fake, chats, "{\"messages\":[" ONE "],\"max_tokens\":4,\"max_completion_tokens\":5,\"user\":\"u\"}");
-    assert_int_equal(fake_call->ask.max_tokens, 5);
+    assert_int_equal(fake_call->request.ask.max_tokens, 5);
     fake_close(&fake);
     asks(&fake, chats, "{\"messages\":[" ONE "]}");
-    assert_int_equal(fake_call->ask.max_tokens, -1);
+    assert_int_equal(fake_call->request.ask.max_tokens, -1);
     fake_close(&fake);
 }
 
@@ -482,24 +482,24 @@ static void prompts_come_in_four_forms(void **state) {
     struct fake fake;
     (void)state;
     asks(&fake, completions, "{\"prompt\":\"a\"}");
-    assert_int_equal(fake_call->prompt_count, 1);
-    assert_string_equal(fake_call->prompts[0].text, "a");
+    assert_int_equal(fake_call->request.prompt_count, 1);
+    assert_string_equal(fake_call->request.prompts[0].text, "a");
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":[\"a\",\"\"]}");
-    assert_int_equal(fake_call->prompt_count, 2);
-    assert_int_equal(fake_call->prompts[1].length, 0);
+    assert_int_equal(fake_call->request.prompt_count, 2);
+    assert_int_equal(fake_call->request.prompts[1].length, 0);
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":\"a\\u0000b\"}");
-    assert_int_equal(fake_call->prompts[0].length, 3);
-    assert_memory_equal(fake_call->prompts[0].text, "a\0b", 3);
+    assert_int_equal(fake_call->request.prompts[0].length, 3);
+    assert_memory_equal(fake_call->request.prompts[0].text, "a\0b", 3);
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":[3,4]}");
-    assert_int_equal(fake_call->prompt_count, 1);
-    assert_int_equal(fake_call->prompts[0].ids.count, 2);
+    assert_int_equal(fake_call->request.prompt_count, 1);
+    assert_int_equal(fake_call->request.prompts[0].ids.count, 2);
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":[[3,4],[5]]}");
-    assert_int_equal(fake_call->prompt_count, 2);
-    assert_int_equal(fake_call->prompts[1].ids.ids[0], 5);
+    assert_int_equal(fake_call->request.prompt_count, 2);
+    assert_int_equal(fake_call->request.prompts[1].ids.ids[0], 5);
     fake_close(&fake);
 }
 
@@ -512,7 +512,7 @@ static void messages_have_parts_and_roles(void **state) {
          "\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":\"c\","
          "\"tool_calls\":"
          "null,\"refusal\":null}],\"continue_final_message\":true}");
-    const struct call_prompt *prompt = &fake_call->prompts[0];
+    const struct call_prompt *prompt = &fake_call->request.prompts[0];
     const json_t *messages = prompt->chat.messages;
     assert_int_equal(json_array_size(messages), 3);
     assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 0), "role")), "system");
@@ -522,7 +522,7 @@ static void messages_have_parts_and_roles(void **state) {
     assert_true(prompt->continues && prompt->has_no_head && fake_call->is_chat);
     fake_close(&fake);
     asks(&fake, chats, "{\"messages\":[" ONE "," MINE "],\"add_generation_prompt\":false}");
-    assert_true(fake_call->prompts[0].has_no_head && !fake_call->prompts[0].continues);
+    assert_true(fake_call->request.prompts[0].has_no_head && !fake_call->request.prompts[0].continues);
     fake_close(&fake);
 }
 
@@ -530,8 +530,8 @@ static void a_model_that_is_an_adapter_stands_for_it(void **state) {
     struct fake fake;
     (void)state;
     asks(&fake, completions, "{\"prompt\":[1],\"model\":\"lora\",\"stream\":false}");
-    assert_int_equal(fake_call->ask.adapter_count, 1);
-    assert_string_equal(fake_call->ask.adapters[0], "lora");
+    assert_int_equal(fake_call->request.ask.adapter_count, 1);
+    assert_string_equal(fake_call->request.ask.adapters[0], "lora");
     fake_call->generations[0] = 4;
     tell_accepted();
     add_text(0, "x");
@@ -541,7 +541,7 @@ static void a_model_that_is_an_adapter_stands_for_it(void **state) {
     assert_non_null(strstr(strbuf_text(&fake.body), "\"adapters\":[{\"name\":\"lora\",\"generation\":4}],\"seed\":5,"));
     fake_close(&fake);
     asks(&fake, completions, "{\"prompt\":[1],\"model\":\"org/tiny\",\"adapters\":[\"a\",\"b\"]}");
-    assert_int_equal(fake_call->ask.adapter_count, 2);
+    assert_int_equal(fake_call->request.ask.adapter_count, 2);
     fake_close(&fake);
 }
 

@@ -2,10 +2,10 @@
  *
  * Keeping copies only numbers, so the loop can do it as updates arrive. The answer is written from them later, on a
  * worker when it is long. Starts zeroed. One thread at a time. */
-#ifndef CAMBIUM_SERVE_KEPT_TOKENS_H
-#define CAMBIUM_SERVE_KEPT_TOKENS_H
+#ifndef CAMBIUM_OPENAI_KEPT_TOKENS_H
+#define CAMBIUM_OPENAI_KEPT_TOKENS_H
 
-#include "call.h"
+#include "update.h"
 
 struct kept_tokens {
     struct call_token *tokens; /* [count]; first_top counts in `tops` */

@@ -44,9 +44,9 @@ static bool read_stream_options(struct openai *request, const char *name, const 
 }
 
 static bool read_cache_salt(struct openai *request, const char *name, const json_t *value, struct error *error) {
-    if (!json_in_string(value, name, &request->call->cache_salt, error))
+    if (!json_in_string(value, name, &request->asked->cache_salt, error))
         return false;
-    request->call->cache_salt_length = json_string_length(value);
+    request->asked->cache_salt_length = json_string_length(value);
     return true;
 }
 
@@ -233,7 +233,7 @@ static bool read_field(struct openai *request, const struct openai_kind *kind, c
         field = find_field(common, sizeof common / sizeof *common, name);
     if (field)
         return json_is_null(value) || field->read(request, name, value, error);
-    int status = ask_read_field(&request->call->ask, name, value, request->server->model.vocab, &is_known);
+    int status = ask_read_field(&request->asked->ask, name, value, request->model->vocab, &is_known);
     if (!is_known)
         return read_unknown(request, kind, name, value, error);
     if (status)
@@ -254,10 +254,11 @@ static void forget_fields(json_t *root) {
     }
 }
 
-bool openai_read_fields(struct openai *request, const struct openai_kind *kind, struct error *error) {
+bool openai_read_fields(struct openai *request, struct error *error) {
+    const struct openai_kind *kind = request->kind;
     const char *name, *field = NULL;
     json_t *value;
-    struct ask *ask = &request->call->ask;
+    struct ask *ask = &request->asked->ask;
     json_object_foreach(request->root, name, value) {
         if (!read_field(request, kind, name, value, error))
             return false;
@@ -265,13 +266,13 @@ bool openai_read_fields(struct openai *request, const struct openai_kind *kind, 
     if (!kind->check(request, error))
         return false;
     forget_fields(request->root);
-    int status = ask_check(ask, request->server->model.vocab, &field);
+    int status = ask_check(ask, request->model->vocab, &field);
     if (status)
         json_in_fail(status, field, error);
-    int64_t most = request->server->options->max_queued_requests;
-    if (!status && request->call->prompt_count * ask->choices > most) {
+    int64_t most = request->model->most_texts;
+    if (!status && request->asked->prompt_count * ask->choices > most) {
         error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
-                  (long long)(request->call->prompt_count * ask->choices), (long long)most);
+                  (long long)(request->asked->prompt_count * ask->choices), (long long)most);
         return false;
     }
     return status == STATUS_OK;

@@ -2,7 +2,6 @@
 #include "openai.h"
 
 #include "json_in.h"
-#include "route.h"
 
 #include "base/base.h"
 
@@ -29,7 +28,7 @@ static bool take_ids(const struct openai *request, struct call_prompt *prompt, c
     int status = count ? STATUS_OK : status_fail(STATUS_INVALID, "a list of token ids is empty");
     for (size_t i = 0; i < count && !status; i++) {
         int32_t id = 0;
-        status = ask_read_id(json_array_get(list, i), i, request->server->model.vocab, &id);
+        status = ask_read_id(json_array_get(list, i), i, request->model->vocab, &id);
         if (!status)
             status = token_buffer_add(&prompt->ids, id);
     }
@@ -47,18 +46,17 @@ static bool open_completion(struct openai *request, struct error *error) {
         return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
     if (!json_is_string(value) && !json_array_size(value))
         return refuse_prompt(error, "the list is empty");
-    if (count > (size_t)request->server->options->max_queued_requests) {
+    if (count > (size_t)request->model->most_texts) {
         error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %zu prompts are more than this server queues", count);
         return false;
     }
-    request->call = call_new(request->server, (int64_t)count);
-    if (!request->call) {
+    if (call_request_begin(request->asked, (int64_t)count)) {
         error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
         return false;
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *item = is_list ? json_array_get(value, i) : value;
-        struct call_prompt *prompt = &request->call->prompts[i];
+        struct call_prompt *prompt = &request->asked->prompts[i];
         if (!json_is_string(item) && !json_is_array(item))
             return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
         if (!(json_is_string(item) ? take_text(prompt, item) : take_ids(request, prompt, item, error)))
@@ -90,7 +88,7 @@ static const struct openai_field fields[] = {{"prompt", "Prompt", read_prompt}, 
 /* An echo never reads the prefix cache: it needs the log-probabilities of its prompt even if it does not report
  * them. */
 static bool check_completion(struct openai *request, struct error *error) {
-    struct ask *ask = &request->call->ask;
+    struct ask *ask = &request->asked->ask;
     (void)error;
     request->tops = ask->logprobs;
     request->tells_logprobs = ask->logprobs >= 0;
@@ -109,12 +107,3 @@ const struct openai_kind openai_completion_kind = {.other = &openai_chat_kind,
                                                    .field_count = sizeof fields / sizeof *fields,
                                                    .open = open_completion,
                                                    .check = check_completion};
-
-static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return openai_read(reader, &openai_completion_kind, bytes, length, error);
-}
-
-void openai_completions(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_body, .on_made = openai_ask, .drop = openai_drop};
-    route_collect(exchange, &body);
-}

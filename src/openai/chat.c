@@ -2,7 +2,6 @@
 #include "openai.h"
 
 #include "json_in.h"
-#include "route.h"
 
 #include "base/base.h"
 
@@ -112,7 +111,7 @@ static bool read_message(json_t *message, const json_t *before, size_t number, s
 /* Reads the messages of a request in the form that templates take. Other members of a message stay for templates that
  * know them. */
 static bool read_all(struct openai *request, const json_t *value, struct error *error) {
-    struct call_prompt *prompt = &request->call->prompts[0];
+    struct call_prompt *prompt = &request->asked->prompts[0];
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *given = json_array_get(value, i), *before = i ? json_array_get(request->messages, i - 1) : NULL;
         if (!json_is_object(given))
@@ -138,13 +137,12 @@ static bool open_chat(struct openai *request, struct error *error) {
         error_set(error, ERROR_ARGUMENT, "messages", "messages: expected a list of messages, at least one");
         return false;
     }
-    request->call = call_new(request->server, 1);
     request->messages = json_array();
-    if (!request->call || !request->messages)
+    if (!request->messages || call_request_begin(request->asked, 1))
         return fail_memory(error);
     if (!read_all(request, value, error))
         return false;
-    request->call->prompts[0].chat.messages = request->messages;
+    request->asked->prompts[0].chat.messages = request->messages;
     json_object_del(request->root, "messages");
     return true;
 }
@@ -189,7 +187,7 @@ static bool read_variables(struct openai *request, const char *name, const json_
         return false;
     }
     request->variables = json_is_null(value) ? NULL : json_incref((json_t *)value);
-    request->call->prompts[0].chat.variables = request->variables;
+    request->asked->prompts[0].chat.variables = request->variables;
     return true;
 }
 
@@ -199,7 +197,7 @@ static bool read_documents(struct openai *request, const char *name, const json_
         return false;
     }
     request->documents = json_is_null(value) ? NULL : json_incref((json_t *)value);
-    request->call->prompts[0].chat.documents = request->documents;
+    request->asked->prompts[0].chat.documents = request->documents;
     return true;
 }
 
@@ -218,7 +216,7 @@ static bool read_tools(struct openai *request, const char *name, const json_t *v
         return false;
     }
     request->tools = json_array_size(value) ? json_incref((json_t *)value) : NULL;
-    request->call->prompts[0].chat.tools = request->tools;
+    request->asked->prompts[0].chat.tools = request->tools;
     return true;
 }
 
@@ -265,7 +263,7 @@ static const struct openai_field fields[] = {
 };
 
 static bool check_head(struct openai *request, struct error *error) {
-    struct call_prompt *prompt = &request->call->prompts[0];
+    struct call_prompt *prompt = &request->asked->prompts[0];
     size_t count = json_array_size(request->messages);
     bool is_assistants = chat_is_assistants(json_array_get(request->messages, count - 1));
     bool asks = json_is_true(json_object_get(request->root, "add_generation_prompt"));
@@ -286,7 +284,7 @@ static bool check_head(struct openai *request, struct error *error) {
 }
 
 static bool check_chat(struct openai *request, struct error *error) {
-    struct ask *ask = &request->call->ask;
+    struct ask *ask = &request->asked->ask;
     if (request->tops >= 0 && !request->tells_logprobs) {
         error_set(error, ERROR_ARGUMENT, "top_logprobs", "top_logprobs: only together with logprobs");
         return false;
@@ -307,12 +305,3 @@ const struct openai_kind openai_chat_kind = {.other = &openai_completion_kind,
                                              .field_count = sizeof fields / sizeof *fields,
                                              .open = open_chat,
                                              .check = check_chat};
-
-static void *read_body(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
-    return openai_read(reader, &openai_chat_kind, bytes, length, error);
-}
-
-void openai_chat(struct exchange *exchange) {
-    static const struct route_body body = {.read = read_body, .on_made = openai_ask, .drop = openai_drop};
-    route_collect(exchange, &body);
-}

@@ -1,5 +1,5 @@
-/* The lists of an update. They grow, are emptied, and never shrink while the call lives. */
-#include "call_shared.h"
+/* The lists of an update. They grow, are emptied, and never shrink while it lives. */
+#include "update.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Request bodies as JSON. Anybody may send them. A text that would take the parser much memory is refused before it is
  * parsed, and so is an ambiguous one. A number is an integer only when it is written as one: 16.0 and 1e3 are not. A
  * field that is null counts as absent. */
-#ifndef CAMBIUM_SERVE_JSON_IN_H
-#define CAMBIUM_SERVE_JSON_IN_H
+#ifndef CAMBIUM_OPENAI_JSON_IN_H
+#define CAMBIUM_OPENAI_JSON_IN_H
 
 #include "error.h"
 

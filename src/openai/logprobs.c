@@ -255,7 +255,7 @@ void openai_add_logprobs(struct strbuf *out, const struct openai_part *part, boo
 void openai_add_prompt_tokens(const struct openai *request, struct openai_prompt *prompt,
                               const struct call_token *tokens, int64_t count, const struct call_top *tops) {
     for (int64_t i = 0; i < count; i++) {
-        struct openai_token token = {.tokenizer = request->server->model.tokenizer,
+        struct openai_token token = {.tokenizer = request->model->tokenizer,
                                      .token = &tokens[i],
                                      .tops = tops + tokens[i].first_top,
                                      .most = request->tops};

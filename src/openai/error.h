@@ -1,7 +1,7 @@
 /* Everything that can go wrong with a request, for both protocols. One row per case gives the HTTP status, `type` and
  * `code` of the body, and the gRPC status. */
-#ifndef CAMBIUM_SERVE_ERROR_H
-#define CAMBIUM_SERVE_ERROR_H
+#ifndef CAMBIUM_OPENAI_ERROR_H
+#define CAMBIUM_OPENAI_ERROR_H
 
 #include <stdbool.h>
 

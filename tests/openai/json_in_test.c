@@ -1,8 +1,8 @@
 /* Bodies of requests: what may not be in them, and what their answers look like. */
 #include "support/test.h"
 
-#include "serve/json_in.h"
-#include "serve/json_out.h"
+#include "openai/json_in.h"
+#include "openai/json_out.h"
 
 static void refuses(const char *text, size_t length, const char *part) {
     struct error error = {0};

@@ -1,6 +1,6 @@
 /* Answers as JSON, written directly into a growing string, without a tree for each token. */
-#ifndef CAMBIUM_SERVE_JSON_OUT_H
-#define CAMBIUM_SERVE_JSON_OUT_H
+#ifndef CAMBIUM_OPENAI_JSON_OUT_H
+#define CAMBIUM_OPENAI_JSON_OUT_H
 
 #include "base/strbuf.h"
 

@@ -1,0 +1,34 @@
+/* A request to the model, whatever its protocol: its settings and its prompts. */
+#ifndef CAMBIUM_OPENAI_CALL_REQUEST_H
+#define CAMBIUM_OPENAI_CALL_REQUEST_H
+
+#include "error.h"
+
+#include "infer/ask.h"
+#include "text/chat.h"
+
+/* A prompt of a call: a text, messages, or ids. Its texts are the caller's, and live as long as it does. */
+struct call_prompt {
+    const char *text;
+    size_t length;
+    struct chat_request chat; /* with its messages when the prompt is made of them, else NULL */
+    size_t chat_bytes;        /* of their texts */
+    bool has_no_head;         /* messages: no header of an answer follows them (add_generation_prompt false) */
+    bool continues;          /* messages: the answer continues the last one, the assistant's (continue_final_message) */
+    struct token_buffer ids; /* given, or made from the text */
+};
+
+/* Strings point into the message that was read. */
+struct call_request {
+    struct ask ask;              /* all settings */
+    struct call_prompt *prompts; /* [prompt_count] */
+    int64_t prompt_count;
+    const char *cache_salt; /* NULL: none */
+    size_t cache_salt_length;
+};
+
+/* Makes `prompt_count` zeroed prompts, and default settings. Free them with call_request_free. STATUS_MEMORY. */
+int call_request_begin(struct call_request *request, int64_t prompt_count);
+void call_request_free(struct call_request *request);
+
+#endif

@@ -1,0 +1,26 @@
+/* A model as requests and answers see it. */
+#ifndef CAMBIUM_OPENAI_MODEL_H
+#define CAMBIUM_OPENAI_MODEL_H
+
+#include "text/chat.h"
+#include "text/prompt.h"
+
+#include "pretrained/pretrained.h"
+
+struct openai_model {
+    const char *name;         /* the name in answers */
+    const char *const *names; /* [name_count] all names of the base */
+    size_t name_count;
+    char fingerprint[16]; /* "b" and 12 hex digits of the base's digest */
+    int64_t created;      /* seconds of the epoch */
+    int64_t max_model_len, vocab;
+    int64_t most_texts; /* prompts times completions of one request */
+    struct model_text_ends ends;
+    const char *precision;               /* "fp32", "bf16" */
+    const struct tokenizer *tokenizer;   /* NULL: none */
+    struct prompt_room room;             /* for texts and renderings */
+    struct chat_template *chat_template; /* the base's: the tokenizer's, or the option's; NULL: none */
+    double template_seconds;             /* limits one rendering */
+};
+
+#endif

@@ -1,0 +1,74 @@
+/* A request: read, and freed. */
+#include "openai.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+
+/* Prepares the echo: the text as it was sent, or the text of the ids. */
+static bool take_echo(struct openai *request, struct error *error) {
+    for (int64_t i = 0; request->echoes && i < request->asked->prompt_count; i++) {
+        const struct call_prompt *prompt = &request->asked->prompts[i];
+        struct strbuf *text = &request->prompts[i].part.text;
+        const struct tokenizer *tokenizer = request->model->tokenizer;
+        if (prompt->text)
+            strbuf_add(text, prompt->text, prompt->length);
+        for (size_t k = 0; !prompt->text && tokenizer && k < prompt->ids.count; k++) {
+            size_t length = 0; /* a model's vocabulary may be larger than its tokenizer's */
+            const unsigned char *bytes = tokenizer_token_bytes(tokenizer, prompt->ids.ids[k], &length);
+            strbuf_add(text, bytes, length);
+        }
+        if (text->failed) {
+            error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool open_choices(struct openai *request, struct error *error) {
+    const struct call_request *asked = request->asked;
+    request->prompt_count = asked->prompt_count;
+    request->choice_count = asked->prompt_count * asked->ask.choices;
+    request->prompts = calloc((size_t)asked->prompt_count, sizeof *request->prompts);
+    request->choices = calloc((size_t)request->choice_count, sizeof *request->choices);
+    if (request->prompts && request->choices)
+        return take_echo(request, error);
+    error_set(error, ERROR_OVERLOADED, NULL, "out of memory");
+    return false;
+}
+
+bool openai_read(struct openai *request, const struct openai_model *model, const struct openai_kind *kind, json_t *root,
+                 struct call_request *asked, struct error *error) {
+    *request = (struct openai){.model = model,
+                               .kind = kind,
+                               .root = root,
+                               .asked = asked,
+                               .is_chat = kind->is_chat,
+                               .tops = -1,
+                               .prompt_tops = -1,
+                               .longest = -1,
+                               .asks_for_head = true};
+    return kind->open(request, error) && openai_read_fields(request, error) && open_choices(request, error);
+}
+
+void openai_free(struct openai *request) {
+    int64_t prompts = request->prompts ? request->prompt_count : 0;
+    for (int64_t i = 0; i < prompts; i++) {
+        kept_tokens_free(&request->prompts[i].kept);
+        openai_part_free(&request->prompts[i].part);
+        strbuf_free(&request->prompts[i].logprobs);
+    }
+    for (int64_t i = 0; request->choices && i < request->choice_count; i++)
+        openai_part_free(&request->choices[i].part);
+    free(request->prompts);
+    free(request->choices);
+    json_decref(request->messages);
+    json_decref(request->tools);
+    json_decref(request->documents);
+    json_decref(request->variables);
+    strbuf_free(&request->ignored);
+    strbuf_free(&request->ignored_names);
+    json_decref(request->root);
+    *request = (struct openai){0};
+}
