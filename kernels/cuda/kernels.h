@@ -27,8 +27,12 @@
     TYPED(gelu, gelu_forward)                                                                                          \
     TYPED(gemm_finish, gemm_finish)                                                                                    \
     TYPED(group_scale, group_scale)                                                                                    \
+    TYPED(kv_append, kv_append)                                                                                        \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
+    TYPED(paged_attention, paged_attention)                                                                            \
+    TYPED(paged_attention, paged_attention_merge)                                                                      \
+    TYPED(paged_attention, paged_attention_parts)                                                                      \
     TYPED(residual_dropout, residual_dropout)                                                                          \
     TYPED(rotary, rotary)                                                                                              \
     TYPED(rows, add)                                                                                                   \
@@ -113,10 +117,12 @@ CUDA_OPERATION(embedding_backward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(group_scale, group_scale)
+CUDA_OPERATION(kv_append, kv_append)
 CUDA_OPERATION(lstm_forward, lstm)
 CUDA_OPERATION(lstm_backward, lstm)
 CUDA_OPERATION(norm_forward, norm)
 CUDA_OPERATION(norm_backward, norm)
+CUDA_OPERATION(paged_attention, paged_attention)
 CUDA_OPERATION(residual_dropout_forward, residual_dropout)
 CUDA_OPERATION(residual_dropout_backward, residual_dropout)
 CUDA_OPERATION(rotary, rotary)
@@ -140,6 +146,8 @@ size_t cuda_column_scale_backward_workspace(struct device *device, const struct 
 size_t cuda_embedding_backward_workspace(struct device *device, const struct embedding *a);
 size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a);
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
+size_t cuda_paged_attention_workspace(struct device *device, const struct paged_attention *a);
+int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
 size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
 int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
 int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,

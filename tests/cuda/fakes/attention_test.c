@@ -1,6 +1,6 @@
-/* Attention on the interpreter: the op cases, and a promise. A row never changes for a row that it does not see, not
+/* Attention on the interpreter: the op cases, and two promises. A row never changes for a row that it does not see, not
  * even for a NaN. Each small op case runs once as it is, and then with one row of queries, keys and values that is NaN.
- */
+ * A row over the pages of the cache does not depend on the other rows of its call. */
 #include "op_cases.h"
 
 #include "support/test.h"
@@ -15,6 +15,8 @@ static void attention_is_the_references(void **state) {
     (void)state;
     test_ok(op_check_present(&attention_family, "cuda", &count));
     assert_in_range(count, 108, attention_family.count);
+    test_ok(op_check_present(&paged_family, "cuda", &count));
+    assert_in_range(count, 48, paged_family.count);
 }
 
 struct scene {
@@ -119,10 +121,88 @@ static void a_row_that_is_nan_changes_no_row_that_does_not_see_it(void **state) 
     device_close(scene.device);
 }
 
+/* ---- the KV cache ---- */
+
+enum { PAGES = 40, FIRST_POSITION = 440, MOST_ROWS = 70, HEADS = 3, SIZE = 10, ROW = HEADS * SIZE };
+
+static void *upload(struct scene *scene, const void *values, size_t bytes) {
+    void *memory;
+    test_ok(device_alloc(scene->device, bytes, &memory));
+    test_ok(stream_copy_to_device(scene->stream, memory, values, bytes));
+    test_ok(stream_wait(scene->stream));
+    return memory;
+}
+
+static float *upload_random(struct scene *scene, int count, uint32_t key) {
+    float *values = malloc((size_t)count * sizeof *values);
+    for (int i = 0; i < count; i++)
+        values[i] = (float)(4 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 2);
+    float *memory = upload(scene, values, (size_t)count * sizeof *values);
+    free(values);
+    return memory;
+}
+
+/* Calls the operation for rows first .. end - 1, and reads their outputs into `out`. */
+static void attend_rows(struct scene *scene, const struct paged_attention *whole, int first, int end, float *out) {
+    const struct ops *ops = ops_for(scene->device);
+    struct paged_attention a = *whole;
+    a.rows = end - first;
+    a.q = (const float *)a.q + first * a.q_stride;
+    a.position += first;
+    a.sequence += first;
+    struct exec exec = {.stream = scene->stream, .workspace_bytes = ops->paged_attention_workspace(scene->device, &a)};
+    assert_int_equal(exec.workspace_bytes > 0, a.rows == 1); /* one row has its parts merged, many have not */
+    test_ok(device_alloc(scene->device, exec.workspace_bytes, &exec.workspace));
+    test_ok(ops->paged_attention(&exec, &a));
+    test_ok(stream_copy_to_host(scene->stream, out, a.out, (size_t)(a.rows * a.out_stride) * sizeof *out));
+    test_ok(stream_wait(scene->stream));
+    device_free(scene->device, exec.workspace);
+}
+
+/* Some rows see one part of 512 tokens, and others two. */
+static void a_row_of_the_cache_has_the_same_bits_alone_and_among_many(void **state) {
+    struct scene scene = {0};
+    int32_t table[PAGES], position[MOST_ROWS], sequence[MOST_ROWS] = {0};
+    float many[MOST_ROWS * ROW] = {0}, alone[ROW];
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    for (int i = 0; i < PAGES; i++)
+        table[i] = (i * 7 + 3) % PAGES;
+    for (int i = 0; i < MOST_ROWS; i++)
+        position[i] = FIRST_POSITION + i * 2;
+    struct paged_attention a = {.heads = HEADS,
+                                .kv_heads = 1,
+                                .head_size = SIZE,
+                                .type = DTYPE_F32,
+                                .q = upload_random(&scene, MOST_ROWS * ROW, 1),
+                                .q_stride = ROW,
+                                .scale = 0.3f,
+                                .pages = upload_random(&scene, PAGES * 2 * KV_PAGE_TOKENS * SIZE, 2),
+                                .page_stride = 2 * KV_PAGE_TOKENS * SIZE,
+                                .page_table = upload(&scene, table, sizeof table),
+                                .max_pages = PAGES,
+                                .sequence = upload(&scene, sequence, sizeof sequence),
+                                .position = upload(&scene, position, sizeof position),
+                                .out = upload(&scene, many, sizeof many),
+                                .out_stride = ROW};
+    attend_rows(&scene, &a, 0, MOST_ROWS, many);
+    for (int i = 0; i < MOST_ROWS; i += 3) {
+        attend_rows(&scene, &a, i, i + 1, alone);
+        assert_memory_equal(alone, many + (size_t)i * ROW, sizeof alone);
+    }
+    const void *memory[] = {a.q, a.pages, a.page_table, a.sequence, a.position, a.out};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(scene.device, (void *)(uintptr_t)memory[i]);
+    stream_close(scene.stream);
+    device_close(scene.device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_the_references),
         cmocka_unit_test(a_row_that_is_nan_changes_no_row_that_does_not_see_it),
+        cmocka_unit_test(a_row_of_the_cache_has_the_same_bits_alone_and_among_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

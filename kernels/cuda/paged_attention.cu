@@ -1,0 +1,201 @@
+/* Attention over the pages of the KV cache. The lanes of a warp read the units of keys together, a token each, and then
+ * those of a value, a feature each.
+ *
+ * A sequence is cut into parts of 512 tokens at fixed places. A row's softmax over each part is merged with the others
+ * in their order. Few rows have a block for each part; many rows have one that takes the parts in turns. Both compute
+ * the same sums, so the bits of a row depend on its query and its tokens alone. */
+#include "cuda/attention.cuh"
+#include "cuda/kv_page.cuh"
+#include "cuda/paged_attention.h"
+
+/* A query row and head, the tokens from .. to - 1 that it sees, and its features from `feature` on. */
+struct query {
+    int64_t row;
+    int head, kv_head, feature, from, to;
+    const int32_t *pages; /* of its sequence */
+};
+
+static __device__ __forceinline__ query query_at(const struct paged_attention &a, int64_t row, int kv_head,
+                                                 int feature) {
+    int to = a.position[row] + 1, from = a.window && to > a.window ? to - (int)a.window : 0;
+    return {row, 0, kv_head, feature, from, to, a.page_table + a.sequence[row] * a.max_pages};
+}
+
+/* The softmax over some tokens, and this lane's features of the weighted values, not yet divided by the total. */
+template <int FEATURES> struct attended {
+    float largest = -INFINITY, total = 0; /* the same in all lanes */
+    float sums[FEATURES] = {};
+};
+
+/* Both are multiplied to the same largest score. The products and sums are explicit, so that no compiler joins them in
+ * different ways in different kernels. */
+template <int FEATURES>
+static __device__ __forceinline__ void merge(attended<FEATURES> &all, const attended<FEATURES> &part, float scale2) {
+    float highest = fmaxf(all.largest, part.largest);
+    float before = power_of_two((all.largest - highest) * scale2),
+          now = power_of_two((part.largest - highest) * scale2);
+    all.largest = highest;
+    all.total = fmaf(all.total, before, __fmul_rn(part.total, now));
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++)
+        all.sums[i] = fmaf(all.sums[i], before, __fmul_rn(part.sums[i], now));
+}
+
+/* q times the key of a token, in the keys of its page. */
+template <class T, int WIDTH>
+static __device__ __forceinline__ float score_of(const T *q, const T *keys, int token, int size) {
+    const pack<T, WIDTH> *units = (const pack<T, WIDTH> *)keys + token;
+    float sum = 0;
+#pragma unroll 4
+    for (int u = 0; u < size / WIDTH; u++) {
+        pack<T, WIDTH> unit = units[u * KV_PAGE_TOKENS];
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++)
+            sum = fmaf(to_float(q[u * WIDTH + k]), to_float(unit.at[k]), sum);
+    }
+    if (size % WIDTH) /* the last feature is alone */
+        sum = fmaf(to_float(q[size - 1]), to_float(keys[key_place<T>(token, size - 1, size)]), sum);
+    return sum;
+}
+
+/* Computes one part of the row's tokens, 32 at a time. */
+template <class T, int WIDTH, int FEATURES>
+static __device__ __forceinline__ attended<FEATURES> attend_part(const struct paged_attention &a, const query &w,
+                                                                 int part) {
+    int size = a.head_size, begin = part * PAGED_PART_TOKENS, end = min(begin + PAGED_PART_TOKENS, w.to);
+    const T *q = (const T *)a.q + w.row * a.q_stride + (int64_t)w.head * size;
+    const T *head = (const T *)a.pages + (int64_t)w.kv_head * KV_PAGE_TOKENS * size;
+    int64_t values = (int64_t)a.kv_heads * KV_PAGE_TOKENS * size; /* elements after the keys */
+    softmax row;
+    attended<FEATURES> all;
+    begin = max(begin, w.from);
+    for (int first = begin / WARP * WARP; first < end; first += WARP) {
+        int token = first + lane_number(), page = 0;
+        float weight = -INFINITY;
+        if (token >= begin && token < end) {
+            page = w.pages[token / KV_PAGE_TOKENS];
+            weight = score_of<T, WIDTH>(q, head + page * a.page_stride, token % KV_PAGE_TOKENS, size);
+        }
+        float rescale = row.take(weight, a.scale * LOG2_E);
+#pragma unroll
+        for (int i = 0; i < FEATURES; i++)
+            all.sums[i] *= rescale;
+        for (int t = max(first, begin); t < min(first + WARP, end); t++) {
+            float share = __shfl_sync(~0u, weight, t - first);
+            const T *value = head + __shfl_sync(~0u, page, t - first) * a.page_stride + values +
+                             value_place<T>(t % KV_PAGE_TOKENS, 0, size);
+#pragma unroll
+            for (int i = 0; i < FEATURES; i++) {
+                int d = w.feature + i * WARP + lane_number();
+                if (d < size)
+                    all.sums[i] = fmaf(share, to_float(value[d * WIDTH]), all.sums[i]);
+            }
+        }
+    }
+    all.largest = row.largest;
+    all.total = warp_sum(row.total);
+    return all;
+}
+
+template <class T, int FEATURES>
+static __device__ __forceinline__ void write_out(const struct paged_attention &a, const query &w,
+                                                 const attended<FEATURES> &all) {
+    T *out = (T *)a.out + w.row * a.out_stride + (int64_t)w.head * a.head_size;
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++) {
+        int d = w.feature + i * WARP + lane_number();
+        if (d < a.head_size)
+            from_float(all.sums[i] * (1.0f / all.total), out[d]);
+    }
+}
+
+/* Calls `each` with the query heads of the block's row and key/value head that this warp takes. */
+template <class F>
+static __device__ __forceinline__ void each_head(const struct paged_attention &a, unsigned block, F each) {
+    unsigned slabs = attention_slabs(a.head_size), rest = block % (a.kv_heads * slabs);
+    int group = a.heads / a.kv_heads;
+    query w = query_at(a, block / (a.kv_heads * slabs), (int)(rest / slabs), (int)(rest % slabs) * ATTENTION_FEATURES);
+    for (int i = threadIdx.x / WARP; i < group; i += blockDim.x / WARP) {
+        w.head = w.kv_head * group + i;
+        each(w);
+    }
+}
+
+/* ---- many rows ---- */
+
+template <class T, int WIDTH, int FEATURES> static __device__ void attend(const struct paged_attention &a) {
+    each_head(a, blockIdx.x, [&](const query &w) {
+        attended<FEATURES> all;
+        for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++)
+            merge(all, attend_part<T, WIDTH, FEATURES>(a, w, part), a.scale * LOG2_E);
+        write_out<T>(a, w, all);
+    });
+}
+
+/* ---- few rows ---- */
+
+static __device__ __forceinline__ float *part_at(const struct paged_parts &p, const query &w, int part) {
+    return p.result + ((w.row * p.a.heads + w.head) * p.count + part) * (p.a.head_size + 2);
+}
+
+/* Blocks of parts that the row does not see have no work. */
+template <class T, int WIDTH, int FEATURES> static __device__ void attend_parts(const struct paged_parts &p) {
+    int part = (int)(blockIdx.x % p.count);
+    each_head(p.a, blockIdx.x / p.count, [&](const query &w) {
+        if (part < w.from / PAGED_PART_TOKENS || part * PAGED_PART_TOKENS >= w.to)
+            return;
+        attended<FEATURES> one = attend_part<T, WIDTH, FEATURES>(p.a, w, part);
+        float *result = part_at(p, w, part);
+        if (lane_number() == 0 && w.feature == 0) {
+            result[0] = one.largest;
+            result[1] = one.total;
+        }
+#pragma unroll
+        for (int i = 0; i < FEATURES; i++) {
+            int d = w.feature + i * WARP + lane_number();
+            if (d < p.a.head_size)
+                result[2 + d] = one.sums[i];
+        }
+    });
+}
+
+template <class T, int WIDTH, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
+    each_head(p.a, blockIdx.x, [&](const query &w) {
+        attended<FEATURES> all, one;
+        for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++) {
+            const float *result = part_at(p, w, part);
+            one.largest = result[0];
+            one.total = result[1];
+#pragma unroll
+            for (int i = 0; i < FEATURES; i++) {
+                int d = w.feature + i * WARP + lane_number();
+                one.sums[i] = d < p.a.head_size ? result[2 + d] : 0;
+            }
+            merge(all, one, p.a.scale * LOG2_E);
+        }
+        write_out<T>(p.a, w, all);
+    });
+}
+
+/* ---- kernels ---- */
+
+template <class T, int WIDTH> static __device__ void paged(const struct paged_attention &a) {
+    WITH_FEATURES(a.head_size, attend, a);
+}
+template <class T, int WIDTH> static __device__ void paged_by_parts(const struct paged_parts &p) {
+    WITH_FEATURES(p.a.head_size, attend_parts, p);
+}
+template <class T, int WIDTH> static __device__ void paged_merge(const struct paged_parts &p) {
+    WITH_FEATURES(p.a.head_size, merge_parts, p);
+}
+
+#define KERNEL(name, arguments, function)                                                                              \
+    extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_fp32(arguments a) {                      \
+        function<float, KV_UNIT<float>>(a);                                                                            \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_bf16(arguments a) {                      \
+        function<bf16, KV_UNIT<bf16>>(a);                                                                              \
+    }
+KERNEL(paged_attention, struct paged_attention, paged)
+KERNEL(paged_attention_parts, struct paged_parts, paged_by_parts)
+KERNEL(paged_attention_merge, struct paged_parts, paged_merge)
