@@ -38,6 +38,7 @@
     TYPED(rows, add)                                                                                                   \
     TYPED(rows, scale_add)                                                                                             \
     TYPED(rows, scatter_add_rows)                                                                                      \
+    TYPED(sample, sample)                                                                                              \
     TYPED(sums, column_sum)                                                                                            \
     TYPED(swiglu, swiglu_backward)                                                                                     \
     TYPED(swiglu, swiglu_forward)                                                                                      \
@@ -135,6 +136,7 @@ CUDA_OPERATION(adamw, adamw)
 CUDA_OPERATION(clip_factor, clip_factor)
 CUDA_OPERATION(scale_add, scale_add)
 CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
+CUDA_OPERATION(sample, sample)
 CUDA_OPERATION(column_sum, column_sum)
 CUDA_OPERATION(gemm, gemm)
 #undef CUDA_OPERATION
@@ -148,6 +150,7 @@ size_t cuda_lstm_backward_workspace(struct device *device, const struct lstm *a)
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a);
 size_t cuda_paged_attention_workspace(struct device *device, const struct paged_attention *a);
 int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type);
+size_t cuda_sample_workspace(struct device *device, const struct sample *a);
 size_t cuda_sum_of_squares_workspace(struct device *device, int64_t count);
 int cuda_sum_of_squares(const struct exec *exec, int64_t count, const float *x, bool accumulate, double *sum);
 int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, const float *weight, bool accumulate,

@@ -57,4 +57,6 @@ const struct ops cuda_ops = {
     .gather_rows = cuda_gather_rows,
     .scatter_add_rows = cuda_scatter_add_rows,
     .group_scale = cuda_group_scale,
+    .sample_workspace = cuda_sample_workspace,
+    .sample = cuda_sample,
 };

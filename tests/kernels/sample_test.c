@@ -13,36 +13,79 @@ struct scene {
     const struct ops *ops;
 };
 
-/* Calls `check` for each level with a device of two threads. */
+/* Calls `check` for each level with a device of two threads; once on a device without levels. */
 static void every_level(void (*check)(const struct scene *scene)) {
     struct scene scene;
-    test_ok(device_open("cpu", DEVICE_FIRST, 2, &scene.device));
+    test_ok(device_open(test_device(), DEVICE_FIRST, 2, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
-    for (int i = 0; i < 4; i++)
-        if ((scene.ops = ops_for_level(scene.device, levels[i])))
+    bool has_levels = ops_for_level(scene.device, levels[0]);
+    for (int i = 0; i < (has_levels ? 4 : 1); i++)
+        if ((scene.ops = has_levels ? ops_for_level(scene.device, levels[i]) : ops_for(scene.device)))
             check(&scene);
     stream_close(scene.stream);
     device_close(scene.device);
 }
 
-/* The operation with guards around everything that it may write. */
-static void sample(const struct scene *scene, struct sample *a) {
-    size_t bytes = scene->ops->sample_workspace(scene->device, a);
-    unsigned char *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    memset(workspace, 0xff, (bytes + 127) / 64 * 64);
-    for (int64_t i = 0; i < a->rows; i++)
-        a->token[i] = -7;
-    struct exec exec = {.stream = scene->stream, .workspace = workspace, .workspace_bytes = bytes};
-    test_ok(scene->ops->sample(&exec, a));
+/* Copies to the device what the host has; NULL stays NULL. */
+static void *upload(const struct scene *scene, const void *host, size_t bytes) {
+    void *there = NULL;
+    if (host) {
+        test_ok(device_alloc(scene->device, bytes + 1, &there));
+        test_ok(stream_copy_to_device(scene->stream, there, host, bytes));
+    }
+    return there;
+}
+
+/* Copies results to the host, and frees the device's. */
+static void download(const struct scene *scene, void *host, void *there, size_t bytes) {
+    if (host)
+        test_ok(stream_copy_to_host(scene->stream, host, there, bytes));
     test_ok(stream_wait(scene->stream));
-    for (size_t i = bytes; i < (bytes + 127) / 64 * 64; i++)
-        assert_int_equal(workspace[i], 0xff);
+    device_free(scene->device, there);
+}
+
+/* Returns the changes that the rows of a call take. */
+static size_t change_count(const struct sample *a) {
+    int32_t count = 0;
     for (int64_t i = 0; i < a->rows; i++)
+        if (a->row[i].change_count && a->row[i].first_change + a->row[i].change_count > count)
+            count = a->row[i].first_change + a->row[i].change_count;
+    return (size_t)count;
+}
+
+enum { GUARD = 64 };
+
+/* The operation on copies of what `a` names, with a guard after the workspace. */
+static void sample(const struct scene *scene, struct sample *a) {
+    size_t rows = (size_t)a->rows, elements = rows * (size_t)a->stride, changes = change_count(a);
+    size_t bytes = scene->ops->sample_workspace(scene->device, a);
+    unsigned char *guarded = malloc(bytes + GUARD), guard[GUARD];
+    memset(guarded, 0xff, bytes + GUARD);
+    for (size_t i = 0; i < rows; i++)
+        a->token[i] = -7;
+    struct sample there = *a;
+    there.logits = upload(scene, a->logits, elements * dtype_bytes(a->type));
+    there.row = upload(scene, a->row, rows * sizeof *a->row);
+    there.changes = changes ? upload(scene, a->changes, changes * sizeof *a->changes) : NULL;
+    there.token = upload(scene, a->token, rows * sizeof *a->token);
+    there.logprob = upload(scene, a->logprob, rows * sizeof *a->logprob);
+    void *workspace = upload(scene, guarded, bytes + GUARD);
+    struct exec exec = {.stream = scene->stream, .workspace = workspace, .workspace_bytes = bytes};
+    test_ok(scene->ops->sample(&exec, &there));
+    test_ok(stream_copy_to_host(scene->stream, guard, (char *)workspace + bytes, GUARD));
+    download(scene, a->token, there.token, rows * sizeof *a->token);
+    download(scene, a->logprob, there.logprob, rows * sizeof *a->logprob);
+    void *const inputs[] = {(void *)there.logits, (void *)there.row, (void *)there.changes, workspace};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        device_free(scene->device, inputs[i]);
+    for (int i = 0; i < GUARD; i++)
+        assert_int_equal(guard[i], 0xff);
+    for (size_t i = 0; i < rows; i++)
         if (a->row[i].draws)
             assert_in_range(a->token[i], 0, a->vocab - 1);
         else
             assert_int_equal(a->token[i], -1);
-    free(workspace);
+    free(guarded);
 }
 
 static double normal(uint32_t i, uint32_t stream) {
@@ -247,29 +290,50 @@ static void greedy_takes_the_largest_lowest_id_first(void **state) {
     every_level(check_greedy);
 }
 
+/* Counts the tokens of many draws from the same logits, which one call makes. */
+static void count_draws(const struct scene *scene, const float *logits, int vocab, const struct sample_row *rows,
+                        int draws, int *count) {
+    float *copies = malloc(sizeof *copies * (size_t)(draws * vocab));
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)draws);
+    for (int i = 0; i < draws; i++)
+        memcpy(copies + i * vocab, logits, sizeof *logits * (size_t)vocab);
+    struct sample a = {.rows = draws,
+                       .vocab = vocab,
+                       .stride = vocab,
+                       .type = DTYPE_F32,
+                       .logits = copies,
+                       .row = rows,
+                       .token = tokens};
+    sample(scene, &a);
+    memset(count, 0, sizeof *count * (size_t)vocab);
+    for (int i = 0; i < draws; i++)
+        count[tokens[i]]++;
+    free(copies);
+    free(tokens);
+}
+
 /* Among equal logits the lowest ids are kept, and exactly k. */
 static void check_ties(const struct scene *scene) {
-    float logits[300];
-    int count[300] = {0};
-    for (int i = 0; i < 300; i++)
+    enum { TOKENS = 300, DRAWS = 2000 };
+    float logits[TOKENS];
+    int count[TOKENS], below = 0;
+    struct sample_row rows[DRAWS];
+    for (int i = 0; i < TOKENS; i++)
         logits[i] = i == 280 ? 1 : 0.5f;
-    for (uint32_t seed = 0; seed < 400; seed++) {
-        struct sample_row row = {.temperature = 1, .top_p = 1, .top_k = 4, .repetition_penalty = 1, .seed = seed};
-        count[sample_one(scene, logits, 300, row, NULL)]++;
-    }
+    for (int i = 0; i < DRAWS; i++)
+        rows[i] = (struct sample_row){
+            .temperature = 1, .top_p = 1, .top_k = 4, .repetition_penalty = 1, .seed = (uint64_t)i, .draws = true};
+    count_draws(scene, logits, TOKENS, rows, 400, count);
     assert_true(count[0] && count[1] && count[2] && count[280]);
     assert_int_equal(count[0] + count[1] + count[2] + count[280], 400);
-    memset(count, 0, sizeof count);
     /* all equal: half of the mass is the first 150 */
     logits[280] = 0.5f;
-    for (uint32_t seed = 0; seed < 2000; seed++) {
-        struct sample_row row = {.temperature = 1, .top_p = 0.5f, .repetition_penalty = 1, .seed = seed};
-        count[sample_one(scene, logits, 300, row, NULL)]++;
-    }
-    int below = 0;
+    for (int i = 0; i < DRAWS; i++)
+        rows[i].top_k = 0, rows[i].top_p = 0.5f;
+    count_draws(scene, logits, TOKENS, rows, DRAWS, count);
     for (int i = 0; i < 150; i++)
         below += count[i];
-    assert_int_equal(below, 2000);
+    assert_int_equal(below, DRAWS);
 }
 
 static void filters_keep_the_lowest_ids_of_equals(void **state) {
@@ -282,16 +346,21 @@ static void check_distribution(const struct scene *scene) {
     enum { TOKENS = 40, DRAWS = 20000 };
     float logits[TOKENS];
     double exact[TOKENS], probability[TOKENS], chi = 0;
-    int count[TOKENS] = {0};
+    int count[TOKENS];
+    struct sample_row *rows = malloc(sizeof *rows * DRAWS);
     for (int i = 0; i < TOKENS; i++)
         exact[i] = logits[i] = (float)normal((uint32_t)i, 77);
-    struct sample_row row = {.temperature = 0.8f, .top_p = 1, .repetition_penalty = 1, .seed = 99};
-    for (uint32_t i = 0; i < DRAWS; i++) {
-        row.choice = i % 4;
-        row.position = i / 4;
-        count[sample_one(scene, logits, TOKENS, row, NULL)]++;
-    }
-    naive_probabilities(exact, TOKENS, &row, NULL, probability);
+    for (uint32_t i = 0; i < DRAWS; i++)
+        rows[i] = (struct sample_row){.temperature = 0.8f,
+                                      .top_p = 1,
+                                      .repetition_penalty = 1,
+                                      .seed = 99,
+                                      .choice = i % 4,
+                                      .position = i / 4,
+                                      .draws = true};
+    count_draws(scene, logits, TOKENS, rows, DRAWS, count);
+    naive_probabilities(exact, TOKENS, &rows[0], NULL, probability);
+    free(rows);
     for (int i = 0; i < TOKENS; i++) {
         double expected = DRAWS * probability[i];
         chi += (count[i] - expected) * (count[i] - expected) / expected;
@@ -374,7 +443,7 @@ static void check_rows_alone(const struct scene *scene) {
                                      .choice = (uint32_t)i};
     for (int threads = 1; threads <= 4; threads++) {
         struct scene other = {.ops = scene->ops};
-        test_ok(device_open("cpu", DEVICE_FIRST, threads, &other.device));
+        test_ok(device_open(test_device(), DEVICE_FIRST, threads, &other.device));
         test_ok(stream_open(other.device, &other.stream));
         struct sample a = {.rows = MANY,
                            .vocab = WORDS,
