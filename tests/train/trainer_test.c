@@ -251,20 +251,22 @@ static void a_plan_beyond_the_memory_is_refused_with_what_would_help(void **stat
     limit.bytes--;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
-               "what would help: parallel.recompute_granularity full, parallel.use_distributed_optimizer, a smaller "
+               "what would help: a smaller data.seq_length, parallel.recompute_granularity full, "
+               "parallel.use_distributed_optimizer, a smaller "
                "train.micro_batch_size, more tensor or pipeline ranks in place of data ranks");
     limit.is_cgroup = true;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "which allows its control group 0.");
     run.config.parallel.use_distributed_optimizer = true;
     run.config.train.micro_batch_size = 1;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
-               "what would help: parallel.recompute_granularity full, more tensor or pipeline ranks in place of");
+               "what would help: a smaller data.seq_length, parallel.recompute_granularity full, more tensor or "
+               "pipeline ranks in place of");
     run.config.parallel.recompute_granularity = GRANULARITY_FULL;
     run.config.parallel.recompute_num_layers = 1;
     test_ok(train_plan_make(&run, 1, NULL, &plan));
     limit.bytes = 1000;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
-               "what would help: tensor or pipeline ranks on more hosts");
+               "what would help: a smaller data.seq_length, tensor or pipeline ranks on more hosts");
     free(prefix);
 }
 
