@@ -17,6 +17,7 @@ set(CAMBIUM_ROOMS
     "optim      src/optim      parallel"              # AdamW and learning-rate schedules
     "ckpt       src/ckpt       tensor comm text"      # safetensors, model directories, checkpoints
     "pretrained src/pretrained model ckpt"            # a model directory, opened
+    "convert    src/convert    pretrained"            # other systems' models, as model directories
     "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
     "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
     "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling
@@ -25,7 +26,7 @@ set(CAMBIUM_ROOMS
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name
     "jobs       src/jobs       openai data"           # offline work: requests from a file, scoring
     "bench      bench          train serve"           # speed and memory, measured
-    "commands   src/commands   bench jobs"            # one file a subcommand: options in, results out
+    "commands   src/commands   bench jobs convert"    # one file a subcommand: options in, results out
 )
 
 # cambium_room_entry(NAME FOLDER KNOWS): looks a room up; its folder and what it knows go into these two variables.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 bool directory_has_file(const char *directory, const char *name) {
     char path[PATH_MAX];
@@ -107,10 +108,43 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     return status;
 }
 
+static bool is_gguf(const char *path) {
+    char start[4];
+    int descriptor;
+    int64_t size;
+    if (file_is_directory(path) || file_open_to_read(path, &descriptor, &size))
+        return false;
+    bool is = size >= 4 && !file_pread_all(descriptor, start, sizeof start, 0, path) && !memcmp(start, "GGUF", 4);
+    close(descriptor);
+    return is;
+}
+
+/* True for OWNER/NAME, where OWNER is no directory here. */
+static bool is_hub_name(const char *path) {
+    char parent[PATH_MAX];
+    const char *slash = strchr(path, '/');
+    return slash && slash > path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~' &&
+           !file_parent(path, parent, sizeof parent) && !file_exists(parent);
+}
+
+/* Says what to do in place of naming a model in a form that is not read. */
+static int explain_model(int status, const char *path) {
+    if (status == STATUS_INVALID && is_gguf(path))
+        return status_fail(status,
+                           "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to DIR)",
+                           path, path);
+    if (status == STATUS_NOT_FOUND && is_hub_name(path))
+        return status_fail(status,
+                           "there is no directory %s, and nothing is fetched from a hub: download the model first (hf "
+                           "download %s --local-dir DIR) and name its directory",
+                           path, path);
+    return status;
+}
+
 int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
     int status = directory_check(path);
     if (status)
-        return status;
+        return explain_model(status, path);
     if (directory_has_file(path, CONFIG_FILE))
         return copy_path(path, out, bytes);
     status = ckpt_latest(path, out, bytes, NULL);

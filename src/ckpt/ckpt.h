@@ -88,7 +88,7 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
 /* ---- reading ---- */
 
 /* Finds the directory that `path` means: a model directory itself, or the newest checkpoint in it. STATUS_NOT_FOUND
- * when it is neither. */
+ * when it is neither, STATUS_INVALID for a file. The error of a GGUF file and of a hub's name says what to do. */
 int ckpt_resolve_model(const char *path, char *out, size_t bytes);
 /* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does
  * not exist or holds no checkpoint yet; STATUS_INVALID for a model directory without training state. */

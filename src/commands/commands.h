@@ -19,6 +19,7 @@ int command_score(int argc, char **argv);
 int command_serve(int argc, char **argv);
 int command_adapter(int argc, char **argv);
 int command_merge(int argc, char **argv);
+int command_convert(int argc, char **argv);
 int command_bench(int argc, char **argv);
 
 #endif

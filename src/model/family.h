@@ -29,9 +29,10 @@ struct model_family {
     const char *name;       /* model_type */
     const char *class_name; /* of `transformers`, in "architectures" */
     struct param_files files;
-    bool is_transposed; /* files hold a linear's weight as [in, out] */
-    bool keeps_biases;  /* files have a bias for every linear: zeros if the model has none */
-    const char *layers; /* the name of the list of layers: the fourth layer is LAYERS.3 */
+    bool is_transposed;         /* files hold a linear's weight as [in, out] */
+    bool has_paired_gguf_heads; /* GGUF files hold the rows of each head of q and k in pairs, one of each half */
+    bool keeps_biases;          /* files have a bias for every linear: zeros if the model has none */
+    const char *layers;         /* the name of the list of layers: the fourth layer is LAYERS.3 */
     struct {
         const char *token, *position, *final_norm, *head;
         const char *norm1, *norm2, *q_norm,

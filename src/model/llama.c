@@ -15,6 +15,7 @@ const struct model_family model_family_llama = {
     .name = "llama",
     .class_name = "LlamaForCausalLM",
     LLAMA_LIKE_SEVEN,
+    .has_paired_gguf_heads = true,
     .eos_id = 2,
     .targets.scales = llama_like_scales_of_keys,
     .variant = &variant,

@@ -1,5 +1,5 @@
-/* Shared by read.c, which makes a tokenizer from a directory's files, merges.c, which reads its merges, and settings.c,
- * which reads the other settings of a tokenizer.json. */
+/* Shared by read.c, which makes a tokenizer from a directory's files, and its helpers: merges.c reads merges,
+ * settings.c the other settings of a tokenizer.json. lists.c makes such a file. */
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
@@ -25,6 +25,9 @@ int settings_bool(const json_t *object, const char *key, bool fallback, bool *va
 int settings_read_scheme(const json_t *metaspace, enum prefix_space *prefix);
 /* Reads the pre_tokenizer, which splits a text into words. */
 int settings_read_words(const json_t *value, struct tokenizer_rules *rules);
+
+/* Returns the regular expression of a pattern that a single step has, as files spell it. */
+const char *settings_pattern_text(enum word_pattern pattern);
 
 /* Reads the flags of an entry of added_tokens or added_tokens_decoder, as enum token_kind. STATUS_INVALID. */
 int tokenizer_read_added_kind(const json_t *token, uint16_t *kind);

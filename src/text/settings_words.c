@@ -30,6 +30,13 @@ static const struct {
     {WORDS_TEKKEN, CASED_WORDS("", "")},
 };
 
+const char *settings_pattern_text(enum word_pattern pattern) {
+    size_t i = 0;
+    while (patterns[i].pattern != pattern)
+        i++;
+    return patterns[i].text;
+}
+
 /* Adds a zeroed step. */
 static int add_step(struct tokenizer_rules *rules, struct split_step **step) {
     if (rules->step_count == MOST_STEPS)

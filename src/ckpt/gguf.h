@@ -1,0 +1,85 @@
+/* The GGUF file format, versions 2 and 3, for reading: a header with keys and their values, the tensors' names, types
+ * and shapes, and the data. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines it.
+ *
+ * A reader trusts nothing. Opening checks the whole header: counts, lengths, types, shapes, and that each tensor lies
+ * within the file and apart from the others. Later reads therefore cannot leave the file's bounds. An open file does
+ * not change: any number of threads may read from it. Errors name the file and the place. */
+#ifndef CAMBIUM_CKPT_GGUF_H
+#define CAMBIUM_CKPT_GGUF_H
+
+#include "base/base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GGUF_MAX_DIMS = 4 };
+
+struct gguf_type; /* how values are stored: gguf_types.c */
+
+struct gguf_tensor {
+    const char *name;
+    const struct gguf_type *type;
+    int dims;
+    int64_t shape[GGUF_MAX_DIMS]; /* rows first, as everywhere else here; the file has them the other way round */
+    int64_t elements;
+    int64_t start, bytes; /* place in the file */
+};
+
+struct gguf;
+
+/* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read, STATUS_INVALID
+ * when it is damaged. STATUS_UNSUPPORTED for version 1, big-endian files, parts of a divided file, and types of values
+ * that are not read. STATUS_MEMORY. */
+int gguf_open(const char *path, struct gguf **file);
+void gguf_close(struct gguf *file);
+const char *gguf_path(const struct gguf *file);
+/* Return the tensors, sorted by name. */
+size_t gguf_count(const struct gguf *file);
+const struct gguf_tensor *gguf_at(const struct gguf *file, size_t index);
+/* Returns NULL when there is no tensor of that name. */
+const struct gguf_tensor *gguf_find(const struct gguf *file, const char *name);
+/* Returns the index of a tensor of the file. */
+size_t gguf_index(const struct gguf *file, const struct gguf_tensor *tensor);
+/* Return the name of a type, and the same of the file's largest tensor. */
+const char *gguf_type_name(const struct gguf_type *type);
+const char *gguf_main_type(const struct gguf *file);
+
+/* Reads elements [first, first + count) of a tensor, row-major, as fp32: exact for F32, F16 and BF16, and the values
+ * that the definition of a quantised type gives. STATUS_INVALID when one is not finite, or outside the tensor;
+ * STATUS_IO. */
+int gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, int64_t first, int64_t count, float *out);
+
+/* ---- keys and values ---- */
+
+/* Reads values by their keys, one by one. The first failure stays in `status`, with a text that names the file and the
+ * key; every later read returns its fallback. A reader therefore checks the status once, at the end. */
+struct gguf_keys {
+    const struct gguf *file;
+    char prefix[64]; /* before each key: "llama." */
+    int status;
+};
+/* Returns the keys of a file that begin with a prefix. */
+struct gguf_keys gguf_keys(const struct gguf *file, const char *prefix);
+bool gguf_has(const struct gguf_keys *keys, const char *key);
+/* Fails unless the key is there. */
+void gguf_need(struct gguf_keys *keys, const char *key);
+/* These fail when the value has another type or lies outside low .. high. Any integer is also a number. */
+int64_t gguf_integer(struct gguf_keys *keys, const char *key, int64_t fallback, int64_t low, int64_t high);
+double gguf_number(struct gguf_keys *keys, const char *key, double fallback, double low, double high);
+bool gguf_bool(struct gguf_keys *keys, const char *key, bool fallback);
+/* Returns a text of UTF-8 without zero bytes, owned by the file. */
+const char *gguf_string(struct gguf_keys *keys, const char *key, const char *fallback);
+/* Returns the key number `index` that begins with the prefix, without the prefix; NULL past the last. */
+const char *gguf_key_at(const struct gguf_keys *keys, size_t index);
+
+/* A text of the file: UTF-8 without zero bytes, not terminated. */
+struct gguf_text {
+    const char *bytes;
+    size_t length;
+};
+/* Return the elements of an array for the caller to free, and their number; NULL and 0 when the key is absent. */
+struct gguf_text *gguf_texts(struct gguf_keys *keys, const char *key, size_t *count);
+double *gguf_numbers(struct gguf_keys *keys, const char *key, size_t *count);
+
+#endif

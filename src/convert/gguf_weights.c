@@ -1,0 +1,206 @@
+/* The weights of a GGUF file as the parameters of a model. The format names tensors alike in all families, and each
+ * linear is [out, in], as ours are. */
+#include "convert-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Our modules, and theirs. A linear of several parts may be one tensor, or one for each part. */
+struct module_names {
+    const char *ours, *whole, *parts[GGUF_MAX_SOURCES];
+};
+static const struct module_names modules[] = {
+    {"embedding.token", "token_embd", {0}},
+    {"embedding.position", "position_embd", {0}},
+    {"norm1", "attn_norm", {0}},
+    {"attention.qkv", "attn_qkv", {"attn_q", "attn_k", "attn_v"}},
+    {"attention.q_norm", "attn_q_norm", {0}},
+    {"attention.k_norm", "attn_k_norm", {0}},
+    {"attention.projection", "attn_output", {0}},
+    {"norm2", "ffn_norm", {0}},
+    {"mlp.fc1", "ffn_up", {"ffn_gate", "ffn_up"}},
+    {"mlp.fc2", "ffn_down", {0}},
+    {"final_norm", "output_norm", {0}},
+    {"head", "output", {0}},
+};
+
+/* Tensors that hold no parameter: what they say is read elsewhere, or is the embedding once more. */
+static const char *const others[] = {"rope_freqs.weight", "output.weight"};
+
+struct finder {
+    const struct gguf *file;
+    const struct model_config *config;
+    bool *is_used; /* [tensors of the file] */
+};
+
+/* Writes the file's name of a module in a layer; layer below 0: in none. */
+static const char *tensor_name(int64_t layer, const char *module, const char *kind, char out[PARAM_NAME_BYTES]) {
+    if (layer >= 0)
+        snprintf(out, PARAM_NAME_BYTES, "blk.%lld.%s.%s", (long long)layer, module, kind);
+    else
+        snprintf(out, PARAM_NAME_BYTES, "%s.%s", module, kind);
+    return out;
+}
+
+bool gguf_has_module(const struct gguf *file, const char *module, const char *kind) {
+    char name[PARAM_NAME_BYTES];
+    return gguf_find(file, tensor_name(0, module, kind, name));
+}
+
+/* Returns the module of a parameter, its layer (-1: none) and whether it is a weight or a bias. */
+static const struct module_names *find_module(const struct param *param, int64_t *layer, const char **kind) {
+    const char *name = param->name, *dot = strrchr(name, '.');
+    *layer = -1;
+    if (!strncmp(name, "layers.", 7)) {
+        char *end;
+        *layer = strtoll(name + 7, &end, 10);
+        name = end + 1;
+    }
+    *kind = dot + 1;
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+        if (strlen(modules[i].ours) == (size_t)(dot - name) && !strncmp(modules[i].ours, name, (size_t)(dot - name)))
+            return &modules[i];
+    return NULL;
+}
+
+static int refuse_shape(const struct finder *f, const struct gguf_tensor *tensor, const struct param *param,
+                        int64_t rows) {
+    struct strbuf shape = STRBUF_INIT;
+    for (int i = 0; i < tensor->dims; i++)
+        strbuf_format(&shape, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    int status = status_fail(STATUS_INVALID, "%s: tensor '%s' has the shape [%s], but the keys make it [%lld%s%.0lld]",
+                             gguf_path(f->file), tensor->name, strbuf_text(&shape), (long long)rows,
+                             param->dims > 1 ? ", " : "", (long long)(param->dims > 1 ? param->shape[1] : 0));
+    strbuf_free(&shape);
+    return status;
+}
+
+/* Adds a tensor of `rows` rows. */
+static int add_source(struct finder *f, const struct param *param, const char *name, int64_t rows, int64_t pairs,
+                      struct gguf_sources *sources) {
+    const struct gguf_tensor *tensor = gguf_find(f->file, name);
+    if (!tensor)
+        return status_fail(STATUS_INVALID, "%s: there is no tensor '%s'", gguf_path(f->file), name);
+    bool has_columns = param->dims == 2;
+    if (tensor->dims != param->dims || tensor->shape[0] != rows || (has_columns && tensor->shape[1] != param->shape[1]))
+        return refuse_shape(f, tensor, param, rows);
+    sources->items[sources->count++] =
+        (struct gguf_source){.tensor = tensor, .rows = rows, .columns = param->shape[1], .pairs = pairs};
+    f->is_used[gguf_index(f->file, tensor)] = true;
+    return STATUS_OK;
+}
+
+static int find_sources(struct finder *f, const struct param *param, struct gguf_sources *sources) {
+    int64_t layer;
+    const char *kind;
+    char name[PARAM_NAME_BYTES];
+    const struct module_names *module = find_module(param, &layer, &kind);
+    struct model_widths w = model_widths(f->config, 1);
+    bool is_qkv = module->parts[2], is_whole = !module->parts[0] || (!is_qkv && !f->config->swiglu);
+    const struct gguf_tensor *whole = gguf_find(f->file, tensor_name(layer, module->whole, kind, name));
+    if (is_whole || (whole && whole->shape[0] == param->shape[0]))
+        return param->is_zero && !whole ? STATUS_OK : add_source(f, param, name, param->shape[0], 0, sources);
+    int status = STATUS_OK;
+    for (int i = 0; i < GGUF_MAX_SOURCES && module->parts[i] && !status; i++) {
+        bool is_paired = model_family(f->config)->has_paired_gguf_heads && is_qkv && i < 2;
+        int64_t rows = !is_qkv ? w.ffn : i == 0 ? w.q : w.kv;
+        status = add_source(f, param, tensor_name(layer, module->parts[i], kind, name), rows, is_paired ? w.head : 0,
+                            sources);
+    }
+    return status;
+}
+
+static int refuse_unused(const struct finder *f) {
+    for (size_t i = 0; i < gguf_count(f->file); i++) {
+        bool is_known = f->is_used[i];
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+            is_known |= !strcmp(gguf_at(f->file, i)->name, others[k]);
+        if (!is_known)
+            return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' belongs to no parameter of a %s with these keys",
+                               gguf_path(f->file), gguf_at(f->file, i)->name, model_family(f->config)->name);
+    }
+    return STATUS_OK;
+}
+
+int gguf_weights_open(const struct gguf *file, const struct model_config *config, const struct param_table *table,
+                      enum dtype dtype, struct gguf_weights *weights) {
+    struct finder f = {.file = file, .config = config, .is_used = calloc(gguf_count(file) + 1, sizeof(bool))};
+    *weights = (struct gguf_weights){.file = file, .table = table, .dtype = dtype};
+    weights->sources = calloc((size_t)table->count + 1, sizeof *weights->sources);
+    weights->block = malloc(CKPT_BLOCK_ELEMENTS * sizeof *weights->block);
+    int status =
+        f.is_used && weights->sources && weights->block ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < table->count && !status; i++)
+        status = find_sources(&f, &table->rows[i], &weights->sources[i]);
+    if (!status)
+        status = refuse_unused(&f);
+    free(f.is_used);
+    return status;
+}
+
+void gguf_weights_close(struct gguf_weights *weights) {
+    free(weights->sources);
+    free(weights->block);
+}
+
+/* ---- reading ---- */
+
+/* Returns the row of the file that holds a row of a source. In a head of pairs, rows 2i and 2i + 1 of the file are row
+ * i of either half. */
+static int64_t file_row(const struct gguf_source *source, int64_t row) {
+    int64_t half = source->pairs / 2, place = source->pairs ? row % source->pairs : 0;
+    return source->pairs ? row - place + place % half * 2 + place / half : row;
+}
+
+/* Reads rows [row, row + rows) of a source; rows that lie together are read at once. */
+static int read_rows(const struct gguf *file, const struct gguf_source *source, int64_t row, int64_t rows,
+                     const struct ckpt_block *block, float *out) {
+    bool is_dense = block->columns == source->columns && !source->pairs;
+    int64_t at_once = is_dense ? rows : 1;
+    int status = STATUS_OK;
+    for (int64_t i = 0; i < rows && !status; i += at_once)
+        status = gguf_read(file, source->tensor, file_row(source, row + i) * source->columns + block->column,
+                           at_once * block->columns, out + i * block->columns);
+    return status;
+}
+
+int gguf_weights_get(void *context, const struct ckpt_block *block, void *values) {
+    const struct gguf_weights *weights = context;
+    const struct gguf_sources *sources = &weights->sources[block->param];
+    int64_t count = block->rows * block->columns, first = 0; /* row of the parameter where a source begins */
+    bool is_bf16 = weights->dtype == DTYPE_BF16;
+    float *fp32 = is_bf16 ? weights->block : values;
+    int status = STATUS_OK;
+    memset(fp32, 0, (size_t)count * sizeof *fp32);
+    for (int i = 0; i < sources->count && !status; i++) {
+        const struct gguf_source *source = &sources->items[i];
+        int64_t from = block->row > first ? block->row : first, end = first + source->rows;
+        int64_t to = block->row + block->rows < end ? block->row + block->rows : end;
+        if (from < to)
+            status = read_rows(weights->file, source, from - first, to - from, block,
+                               fp32 + (from - block->row) * block->columns);
+        first = end;
+    }
+    for (int64_t i = 0; i < count && is_bf16 && !status; i++)
+        ((uint16_t *)values)[i] = bf16_from_float(fp32[i]);
+    if (!status && is_bf16 && dtype_find_not_finite(DTYPE_BF16, values, count) >= 0)
+        status = status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in bf16", gguf_path(weights->file),
+                             weights->table->rows[block->param].name);
+    return status;
+}
+
+int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const struct gguf_tensor *b, bool *is_equal) {
+    float values[2][4096];
+    int64_t at_once = sizeof values[0] / sizeof *values[0];
+    int status = STATUS_OK;
+    *is_equal = a->dims == b->dims && !memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape);
+    for (int64_t at = 0; at < a->elements && *is_equal && !status; at += at_once) {
+        int64_t n = a->elements - at < at_once ? a->elements - at : at_once;
+        status = gguf_read(file, a, at, n, values[0]);
+        if (!status)
+            status = gguf_read(file, b, at, n, values[1]);
+        if (!status)
+            *is_equal = !memcmp(values[0], values[1], (size_t)n * sizeof(float));
+    }
+    return status;
+}

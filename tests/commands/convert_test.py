@@ -1,0 +1,265 @@
+"""cambium convert: a model of any family, written as GGUF, becomes the model directory that it was. Tokenizers give the
+same ids. A hostile file is refused in one line, and nothing is written."""
+import json
+import math
+import pathlib
+import re
+import shutil
+import struct
+import tempfile
+import unittest
+
+from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
+                          keys_of, tensors_of, write_gguf)
+from model_support import SOURCE, TINY, floats, read_safetensors, run
+
+MODELS = SOURCE / "tests/model/golden"
+TOKENIZERS = SOURCE / "tests/text/golden"
+VOCABULARY = 61  # of the models
+
+
+class Convert(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="cambium-test-")
+        self.addCleanup(directory.cleanup)
+        self.root = pathlib.Path(directory.name)
+        self.file, self.output = self.root / "m.gguf", self.root / "model"
+
+    def convert(self, keys, tensors, *words, **more):
+        write_gguf(self.file, keys, tensors, **more)
+        shutil.rmtree(self.output, ignore_errors=True)
+        run("convert", "--from", self.file, "--to", self.output, *words)
+        return json.loads((self.output / "config.json").read_text()), read_safetensors(self.output / "model.safetensors")
+
+    def refuse(self, part, keys, tensors, **more):
+        write_gguf(self.file, keys, tensors, **more)
+        _, errors = run("convert", "--from", self.file, "--to", self.output, expect=1)
+        self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
+        self.assertFalse(self.output.exists())
+
+
+class Models(Convert):
+    def check(self, name, **more):
+        """The tensors come back to the bit, and config.json says the same."""
+        source = MODELS / name
+        original = json.loads((source / "config.json").read_text())
+        config, tensors = self.convert(keys_of(source) | byte_tokens(original["vocab_size"]), tensors_of(source), **more)
+        self.assertEqual(tensors, read_safetensors(source / "model.safetensors"), name)
+        for key, value in config.items():  # GGUF knows nothing of the others
+            if original.get(key) is not None and not key.endswith(("pdrop", "token_id", "_dropout", "_range", "max_window_layers")):
+                if isinstance(value, dict):
+                    value, original[key] = ({k: v for k, v in d.items() if k in value and k in original[key]} for d in (value, original[key]))
+                self.assertEqual(value, original[key], (name, key))
+
+    def test_each_family_comes_back_to_the_bit(self):
+        for name in ("llama_biases_linear", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial", "d64_untied", "d8_deep"):
+            with self.subTest(name):
+                self.check(name)
+        self.check("qwen2_tied", version=2)
+
+    def test_a_head_that_repeats_the_embedding_is_tied(self):
+        source = MODELS / "qwen2_tied"
+        tensors = tensors_of(source)
+        config, written = self.convert(keys_of(source) | byte_tokens(VOCABULARY),
+                                       tensors | {"output.weight": tensors["token_embd.weight"]})
+        self.assertTrue(config["tie_word_embeddings"])
+        self.assertEqual(written, read_safetensors(source / "model.safetensors"))
+
+    def test_llama_3s_scaling_is_found_in_its_tensor(self):
+        source = MODELS / "llama_wide_heads"
+        keys, tensors = keys_of(source) | byte_tokens(VOCABULARY) | {"llama.rope.freq_base": 500000.0}, tensors_of(source)
+        size, divisors = keys["llama.rope.dimension_count"], []
+        for i in range(size // 2):
+            turns = 8192 * 500000 ** (-2 * i / size) / (2 * math.pi)
+            smooth = min(1, max(0, (turns - 1) / (4 - 1)))
+            divisors.append(1 / ((1 - smooth) / 32 + smooth))
+        config, _ = self.convert(keys, tensors | {"rope_freqs.weight": (TENSOR_F32, [size // 2], floats(divisors))})
+        self.assertEqual({key: config["rope_scaling"][key] for key in ("rope_type", "factor", "original_max_position_embeddings")},
+                         {"rope_type": "llama3", "factor": 32, "original_max_position_embeddings": 8192})
+        other = tensors | {"rope_freqs.weight": (TENSOR_F32, [size // 2], floats([32.0] + divisors[1:]))}
+        shutil.rmtree(self.output)
+        self.refuse("rope_freqs.weight is not supported: number 0 is 32", keys, other)
+
+    def test_types(self):
+        """BF16 stays, F16 becomes fp32, and Q8_0 is multiplied out; --precision rounds."""
+        source = MODELS / "qwen2_tied"
+        keys, tensors = keys_of(source) | byte_tokens(VOCABULARY), tensors_of(source)
+        name, ours = "blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"
+        _, shape, content = tensors[name]
+        values = struct.unpack(f"<{len(content) // 4}f", content)
+        halves = struct.pack(f"<{len(values)}e", *values)
+        _, written = self.convert(keys, tensors | {name: (TENSOR_F16, shape, halves)})
+        self.assertEqual(written[ours], ("F32", shape, floats(struct.unpack(f"<{len(values)}e", halves))))
+        upper = lambda content: b"".join(content[i + 2:i + 4] for i in range(0, len(content), 4))
+        config, written = self.convert(keys, {n: (TENSOR_BF16, s, upper(c)) for n, (_, s, c) in tensors.items()})
+        self.assertEqual((written[ours], config["dtype"]), (("BF16", shape, upper(content)), "bfloat16"))
+        rounded = self.convert(keys, tensors, "--precision", "bf16")[1]
+        self.assertEqual({kind for kind, _, _ in rounded.values()}, {"BF16"})
+        name, ours = "blk.0.attn_output.weight", "model.layers.0.self_attn.o_proj.weight"
+        blocks = b"".join(struct.pack("<e32b", 0.125 * (i + 1), *range(-16 - i % 3, 16 - i % 3)) for i in range(32))
+        expected = [0.125 * (i + 1) * q for i in range(32) for q in range(-16 - i % 3, 16 - i % 3)]
+        _, written = self.convert(keys, tensors | {name: (TENSOR_Q8_0, [32, 32], blocks)})
+        self.assertEqual(written[ours], ("F32", [32, 32], floats(expected)))
+
+    def test_the_directory_is_used_like_any_other(self):
+        """The tiny model scores to the same digits after it was a GGUF file."""
+        source = TINY
+        names = json.loads((source / "tokenizer.json").read_text())
+        self.convert(keys_of(source) | tokenizer_keys(names, "gpt-2"), tensors_of(source))
+        (self.root / "texts").write_text('{"text": "The tree grows in spring."}\n')
+        first, second = (run("score", "--model", model, "--input", self.root / "texts", "--precision", "fp32")[0]
+                         for model in (source, self.output))
+        self.assertEqual(first, second)
+
+
+def tokenizer_keys(tokenizer, pattern):
+    """The lists of a tokenizer.json of bytes."""
+    names = {id: name for name, id in tokenizer["model"]["vocab"].items()}
+    kinds = dict.fromkeys(names, NORMAL)
+    for token in tokenizer["added_tokens"]:
+        names[token["id"]], kinds[token["id"]] = token["content"], CONTROL if token["special"] else 4
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pattern, "tokenizer.ggml.tokens": [names[i] for i in range(len(names))],
+            "tokenizer.ggml.token_type": [kinds[i] for i in range(len(names))], "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.add_bos_token": False}
+
+
+def sentencepiece(text, pieces):
+    """SentencePiece's BPE by its definition: of all neighbours, those whose union has the best score are merged first."""
+    parts = list("\u2581" + text.replace(" ", "\u2581"))
+    while True:
+        found = [(-pieces[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in pieces]
+        if not found:
+            return parts
+        i = min(found)[1]
+        parts[i:i + 2] = [parts[i] + parts[i + 1]]
+
+
+class Tokenizers(Convert):
+    def model(self, count):
+        """The smallest model with these many tokens."""
+        keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 4, "llama.feed_forward_length": 4,
+                "llama.context_length": 16, "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+        square = (TENSOR_F32, [4, 4], floats([0.5] * 16))
+        names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+        tensors = {f"blk.0.{name}.weight": square for name in names}
+        tensors |= {name + ".weight": (TENSOR_F32, [4], floats([1] * 4)) for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")}
+        return keys, tensors | {"token_embd.weight": (TENSOR_F32, [count, 4], floats([0.25] * 4 * count))}
+
+    def write(self, lists, more=0):
+        keys, tensors = self.model(len(lists["tokenizer.ggml.tokens"]) + more)
+        self.convert(keys | lists, tensors)
+
+    def ids(self, directory, text, *words):
+        return run("tokenize", "--tokenizer", directory, *words, input=text.encode())[0]
+
+    def test_patterns_give_the_same_ids(self):
+        text = "".join((TOKENIZERS / name).read_text() for name in ("corpus.txt", "kinds.txt"))[:20000]
+        text += "\nIt's 12345 o'clock, e\u0301 \u00e9; <|endoftext|>\n"
+        for name, pattern in (("llama3", "llama-bpe"), ("qwen2_nfc", "qwen2"), ("smollm", "smollm"), ("tekken", "tekken")):
+            source = TOKENIZERS / name
+            tokenizer = json.loads((source / "tokenizer.json").read_text())
+            self.write(tokenizer_keys(tokenizer, pattern))
+            written = json.loads((self.output / "tokenizer.json").read_text())
+            tokenizer["model"]["ignore_merges"] = written["model"]["ignore_merges"]
+            same = self.root / "same"
+            same.mkdir(exist_ok=True)
+            (same / "tokenizer.json").write_text(json.dumps(tokenizer))
+            for words in ((), ("--allow-special",)):
+                self.assertEqual(self.ids(self.output, text, *words), self.ids(same, text, *words), name)
+
+    def test_scores_merge_as_sentencepiece_does(self):
+        letters = "abcdeghilnorstuw\u2581"
+        pieces = {letter: -1000.0 for letter in letters}
+        for rank, piece in enumerate("\u2581t he in er \u2581the on at re en th \u2581a is ing \u2581in te ll \u2581hello hell ello nd and".split()):
+            pieces[piece] = float(-rank)
+        pieces = dict(sorted(pieces.items()))  # so that ids have another order than scores
+        names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+        kinds = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces)
+        self.write({"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": names, "tokenizer.ggml.token_type": kinds,
+                    "tokenizer.ggml.scores": [0.0] * 259 + list(pieces.values()), "tokenizer.ggml.bos_token_id": 1,
+                    "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0, "tokenizer.chat_template": "{{ 'hi' }}"})
+        for line in ("the other in the end", "hello and hello then", "a tinier ing on  the  air", "shell rest"):
+            expected = [names.index(part) for part in sentencepiece(line, pieces)]
+            self.assertEqual([int(id) for id in self.ids(self.output, line + "\n").split()], expected, line)
+        with_begin = self.ids(self.output, "the\n", "--add-special").split()
+        self.assertEqual(int(with_begin[0]), 1)
+        self.assertIn(names.index("<0x7A>"), map(int, self.ids(self.output, "z\n").split()))
+        config = json.loads((self.output / "tokenizer_config.json").read_text())
+        self.assertEqual((config["chat_template"], config["eos_token"]), ("{{ 'hi' }}", "</s>"))
+
+    def test_padding_is_left_out_and_a_turns_end_ends_a_text(self):
+        lists = byte_tokens(20)
+        lists["tokenizer.ggml.tokens"] += ["<|eot|>", "[PAD21]", "[PAD22]"]
+        lists["tokenizer.ggml.token_type"] += [CONTROL, UNUSED, UNUSED]
+        self.write(lists | {"tokenizer.ggml.eot_token_id": 20}, more=3)
+        self.assertEqual(json.loads((self.output / "config.json").read_text())["eos_token_id"], [19, 20])
+        self.assertNotIn("PAD", (self.output / "tokenizer.json").read_text())
+
+    def test_lists_that_contradict_each_other_are_refused(self):
+        keys, tensors = self.model(20)
+        lists = byte_tokens(20)
+        for part, change in {
+            "there are 20 tokens, but 19 kinds of them": {"token_type": [NORMAL] * 19},
+            "'tokenizer.ggml.pre' is other, which is not supported (supported: gpt-2,": {"pre": "other"},
+            "'tokenizer.ggml.model' is bert, which is not supported": {"model": "bert"},
+            "'tokenizer.ggml.eos_token_id' must be an integer from 0 to 19": {"eos_token_id": 20},
+            "merge 1": {"merges": ["A"]},
+            "'tokenizer.ggml.scores' is missing": {"model": "llama"},
+            "there are 21 tokens, but the embedding has 20": {"tokens": lists["tokenizer.ggml.tokens"] + ["x"],
+                                                              "token_type": [NORMAL] * 21},
+            "token 0 is empty": {"tokens": ["", *lists["tokenizer.ggml.tokens"][1:]]},
+            "'tokenizer.ggml.tokens' must be an array of strings": {"tokens": [1, 2]},
+        }.items():
+            with self.subTest(part):
+                self.refuse(part, keys | lists | {f"tokenizer.ggml.{key}": value for key, value in change.items()}, tensors)
+
+
+class Refusals(Convert):
+    def test_hostile_models(self):
+        source = MODELS / "llama_wide_heads"
+        keys, tensors = keys_of(source) | byte_tokens(VOCABULARY), tensors_of(source)
+        short = tensors["blk.0.attn_q.weight"]
+        for part, more in {
+            "the architecture 'mamba' is not supported (supported: gpt2, llama": {"general.architecture": "mamba"},
+            "a model of experts is not supported": {"llama.expert_count": 8},
+            "'llama.block_count' must be an integer from 1 to 10000": {"llama.block_count": 1 << 30},
+            "there is no tensor 'blk.2.attn_norm.weight'": {"llama.block_count": 3},
+            "'llama.attention.head_count' must be an integer": {"llama.attention.head_count": [4, 4]},
+            "'llama.logit_scale' is not supported": {"llama.logit_scale": 2.0},
+            "'llama.rope.scaling.type' is longrope, which is not supported": {"llama.rope.scaling.type": "longrope",
+                                                                              "llama.rope.scaling.factor": 2.0},
+            "is not divisible by": {"llama.attention.head_count": 7, "llama.attention.head_count_kv": 2},
+            "has the shape [": {"llama.feed_forward_length": 8},
+        }.items():
+            with self.subTest(part):
+                self.refuse(part, keys | more, tensors)
+        self.refuse("tensor 'blk.0.more.weight' belongs to no parameter", keys, tensors | {"blk.0.more.weight": short})
+        self.refuse("the key 'llama.block_count' is missing", {k: v for k, v in keys.items() if k != "llama.block_count"}, tensors)
+        values = floats([float("nan")] * (len(short[2]) // 4))
+        self.refuse("tensor 'blk.0.attn_q.weight': element 0 is nan", keys, tensors | {"blk.0.attn_q.weight": (*short[:2], values)})
+
+    def test_a_file_that_is_cut_writes_nothing(self):
+        source = MODELS / "qwen2_tied"
+        write_gguf(self.file, keys_of(source) | byte_tokens(VOCABULARY), tensors_of(source))
+        whole = self.file.read_bytes()
+        for share in (0.01, 0.3, 0.99):
+            self.file.write_bytes(whole[:int(len(whole) * share)])
+            _, errors = run("convert", "--from", self.file, "--to", self.output, expect=1)
+            self.assertRegex(errors, r"the file ends after|exceeds the file")
+            self.assertFalse(self.output.exists())
+
+    def test_a_model_that_is_no_directory_says_what_to_do(self):
+        write_gguf(self.file, {}, {})
+        for command in (("generate", "--prompt", "a"), ("score", "--input", "/dev/null")):
+            _, errors = run(command[0], "--model", self.file, *command[1:], expect=1)
+            self.assertIn(f"m.gguf is a GGUF file: make a model directory of it first (cambium convert --from {self.file} --to DIR)", errors)
+            _, errors = run(command[0], "--model", "owner/name-1B", *command[1:], expect=1, cwd=self.root)
+            self.assertIn("there is no directory owner/name-1B, and nothing is fetched from a hub: download the model first "
+                          "(hf download owner/name-1B --local-dir DIR)", errors)
+            _, errors = run(command[0], "--model", "./name", *command[1:], expect=1, cwd=self.root)
+            self.assertNotIn("hub", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
