@@ -1,4 +1,4 @@
-/* cambium finetune: trains a few parameters on a frozen model. */
+/* cambium finetune: trains a few parameters on a frozen model, or the whole model, on rows with answers. */
 #include "commands.h"
 #include "model_arguments.h"
 #include "stack.h"
@@ -48,7 +48,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, peft),
      .metavar = "METHOD...",
-     .help = "several are trained together, each in its own directory"},
+     .help = "several are trained together, each in its own directory; full trains all weights of the model"},
     /* after the methods' names */
     {.path = "data",
      .type = CONFIG_LIST,
@@ -57,7 +57,8 @@ static const struct config_row rows[] = {
      .metavar = "FILE.jsonl...",
      .help = "rows to train on; several files may have weights: weight, file, weight, file, ..."},
     OPTION("output", output, "DIR",
-           "directory for the adapter, for that of the best validation (best/), and for checkpoints"),
+           "directory for the adapter, for that of the best validation (best/), and for checkpoints; with --peft full "
+           "the checkpoints are models"),
     {.path = "valid-data",
      .type = CONFIG_LIST,
      .offset = offsetof(struct options, valid_data),
@@ -222,6 +223,7 @@ static struct config_command describe(const struct named_rows *named, const stru
                     "[OPTIONS] [--section.key=value ...]",
         .description =
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
+            "--peft full trains all weights instead, and writes models. "
             "Rows are JSON lines: {\"prompt\", \"completion\"}, {\"input\", \"output\"}, {\"messages\"}, "
             "{\"instruction\", \"input\", \"output\"} or {\"text\"}. Rows with an answer train only on the answer.",
         .examples = "  cambium finetune --model model --peft lora --data rows.jsonl --output adapter\n"
@@ -230,6 +232,7 @@ static struct config_command describe(const struct named_rows *named, const stru
                     "  cambium finetune --model model --peft lora ia3 --data rows.jsonl --output stack \\\n"
                     "      --optim.lr=1e-3 --tuning.epochs=3 --valid-data valid.jsonl --train.eval_interval=50 \\\n"
                     "      --train.early_stop=3\n"
+                    "  cambium finetune --model model --peft full --data rows.jsonl --output tuned\n"
                     "  cambium finetune --model model --adapter adapter --valid-data valid.jsonl --train.skip_train\n",
         .rows = named->rows,
         .row_count = sizeof rows / sizeof *rows,
@@ -263,14 +266,17 @@ struct tuning {
     struct peft_texts texts; /* the files besides the values */
 };
 
-/* Refuses to write into the base or into another model's directory. */
-static int check_output(const struct options *options) {
+/* Refuses to write into the base or into another model's directory. With --peft full the output has checkpoints that
+ * are models; whose they are is checked when the run is prepared. */
+static int check_output(const struct options *options, const struct stack *stack) {
     char found[PATH_MAX], path[PATH_MAX];
-    if (ckpt_resolve_model(options->output, found, sizeof found) ||
-        file_join(path, sizeof path, found, "config.json") || !file_exists(path))
-        return STATUS_OK;
-    return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs a directory of its own",
-                       options->output);
+    const char *place = options->output;
+    if (!stack->is_full && !ckpt_resolve_model(options->output, found, sizeof found))
+        place = found;
+    if (!file_join(path, sizeof path, place, "config.json") && file_exists(path))
+        return status_fail(STATUS_USAGE, "--output %s holds a model: %s needs a directory of its own", options->output,
+                           stack->is_full ? "the new one" : "the adapter");
+    return stack->is_full ? STATUS_OK : peft_check_output(options->output, stack->configs, stack->count);
 }
 
 static int check_given(const struct options *options) {
@@ -294,7 +300,9 @@ static int check_given(const struct options *options) {
                                      : "%s goes with train.skip_train; --init-adapter starts from one",
                                words[i].name);
     }
-    return skips ? STATUS_OK : check_output(options);
+    if (options->init_adapter && stack_lists_full(&options->peft))
+        return status_fail(STATUS_USAGE, "--init-adapter does nothing with --peft full");
+    return STATUS_OK;
 }
 
 /* Refuses keys that do nothing together with others. */
@@ -321,11 +329,11 @@ static int choose_stack(const struct options *options, const struct config *give
 
 /* Sets the learning rate that the methods have when none is given, and prints it. */
 static void choose_lr(struct options *options, const struct stack *stack) {
-    int type;
+    const char *title;
     if (options->sections.run.optim.lr >= 0 || options->sections.run.train.skip_train)
         return;
-    options->sections.run.optim.lr = peft_default_lr(stack->configs, stack->count, &type);
-    log_info("optim.lr is %g, the default of %s", options->sections.run.optim.lr, peft_title(type));
+    options->sections.run.optim.lr = stack_default_lr(stack, &title);
+    log_info("optim.lr is %g, the default of %s", options->sections.run.optim.lr, title);
 }
 
 static void describe_rows(struct tuning *tuning, const struct options *options) {
@@ -410,9 +418,29 @@ static int survey_rows(struct options *options, struct tuning *tuning, bool by_e
     return train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
 }
 
+/* Records a template of the rows that is not the tokenizer's own among its files, which each saved model receives. */
+static int keep_template(struct tuning *tuning) {
+    struct tokenizer_files *files = tuning->run.tokenizer;
+    struct strbuf *text = &files->texts[TOKENIZER_TEMPLATE];
+    struct chat_template *own = NULL;
+    if (!tuning->template)
+        return STATUS_OK;
+    int status = chat_template_of_tokenizer(files, &own);
+    bool is_known = own && chat_template_is_same(own, tuning->template);
+    chat_template_close(own);
+    if (status || is_known)
+        return status;
+    strbuf_clear(text);
+    strbuf_add_text(text, strbuf_text(chat_template_text(tuning->template)));
+    files->is_there[TOKENIZER_TEMPLATE] = true;
+    return strbuf_status(text);
+}
+
 /* Makes the files besides the values: configurations, the base's digest, the chat template. */
 static int make_texts(struct tuning *tuning) {
     struct peft_notes notes = {0};
+    if (tuning->stack.is_full)
+        return keep_template(tuning);
     int status = peft_base_digest(tuning->run.model_directory, notes.base_digest);
     if (tuning->template) {
         snprintf(notes.chat_template, sizeof notes.chat_template, "%s", chat_template_name(tuning->template));
@@ -424,9 +452,8 @@ static int make_texts(struct tuning *tuning) {
     return status;
 }
 
-/* Describes what trains, and the resolved run. */
-static void set_tuner(struct tuning *tuning, struct options *options) {
-    describe_rows(tuning, options);
+/* Describes the adapters that train. */
+static void set_tuner(struct tuning *tuning, const struct options *options) {
     tuning->adapters = (struct tuner_adapters){tuning->stack.configs, tuning->stack.count,
                                                options->sections.run.train.skip_train ? tuning->stack.init : NULL};
     tuning->tuner = tuner_of_adapters(&tuning->adapters);
@@ -434,6 +461,13 @@ static void set_tuner(struct tuning *tuning, struct options *options) {
     tuning->tuner.text_count = tuning->texts.count;
     tuning->tuner.init_directory = options->init_adapter;
     tuning->run.tuner = &tuning->tuner;
+}
+
+/* Describes the resolved run. */
+static void set_run(struct tuning *tuning, struct options *options) {
+    describe_rows(tuning, options);
+    if (!tuning->stack.is_full)
+        set_tuner(tuning, options);
     tuning->run.tuning = &tuning->rows;
     tuning->run.tuning_bytes = tuning->row_bytes;
     options->sections.run = tuning->run.config; /* resolved */
@@ -462,7 +496,7 @@ static int prepare(const struct launch *launch, const struct config *given, void
     if (!status)
         choose_lr(options, &tuning->stack);
     if (!status && !skips)
-        status = peft_check_output(options->output, tuning->stack.configs, tuning->stack.count);
+        status = check_output(options, &tuning->stack);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
         status = train_prepare_tuning(&tuning->run, &options->sections.run, options->model);
@@ -475,11 +509,11 @@ static int prepare(const struct launch *launch, const struct config *given, void
     if (!status)
         status = encode_prompt_text(tuning, options->sections.peft.all.prompt_tuning_init_text);
     if (!status)
-        status = train_resume_tuning(&tuning->run);
+        status = train_resume_tuning(&tuning->run, tuning->stack.is_full);
     if (!status && !skips)
         status = make_texts(tuning);
     if (!status)
-        set_tuner(tuning, options);
+        set_run(tuning, options);
     return status;
 }
 
@@ -498,9 +532,9 @@ static int export(struct trainer *trainer, const struct train_run *run) {
     const char *output = run->config.checkpoint.save;
     if (!output || trainer_iteration(trainer) == 0) /* stopped before it was trained */
         return STATUS_OK;
-    int status = trainer_export(trainer, output, true);
+    int status = run->tuner ? trainer_export(trainer, output, true) : STATUS_OK;
     if (!status)
-        log_info("the adapter is in %s", output);
+        log_info("the %s is in %s", run->tuner ? "adapter" : "model", output);
     return status;
 }
 

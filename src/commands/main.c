@@ -20,7 +20,7 @@ static const struct {
     {"preprocess", command_preprocess, "texts to a tokenized dataset (.bin and .idx)"},
     {"data", command_data, "show what the trainer will see of a dataset"},
     {"pretrain", command_pretrain, "train a GPT"},
-    {"finetune", command_finetune, "train an adapter on a frozen model"},
+    {"finetune", command_finetune, "train an adapter, or all weights, of a model"},
     {"generate", command_generate, "write text with a trained model"},
     {"serve", command_serve, "answer requests over HTTP and gRPC"},
     {"score", command_score, "log-probability of every token of given texts"},

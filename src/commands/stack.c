@@ -7,6 +7,10 @@
 
 static const char type_path[] = "peft.type";
 
+/* From Li and Liang, 2021, who fine-tune GPT-2: XiangLi1999/PrefixTuning, README. */
+static const double full_lr = 5e-5;
+static const char full_name[] = "full";
+
 /* ---- rows ---- */
 
 /* Returns the row of a key for one method only. Unlike the key for all methods it has no default and no value that
@@ -64,18 +68,37 @@ void stack_names(char out[STACK_NAMES_BYTES]) {
     size_t used = 0;
     for (int type = 0; type < PEFT_TYPE_COUNT && used < STACK_NAMES_BYTES; type++)
         used += (size_t)snprintf(out + used, STACK_NAMES_BYTES - used, "%s%s", peft_method_names[type],
-                                 type + 2 < PEFT_TYPE_COUNT   ? ", "
-                                 : type + 1 < PEFT_TYPE_COUNT ? " or "
-                                                              : "");
+                                 type + 1 < PEFT_TYPE_COUNT ? ", " : " or ");
+    if (used < STACK_NAMES_BYTES)
+        snprintf(out + used, STACK_NAMES_BYTES - used, "%s", full_name);
 }
 
 void stack_rates(char out[STACK_NAMES_BYTES]) {
     size_t used = 0;
     for (int type = 0; type < PEFT_TYPE_COUNT && used < STACK_NAMES_BYTES; type++) {
         const struct peft_config config = {.type = type};
-        used += (size_t)snprintf(out + used, STACK_NAMES_BYTES - used, "%s%g for %s", type ? ", " : "",
+        used += (size_t)snprintf(out + used, STACK_NAMES_BYTES - used, "%g for %s, ",
                                  peft_default_lr(&config, 1, &(int){0}), peft_method_names[type]);
     }
+    if (used < STACK_NAMES_BYTES)
+        snprintf(out + used, STACK_NAMES_BYTES - used, "%g for %s", full_lr, full_name);
+}
+
+double stack_default_lr(const struct stack *stack, const char **title) {
+    int type;
+    *title = "full fine-tuning";
+    if (stack->is_full)
+        return full_lr;
+    double lr = peft_default_lr(stack->configs, stack->count, &type);
+    *title = peft_title(type);
+    return lr;
+}
+
+bool stack_lists_full(const struct config_list *methods) {
+    for (size_t i = 0; i < methods->count; i++)
+        if (!strcmp(methods->items[i], full_name))
+            return true;
+    return false;
 }
 
 static int find_method(const char *name, int *type) {
@@ -157,7 +180,7 @@ static int check_idle_keys(const struct stack *stack, const struct config *given
     for (size_t i = 0; !status && (key = peft_key(i)); i++)
         if (!has_key(stack, key->path) && config_is_given(given, key->path))
             return status_fail(STATUS_USAGE, "%s is no key of --peft %s", key->path,
-                               peft_method_names[stack->configs[0].type]);
+                               stack->is_full ? full_name : peft_method_names[stack->configs[0].type]);
     for (size_t i = 0; !status && peft_alone_key(i, &alone); i++)
         if (config_is_given(given, alone.path) && !has_method(stack, alone.type))
             return status_fail(STATUS_USAGE, "%s without --peft %s", alone.path, peft_method_names[alone.type]);
@@ -168,7 +191,10 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
                  const struct config *given) {
     const struct config_list *names = methods->count ? methods : &options->types;
     int status = names->count ? STATUS_OK : status_fail(STATUS_USAGE, "peft.type: expected at least one method");
-    for (size_t i = 0; i < names->count && !status; i++) {
+    stack->is_full = stack_lists_full(names);
+    if (stack->is_full && names->count > 1)
+        return status_fail(STATUS_USAGE, "--peft %s trains all weights, so it goes with no other method", full_name);
+    for (size_t i = 0; i < names->count && !status && !stack->is_full; i++) {
         int type;
         status = find_method(names->items[i], &type);
         if (status)

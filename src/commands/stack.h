@@ -1,5 +1,5 @@
 /* The stack of methods that finetune trains together, and their configurations. They come from the section `peft` or
- * from an adapter's directory. */
+ * from an adapter's directory. "full" takes the place of a method: all weights of the model train. */
 #ifndef CAMBIUM_COMMANDS_STACK_H
 #define CAMBIUM_COMMANDS_STACK_H
 
@@ -15,7 +15,7 @@ struct stack_options {
 /* Writes the section's rows for a struct stack_options at `offset`, and returns their number. `rows` may be NULL. */
 size_t stack_rows(struct config_row *rows, size_t offset);
 enum { STACK_NAMES_BYTES = 256 };
-/* Writes the names of all methods: "lora, ..., ptuning or prefix". */
+/* Writes the names of all methods: "lora, ..., prefix or full". */
 void stack_names(char out[STACK_NAMES_BYTES]);
 /* Writes the default learning rate of each method: "0.0002 for lora, ...". */
 void stack_rates(char out[STACK_NAMES_BYTES]);
@@ -24,8 +24,11 @@ void stack_rates(char out[STACK_NAMES_BYTES]);
 struct stack {
     struct peft_config configs[PEFT_MAX_STACK];
     int count;
+    bool is_full;            /* the model's weights train; count is 0 */
     struct peft_files *init; /* files with the initial values, or NULL */
 };
+/* True when a list of methods names "full". */
+bool stack_lists_full(const struct config_list *methods);
 /* Makes a stack from the options; `methods` (--peft) overrides peft.type. `given`: the keys that were given. The stack
  * uses the caller's strings. STATUS_USAGE, STATUS_MEMORY. */
 int stack_choose(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
@@ -38,6 +41,8 @@ int stack_take(struct stack *stack, const struct config_list *methods, const str
  * times. STATUS_USAGE, and errors of reading the files. */
 int stack_apply(struct stack *stack, const struct config_list *directories, const struct config *given,
                 const char *model);
+/* Returns the learning rate when none is given, and sets *title to what has it. */
+double stack_default_lr(const struct stack *stack, const char **title);
 /* Removes keys that no method of the stack has from an array of rows. */
 void stack_drop_rows(const struct stack *stack, struct config_row *rows, size_t *count);
 void stack_free(struct stack *stack);

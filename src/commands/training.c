@@ -26,7 +26,7 @@ static void print_parameters(const struct train_plan *plan) {
 }
 
 static int print(const struct training *training, const struct train_plan *plan) {
-    if (training->run->tuner)
+    if (training->run->tuning)
         print_parameters(plan);
     if (!training->is_dry_run) {
         train_plan_print(plan, "cambium: ", stderr);

@@ -96,7 +96,7 @@ static int evaluate(struct trainer *trainer, struct outputs *outputs) {
     int status = train_validate(trainer, &record, &is_done, &is_better);
     if (status || !is_done)
         return status;
-    status = tell_validation(outputs, &record, is_better && trainer->run.tuner);
+    status = tell_validation(outputs, &record, is_better && train_keeps_best(&trainer->run));
     return status ? status : check_validation(trainer, &record);
 }
 

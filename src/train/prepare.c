@@ -82,7 +82,7 @@ static int take_tokenizer(struct train_run *run) {
 }
 
 /* Checks that the checkpoint has this model, and takes its family. */
-static int take_checkpoint_model(struct train_run *run) {
+static int take_checkpoint_model(struct train_run *run, bool is_tuning) {
     struct run_config saved = run->config;
     struct pretrained model;
     int status = pretrained_read_config(run->checkpoint, &model);
@@ -96,8 +96,8 @@ static int take_checkpoint_model(struct train_run *run) {
     if (row)
         return status_fail(STATUS_USAGE,
                            "%s is %s in the checkpoint %s, but %s in this run: a resumed run has the same model "
-                           "(--init-from starts a new one from its weights)",
-                           row->path, theirs, run->checkpoint, ours);
+                           "(%s starts a new one from its weights)",
+                           row->path, theirs, run->checkpoint, ours, is_tuning ? "--model" : "--init-from");
     if (saved.model.add_projection_bias != run->config.model.add_projection_bias ||
         saved.model.add_mlp_bias != run->config.model.add_mlp_bias)
         return status_fail(STATUS_USAGE, "the model of the checkpoint %s has other biases than that of this run",
@@ -106,8 +106,8 @@ static int take_checkpoint_model(struct train_run *run) {
     return STATUS_OK;
 }
 
-/* Handles a fresh run into a directory that already has checkpoints. Pretraining may add its own. An adapter's
- * directory is refused, because readers take the newest checkpoint in it. */
+/* Handles a fresh run into a directory that already has checkpoints. Pretraining may add its own. The directory of
+ * another tuning run is refused, because readers take the newest checkpoint in it. */
 static int check_older_run(const struct run_config *config, bool is_tuning) {
     char newest[PATH_MAX];
     if (!config->checkpoint.save || ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
@@ -121,7 +121,7 @@ static int check_older_run(const struct run_config *config, bool is_tuning) {
     return STATUS_OK;
 }
 
-static int take_checkpoint(struct train_run *run, bool is_tuning) {
+static int take_checkpoint(struct train_run *run, bool is_tuning, bool has_model) {
     const char *load = run->config.checkpoint.load;
     int status = STATUS_NOT_FOUND;
     if (load)
@@ -134,8 +134,8 @@ static int take_checkpoint(struct train_run *run, bool is_tuning) {
     }
     struct strbuf text = STRBUF_INIT;
     char path[PATH_MAX];
-    if (!status && !is_tuning)
-        status = take_checkpoint_model(run);
+    if (!status && has_model)
+        status = take_checkpoint_model(run, is_tuning);
     if (!status)
         status = ckpt_read_state(run->checkpoint, &text);
     if (!status)
@@ -171,7 +171,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
     if (!status && !run->config.data.data_path.count)
         status = status_fail(STATUS_USAGE, "data.data_path is not given: name the prefix of a dataset that "
                                            "'cambium preprocess' wrote");
-    return status ? status : take_checkpoint(run, false);
+    return status ? status : take_checkpoint(run, false, true);
 }
 
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory) {
@@ -184,6 +184,6 @@ int train_prepare_tuning(struct train_run *run, const struct run_config *config,
     return status;
 }
 
-int train_resume_tuning(struct train_run *run) {
-    return take_checkpoint(run, true);
+int train_resume_tuning(struct train_run *run, bool is_full) {
+    return take_checkpoint(run, true, is_full);
 }

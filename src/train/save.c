@@ -68,7 +68,8 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     if (!status)
         status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, bytes);
     save.model.threads = 0;
-    if (!status && run->tuner) /* trainer_export writes while the saver is open */
+    bool is_exported = run->tuner || (train_keeps_best(run) && run->config.train.eval_interval);
+    if (!status && is_exported) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
     *bytes += of_export;
     param_table_free(&of_model);
@@ -207,8 +208,19 @@ int trainer_save(struct trainer *trainer) {
 
 /* ---- what others read ---- */
 
+static int export_model(struct trainer *trainer, const char *directory) {
+    struct run_saver *saver = trainer->saver;
+    struct ckpt_save save;
+    int status = describe(&trainer->run, train_state_table(trainer), NULL, &saver->weights, NULL, &save);
+    save.model.config_text = saver->config_text;
+    save.model.world = trainer->world;
+    return status ? status : ckpt_write_model(directory, &save.model);
+}
+
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared) {
     const struct tuner *tuner = trainer->run.tuner;
+    if (!tuner)
+        return export_model(trainer, directory);
     const struct ckpt_array *arrays;
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);

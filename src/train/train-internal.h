@@ -130,7 +130,9 @@ enum ckpt_progress train_save_progress(const struct trainer *trainer);
 int train_save_advance(struct trainer *trainer, enum ckpt_progress least);
 
 /* validate.c */
-/* Runs a validation and keeps the tuner if it is the best so far. *record and *is_done: see trainer_evaluate. */
+/* True when the run keeps what trains with the best validation loss. */
+bool train_keeps_best(const struct train_run *run);
+/* Runs a validation and keeps what trains if it is the best so far. *record and *is_done: see trainer_evaluate. */
 int train_validate(struct trainer *trainer, struct validation_record *record, bool *is_done, bool *is_better);
 /* True when the run resumes from a checkpoint that was saved before the validation of its iteration. */
 bool train_owes_validation(const struct trainer *trainer);

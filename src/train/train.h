@@ -103,15 +103,15 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
 /* Frees the memory that preparing took; the names of the directories stay. */
 void train_run_free(struct train_run *run);
 
-/* The same for a run with a tuner on the frozen model of a directory. It leaves the checkpoint to
- * train_resume_tuning, which is called once the number of iterations is known. The caller sets `tuner` and `tuning`
- * before the run is planned. */
+/* The same for a run on rows, with a tuner on the frozen model of a directory or with all its weights. It leaves the
+ * checkpoint to train_resume_tuning, which is called once the number of iterations is known. The caller sets `tuner`
+ * and `tuning` before the run is planned. */
 int train_prepare_tuning(struct train_run *run, const struct run_config *config, const char *model_directory);
 
 /* Takes the checkpoint that checkpoint.load names, if there is one, and warns about keys that have changed since.
  * STATUS_USAGE without checkpoint.load when checkpoint.save has checkpoints of another run; else the errors of
- * train_prepare. */
-int train_resume_tuning(struct train_run *run);
+ * train_prepare. `is_full`: all weights train, so the checkpoint has the model. */
+int train_resume_tuning(struct train_run *run, bool is_full);
 
 /* Adds the facts, besides the keys, that must be the same on all ranks of a run: its progress, and the contents of the
  * files that it names. */
@@ -168,7 +168,8 @@ int trainer_save_wait(struct trainer *trainer);
 /* Sets the seconds for which the last save stopped the training, and those until this rank's part was on the disk. */
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
-/* Writes the files of the run's tuner for other programs; see tuner.export. */
+/* Writes the files of the run's tuner for other programs; see tuner.export. Without a tuner it writes a model directory
+ * and needs checkpoint.save; `is_shared` must be false. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
 /* Reports the peak memory of this run on the first rank's host, next to the planned memory. All ranks call it together,
@@ -176,7 +177,8 @@ int trainer_export(struct trainer *trainer, const char *directory, bool is_share
 int trainer_tell_memory(struct trainer *trainer);
 
 /* Runs everything: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
- * signal. With checkpoint.save, checkpoint.save/best has the tuner's files with the best validation loss so far.
+ * signal. With checkpoint.save, a run on rows keeps what trains with the best validation loss so far in
+ * checkpoint.save/best.
  * STATUS_INVALID when a loss is not finite; STATUS_USAGE. */
 int trainer_run(struct trainer *trainer);
 

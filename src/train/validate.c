@@ -6,9 +6,8 @@
 
 static const char best_name[] = "best";
 
-/* True when the run keeps its best tuner. */
-static bool keeps_best(const struct trainer *trainer) {
-    return trainer->run.tuner && trainer->run.config.checkpoint.save;
+bool train_keeps_best(const struct train_run *run) {
+    return run->tuning && run->config.checkpoint.save;
 }
 
 static int keep_best(struct trainer *trainer) {
@@ -16,7 +15,7 @@ static int keep_best(struct trainer *trainer) {
     int status = file_join(directory, sizeof directory, trainer->run.config.checkpoint.save, best_name);
     if (!status)
         status = trainer_export(trainer, directory, false);
-    return status ? status_wrap(status, "the best adapter was not kept") : STATUS_OK;
+    return status ? status_wrap(status, "the best weights were not kept") : STATUS_OK;
 }
 
 int train_validate(struct trainer *trainer, struct validation_record *record, bool *is_done, bool *is_better) {
@@ -33,7 +32,7 @@ int train_validate(struct trainer *trainer, struct validation_record *record, bo
         return STATUS_OK;
     progress->has_best = true;
     progress->best_loss = loss;
-    return keeps_best(trainer) ? keep_best(trainer) : STATUS_OK;
+    return train_keeps_best(&trainer->run) ? keep_best(trainer) : STATUS_OK;
 }
 
 bool train_owes_validation(const struct trainer *trainer) {

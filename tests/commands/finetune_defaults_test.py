@@ -8,7 +8,7 @@ import model_support as support
 from finetune_support import KEYS, METHODS, P, Tuning, keys_of
 from model_support import run
 
-RATES = {"lora": 2e-4, "ia3": 5e-3, "adapter": 1e-4, "prompt": 3e-2, "ptuning": 1e-3, "prefix": 1e-2}
+RATES = {"lora": 2e-4, "ia3": 5e-3, "adapter": 1e-4, "prompt": 3e-2, "ptuning": 1e-3, "prefix": 1e-2, "full": 5e-5}
 POSITIONS = 48  # of the base
 
 
@@ -100,7 +100,7 @@ class Defaults(Tuning):
     # ---- optim.lr
 
     def test_each_method_has_a_learning_rate(self):
-        self.assertEqual(set(RATES), set(METHODS))
+        self.assertEqual(set(RATES), {*METHODS, "full"})
         rows = self.write_rows("rates.jsonl", 5, 9)
         cases = {**RATES, "lora ia3": RATES["lora"], "ia3 prompt": RATES["ia3"]}
         for method, rate in cases.items():

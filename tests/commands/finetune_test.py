@@ -54,7 +54,7 @@ class Finetune(Tuning):
         self.refuse(*parts, words=["--peft", "lora", "--data", self.root / "bad.jsonl"])
 
     def test_what_cannot_be_is_refused_in_one_line_and_writes_nothing(self):
-        self.refuse("lora, ia3, adapter, prompt, ptuning or prefix", words=["--peft", "loran"])
+        self.refuse("lora, ia3, adapter, prompt, ptuning, prefix or full", words=["--peft", "loran"])
         self.refuse("peft.r", words=["--peft.r=0"])
         self.refuse("peft.target_modules q_proj", "attn.c_attn", words=["--peft.target_modules=q_proj"])
         self.refuse("peft.layers_to_transform", words=["--peft.layers_to_transform=9"])
