@@ -1,26 +1,6 @@
 /* Columns scaled by a vector of each row's adapter. A block works on one row: its threads look for the row's segment,
  * which only the device knows. */
-#include "cuda/typed.cuh"
-
-/* Returns the entry of a row of the batch, or NULL if there is nothing to do. */
-static __device__ const struct group_entry *entry_of(const struct group_scale &a, int64_t row) {
-    __shared__ int found;
-    __syncthreads(); /* the row before this one has read it */
-    if (threadIdx.x == 0)
-        found = -1;
-    __syncthreads();
-    for (int64_t s = threadIdx.x; s < a.count; s += blockDim.x)
-        if (row >= a.segments[s].first_row && row < a.segments[s].first_row + a.segments[s].rows)
-            found = (int)s; /* segments share no rows */
-    __syncthreads();
-    const struct group_entry *entries = found < 0 ? nullptr : a.segments[found].entries;
-    return entries && entries[a.entry].n > 0 ? entries + a.entry : nullptr;
-}
-
-template <int WIDTH>
-static __device__ __forceinline__ values<WIDTH> read_any(const void *from, int64_t j, enum dtype type) {
-    return type == DTYPE_F32 ? read_values<WIDTH>((const float *)from + j) : read_values<WIDTH>((const bf16 *)from + j);
-}
+#include "cuda/groups.cuh"
 
 template <class X, class Y, int WIDTH>
 static __device__ void scale_row(const struct group_scale &a, const struct group_entry &e, const X *x, Y *y) {

@@ -27,6 +27,7 @@
     TYPED(gelu, gelu_forward)                                                                                          \
     TYPED(gemm_finish, gemm_finish)                                                                                    \
     TYPED(group_scale, group_scale)                                                                                    \
+    TYPED(grouped_gemm, grouped_gemm)                                                                                  \
     TYPED(kv_append, kv_append)                                                                                        \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
@@ -118,6 +119,7 @@ CUDA_OPERATION(embedding_backward, embedding)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(group_scale, group_scale)
+CUDA_OPERATION(grouped_gemm, grouped_gemm)
 CUDA_OPERATION(kv_append, kv_append)
 CUDA_OPERATION(lstm_forward, lstm)
 CUDA_OPERATION(lstm_backward, lstm)

@@ -1,0 +1,25 @@
+/* Launch of products whose rows belong to many adapters. */
+#include "cuda/grouped_gemm.h"
+
+#include "cuda/kernels.h"
+
+enum {
+    SINGLE_ROWS_MOST = 64, /* so few rows are mostly those of a decode step, each with its own adapter */
+    BLOCKS = 512,          /* that a launch should have: few rows share out their columns */
+    SPLIT_BITS_MOST = 4,
+};
+
+int cuda_grouped_gemm(const struct exec *exec, const struct grouped_gemm *a) {
+    struct grouped_gemm_call call = {.product = *a, .tile_rows = a->rows > SINGLE_ROWS_MOST ? GROUP_ROWS : 1};
+    call.tiles = a->count ? (a->rows + call.tile_rows - 1) / call.tile_rows : 0;
+    while (call.split_bits < SPLIT_BITS_MOST && call.tiles << call.split_bits < BLOCKS)
+        call.split_bits++;
+    if (a->c_type != DTYPE_F32 && a->c_type != DTYPE_BF16)
+        return status_fail(STATUS_UNSUPPORTED, "grouped_gemm: no %s activations on cuda (fp32, bf16)",
+                           dtype_name(a->c_type));
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_grouped_gemm,
+                                                         .type = a->a_type,
+                                                         .blocks = call.tiles << call.split_bits,
+                                                         .threads = GROUP_COLS,
+                                                         .arguments = &call});
+}

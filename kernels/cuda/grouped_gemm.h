@@ -1,0 +1,16 @@
+/* Argument of the kernel of grouped products, and the sizes of its blocks. */
+#ifndef CAMBIUM_KERNELS_CUDA_GROUPED_GEMM_H
+#define CAMBIUM_KERNELS_CUDA_GROUPED_GEMM_H
+
+#include "kernels/ops.h"
+
+/* The rows are `tiles` tiles of `tile_rows` rows (1 or GROUP_ROWS). A block takes a tile and one of 2^split_bits shares
+ * of the columns, in ranges of GROUP_COLS columns, which is one for each thread. */
+struct grouped_gemm_call {
+    struct grouped_gemm product;
+    int64_t tiles;
+    int tile_rows, split_bits;
+};
+enum { GROUP_ROWS = 8, GROUP_COLS = 128 };
+
+#endif
