@@ -75,6 +75,7 @@ ABSENT(add, int64_t count, enum dtype type, const void *x, void *y)
 ABSENT(scale_add, const struct scale_add *a)
 ABSENT(gather_rows, int64_t rows, int64_t cols, enum dtype type, const void *x, const int32_t *index, void *out)
 ABSENT(scatter_add_rows, const struct scatter_add_rows *a)
+ABSENT(transpose, const struct transpose *a)
 ABSENT(grouped_gemm, const struct grouped_gemm *a)
 ABSENT(group_scale, const struct group_scale *a)
 ABSENT(sample, const struct sample *a)
@@ -135,6 +136,7 @@ ABSENT_BYTES(sample_workspace, const struct sample *a)
     ROW(scale_add)                                                                                                     \
     ROW(gather_rows)                                                                                                   \
     ROW(scatter_add_rows)                                                                                              \
+    ROW(transpose)                                                                                                     \
     ROW(grouped_gemm)                                                                                                  \
     ROW(group_scale)                                                                                                   \
     ROW(sample)

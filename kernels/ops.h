@@ -223,6 +223,14 @@ struct scatter_add_rows {
     int64_t x_stride, y_stride; /* from row to row; 0: C */
 };
 
+/* Writes the transposition of a matrix, without a change of any bits. x and y do not overlap. */
+struct transpose {
+    int64_t rows, cols;
+    enum dtype type; /* fp32 or bf16 */
+    const void *x;   /* [rows, cols] */
+    void *y;         /* [cols, rows] */
+};
+
 /* squares[i] = the sum of squares of row first_row + i of weight + scale * up down, for DoRA (arXiv 2402.09353). If the
  * matrix's columns are divided over ranks, this is one rank's part of the sum. A packed weight gives the same bits as
  * the plain one. */
@@ -659,6 +667,7 @@ struct ops {
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);
     int (*scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a);
+    int (*transpose)(const struct exec *exec, const struct transpose *a);
 
     int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);
     int (*group_scale)(const struct exec *exec, const struct group_scale *a);

@@ -215,6 +215,10 @@ struct op_work scatter_add_rows_work(const struct scatter_add_rows *a) {
     return moved(a->rows, a->cols, bytes_of(a->x_type) + 2 * bytes_of(a->y_type));
 }
 
+struct op_work transpose_work(const struct transpose *a) {
+    return tensors_of(a->rows, a->cols, a->type, 2);
+}
+
 /* ---- losses, sums and draws ---- */
 
 struct op_work cross_entropy_forward_work(const struct cross_entropy *a) {

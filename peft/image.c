@@ -4,29 +4,8 @@
 #include "bank-internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- what methods say ---- */
-
-/* Copies from host or device to the device; transposes on the host. */
-static int copy_turned(struct stream *stream, void *to, const void *from, int64_t rows, int64_t cols, size_t width) {
-    size_t bytes = (size_t)(rows * cols) * width;
-    char *straight = malloc(2 * bytes), *turned = straight + bytes;
-    if (!straight)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = stream_copy_to_host(stream, straight, from, bytes);
-    if (!status)
-        status = stream_wait(stream);
-    for (int64_t i = 0; i < rows && !status; i++)
-        for (int64_t j = 0; j < cols; j++)
-            memcpy(turned + (size_t)(j * rows + i) * width, straight + (size_t)(i * cols + j) * width, width);
-    if (!status)
-        status = stream_copy_to_device(stream, to, turned, bytes);
-    if (!status)
-        status = stream_wait(stream);
-    free(straight);
-    return status;
-}
 
 /* True when this pass copies the next array. Each array is copied once; a pass copies as many as its time allows. */
 static bool is_due(struct image_maker *maker) {
@@ -36,12 +15,13 @@ static bool is_due(struct image_maker *maker) {
 }
 
 static int copy(struct image_maker *maker, void *to, const struct matrix_view *from, bool is_turned) {
-    struct stream *stream = maker->bank->rank->exec.stream;
-    size_t width = dtype_bytes(from->type);
+    struct rank *rank = maker->bank->rank;
     if (!is_due(maker))
         return STATUS_OK;
-    return is_turned ? copy_turned(stream, to, from->data, from->rows, from->columns, width)
-                     : stream_copy(stream, to, from->data, (size_t)(from->rows * from->columns) * width);
+    const struct transpose turned = {from->rows, from->columns, from->type, from->data, to};
+    return is_turned ? rank_run(rank, PHASE_REST, transpose, &turned)
+                     : stream_copy(rank->exec.stream, to, from->data,
+                                   (size_t)(from->rows * from->columns) * dtype_bytes(from->type));
 }
 
 int image_put(struct image_maker *maker, struct matrix_view from, bool is_turned, const void **place) {

@@ -293,26 +293,15 @@ static int end(struct peft_adapter *adapter) {
 static int fold_half(const struct prefix *source, struct peft_adapter *to, int64_t layer, int which) {
     const struct prefix *folded = to->state;
     struct param_store *store = &to->peft->store;
-    struct stream *stream = to->peft->rank->exec.stream;
-    int64_t tokens = source->tokens, width = source->width;
-    size_t count = (size_t)(tokens * width);
-    float *values = malloc(2 * count * sizeof *values), *turned = values + count;
-    if (!values)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = stream_copy_to_host(stream, values, source->layers[layer].values[which], count * sizeof *values);
-    if (!status)
-        status = stream_wait(stream);
-    for (int64_t i = 0; i < tokens && !status; i++)
-        for (int64_t j = 0; j < width; j++)
-            turned[j * tokens + i] = values[i * width + j];
     int id = folded->layers[layer].weight;
     float *weight = param_borrow_to_write(store, id);
-    if (!status)
-        status = stream_copy_to_device(stream, weight + half(folded, which, tokens), turned, count * sizeof *turned);
-    if (!status)
-        status = stream_wait(stream);
+    const struct transpose call = {.rows = source->tokens,
+                                   .cols = source->width,
+                                   .type = DTYPE_F32,
+                                   .x = source->layers[layer].values[which],
+                                   .y = weight + half(folded, which, source->tokens)};
+    int status = rank_run(to->peft->rank, PHASE_REST, transpose, &call);
     param_return(store, id);
-    free(values);
     return status;
 }
 

@@ -43,6 +43,7 @@
     TYPED(sums, column_sum)                                                                                            \
     TYPED(swiglu, swiglu_backward)                                                                                     \
     TYPED(swiglu, swiglu_forward)                                                                                      \
+    TYPED(transpose, transpose)                                                                                        \
     TYPED(unit, unit_backward)                                                                                         \
     TYPED(unit, unit_forward)                                                                                          \
     PLAIN(adamw, zero_ranges)                                                                                          \
@@ -139,6 +140,7 @@ CUDA_OPERATION(clip_factor, clip_factor)
 CUDA_OPERATION(scale_add, scale_add)
 CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
 CUDA_OPERATION(sample, sample)
+CUDA_OPERATION(transpose, transpose)
 CUDA_OPERATION(column_sum, column_sum)
 CUDA_OPERATION(gemm, gemm)
 #undef CUDA_OPERATION

@@ -47,6 +47,7 @@ static const size_t column_scale_pointers[] = {
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
     POINTER(column_scale, dx),   POINTER(column_scale, factor), POINTER(column_scale, dscale),
 };
+static const size_t transpose_pointers[] = {POINTER(transpose, x), POINTER(transpose, y)};
 static const size_t row_squares_pointers[] = {POINTER(row_squares, weight.data), POINTER(row_squares, weight.scale),
                                               POINTER(row_squares, up), POINTER(row_squares, down),
                                               POINTER(row_squares, squares)};
@@ -146,6 +147,7 @@ OPERATION(column_sum, column_sum)
 WORKSPACE(column_sum, column_sum)
 OPERATION(scale_add, scale_add)
 OPERATION(scatter_add_rows, scatter_add_rows)
+OPERATION(transpose, transpose)
 OPERATION(column_scale_forward, column_scale)
 OPERATION(column_scale_backward, column_scale)
 WORKSPACE(column_scale_backward, column_scale)
@@ -370,6 +372,7 @@ const struct ops late_ops = {
     .scale_add = late_scale_add,
     .gather_rows = late_gather_rows,
     .scatter_add_rows = late_scatter_add_rows,
+    .transpose = late_transpose,
     .grouped_gemm = late_grouped_gemm,
     .group_scale = late_group_scale,
     .sample_workspace = late_sample_workspace,

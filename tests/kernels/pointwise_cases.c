@@ -1,4 +1,5 @@
-/* GELU, SwiGLU, residual with dropout, addition, casts and row gathers: what each element or row does alone. */
+/* GELU, SwiGLU, residual with dropout, addition, casts, row gathers and transposes: what each element or row does
+ * alone. */
 #include "op_cases.h"
 
 #include <math.h>
@@ -348,6 +349,26 @@ static void gather_reference(struct op_run *run) {
     }
 }
 
+/* Shape {rows, cols}. */
+static void transpose_setup(struct op_run *run) {
+    run->tensor[X] = tensor("x", OP_IN, run->type, run->shape[0], run->shape[1]);
+    run->tensor[Y] = tensor("y", OP_OUT, run->type, run->shape[1], run->shape[0]);
+}
+
+static int transpose_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    return ops->transpose(exec, &(const struct transpose){.rows = run->shape[0],
+                                                          .cols = run->shape[1],
+                                                          .type = run->type,
+                                                          .x = run->tensor[X].data,
+                                                          .y = run->tensor[Y].data});
+}
+
+static void transpose_reference(struct op_run *run) {
+    for (int64_t i = 0; i < run->shape[0]; i++)
+        for (int64_t j = 0; j < run->shape[1]; j++)
+            run->tensor[Y].expected[j * run->shape[0] + i] = run->tensor[X].value[i * run->shape[1] + j];
+}
+
 static const struct op_kind add = {
     .name = "add", .setup = add_setup, .call = add_call, .reference = add_reference, .cost = three_tensors};
 static const struct op_kind cast = {
@@ -357,6 +378,12 @@ static const struct op_kind gather = {.name = "gather_rows",
                                       .call = gather_call,
                                       .reference = gather_reference,
                                       .cost = two_tensors};
+
+static const struct op_kind transpose = {.name = "transpose",
+                                         .setup = transpose_setup,
+                                         .call = transpose_call,
+                                         .reference = transpose_reference,
+                                         .cost = two_tensors};
 
 /* clang-format off */
 #define BOTH_TYPES(kind, note, use, variant, ...) \
@@ -419,6 +446,12 @@ static const struct op_case cases[] = {
     BOTH_TYPES(gather, "no rows", OP_TEST, 0, 0, 33, 20),
     BOTH_TYPES(gather, "parallel", OP_TEST, 0, 40, 768, 64),
     BOTH_TYPES(gather, "rows of zeros", OP_TEST, 10, 40, 33, 20),
+    BOTH_TYPES(transpose, NULL, OP_TEST, 0, 64, 96),
+    BOTH_TYPES(transpose, "odd", OP_TEST, 0, 77, 45),
+    BOTH_TYPES(transpose, "one row", OP_TEST, 0, 1, 131),
+    BOTH_TYPES(transpose, "no rows", OP_TEST, 0, 0, 33),
+    BOTH_TYPES(transpose, "parallel", OP_TEST, 0, 130, 768),
+    BOTH_TYPES(transpose, "a LoRA of rank 16 on gpt2's fc1", OP_BENCH, 0, 3072, 16),
 };
 
 const struct op_family pointwise_family = {"pointwise", cases, sizeof cases / sizeof *cases};
