@@ -4,7 +4,6 @@
 #include "base/base.h"
 #include "infer/slots.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,17 +116,11 @@ static void on_start(void *context, int64_t cached) {
 /* Reads a token with its likeliest alternatives. */
 static void read_token(struct call_engine *self, const struct scheduler_token *token, bool has_logprob,
                        struct call_held *held) {
-    *held = (struct call_held){.token = {.id = token->token, .has_logprob = has_logprob, .logprob = token->logprob}};
-    bool is_broken = has_logprob && !isfinite(token->logprob);
-    for (int32_t i = 0; i < token->top_count && i < ASK_MAX_TOP; i++) {
-        held->tops[i] = (struct call_top){.id = token->top_token[i], .logprob = token->top_logprob[i]};
-        is_broken |= !isfinite(token->top_logprob[i]);
-        held->token.top_count = i + 1;
-    }
-    if (is_broken) {
-        fail_with(self, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
-        self->is_cancelled = true;
-    }
+    *held = (struct call_held){0};
+    if (update_read_token(token, has_logprob, &held->token, held->tops))
+        return;
+    fail_with(self, ERROR_INTERNAL, ENGINE_NO_PROBABILITY);
+    self->is_cancelled = true;
 }
 
 /* Moves tokens whose last byte was sent into the last piece; at the end all of them. */

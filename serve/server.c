@@ -351,38 +351,20 @@ int server_open(const struct serve_options *options, struct server **out) {
 
 /* ---- the model ---- */
 
-static int name_model(struct server *server, struct engine *engine) {
+static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
+                          const struct tokenizer_files *files) {
     const struct serve_options *o = server->options;
     struct openai_model *model = &server->model;
-    char digest[PEFT_DIGEST_BYTES];
-    int status = peft_base_digest(engine_directory(engine), digest);
-    if (status)
-        return status;
-    snprintf(model->fingerprint, sizeof model->fingerprint, "b%.12s", digest);
     model->names = o->model_names;
     model->name_count = o->model_name_count;
     model->name = o->model_names[0];
-    model->created = (int64_t)clock_wall_seconds();
-    return STATUS_OK;
-}
-
-static int describe_model(struct server *server, struct engine *engine, const struct tokenizer *tokenizer,
-                          const struct tokenizer_files *files) {
-    const struct model_config *config = engine_config(engine);
-    struct openai_model *model = &server->model;
-    model->max_model_len = engine_max_positions(engine);
-    model->vocab = config->vocab_size;
-    model->most_texts = server->options->max_queued_requests;
-    model->template_seconds = server->options->template_timeout;
-    model->ends = engine_text_ends(engine, tokenizer);
-    model->precision = dtype_name(engine_dtype(engine));
-    model->tokenizer = tokenizer;
-    model->room = prompt_room_of(tokenizer, model->max_model_len);
+    model->most_texts = o->max_queued_requests;
+    model->template_seconds = o->template_timeout;
     if (tokenizer && files && chat_template_of_tokenizer(files, &model->chat_template))
         log_warning("%s: the tokenizer counts as one without a chat template", status_text());
     if (!model->chat_template)
-        model->chat_template = chat_template_keep(server->options->chat_template);
-    int status = name_model(server, engine);
+        model->chat_template = chat_template_keep(o->chat_template);
+    int status = openai_model_describe(model, engine, tokenizer);
     if (!status && tokenizer)
         status = tokenizer_encoder_new(tokenizer, &server->encoder);
     if (!status && tokenizer)

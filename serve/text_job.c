@@ -47,43 +47,6 @@ int text_job_encode(const struct server *server, struct tokenizer_encoder *encod
 
 /* ---- chats ---- */
 
-/* Returns a new reference to all messages except the last, which is to be continued. */
-static json_t *drop_last(const json_t *messages) {
-    json_t *copy = json_copy((json_t *)messages);
-    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack a member that found no memory */
-    if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
-        json_decref(copy);
-        copy = NULL;
-    }
-    return copy;
-}
-
-static int render(const struct job *job, struct chat_pieces *pieces) {
-    const struct call_prompt *prompt = &job->prompt;
-    struct chat_request request = prompt->chat;
-    size_t count = json_array_size(request.messages);
-    const json_t *last = json_array_get(request.messages, count - 1);
-    const struct openai_model *model = &job->asked.server->model;
-    json_t *rest = NULL;
-    request.asks = !prompt->has_no_head || prompt->continues;
-    request.tokenizer = model->tokenizer;
-    request.eos = model_first_eos(&model->ends);
-    request.seconds = job->asked.server->options->template_timeout;
-    if (request.asks && !prompt->continues && chat_is_assistants(last))
-        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
-    if (prompt->continues && (!chat_is_assistants(last) || count < 2))
-        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
-    if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = chat_render(job->chat.template, &request, pieces);
-    if (!status && prompt->continues) {
-        const json_t *content = json_object_get(last, "content");
-        status = chat_pieces_add(pieces, json_string_value(content), json_string_length(content), 0);
-    }
-    json_decref(rest);
-    return status;
-}
-
 /* A template may write much from little: its output is checked like a text. */
 static int check_room(struct job *job, size_t bytes) {
     int status = prompt_check_bytes(&job->asked.server->model.room, bytes);
@@ -95,7 +58,7 @@ static int check_room(struct job *job, size_t bytes) {
 static int encode_chat(struct job *job) {
     const struct openai_model *model = &job->asked.server->model;
     struct chat_pieces pieces = {0};
-    int status = render(job, &pieces);
+    int status = call_prompt_render(&job->prompt, model, job->chat.template, &pieces);
     if (!status)
         status = check_room(job, pieces.text.length);
     if (!status)
@@ -107,7 +70,7 @@ static int encode_chat(struct job *job) {
                                                    .text = &model->ends,
                                                    .vocab = model->vocab,
                                                    .template = job->chat.template,
-                                                   .template_seconds = job->asked.server->options->template_timeout},
+                                                   .template_seconds = model->template_seconds},
                                &job->ends);
     return status;
 }

@@ -47,7 +47,8 @@ static const struct config_row rows[] = {
      .metavar = "FILE.jsonl",
      .is_path = true,
      .help =
-         "file of requests, one JSON object per line; answers many at once, with a line each; - reads standard input"},
+         "file of requests, one JSON object per line, or one of OpenAI's batches; answers many at once, with a line "
+         "each; - reads standard input"},
     MODEL_ADAPTER_ROW(AT(base)),
     {.path = "max-new-tokens",
      .type = CONFIG_INT,

@@ -40,8 +40,7 @@ struct requests {
 
 static int add_line(struct requests *r, const struct strbuf *text) {
     struct answer *answer;
-    int status = answer_new(strbuf_text(text), text->length, lines_number(r->input),
-                            engine_config(r->model.engine)->vocab_size, &answer);
+    int status = answer_new(strbuf_text(text), text->length, lines_number(r->input), &r->model.openai, &answer);
     if (status)
         return status;
     answer->finished = &r->finished;
@@ -80,13 +79,14 @@ static int submit(struct requests *r, struct answer *answer) {
     int status = scheduler_submit(r->scheduler, &request, &number, &refusal);
     if (!status) {
         answer->state = ANSWER_RUNS;
-        r->texts += answer->line.asked.choices;
+        r->texts += answer->line.request.ask.choices;
         r->requests++;
         return STATUS_OK;
     }
     if (status != STATUS_INVALID)
         return status;
-    int failed = answer_fail(answer, refusal == SCHEDULER_TOO_LARGE ? "max_tokens" : NULL);
+    int failed = refusal == SCHEDULER_TOO_LARGE ? answer_fail(answer, ERROR_ARGUMENT, "max_tokens")
+                                                : answer_fail(answer, ERROR_INTERNAL, NULL);
     return failed ? failed : answer_finish(answer, &r->model);
 }
 
@@ -97,7 +97,7 @@ static int submit_lines(struct requests *r) {
         struct answer *answer = r->next;
         bool must_wait = false;
         if (answer->state == ANSWER_WAITS) {
-            if (r->requests && r->texts + answer->line.asked.choices > room)
+            if (r->requests && r->texts + answer->line.request.ask.choices > room)
                 break;
             status = answer_prepare(answer, &r->model, &must_wait);
             if (must_wait && !r->requests)
@@ -120,11 +120,11 @@ static int finish_answers(struct requests *r) {
     while (r->finished && !status) {
         struct answer *answer = r->finished;
         r->finished = answer->next_finished;
-        r->texts -= answer->line.asked.choices;
+        r->texts -= answer->line.request.ask.choices;
         r->requests--;
-        r->prompted += (int64_t)answer->line.ids.count;
+        r->prompted += (int64_t)answer->line.request.prompts[0].ids.count;
         r->cached += answer->cached;
-        for (int64_t i = 0; i < answer->line.asked.choices; i++)
+        for (int64_t i = 0; i < answer->line.request.ask.choices; i++)
             r->drawn += answer->choices[i].drawn;
         status = answer_finish(answer, &r->model);
     }
@@ -205,8 +205,8 @@ static int open_all(struct requests *r) {
     const struct requests_options *o = r->options;
     struct requests_model *model = &r->model;
     int status = lines_open(o->input, JSON_LINE_BYTES, &r->input);
-    if (!status && model->tokenizer)
-        status = tokenizer_encoder_new(model->tokenizer, &model->encoder);
+    if (!status && model->openai.tokenizer)
+        status = tokenizer_encoder_new(model->openai.tokenizer, &model->encoder);
     if (!status)
         status = requests_output_open(&r->output, o->output, o->resumes, r->input);
     if (!status)
@@ -238,17 +238,19 @@ static int answer_requests(const struct requests_options *options, struct engine
         .options = options,
         .model = {.engine = engine,
                   .adapters = adapters,
-                  .names = &options->models,
-                  .tokenizer = tokenizer,
+                  .openai = {.name = options->models.items[0],
+                             .names = options->models.items,
+                             .name_count = options->models.count,
+                             .most_texts = ASK_MAX_CHOICES,
+                             .template_seconds = options->template_timeout},
                   .seed = (uint64_t)options->seed,
-                  .ends = engine_text_ends(engine, tokenizer),
-                  .room = prompt_room_of(tokenizer, engine_max_positions(engine)),
-                  .template_timeout = options->template_timeout,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},
     };
     r.last = &r.first;
-    int status = chat_template_open_option(options->chat_template, &r.model.chat_template);
+    int status = openai_model_describe(&r.model.openai, engine, tokenizer);
+    if (!status)
+        status = chat_template_open_option(options->chat_template, &r.model.chat_template);
     if (!status)
         status = open_all(&r);
     if (!status) {

@@ -1,9 +1,9 @@
 /* The job of `generate --requests`: answers the requests of a file in its order, many of them at once.
  *
  * The loop is in requests.c: it reads lines into a window, submits them to the scheduler, and writes answers in order.
- * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. An
- * answer depends on its line alone, so a resumed run writes the same file as an uninterrupted one. Everything runs on
- * one thread, that of the engine's leader. */
+ * Its parts: requests_line.h reads a line, requests_answer.c answers it, and requests_output.c writes the answer. A
+ * line may have the form of OpenAI's batches (requests_batch.h). An answer depends on its line alone, so a resumed run
+ * writes the same file as an uninterrupted one. Everything runs on one thread, that of the engine's leader. */
 #ifndef CAMBIUM_JOBS_REQUESTS_H
 #define CAMBIUM_JOBS_REQUESTS_H
 
@@ -32,14 +32,10 @@ struct requests_options {
 struct requests_model {
     struct engine *engine;
     struct adapters *adapters;
-    const struct config_list *names;   /* of the base model, which a line may give as its model */
-    const struct tokenizer *tokenizer; /* NULL: none */
+    struct openai_model openai; /* without its template */
     struct tokenizer_encoder *encoder;
-    uint64_t seed; /* lines without a seed derive theirs from it */
-    struct model_text_ends ends;
-    struct prompt_room room;             /* scratch for renderings */
+    uint64_t seed;                       /* lines without a seed derive theirs from it */
     struct chat_template *chat_template; /* the option's; NULL: none */
-    double template_timeout;
     const char *tokenizer_directory;
     struct chat_template *tokenizers_template; /* read when has_tokenizers_template; NULL: none */
     bool has_tokenizers_template;
@@ -79,9 +75,10 @@ struct answer {
     struct strbuf out; /* the line for the output, in state ANSWER_IS_WRITTEN */
 };
 
-/* Makes an answer from a line of the input. A faulty line gives a finished answer that reports its error. `vocab`: ids
- * are below it. STATUS_MEMORY. */
-int answer_new(const char *text, size_t length, int64_t number, int64_t vocab, struct answer **answer);
+/* Makes an answer from a line of the input. A faulty line gives a finished answer that reports its error. The answer
+ * keeps `model`. STATUS_MEMORY. */
+int answer_new(const char *text, size_t length, int64_t number, const struct openai_model *model,
+               struct answer **answer);
 void answer_free(struct answer *answer);
 /* Renders and tokenizes the prompt, and takes a slot for the request's adapters. Sets *must_wait when the adapters have
  * no room now: the caller tries again after other requests have ended. A fault of the request becomes its answer and is
@@ -89,8 +86,9 @@ void answer_free(struct answer *answer);
 int answer_prepare(struct answer *answer, struct requests_model *model, bool *must_wait);
 /* Fills the scheduler's request for a prepared answer. */
 void answer_request(struct answer *answer, const struct requests_model *model, struct scheduler_request *request);
-/* Makes the current error text (status_text) the answer. `field`: the faulty field, or NULL. STATUS_MEMORY. */
-int answer_fail(struct answer *answer, const char *field);
+/* Makes the current error text (status_text) the answer. `which`: its case in OpenAI's form. `field`: the faulty field,
+ * or NULL. STATUS_MEMORY. */
+int answer_fail(struct answer *answer, enum error_case which, const char *field);
 /* Call this when the scheduler has finished the request: releases its slot and formats its line. STATUS_MEMORY. */
 int answer_finish(struct answer *answer, struct requests_model *model);
 

@@ -1,6 +1,8 @@
 /* Reads the fields of a line that ask.h does not know: id, model and prompt. A null field counts as absent. */
 #include "requests_line.h"
 
+#include "requests_batch.h"
+
 #include "data/json_line.h"
 
 #include <stdlib.h>
@@ -16,8 +18,8 @@ static int read_id(const json_t *value, struct request_line *line) {
 static int read_prompt(const json_t *value, struct request_line *line, int64_t vocab) {
     int status = STATUS_OK;
     if (json_is_string(value)) {
-        line->prompt = json_string_value(value);
-        line->prompt_length = json_string_length(value);
+        line->request.prompts[0].text = json_string_value(value);
+        line->request.prompts[0].length = json_string_length(value);
         return STATUS_OK;
     }
     if (!json_is_array(value) || !json_array_size(value))
@@ -26,13 +28,13 @@ static int read_prompt(const json_t *value, struct request_line *line, int64_t v
         int32_t id;
         status = ask_read_id(json_array_get(value, i), i, vocab, &id);
         if (!status)
-            status = token_buffer_add(&line->ids, id);
+            status = token_buffer_add(&line->request.prompts[0].ids, id);
     }
     return status;
 }
 
 static int read_messages(const json_t *value, struct request_line *line) {
-    line->chat.messages = value;
+    line->request.prompts[0].chat.messages = value;
     return chat_check_messages(value);
 }
 
@@ -53,7 +55,7 @@ static int fail_unknown(const char *name) {
 
 static int read_field(struct request_line *line, const char *name, const json_t *value, int64_t vocab) {
     bool is_known;
-    int status = ask_read_field(&line->asked, name, value, vocab, &is_known);
+    int status = ask_read_field(&line->request.ask, name, value, vocab, &is_known);
     bool is_null = json_is_null(value);
     if (is_known)
         return status;
@@ -66,7 +68,7 @@ static int read_field(struct request_line *line, const char *name, const json_t 
     if (!strcmp(name, "model"))
         return is_null ? STATUS_OK : read_model(value, line);
     if (!strcmp(name, "tools") || !strcmp(name, "documents") || !strcmp(name, "chat_template_kwargs"))
-        return chat_take_fields(line->root, &line->chat);
+        return chat_take_fields(line->root, &line->request.prompts[0].chat);
     return fail_unknown(name);
 }
 
@@ -85,30 +87,36 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
             return status;
     }
     *field = "messages";
-    if (!line->chat.messages && (line->chat.tools || line->chat.documents || line->chat.variables))
+    if (!line->request.prompts[0].chat.messages &&
+        (line->request.prompts[0].chat.tools || line->request.prompts[0].chat.documents ||
+         line->request.prompts[0].chat.variables))
         return status_fail(STATUS_INVALID, "tools, documents and chat_template_kwargs go with messages");
     *field = "prompt";
-    if ((line->prompt || line->ids.count) == (line->chat.messages != NULL))
+    if ((line->request.prompts[0].text || line->request.prompts[0].ids.count) ==
+        (line->request.prompts[0].chat.messages != NULL))
         return status_fail(STATUS_INVALID, "expected either \"prompt\" or \"messages\"");
-    return ask_check(&line->asked, vocab, field);
+    return ask_check(&line->request.ask, vocab, field);
 }
 
-int request_line_read(struct request_line *line, const char *text, size_t length, bool is_first, int64_t vocab,
-                      const char **field) {
+int request_line_read(struct request_line *line, const char *text, size_t length, int64_t number,
+                      const struct openai_model *model, const char **field) {
     json_error_t error;
     *line = (struct request_line){0};
-    ask_begin(&line->asked);
     *field = NULL;
-    size_t mark = json_line_mark(text, length, is_first);
+    size_t mark = json_line_mark(text, length, number == 1);
     int status = json_read(text + mark, length - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &line->root, &error);
     if (status == STATUS_INVALID)
         return status_fail(status, "column %d: bad JSON: %s", error.column + (int)mark, error.text);
-    return status ? status : read_fields(line, vocab, field);
+    if (!status && batch_is(line->root))
+        return batch_read(line, number, model, field);
+    if (!status)
+        status = call_request_begin(&line->request, 1);
+    return status ? status : read_fields(line, model->vocab, field);
 }
 
 void request_line_free(struct request_line *line) {
-    token_buffer_free(&line->ids);
-    ask_free(&line->asked);
+    batch_free(line->batch);
+    call_request_free(&line->request);
     json_decref(line->root);
     *line = (struct request_line){0};
 }

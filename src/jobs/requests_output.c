@@ -2,8 +2,11 @@
  * therefore leaves complete lines and at most one partial line, which the next run drops. */
 #include "requests.h"
 
+#include "requests_batch.h"
+
 #include "base/json.h"
 #include "data/json_line.h"
+#include "openai/json_in.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,10 +50,26 @@ static const json_t *id_of(const json_t *root) {
     return json_is_string(id) || json_is_integer(id) ? id : NULL;
 }
 
+/* The same for the form of OpenAI's batches. */
+static bool batch_belongs(const json_t *answer, const json_t *request, int64_t number) {
+    const json_t *a = json_object_get(answer, "custom_id"), *b = json_object_get(request, "custom_id");
+    char id[48];
+    snprintf(id, sizeof id, "batch_req_%lld", (long long)number);
+    return json_in_is(json_object_get(answer, "id"), id) && (json_is_string(b) ? json_equal(a, b) : json_is_null(a));
+}
+
+static bool is_error(const json_t *answer) {
+    const json_t *response = json_object_get(answer, "response");
+    return response ? json_integer_value(json_object_get(response, "status_code")) != 200
+                    : json_object_get(answer, "error") != NULL;
+}
+
 /* True when the answer belongs to the request, which is line `number` of the input. */
 static bool belongs(const json_t *answer, const json_t *request, int64_t number) {
     const json_t *error = json_object_get(answer, "error"), *line = json_object_get(answer, "line");
     const json_t *a = id_of(answer), *b = id_of(request);
+    if (batch_is(request))
+        return batch_belongs(answer, request, number);
     if (error ? json_integer_value(line) != number : !json_is_array(json_object_get(answer, "choices")))
         return false;
     return !a && !b ? true : a && b && json_equal(a, b);
@@ -75,7 +94,7 @@ static int check_line(struct requests_output *output, const struct lines *lines,
     if (!status && !belongs(answer, request, lines_number(input)))
         status = status_fail(STATUS_INVALID, "%s:%lld: not the answer to %s:%lld", output->path,
                              (long long)lines_number(lines), lines_name(input), (long long)lines_number(input));
-    output->kept_errors += !status && json_object_get(answer, "error");
+    output->kept_errors += !status && is_error(answer);
     json_decref(answer);
     json_decref(request);
     return status;

@@ -18,3 +18,41 @@ void call_request_free(struct call_request *request) {
     free(request->prompts);
     *request = (struct call_request){0};
 }
+
+/* ---- messages ---- */
+
+/* Returns a new reference to all messages except the last, which is to be continued. */
+static json_t *drop_last(const json_t *messages) {
+    json_t *copy = json_copy((json_t *)messages);
+    bool is_whole = json_array_size(copy) == json_array_size(messages); /* it may lack a member that found no memory */
+    if (copy && (!is_whole || json_array_remove(copy, json_array_size(copy) - 1))) {
+        json_decref(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+int call_prompt_render(const struct call_prompt *prompt, const struct openai_model *model,
+                       struct chat_template *template, struct chat_pieces *pieces) {
+    struct chat_request request = prompt->chat;
+    size_t count = json_array_size(request.messages);
+    const json_t *last = json_array_get(request.messages, count - 1);
+    json_t *rest = NULL;
+    request.asks = !prompt->has_no_head || prompt->continues;
+    request.tokenizer = model->tokenizer;
+    request.eos = model_first_eos(&model->ends);
+    request.seconds = model->template_seconds;
+    if (request.asks && !prompt->continues && chat_is_assistants(last))
+        return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
+    if (prompt->continues && (!chat_is_assistants(last) || count < 2))
+        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
+    if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = chat_render(template, &request, pieces);
+    if (!status && prompt->continues) {
+        const json_t *content = json_object_get(last, "content");
+        status = chat_pieces_add(pieces, json_string_value(content), json_string_length(content), 0);
+    }
+    json_decref(rest);
+    return status;
+}

@@ -3,6 +3,7 @@
 #define CAMBIUM_OPENAI_CALL_REQUEST_H
 
 #include "error.h"
+#include "model.h"
 
 #include "infer/ask.h"
 #include "text/chat.h"
@@ -17,6 +18,11 @@ struct call_prompt {
     bool continues;          /* messages: the answer continues the last one, the assistant's (continue_final_message) */
     struct token_buffer ids; /* given, or made from the text */
 };
+
+/* Renders the messages of a prompt into pieces. The errors of chat_render; STATUS_INVALID too for messages whose last
+ * one does not fit the header that is asked for. */
+int call_prompt_render(const struct call_prompt *prompt, const struct openai_model *model,
+                       struct chat_template *template, struct chat_pieces *pieces);
 
 /* Strings point into the message that was read. */
 struct call_request {

@@ -2,10 +2,9 @@
 #ifndef CAMBIUM_OPENAI_MODEL_H
 #define CAMBIUM_OPENAI_MODEL_H
 
+#include "infer/engine.h"
 #include "text/chat.h"
 #include "text/prompt.h"
-
-#include "pretrained/pretrained.h"
 
 struct openai_model {
     const char *name;         /* the name in answers */
@@ -22,5 +21,9 @@ struct openai_model {
     struct chat_template *chat_template; /* the base's: the tokenizer's, or the option's; NULL: none */
     double template_seconds;             /* limits one rendering */
 };
+
+/* Fills in what the engine and the tokenizer (NULL: none) know: all but the names, most_texts, and the template with
+ * its limit. The errors of peft_base_digest. */
+int openai_model_describe(struct openai_model *model, const struct engine *engine, const struct tokenizer *tokenizer);
 
 #endif

@@ -1,6 +1,7 @@
 /* The lists of an update. They grow, are emptied, and never shrink while it lives. */
 #include "update.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +67,18 @@ int update_add_token(struct call_update *update, const struct call_token *token,
     update->token_count++;
     update->pieces[update->piece_count - 1].token_count++;
     return STATUS_OK;
+}
+
+bool update_read_token(const struct scheduler_token *drawn, bool has_logprob, struct call_token *token,
+                       struct call_top *tops) {
+    bool is_finite = !has_logprob || isfinite(drawn->logprob);
+    *token = (struct call_token){.id = drawn->token, .has_logprob = has_logprob, .logprob = drawn->logprob};
+    for (int32_t i = 0; i < drawn->top_count && i < ASK_MAX_TOP; i++) {
+        tops[i] = (struct call_top){.id = drawn->top_token[i], .logprob = drawn->top_logprob[i]};
+        is_finite &= isfinite(drawn->top_logprob[i]) != 0;
+        token->top_count = i + 1;
+    }
+    return is_finite;
 }
 
 int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops) {

@@ -5,8 +5,9 @@
 #include "error.h"
 
 #include "infer/ask.h"
+#include "infer/scheduler.h"
 
-struct call_top {
+struct call_top { /* one of the likeliest tokens */
     int32_t id;
     float logprob;
 };
@@ -75,6 +76,10 @@ int update_add_draw(struct call_update *update, const struct call_draw *draw);
 int update_add_piece(struct call_update *update, int64_t prompt, int64_t choice, size_t begin);
 /* Adds a token to the last piece. */
 int update_add_token(struct call_update *update, const struct call_token *token, const struct call_top *tops);
+/* Converts a token of the scheduler with its likeliest alternatives, tops[ASK_MAX_TOP]. `has_logprob`: false for a
+ * token that nothing predicts. Returns false when a log-probability is not finite. */
+bool update_read_token(const struct scheduler_token *drawn, bool has_logprob, struct call_token *token,
+                       struct call_top *tops);
 /* Adds the end of a completion; `tops` are those of its token. */
 int update_add_end(struct call_update *update, const struct call_end *end, const struct call_top *tops);
 /* update_clear keeps the memory, update_free does not. */

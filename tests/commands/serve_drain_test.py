@@ -19,7 +19,7 @@ MOMENT = 2  # seconds that the server waits for clients which had a request to r
 class Drain(unittest.TestCase):
     def test_a_slow_reader_has_its_whole_answer(self):
         body = json.dumps({"prompt": [1, 2, 3], "n": 100, "max_tokens": 60, "stream": True, "logprobs": 20, "ignore_eos": True}).encode()
-        with Server("--drain-timeout", PATIENCE) as server, socket.socket() as client:
+        with Server("--drain-timeout", 10 * PATIENCE) as server, socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(PATIENCE)
             host, port = server.addresses["data"].rsplit(":", 1)

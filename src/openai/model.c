@@ -1,0 +1,22 @@
+#include "model.h"
+
+#include "base/base.h"
+#include "peft/peft.h"
+
+#include <stdio.h>
+
+int openai_model_describe(struct openai_model *model, const struct engine *engine, const struct tokenizer *tokenizer) {
+    char digest[PEFT_DIGEST_BYTES];
+    int status = peft_base_digest(engine_directory(engine), digest);
+    if (status)
+        return status;
+    snprintf(model->fingerprint, sizeof model->fingerprint, "b%.12s", digest);
+    model->created = (int64_t)clock_wall_seconds();
+    model->max_model_len = engine_max_positions(engine);
+    model->vocab = engine_config(engine)->vocab_size;
+    model->ends = engine_text_ends(engine, tokenizer);
+    model->precision = dtype_name(engine_dtype(engine));
+    model->tokenizer = tokenizer;
+    model->room = prompt_room_of(tokenizer, model->max_model_len);
+    return STATUS_OK;
+}
