@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import model_support as support
+from gguf_support import byte_tokens, keys_of, tensors_of, write_gguf
 from pretrain_support import KEYS, LONG, walk_documents, write_dataset
 
 INJECTOR = os.environ.get("CAMBIUM_INJECTOR")
@@ -117,6 +118,12 @@ class Texts(Failing):
     def test_data_show(self):
         self.check("data", "show", "--data-path", self.root / "walk", "--seq-length", 16, "--sample", 1, "--tokenizer", self.base,
                    "--data-cache-path", self.out / "cache")
+
+
+    def test_convert(self):
+        source = support.SOURCE / "tests/model/golden/llama_wide_heads"
+        write_gguf(self.root / "m.gguf", keys_of(source) | byte_tokens(61), tensors_of(source))
+        self.check("convert", "--from", self.root / "m.gguf", "--to", self.out / "model", whole=["model"])
 
 
 class Training(Failing):
