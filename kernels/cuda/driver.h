@@ -41,6 +41,7 @@ struct cuda_copy_2d {
     ROW(CUDA_MAX_PITCH, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 11)                                                             \
     ROW(CUDA_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                                       \
     ROW(CUDA_CAPABILITY_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                                       \
+    ROW(CUDA_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8)                                       \
     ROW(CUDA_MEMORY_HOST, CU_MEMORYTYPE_HOST, 1)                                                                       \
     ROW(CUDA_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE, 2)                                                                   \
     ROW(CUDA_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE, 1)                                                               \
@@ -94,6 +95,7 @@ enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR
     ROW(module_unload, cuModuleUnload, (struct CUmod_st * module))                                                     \
     ROW(module_function, cuModuleGetFunction,                                                                          \
         (struct CUfunc_st * *function, struct CUmod_st * module, const char *name))                                    \
+    ROW(function_set, cuFuncSetAttribute, (struct CUfunc_st * function, unsigned attribute, int value))                \
     ROW(launch, cuLaunchKernel,                                                                                        \
         (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,             \
          unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream, void **arguments,      \

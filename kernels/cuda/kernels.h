@@ -47,6 +47,11 @@
     TYPED(unit, unit_backward)                                                                                         \
     TYPED(unit, unit_forward)                                                                                          \
     PLAIN(adamw, zero_ranges)                                                                                          \
+    PLAIN(attention_tiles, attention_forward_tiles_32)                                                                 \
+    PLAIN(attention_tiles, attention_forward_tiles_64)                                                                 \
+    PLAIN(attention_tiles, attention_forward_tiles_96)                                                                 \
+    PLAIN(attention_tiles, attention_forward_tiles_128)                                                                \
+    PLAIN(attention_tiles, attention_forward_tiles_256)                                                                \
     PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { GRID_MOST = 0x7fffffff }; /* blocks of a grid; kernels take more rows in a loop */
+enum { GRID_MOST = 0x7fffffff };  /* blocks of a grid; kernels take more rows in a loop */
+enum { SHARED_PLAIN = 48 << 10 }; /* bytes of shared memory that a kernel has without asking */
 enum { THREADS = 256, ACCESS_BYTES = 16 };
 
 static struct CUmod_st *module_of(const struct cuda_kernels *kernels, const char *file) {
@@ -60,13 +61,15 @@ int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
         status = cuda_enter(device);
     if (status || !launch->blocks)
         return status;
+    struct CUfunc_st *function = own->kernels.functions[launch->kernel][launch->type == DTYPE_BF16];
     void *arguments = (void *)(uintptr_t)launch->arguments;
-    unsigned blocks = launch->blocks < GRID_MOST ? (unsigned)launch->blocks : GRID_MOST;
-    return cuda_check(device,
-                      own->driver.launch(own->kernels.functions[launch->kernel][launch->type == DTYPE_BF16], blocks, 1,
-                                         1, (unsigned)launch->threads, 1, 1, (unsigned)launch->shared_bytes,
-                                         cuda_stream(exec->stream), &arguments, NULL),
-                      op);
+    unsigned blocks = launch->blocks < GRID_MOST ? (unsigned)launch->blocks : GRID_MOST, result = CUDA_SUCCESS_RESULT;
+    if (launch->shared_bytes > SHARED_PLAIN)
+        result = own->driver.function_set(function, CUDA_DYNAMIC_SHARED, (int)launch->shared_bytes);
+    if (!result)
+        result = own->driver.launch(function, blocks, 1, 1, (unsigned)launch->threads, 1, 1,
+                                    (unsigned)launch->shared_bytes, cuda_stream(exec->stream), &arguments, NULL);
+    return cuda_check(device, result, op);
 }
 
 static int64_t access_elements(enum dtype type) {

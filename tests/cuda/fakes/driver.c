@@ -194,6 +194,9 @@ FAKE(cuModuleGetFunction, (struct CUfunc_st * *function, struct CUmod_st *module
     *function = (struct CUfunc_st *)(void *)module;
     return shows("function") && !strcmp(name, "norm_forward_bf16") ? 500 : result();
 }
+FAKE(cuFuncSetAttribute, (struct CUfunc_st * function, unsigned attribute, int value)) {
+    return function && attribute == CUDA_DYNAMIC_SHARED && value > 0 ? result() : 1;
+}
 #ifndef FAKE_LACKS_LAUNCH
 FAKE(cuLaunchKernel, (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,

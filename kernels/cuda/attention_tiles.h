@@ -1,0 +1,18 @@
+/* Attention by tiles, for bf16: sizes that the launches and the kernels share. */
+#ifndef CAMBIUM_KERNELS_CUDA_ATTENTION_TILES_H
+#define CAMBIUM_KERNELS_CUDA_ATTENTION_TILES_H
+
+#include "kernels/ops.h"
+
+/* A block has a tile of query rows, and each of its warps has 16 of them. */
+enum { TILE_WARPS = 4, TILE_ROWS = 16 * TILE_WARPS };
+
+/* SIZE(n): the sizes to which heads are padded. */
+#define ATTENTION_TILE_SIZES(SIZE) SIZE(32) SIZE(64) SIZE(96) SIZE(128) SIZE(256)
+
+/* The keys of a tile; and the bytes of shared memory of a block, at most 96 KiB: two tiles of keys, two of values and
+ * one of queries. */
+#define ATTENTION_TILE_KEYS(size)  ((size) <= 128 ? 64 : 32)
+#define ATTENTION_TILE_BYTES(size) ((TILE_ROWS + 4 * ATTENTION_TILE_KEYS(size)) * (size)*2)
+
+#endif

@@ -1,0 +1,69 @@
+/* Tiles of bf16 in shared memory, and products of them by tensor cores: cp.async, ldmatrix and mma.sync of PTX. In
+ * these lane 4 g + t is the t-th of group g. */
+#pragma once
+
+#include "cuda/typed.cuh"
+
+/* Copies 16 bytes to shared memory, or fills them with zeros. They have landed after copies_wait. */
+static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+}
+static __device__ __forceinline__ void copies_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+/* A tile in shared memory: rows of SIZE elements, in chunks of 16 bytes. The chunks of a row change places by the row's
+ * number. Eight rows at the same column are then in different banks. */
+template <int SIZE> struct tile {
+    static constexpr int ROW_BYTES = 2 * SIZE, CHUNKS = SIZE / 8;
+    static constexpr int TURN = SIZE % 64 == 0 ? 8 : 4; /* neighbours that change places */
+
+    static __device__ __forceinline__ uint32_t at(int row, int chunk) {
+        int turn = TURN == 8 ? row % 8 : row / 2 % 4;
+        return row * ROW_BYTES + (chunk ^ turn) * 16;
+    }
+    /* From the place of a row's first or second chunk to that of the chunk 2 * pair further. */
+    static __device__ __forceinline__ uint32_t pair(uint32_t place, int pair) {
+        return (place ^ (pair % (TURN / 2) * 32)) + pair / (TURN / 2) * TURN * 16;
+    }
+};
+
+/* Four matrices of 8 x 8, each at the addresses of eight lanes. Each lane gets elements 2t and 2t + 1 of row g; and
+ * where they are transposed, of column g. */
+static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* sum += a b, of 16 x 16 and 16 x 8. Of sum, a lane has columns 2t and 2t + 1 of row g, and then of row g + 8. */
+static __device__ __forceinline__ void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two values rounded to bf16, the first one in the low half. */
+static __device__ __forceinline__ uint32_t pack_two(float low, float high) {
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+static __device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
