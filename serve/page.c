@@ -34,8 +34,8 @@ static void add_policy(struct strbuf *policy) {
     add_digest(policy, "<style>", "</style>");
 }
 
-/* Appends the words of <body data-offers>: "control" and "metrics" if the listener has them, "key" if it requires
- * one. */
+/* Appends the words of <body data-offers>: "control" and "metrics" if the listener has them, "chat" if the model has a
+ * template, "key" if the listener requires one. */
 static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
     const struct server *server = exchange->request->server;
     enum listener_kind listener = exchange->head.listener;
@@ -45,6 +45,8 @@ static void add_offers(struct strbuf *offers, const struct exchange *exchange) {
         strbuf_add_text(offers, "control ");
     if (listener == LISTENER_CONTROL || has_metrics)
         strbuf_add_text(offers, "metrics ");
+    if (server->model.chat_template)
+        strbuf_add_text(offers, "chat ");
     if (server->keys[listener])
         strbuf_add_text(offers, "key");
 }

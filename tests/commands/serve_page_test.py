@@ -191,6 +191,31 @@ class Page(unittest.TestCase):
                     self.assertEqual(self.browser.log(), [], (words, listener))
                 self.browser.leave()  # the page asks again and again, also a server that has ended
 
+    def test_it_opens_in_chat_where_the_model_has_a_template(self):
+        template = pathlib.Path(self.temporary.name) / "chat.jinja"
+        template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+        with Server("--chat-template", template, model=pathlib.Path(self.temporary.name) / "base") as server:
+            self.browser.open(server.addresses["data"])
+            self.browser.wait("document.querySelectorAll('#targets input').length === 1")
+            state = "return [document.querySelector('input[value=chat]').checked, document.getElementById('prompt').value, document.getElementById('system_field').hidden]"
+            self.assertEqual(self.browser.run(state), [True, "", False])
+            for system, skipped in ("", 0), ("s", 1):  # a byte of the prompt more is a byte of the text less
+                self.browser.run("""document.getElementById('clear').click();
+                    document.getElementById('system').value = arguments[0];
+                    document.getElementById('prompt').value = 'a';
+                    document.getElementById('temperature').value = 2;
+                    document.getElementById('top_k').value = 1;
+                    document.getElementById('max_tokens').value = 20;
+                    document.getElementById('run').click();""", system)
+                self.browser.wait(IDLE)
+                self.assertEqual(self.browser.run("return document.querySelector('.turn[data-role=assistant]').textContent"), self.text[skipped:skipped + 20])
+                self.assertEqual(self.browser.run(state), [True, "", False])
+            self.browser.run("document.querySelector('input[value=completion]').click()")
+            self.assertEqual(self.browser.run("return [document.getElementById('system_field').hidden, document.getElementById('prompt').value !== '']"), [True, True])
+            self.browser.leave()
+        self.open()
+        self.assertEqual(self.browser.run(state)[0], False)
+
     def test_keys_are_enough(self):
         self.open("data")
         self.choose(NAME)
