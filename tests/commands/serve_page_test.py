@@ -199,6 +199,7 @@ class Page(unittest.TestCase):
             self.browser.wait("document.querySelectorAll('#targets input').length === 1")
             state = "return [document.querySelector('input[value=chat]').checked, document.getElementById('prompt').value, document.getElementById('system_field').hidden]"
             self.assertEqual(self.browser.run(state), [True, "", False])
+            self.browser.run("const send = window.fetch; window.fetch = (...words) => { if (words[1].body) window.asked = words[1].body; return send(...words); }")
             for system, skipped in ("", 0), ("s", 1):  # a byte of the prompt more is a byte of the text less
                 self.browser.run("""document.getElementById('clear').click();
                     document.getElementById('system').value = arguments[0];
@@ -210,6 +211,7 @@ class Page(unittest.TestCase):
                 self.browser.wait(IDLE)
                 self.assertEqual(self.browser.run("return document.querySelector('.turn[data-role=assistant]').textContent"), self.text[skipped:skipped + 20])
                 self.assertEqual(self.browser.run(state), [True, "", False])
+                self.assertEqual(json.loads(self.browser.run("return window.asked"))["top_k"], 1)
             self.browser.run("document.querySelector('input[value=completion]').click()")
             self.assertEqual(self.browser.run("return [document.getElementById('system_field').hidden, document.getElementById('prompt').value !== '']"), [True, True])
             self.browser.leave()
