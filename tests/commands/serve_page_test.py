@@ -218,6 +218,18 @@ class Page(unittest.TestCase):
         self.open()
         self.assertEqual(self.browser.run(state)[0], False)
 
+    @unittest.skipUnless(shutil.which("curl"), "curl is not found")
+    def test_the_last_request_is_a_command(self):
+        self.open("data")
+        self.choose(NAME)
+        self.browser.run("""document.getElementById('prompt').value = "'";
+            document.getElementById('temperature').value = 0;
+            document.getElementById('max_tokens').value = 30;
+            document.getElementById('run').click();""")
+        self.browser.wait(IDLE)
+        done = subprocess.run(["sh", "-c", self.browser.run("return document.getElementById('curl').textContent")], capture_output=True, timeout=PATIENCE)
+        self.assertEqual(json.loads(done.stdout)["choices"][0]["text"], self.text[:30], done.stderr)
+
     def test_keys_are_enough(self):
         self.open("data")
         self.choose(NAME)
