@@ -122,6 +122,8 @@ class Page(unittest.TestCase):
         self.assertGreater(float(figures[1]), 0)
         lefts = self.browser.run("return [...document.querySelectorAll('.column')].map(c => c.getBoundingClientRect().left)")
         self.assertEqual(len(set(lefts)), 3)
+        self.browser.run("navigator.clipboard.writeText = (text) => { window.copied = text; }; document.querySelector('[data-model=one] button').click()")
+        self.assertEqual(self.browser.run("return window.copied"), self.text[1:61])
         self.check_is_whole()
 
     def test_what_a_model_writes_is_text(self):
