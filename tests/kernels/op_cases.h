@@ -117,7 +117,7 @@ int op_check_reference(const struct op_family *family, const char *device, bool 
 int op_check_present(const struct op_family *family, const char *device, int *count);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
 int op_check_gradients(const struct op_family *family, const char *device, bool is_long);
-/* The same bits for 1, 2 and 3 threads. */
+/* The same bits for 1, 2 and 3 threads; on a card, where threads of the host compute nothing, in three calls. */
 int op_check_threads(const struct op_family *family, const char *device, bool is_long);
 
 struct op_timing {

@@ -289,14 +289,11 @@ int op_check_reference(const struct op_family *family, const char *backend, bool
     return check_family(family, backend, is_long, check_case_reference, true, NULL);
 }
 
-/* The reference, and the same bits in two more calls. */
-static int check_case_present(struct op_scene *scene, struct op_run *run) {
+/* The case was called. Two more calls give the same bits. */
+static int check_more_calls(struct op_scene *scene, struct op_run *run) {
     size_t bytes = 0;
-    int status = check_case_reference(scene, run);
-    if (status || !run_supports(run, scene))
-        return status;
     unsigned char *first = snapshot(run, scene->stream, &bytes);
-    status = first ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    int status = first ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (int calls = 0; calls < 2 && !status; calls++) {
         status = call_once(scene, run);
         unsigned char *now = status ? NULL : snapshot(run, scene->stream, &bytes);
@@ -310,6 +307,18 @@ static int check_case_present(struct op_scene *scene, struct op_run *run) {
     return status;
 }
 
+static int check_case_present(struct op_scene *scene, struct op_run *run) {
+    int status = check_case_reference(scene, run);
+    return status || !run_supports(run, scene) ? status : check_more_calls(scene, run);
+}
+
+static int check_case_orders(struct op_scene *scene, struct op_run *run) {
+    if (!run_supports(run, scene))
+        return STATUS_OK;
+    int status = call_once(scene, run);
+    return status ? status : check_more_calls(scene, run);
+}
+
 int op_check_present(const struct op_family *family, const char *backend, int *count) {
     *count = 0;
     return check_family(family, backend, false, check_case_present, true, count);
@@ -320,5 +329,6 @@ int op_check_gradients(const struct op_family *family, const char *backend, bool
 }
 
 int op_check_threads(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_threads, false, NULL);
+    bool is_card = !strncmp(backend, "cuda", strlen("cuda"));
+    return check_family(family, backend, is_long, is_card ? check_case_orders : check_case_threads, false, NULL);
 }
