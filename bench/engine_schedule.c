@@ -225,7 +225,7 @@ static int run_stage(struct comm *world, void *context) {
                                      .world = world,
                                      .grid = {1, 1, 1, 1, STAGES},
                                      .first_layers = engine_first_layers(&stages->bench->config),
-                                     .device_number = site.place_on_host,
+                                     .device_number = rank_site_device(&site, stages->bench->options->device),
                                      .threads = site.threads};
     if (!status)
         status = engine_bench_open(stages->bench, options, &engine);

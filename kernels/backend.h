@@ -17,6 +17,7 @@ struct backend {
 
     /* STATUS_UNSUPPORTED if this machine lacks such a device. */
     int (*find)(int number); /* NULL: every machine has it */
+    int (*count)(void);      /* NULL: one device serves all numbers; 0 after a failure, without its text */
     int (*open)(int number, int threads, struct device **device);
     int (*sketch)(const struct device_facts *facts, struct device **device);
     void (*close)(struct device *device);

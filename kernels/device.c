@@ -129,6 +129,11 @@ int device_find(const char *name) {
     return status || !backend->find ? status : backend->find(number);
 }
 
+int device_count(const char *name) {
+    const struct backend *backend = find_backend(name);
+    return backend && backend->count ? backend->count() : 0;
+}
+
 int device_open(const char *name, int number, int threads, struct device **device) {
     const struct backend *backend;
     *device = NULL;

@@ -46,6 +46,9 @@ enum { DEVICE_FIRST }; /* the number for a program that is alone on its host */
 /* Fails unless this machine has the device, without opening it: a command asks before it reads a model. Errors as
  * device_open. A name without a number asks for any device of its backend. */
 int device_find(const char *name);
+/* Returns how many devices of a backend this machine has, and 0 if one device serves all numbers (the CPU), or if the
+ * backend cannot say. */
+int device_count(const char *name);
 /* Closes an open device or a sketch; NULL is allowed. Its streams, events and memory are closed and freed before. */
 void device_close(struct device *device);
 /* Returns the number that the device was opened with. */

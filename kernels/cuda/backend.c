@@ -131,6 +131,15 @@ static int cuda_find(int number) {
     return status;
 }
 
+static int cuda_count(void) {
+    struct cuda_driver driver;
+    int count = 0;
+    if (cuda_driver_open(&driver) || driver.device_count(&count))
+        count = 0;
+    cuda_driver_close(&driver);
+    return count;
+}
+
 /* There are no levels: only the CPU has them. */
 static const struct ops *cuda_ops_for_level(const struct device *device, const char *level) {
     (void)device;
@@ -215,6 +224,7 @@ const struct backend backend_cuda = {
     .name = "cuda",
     .has_numbers = true,
     .find = cuda_find,
+    .count = cuda_count,
     .open = cuda_open,
     .sketch = cuda_sketch,
     .close = cuda_close,

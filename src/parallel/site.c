@@ -190,6 +190,11 @@ int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_sea
     return status;
 }
 
+int rank_site_device(const struct rank_site *site, const char *device) {
+    int count = site->in_process > 1 ? device_count(device) : 0;
+    return count ? site->place_on_host % count : site->place_on_host;
+}
+
 void rank_site_warn(const struct device *device, int threads) {
     int count = device_threads(device);
     if (count < threads)

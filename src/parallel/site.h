@@ -13,7 +13,7 @@ enum { SITE_CORES_BYTES = 168 };
 struct rank_site {
     int threads;          /* threads to compute with */
     int in_process;       /* number of ranks in this process */
-    int place_on_host;    /* ranks on the same host with lower numbers, which is the number of this rank's device */
+    int place_on_host;    /* ranks on the same host with lower numbers */
     int first_on_host;    /* the first rank on this host, which acts for the host */
     int first_in_process; /* the first rank in this process, which acts for the process */
     bool is_first_on_host, is_first_in_process;
@@ -24,6 +24,9 @@ struct rank_site {
  * binding. `threads` is the number of each rank, 0 for the default. All ranks call it together. STATUS_MEMORY, and the
  * errors of collectives. */
 int rank_site_find(struct comm *world, int threads, struct rank_site *site);
+/* Returns the number of the device that this rank opens: its place on its host. Ranks that are threads of one process
+ * take the devices that there are in turn, and may share them. */
+int rank_site_device(const struct rank_site *site, const char *device);
 /* Logs a warning if a device computes with fewer threads than it was asked for. */
 void rank_site_warn(const struct device *device, int threads);
 

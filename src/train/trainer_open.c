@@ -110,7 +110,8 @@ static int check_validations(void *self) {
 static int open_device(void *self) {
     struct trainer *trainer = self;
     const struct rank_site *site = &trainer->site;
-    return device_open(trainer->run.config.device, site->place_on_host, site->threads, &trainer->device);
+    const char *name = trainer->run.config.device;
+    return device_open(name, rank_site_device(site, name), site->threads, &trainer->device);
 }
 
 static void close_device(void *self) {

@@ -1,0 +1,92 @@
+"""--device cuda, on libraries that stand in for NVIDIA's: they execute the program's own kernels on the CPU. Training,
+tuning and completions are those of the CPU, and checkpoints go from one device to the other."""
+import os
+import unittest
+
+import finetune_support
+from model_support import SANITIZED, TINY, rows, run
+from pretrain_support import Run, assert_same_run, timeless
+
+STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
+CUDA = ["--device", "cuda"]
+LAYOUTS = {
+    "data": dict(use=["--ranks", "2"]),
+    "tensor": dict(use=["--ranks", "2"], parallel__tensor_model_parallel_size=2),
+    "pipeline": dict(use=["--ranks", "2"], parallel__pipeline_model_parallel_size=2),
+    "all": dict(use=["--ranks", "4"], parallel__tensor_model_parallel_size=2, parallel__sequence_parallel="true",
+                parallel__use_distributed_optimizer="true"),
+}
+METHODS = ["lora", "prefix", "ia3", "adapter", "prompt", "ptuning"]
+if SANITIZED:  # the stand-in is several times slower
+    LAYOUTS = {"all": LAYOUTS["all"]}
+    METHODS = METHODS[:2]
+
+
+def setUpModule():
+    if not STANDIN:
+        raise unittest.SkipTest("this build has no CUDA")
+    os.environ["LD_LIBRARY_PATH"] = STANDIN
+
+
+class Pretraining(unittest.TestCase):
+    def setUp(self):
+        self.run_of = Run()
+
+    def train(self, name, use=(), device=CUDA, **keys):
+        self.run_of.run(name, [*use, *device], **keys)
+        return self.run_of.records(name)
+
+    def test_losses_are_the_cpus_in_every_layout_of_one_card(self):
+        expected = self.train("cpu", device=[])
+        self.assertEqual(len(expected), 20)
+        assert_same_run(self, self.train("one"), expected, losses=1e-5, norms=1e-3)
+        for name, layout in LAYOUTS.items():
+            with self.subTest(name):
+                assert_same_run(self, self.train(name, **layout), expected, losses=1e-5, norms=1e-3)
+
+    def test_dropout_and_bf16_are_the_same_each_time(self):
+        keys = dict(model__hidden_dropout=0.1, model__attention_dropout=0.1, train__precision="bf16", train__train_iters=5)
+        expected = self.train("cpu", device=[], **keys)
+        os.environ["CAMBIUM_CUDA_SEED"] = "1"
+        first = self.train("first", **keys)
+        os.environ["CAMBIUM_CUDA_SEED"] = "2"  # blocks and warps run in another order
+        second = self.train("second", **keys)
+        del os.environ["CAMBIUM_CUDA_SEED"]
+        self.assertEqual(timeless(first), timeless(second))
+        assert_same_run(self, first, expected, losses=1e-2, norms=1e-1)
+
+    def test_a_checkpoint_of_one_device_resumes_on_the_other(self):
+        whole = self.train("whole", device=[])
+        for name, devices in (("to-cpu", (CUDA, [])), ("to-cuda", ([], CUDA))):
+            with self.subTest(name):
+                self.train(name, device=devices[0], train__exit_interval=10)
+                assert_same_run(self, self.train(name, device=devices[1]), whole, losses=1e-5, norms=1e-3)
+
+
+class Tuning(finetune_support.Tuning):
+    def test_methods_train_as_on_the_cpu(self):
+        for method in METHODS:
+            with self.subTest(method):
+                _, expected = self.tune(f"{method}-cpu", method)
+                _, found = self.tune(f"{method}-cuda", method, *CUDA)
+                self.assertEqual(len(found), 8)
+                for ours, one in zip(found, expected, strict=True):
+                    self.assertLess(abs(ours - one), 1e-5 * one)
+
+
+class Completions(unittest.TestCase):
+    def test_greedy_texts_and_scores_are_the_cpus(self):
+        words = ["--model", TINY, "--prompt", "Hello there", "--max-new-tokens", "12", "--temperature", "0"]
+        self.assertEqual(run("generate", *words, *CUDA)[0], run("generate", *words)[0])
+        line = b'{"text": "the first text"}\n{"text": "another"}\n'
+        expected, found = (rows(run("score", "--model", TINY, "--input", "-", *more, input=line)[0]) for more in ([], CUDA))
+        self.assertEqual(len(found), 2)
+        for ours, one in zip(found, expected, strict=True):
+            self.assertEqual(ours.keys(), one.keys())
+            for key, value in one.items():
+                if isinstance(value, float):
+                    self.assertAlmostEqual(ours[key], value, delta=1e-5 * abs(value))
+
+
+if __name__ == "__main__":
+    unittest.main()
