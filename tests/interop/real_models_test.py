@@ -27,7 +27,7 @@ class SmolLM2(Case):
     def setUpClass(cls):
         cls.source = MODELS / "smollm2-135m-instruct"
         if not (cls.source / "config.json").exists():
-            raise unittest.SkipTest(f"no {cls.source}: tools/models fetches it")
+            raise unittest.SkipTest(f"no {cls.source}: tools/models --check fetches it")
         cls.tokenizer = AutoTokenizer.from_pretrained(cls.source)
         cls.model = AutoModelForCausalLM.from_pretrained(cls.source, dtype=torch.float32).eval()
 
@@ -84,7 +84,7 @@ class Originals(Tokenizing):
     def check(self, name):
         directory, packages = MODELS / name, MODELS / "packages"
         if not (directory / "tokenizer.json").exists():
-            self.skipTest(f"no {directory}: tools/models fetches it")
+            self.skipTest(f"no {directory}: tools/models --check fetches it")
         root = json.loads((directory / "tokenizer.json").read_text())
         names = [token["content"] for token in root["added_tokens"] if token["id"] in root["model"]["vocab"].values()][:30]
         texts = list(self.texts(names))
