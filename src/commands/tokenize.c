@@ -49,8 +49,9 @@ static const struct config_row rows[] = {
      .metavar = "FILE",
      .is_path = true,
      .help =
-         "messages in place of lines of text: a JSON list of {\"role\", \"content\"}, or an object {\"messages\", "
-         "\"tools\", \"documents\", \"chat_template_kwargs\"}; unless the last one is the assistant's, with the head "
+         "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or an "
+         "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}; unless the last one is the "
+         "assistant's, with the head "
          "of an answer"},
     {.path = "chat-template",
      .type = CONFIG_STRING,

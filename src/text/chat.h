@@ -53,8 +53,8 @@ int chat_check_messages(const json_t *messages);
 bool chat_is_assistants(const json_t *message);
 struct chat_request;
 /* Reads a text: a list of messages, or an object {"messages", "tools", "documents", "chat_template_kwargs"} of which
- * only the first is required. *root is a new reference that owns the values of the request. STATUS_INVALID with
- * `where`; STATUS_MEMORY. */
+ * only the first is required. A text that begins with neither [ nor { is one message of the user. *root is a new
+ * reference that owns the values of the request. STATUS_INVALID with `where`; STATUS_MEMORY. */
 int chat_read_request(const char *text, size_t length, const char *where, json_t **root, struct chat_request *request);
 /* The same for an object whose place the caller knows. Fields that are null count as absent. */
 int chat_take_request(const json_t *object, struct chat_request *request);

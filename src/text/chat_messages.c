@@ -1,6 +1,8 @@
 /* Messages as JSON: their validation, and the form in which `transformers` passes them to a template. */
 #include "chat-internal.h"
 
+#include "base/utf8.h"
+
 #include <string.h>
 
 static int check_string(const json_t *object, const char *key) {
@@ -103,11 +105,38 @@ int chat_take_request(const json_t *object, struct chat_request *request) {
     return status ? status : chat_check_messages(request->messages);
 }
 
-int chat_read_request(const char *text, size_t length, const char *where, json_t **root, struct chat_request *request) {
+static int out_of_memory(void) {
+    return status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* True for a text that can be no JSON of messages: it begins with something else than a list or an object. */
+static bool is_plain(const char *text, size_t length) {
+    size_t at = 0;
+    while (at < length && strchr(" \t\r\n", text[at]))
+        at++;
+    return at < length && text[at] != '[' && text[at] != '{';
+}
+
+/* Makes a list of one message of the user, without the line ends at the end of the text. */
+static int read_plain(const char *text, size_t length, const char *where, json_t **root) {
+    while (length && (text[length - 1] == '\n' || text[length - 1] == '\r'))
+        length--;
+    if (utf8_valid_length((const unsigned char *)text, length) != length)
+        return status_fail(STATUS_INVALID, "%s: neither JSON nor a text in UTF-8", where);
+    *root = json_pack("[{s:s, s:s%}]", "role", "user", "content", text, length);
+    return *root ? STATUS_OK : out_of_memory();
+}
+
+static int read_json(const char *text, size_t length, const char *where, json_t **root) {
     json_error_t error;
     int status = json_read(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &error);
     if (status == STATUS_INVALID)
         status_fail(status, "%s: line %d column %d: bad JSON: %s", where, error.line, error.column, error.text);
+    return status;
+}
+
+int chat_read_request(const char *text, size_t length, const char *where, json_t **root, struct chat_request *request) {
+    int status = is_plain(text, length) ? read_plain(text, length, where, root) : read_json(text, length, where, root);
     if (status)
         return status;
     request->messages = *root;
@@ -130,10 +159,6 @@ static bool has_null(const json_t *message) {
     const char *key;
     json_object_foreach((json_t *)message, key, value) if (json_is_null(value)) return true;
     return false;
-}
-
-static int out_of_memory(void) {
-    return status_fail(STATUS_MEMORY, "out of memory");
 }
 
 /* Converts a call's arguments as vLLM does for templates: the value of the JSON text in OpenAI's requests, or an empty

@@ -374,6 +374,8 @@ static void requests_hold_more_than_messages(void **state) {
         {"{\"messages\": [{\"role\": \"user\"}], \"tools\": 1}", "here: field \"tools\" is not a list"},
         {"{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", "is not an object"},
         {"{", "here: line 1 column 1: bad JSON"},
+        {" \n", "bad JSON"},
+        {"What is \xff?", "here: neither JSON nor a text in UTF-8"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -386,6 +388,19 @@ static void requests_hold_more_than_messages(void **state) {
             test_ok(status);
         json_decref(root);
     }
+}
+
+static void a_plain_text_is_one_message_of_the_user(void **state) {
+    static const char text[] = " What is {this}?\nSay \"it\".\n\n";
+    struct chat_request request = {0};
+    json_t *root = NULL;
+    (void)state;
+    test_ok(chat_read_request(text, sizeof text - 1, "here", &root, &request));
+    assert_int_equal(json_array_size(request.messages), 1);
+    const json_t *message = json_array_get(request.messages, 0);
+    assert_string_equal(json_string_value(json_object_get(message, "role")), "user");
+    assert_string_equal(json_string_value(json_object_get(message, "content")), " What is {this}?\nSay \"it\".");
+    json_decref(root);
 }
 
 static void templates_have_names(void **state) {
@@ -441,6 +456,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_message_is_refused),
         cmocka_unit_test(tools_are_for_templates_that_know_them),
         cmocka_unit_test(requests_hold_more_than_messages),
+        cmocka_unit_test(a_plain_text_is_one_message_of_the_user),
         cmocka_unit_test(templates_have_names),
         cmocka_unit_test(the_end_of_a_turn_is_found_once),
     };
