@@ -24,6 +24,7 @@ struct backend {
     const struct ops *(*ops_for_level)(const struct device *device, const char *level);
 
     size_t (*memory)(const struct device *device); /* bytes of its own; NULL: it uses the host's */
+    int (*free_memory)(struct device *device, size_t *bytes);
     int (*alloc)(struct device *device, size_t bytes, bool is_zeroed, void **memory);
     void (*free)(struct device *device, void *memory);
     int (*host_alloc)(struct device *device, size_t bytes, void **memory);

@@ -199,6 +199,16 @@ size_t device_memory(const struct device *device) {
     return device->backend->memory ? device->backend->memory(device) : 0;
 }
 
+int device_free_memory(struct device *device, size_t *bytes) {
+    *bytes = 0;
+    return device->backend->memory ? device->backend->free_memory(device, bytes) : STATUS_OK;
+}
+
+bool device_uses_host_memory(const char *name) {
+    const struct backend *backend = find_backend(name);
+    return !backend || !backend->memory;
+}
+
 int device_status(const struct device *device) {
     int failure = atomic_load(&device->failure);
     return failure ? status_fail(failure, "%s", device->failure_text) : STATUS_OK;

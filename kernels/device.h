@@ -77,6 +77,11 @@ int device_status(const struct device *device);
 
 /* Returns the bytes of the device's own memory. 0 means that it uses the host's memory, so that both must fit there. */
 size_t device_memory(const struct device *device);
+/* Stores how many of these bytes no one uses, other processes included. 0: the device uses the host's memory. The
+ * device's failure. */
+int device_free_memory(struct device *device, size_t *bytes);
+/* Returns true if devices of this name use the host's memory. */
+bool device_uses_host_memory(const char *name);
 /* Allocates device memory, aligned to 64 bytes, with undefined contents. Large blocks use huge pages where the system
  * has them. The caller frees it with device_free. STATUS_MEMORY with the size. */
 int device_alloc(struct device *device, size_t bytes, void **memory);

@@ -153,16 +153,22 @@ static size_t cuda_memory(const struct device *device) {
     return cuda(device)->memory;
 }
 
+static int cuda_free_memory(struct device *device, size_t *bytes) {
+    size_t total;
+    int status = cuda_enter(device);
+    return status ? status
+                  : cuda_check(device, cuda(device)->driver.memory_info(bytes, &total), "asking for free memory");
+}
+
 /* A failed allocation does not break the device. Its text says how much memory is free. */
 static int fail_alloc(struct device *device, unsigned result, size_t bytes) {
-    const struct cuda_driver *driver = &cuda(device)->driver;
-    size_t free_bytes = 0, total = 0;
+    size_t free_bytes = 0;
     if (result != CUDA_OUT_OF_MEMORY)
         return cuda_check(device, result, "allocating memory");
-    int status = cuda_check(device, driver->memory_info(&free_bytes, &total), "asking for free memory");
+    int status = cuda_free_memory(device, &free_bytes);
     return status ? status
                   : status_fail(STATUS_MEMORY, "%s: cannot allocate %.1f MB: %.1f MB of %.1f MB are free", device->kind,
-                                (double)bytes / 1e6, (double)free_bytes / 1e6, (double)total / 1e6);
+                                (double)bytes / 1e6, (double)free_bytes / 1e6, (double)cuda(device)->memory / 1e6);
 }
 
 /* Zeroes memory and waits, because other streams may use it as soon as the call returns. */
@@ -230,6 +236,7 @@ const struct backend backend_cuda = {
     .close = cuda_close,
     .ops_for_level = cuda_ops_for_level,
     .memory = cuda_memory,
+    .free_memory = cuda_free_memory,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,

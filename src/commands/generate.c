@@ -39,8 +39,8 @@ static const struct config_row rows[] = {
      .offset = AT(messages),
      .metavar = "FILE",
      .is_path = true,
-     .help = "messages to answer, a JSON list of {\"role\", \"content\"}, or an object {\"messages\", \"tools\", "
-             "\"documents\", \"chat_template_kwargs\"}; - reads standard input"},
+     .help = "messages to answer: plain text of one user, a JSON list of {\"role\", \"content\"}, or an object "
+             "{\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}; - reads standard input"},
     {.path = "requests",
      .type = CONFIG_STRING,
      .offset = AT(requests.input),
@@ -139,7 +139,8 @@ static const struct config_row rows[] = {
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),
     BATCH_ROWS(AT(batch), "--requests: ", "4G",
-               "memory for keys and values on each rank, at most as much as all completions can fill"),
+               "memory for keys and values on each rank, at most as much as all completions can fill; by default nine "
+               "tenths of what a GPU has left beside the model"),
     ADAPTER_MEMORY_ROW(AT(names)),
     MODEL_NAME_ROW(AT(base),
                    "--requests: names of the base, which a request may give as its model; the directory's name "
@@ -166,6 +167,7 @@ static const struct config_command command = {
         "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
         "  echo 'Once upon' | cambium generate --model out/gpt --prompt - --num-samples 3 --json\n"
         "  cambium generate --model out/gpt --adapter out/chat --messages talk.json --stream\n"
+        "  echo 'What is a cambium?' | cambium generate --model out/chat --messages -\n"
         "  cambium generate --model out/gpt --adapter-root adapters --requests in.jsonl --output out.jsonl\n"
         "  mpirun -n 2 cambium generate --model out/gpt --prompt Once --parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
@@ -292,6 +294,8 @@ static int check_requests(struct generate_command *c, const struct config *confi
                              c->base.adapters.items[0]);
     if (!status)
         status = batch_check(&c->batch);
+    if (!config_is_given(config, "kv-cache-memory") && !device_uses_host_memory(c->base.device))
+        c->batch.kv_cache_memory = 0; /* the engine sees what is free */
     return status ? status : requests_check(&c->requests);
 }
 

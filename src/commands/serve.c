@@ -99,7 +99,7 @@ static const struct config_row rows[] = {
     BATCH_ROWS(
         AT(batch), "", NULL,
         "memory for keys and values on each rank, at most as much as all completions can fill; by default a quarter of "
-        "the free memory, shared by the ranks"),
+        "the host's free memory, shared by the ranks, or nine tenths of what a GPU has left beside the model"),
     {.path = "adapter-memory",
      .type = CONFIG_SIZE,
      .offset = AT(names) + offsetof(struct adapter_names, memory),
@@ -339,7 +339,7 @@ static int choose_cache(struct serve_command *c, const struct launch *launch, in
     struct memory_limit limit = memory_limit_find("");
     int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
     struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
-    if (c->batch.kv_cache_memory)
+    if (c->batch.kv_cache_memory || !device_uses_host_memory(c->base.device)) /* the engine sees what is free */
         return STATUS_OK;
     int status = launch->world ? comm_broadcast(launch->world, &data, 0) : STATUS_OK;
     c->batch.kv_cache_memory = bytes;

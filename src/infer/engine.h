@@ -35,14 +35,15 @@ struct engine_options {
     struct rank_grid grid; /* of the world, filled; data-parallel ranks hold replicas of the model; zeroed: one rank */
     int64_t first_layers, last_layers; /* of the first and the last stage; 0: as many as the other stages */
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
-    const char *device;                /* name of a backend; NULL: the first that the machine has */
-    int device_number;                 /* this rank's index on its host */
+    const char *device;                /* for device_open; NULL: the CPU */
+    int device_number;                 /* for device_open */
+    int device_sharers;                /* ranks that open the same device; 0: 1 */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
     int64_t max_positions; /* of a sequence, including virtual tokens; 0: the model's positions */
-    int64_t cache_tokens;  /* of all sequences together; 0: as many as they can have */
+    int64_t cache_tokens;  /* of all sequences together; 0: as many as they can have and the device's memory holds */
     size_t cache_bytes;    /* on each rank, instead of cache_tokens; 0: not given */
     bool has_no_prefix_cache;
     bool touches_cache; /* allocate the cache's memory at the opening, not when steps first write to it */

@@ -358,14 +358,40 @@ int engine_check_pages(const struct engine *engine, int64_t pages) {
                                    engine->options.cache_bytes, KV_PAGE_TOKENS, engine->plan.kv_page_bytes);
 }
 
+/* Lowers a number of pages that no option gives to what fits a device's own memory, beside the adapters that come
+ * later. A tenth of it stays free: the driver and the kernels take some. */
+static int fit_pages(struct engine *engine, int64_t *pages) {
+    const struct engine_options *o = &engine->options;
+    size_t bytes, images, sharers = o->device_sharers > 1 ? (size_t)o->device_sharers : 1;
+    if (o->cache_tokens || o->cache_bytes || !device_memory(engine->device))
+        return STATUS_OK;
+    int status = device_free_memory(engine->device, &bytes);
+    if (!status)
+        status = engine_plan_images(engine, &images);
+    if (status)
+        return status;
+    bytes = bytes / sharers / 10 * 9;
+    int64_t fitting = bytes > images ? (int64_t)((bytes - images) / engine->plan.kv_page_bytes) : 0;
+    if (fitting <= 0)
+        return status_fail(STATUS_MEMORY,
+                           "KV cache: the device's memory holds no page of %d tokens beside model and adapters",
+                           KV_PAGE_TOKENS);
+    *pages = fitting < *pages ? fitting : *pages;
+    return STATUS_OK;
+}
+
 /* Ranks may hold layers and heads of different sizes: the smallest number of pages applies to all. */
 static int agree_on_pages(void *self) {
     struct engine *engine = self;
-    int64_t pages = -engine_count_pages(engine);
+    int64_t pages = engine_count_pages(engine);
+    int fitted = fit_pages(engine, &pages);
+    pages = -pages;
     struct comm_data data = {.send = &pages, .receive = &pages, .count = 1, .dtype = DTYPE_I64};
     int status = engine->holders ? comm_all_reduce(engine->holders, &data, COMM_MAX) : STATUS_OK;
     engine->kv.page_count = -pages;
     engine->kv_bytes = engine->plan.kv_page_bytes * (size_t)engine->kv.page_count;
+    if (fitted)
+        return fitted;
     return status ? status : engine_check_pages(engine, engine->kv.page_count);
 }
 
@@ -428,7 +454,7 @@ static const struct opening_step steps[] = {
     {.open = release_files, .agrees = true}, /* later steps may sum over ranks */
     {.open = open_arrays, .close = close_arrays},
     {.open = engine_open_link, .close = engine_close_link, .agrees = true},
-    {.open = agree_on_pages},
+    {.open = agree_on_pages, .agrees = true}, /* no rank takes pages before all have seen what is free */
     {.open = open_pool, .close = close_pool},
     {.open = open_pages, .close = close_pages, .agrees = true},
     {.open = engine_open_images, .close = engine_close_images, .agrees = true},

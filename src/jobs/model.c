@@ -41,6 +41,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     options.precision = job->precision - 1;
     options.device = job->device;
     options.device_number = rank_site_device(&site, job->device);
+    options.device_sharers = rank_site_sharers(&site, job->device);
     options.threads = site.threads;
     options.max_positions = job->max_model_len;
     return status ? status : engine_open(&options, engine);

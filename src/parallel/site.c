@@ -195,6 +195,11 @@ int rank_site_device(const struct rank_site *site, const char *device) {
     return count ? site->place_on_host % count : site->place_on_host;
 }
 
+int rank_site_sharers(const struct rank_site *site, const char *device) {
+    int count = site->in_process > 1 ? device_count(device) : 0;
+    return count ? (site->in_process + count - 1) / count : 1;
+}
+
 void rank_site_warn(const struct device *device, int threads) {
     int count = device_threads(device);
     if (count < threads)

@@ -27,6 +27,9 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site);
 /* Returns the number of the device that this rank opens: its place on its host. Ranks that are threads of one process
  * take the devices that there are in turn, and may share them. */
 int rank_site_device(const struct rank_site *site, const char *device);
+/* Returns how many ranks of this process open the same device, this one included. 1 for the CPU, which has no memory of
+ * its own to share out. */
+int rank_site_sharers(const struct rank_site *site, const char *device);
 /* Logs a warning if a device computes with fewer threads than it was asked for. */
 void rank_site_warn(const struct device *device, int threads);
 
