@@ -375,7 +375,7 @@ static void requests_hold_more_than_messages(void **state) {
         {"{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", "is not an object"},
         {"{", "here: line 1 column 1: bad JSON"},
         {" \n", "bad JSON"},
-        {"What is \xff?", "here: neither JSON nor a text in UTF-8"},
+        {"How is \xff?", "here: neither JSON nor a text in UTF-8"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -391,7 +391,7 @@ static void requests_hold_more_than_messages(void **state) {
 }
 
 static void a_plain_text_is_one_message_of_the_user(void **state) {
-    static const char text[] = " What is {this}?\nSay \"it\".\n\n";
+    static const char text[] = " How is {this}?\nSay \"it\".\n\n";
     struct chat_request request = {0};
     json_t *root = NULL;
     (void)state;
@@ -399,7 +399,7 @@ static void a_plain_text_is_one_message_of_the_user(void **state) {
     assert_int_equal(json_array_size(request.messages), 1);
     const json_t *message = json_array_get(request.messages, 0);
     assert_string_equal(json_string_value(json_object_get(message, "role")), "user");
-    assert_string_equal(json_string_value(json_object_get(message, "content")), " What is {this}?\nSay \"it\".");
+    assert_string_equal(json_string_value(json_object_get(message, "content")), " How is {this}?\nSay \"it\".");
     json_decref(root);
 }
 
