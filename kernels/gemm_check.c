@@ -62,3 +62,14 @@ int gemm_check(const struct gemm *g) {
     int status = check_shape("A", &g->a, g->a_transposed ? k : m, g->a_transposed ? m : k);
     return status ? status : check_shape("B", &g->b, g->b_transposed ? n : k, g->b_transposed ? k : n);
 }
+
+struct gemm gemm_rows(const struct gemm *g, int64_t first, int64_t count) {
+    struct gemm part = *g;
+    part.a = matrix_rows(g->a, first, count);
+    part.c = matrix_rows(g->c, first, count);
+    if (g->aux)
+        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
+    for (int i = 0; i < g->delta_count; i++)
+        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
+    return part;
+}

@@ -1,4 +1,4 @@
-/* Which products there are, on any backend: the rules of struct gemm (ops.h). */
+/* The products that there are, on any backend: the rules of struct gemm (ops.h), and its parts. */
 #ifndef CAMBIUM_KERNELS_GEMM_CHECK_H
 #define CAMBIUM_KERNELS_GEMM_CHECK_H
 
@@ -38,5 +38,7 @@ static inline bool gemm_is_dgelu(const struct gemm *gemm) {
 const char *gemm_refusal(const struct gemm *gemm);
 /* STATUS_UNSUPPORTED with the text of gemm_refusal; STATUS_INVALID if the shapes do not agree. */
 int gemm_check(const struct gemm *gemm);
+/* Returns the product of rows [first, first + count) of A. */
+struct gemm gemm_rows(const struct gemm *gemm, int64_t first, int64_t count);
 
 #endif

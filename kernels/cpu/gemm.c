@@ -405,21 +405,9 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     return status;
 }
 
-/* Returns the product of rows [first, first + count) of A. */
-static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
-    struct gemm part = *g;
-    part.a = matrix_rows(g->a, first, count);
-    part.c = matrix_rows(g->c, first, count);
-    if (g->aux)
-        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
-    for (int i = 0; i < g->delta_count; i++)
-        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
-    return part;
-}
-
 /* Runs the rows in halves if the workspace is too small: oneDNN may need more memory for fewer rows than planned. */
 static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    struct gemm upper = rows_of(g, 0, gemm_m(g) / 2), lower = rows_of(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
+    struct gemm upper = gemm_rows(g, 0, gemm_m(g) / 2), lower = gemm_rows(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
     int status = gemm_run(level, exec, &upper);
     return status ? status : gemm_run(level, exec, &lower);
 }

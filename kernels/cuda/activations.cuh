@@ -1,5 +1,5 @@
-/* Activations and their gradients. With e = exp(-|z|) the logistic function of z is 1 / (1 + e) or e / (1 + e): neither
- * is a difference, so small values keep their precision. */
+/* Activations and their gradients. With e = exp(-|z|) the logistic function of z is 1 / (1 + e) or e / (1 + e).
+ * Neither is a difference, so small values keep their precision. */
 #pragma once
 
 #include "cuda/typed.cuh"

@@ -3,7 +3,7 @@
 #include "cuda/adamw.h"
 #include "cuda/ranges.cuh"
 
-/* What a range's elements share. */
+/* The numbers that a range's elements share. */
 struct rates {
     float decay, step_size, scale;
 };

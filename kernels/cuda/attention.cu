@@ -22,7 +22,7 @@ static __device__ __forceinline__ item item_of_warp(int heads, int size) {
             (int)(rest % slabs) * ATTENTION_FEATURES};
 }
 
-/* What a query row sees: keys from .. to - 1 of its segment, which starts at row `start`. */
+/* The view of a query row: keys from .. to - 1 of its segment, which starts at row `start`. */
 struct seen_keys {
     int64_t start, from, to;
 };

@@ -1,4 +1,4 @@
-/* What the kernels of attention share: the keys that a row may see, dropout, and what a warp does with a row of scores,
+/* Shared by the kernels of attention: the keys that a row may see, dropout, and what a warp does with a row of scores,
  * one in each lane. */
 #pragma once
 

@@ -49,7 +49,7 @@ static __device__ __forceinline__ two_rows rows_at(const struct attention &a, co
     return rows;
 }
 
-/* What a warp does with its 16 rows. */
+/* The work of a warp on its 16 rows. */
 template <int SIZE> struct warp_rows {
     static constexpr int KEYS = ATTENTION_TILE_KEYS(SIZE), STEPS = SIZE / 16, KEPT = SIZE <= 128 ? STEPS : 1;
     using shape = tile<SIZE>;

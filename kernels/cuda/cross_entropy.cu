@@ -3,7 +3,7 @@
 #include "cuda/cross_entropy.h"
 #include "cuda/softmax.cuh"
 
-/* What a row's gradient is made of: exp(logit - reference) * scale, less `weight` at the label. */
+/* The parts of a row's gradient: exp(logit - reference) * scale, less `weight` at the label. */
 struct gradient {
     float reference, scale, weight;
     int64_t label; /* -1: another rank has it */

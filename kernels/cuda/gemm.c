@@ -121,18 +121,6 @@ static struct matrix_view sums_of(const struct gemm *g, float *stage) {
     return matrix_strided(DTYPE_F32, is_aux ? g->aux : g->c.data, gemm_m(g), gemm_n(g), g->c.stride);
 }
 
-/* Returns the product of `count` rows from `first` on. */
-static struct gemm rows_of(const struct gemm *g, int64_t first, int64_t count) {
-    struct gemm part = *g;
-    part.a = matrix_rows(g->a, first, count);
-    part.c = matrix_rows(g->c, first, count);
-    if (g->aux)
-        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
-    for (int i = 0; i < g->delta_count; i++)
-        part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
-    return part;
-}
-
 static int finish_rows(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool has_bias) {
     struct gemm_finish call = {.rows = gemm_m(g),
                                .cols = gemm_n(g),
@@ -169,7 +157,7 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
     int status = STATUS_OK;
     for (int64_t first = 0; first < gemm_m(g) && !status; first += piece_rows(g)) {
         int64_t remaining = gemm_m(g) - first;
-        struct gemm part = rows_of(g, first, remaining < piece_rows(g) ? remaining : piece_rows(g));
+        struct gemm part = gemm_rows(g, first, remaining < piece_rows(g) ? remaining : piece_rows(g));
         status = run_rows(exec, &part, stage);
     }
     return status;

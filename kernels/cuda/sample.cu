@@ -215,7 +215,7 @@ static __device__ cut find_cut(const tokens &t, const cut &inside, const measure
 
 /* ---- the draw: a warp works on consecutive ids ---- */
 
-/* What min_p keeps of a token, as mass. */
+/* A token's mass, as min_p keeps it. */
 static __device__ __forceinline__ mass kept_mass(uint32_t distance, float min_p) {
     float weight = weight_at(distance);
     return weight >= min_p ? mass_of(weight) : 0;

@@ -190,13 +190,19 @@ int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_sea
     return status;
 }
 
+/* Returns how many devices the ranks of this process share, or 0 if each rank is alone in its process, or one device
+ * serves all. */
+static int shared_devices(const struct rank_site *site, const char *device) {
+    return site->in_process > 1 ? device_count(device) : 0;
+}
+
 int rank_site_device(const struct rank_site *site, const char *device) {
-    int count = site->in_process > 1 ? device_count(device) : 0;
+    int count = shared_devices(site, device);
     return count ? site->place_on_host % count : site->place_on_host;
 }
 
 int rank_site_sharers(const struct rank_site *site, const char *device) {
-    int count = site->in_process > 1 ? device_count(device) : 0;
+    int count = shared_devices(site, device);
     return count ? (site->in_process + count - 1) / count : 1;
 }
 

@@ -117,9 +117,9 @@ def files_of(group):
             yield from files_under(os.path.join(ROOT, top), (".md",))
     elif group == "tests":
         for top in ("tests", "tools"):
-            yield from files_under(os.path.join(ROOT, top), (".c", ".h", ".py"))
+            yield from files_under(os.path.join(ROOT, top), (".c", ".h", ".cu", ".cuh", ".py"))
     else:
-        yield from sorted({path for folder, _ in ROOMS.values() for path in files_under(folder, (".c", ".h"))})
+        yield from sorted({path for folder, _ in ROOMS.values() for path in files_under(folder, (".c", ".h", ".cu", ".cuh"))})
 
 
 def texts_of(path):
@@ -139,7 +139,7 @@ def count_file(path, is_code=True):
         if is_comment:
             faults["home-made words"] += home_made(text)
             faults["long sentences"] += [one[:60] for one in sentences(text) if len(one.split()) > MOST_WORDS]
-    if path.endswith((".c", ".h")):
+    if path.endswith((".c", ".h", ".cu", ".cuh")):
         faults["home-made words"] += [name for name, words in identifiers_of_c(read(path)).items() if home_made(words)]
     if is_code and path.endswith(".h") and not path.endswith("-internal.h"):
         faults["bare prototypes"] = uncovered(read(path))
