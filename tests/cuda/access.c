@@ -87,16 +87,31 @@ static uint64_t extended(const char *from, struct ptx_type type) {
     return type.class == CLASS_SIGNED ? (uint64_t)((int64_t)(value << unused) >> unused) : value;
 }
 
-static void get_elements(struct warp *warp, const struct instruction *i, int lane, const char *from) {
-    for (int v = 0; v < i->vector; v++) {
-        warp_put(warp, &i->operands[v], lane, extended(from + (size_t)v * i->type.bytes, i->type));
+/* An element of each lane of `mask` to a register. Most are words to words. */
+static void get_element(struct warp *warp, const struct instruction *i, uint32_t mask, char *const *from, int element) {
+    const struct operand *d = &i->operands[element];
+    size_t at = (size_t)element * i->type.bytes;
+    if (i->type.bytes == 4 && d->bytes == 4) {
+        uint32_t *lanes = warp_lanes(warp, d);
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            int l = __builtin_ctz(rest);
+            memcpy(&lanes[l], from[l] + at, 4);
+        }
+    } else {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            int l = __builtin_ctz(rest);
+            warp_put(warp, d, l, extended(from[l] + at, i->type));
+        }
     }
+    warp_set(warp, d, mask);
 }
 
-static void put_elements(struct warp *warp, const struct instruction *i, int lane, char *to) {
-    for (int v = 0; v < i->vector; v++) {
-        uint64_t value = warp_get(warp, &i->operands[1 + v], lane);
-        put_bytes(to + (size_t)v * i->type.bytes, value, i->type.bytes);
+static void put_element(struct warp *warp, const struct instruction *i, uint32_t mask, char *const *to, int element) {
+    const struct operand *source = &i->operands[1 + element];
+    size_t at = (size_t)element * i->type.bytes;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        int l = __builtin_ctz(rest);
+        put_bytes(to[l] + at, warp_get(warp, source, l), i->type.bytes);
     }
 }
 
@@ -128,6 +143,7 @@ static void count(struct warp *warp, enum ptx_space space, const uint64_t *addre
 
 static enum step access_lanes(struct warp *warp, const struct instruction *i, uint32_t mask, bool is_store) {
     uint64_t addresses[LANES];
+    char *at[LANES];
     uint32_t bytes = (uint32_t)i->type.bytes * i->vector;
     if (warp_check(warp, i, mask)) {
         return STEP_FAULT;
@@ -139,18 +155,13 @@ static enum step access_lanes(struct warp *warp, const struct instruction *i, ui
     char *run = space == SPACE_GLOBAL ? touch_run(warp, i, addresses, mask, bytes, kind) : NULL;
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
         int l = __builtin_ctz(rest);
-        char *at = run ? run + (size_t)l * bytes : touch(warp, i, l, space, addresses[l], bytes, kind);
-        if (!at) {
+        at[l] = run ? run + (size_t)l * bytes : touch(warp, i, l, space, addresses[l], bytes, kind);
+        if (!at[l]) {
             return STEP_FAULT;
         }
-        if (is_store) {
-            put_elements(warp, i, l, at);
-        } else {
-            get_elements(warp, i, l, at);
-        }
     }
-    for (int d = 0; d < i->destinations; d++) {
-        warp_set(warp, &i->operands[d], mask);
+    for (int element = 0; element < i->vector; element++) {
+        (is_store ? put_element : get_element)(warp, i, mask, at, element);
     }
     return STEP_NEXT;
 }
@@ -166,6 +177,7 @@ enum step run_store(struct warp *warp, const struct instruction *i, uint32_t mas
 enum step run_load_param(struct warp *warp, const struct instruction *i, uint32_t mask) {
     const struct block *block = warp->block;
     uint64_t offsets[LANES], bytes = (uint64_t)i->type.bytes * i->vector, end = block->kernel->param_bytes;
+    char *from[LANES];
     if (warp_check(warp, i, mask)) {
         return STEP_FAULT;
     }
@@ -176,10 +188,10 @@ enum step run_load_param(struct warp *warp, const struct instruction *i, uint32_
             return warp_fault(warp, i, l, "byte %lld of %llu bytes of parameters", (long long)offsets[l],
                               (unsigned long long)end);
         }
-        get_elements(warp, i, l, (const char *)block->launch->params + offsets[l]);
+        from[l] = (char *)(uintptr_t)block->launch->params + offsets[l];
     }
-    for (int d = 0; d < i->destinations; d++) {
-        warp_set(warp, &i->operands[d], mask);
+    for (int element = 0; element < i->vector; element++) {
+        get_element(warp, i, mask, from, element);
     }
     return STEP_NEXT;
 }

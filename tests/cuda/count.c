@@ -5,25 +5,26 @@
 
 enum { SECTOR = 32, BANKS = 32 };
 
-/* Different sectors; lanes mostly come in order, so that the last one decides. */
-static uint64_t sectors(const uint64_t *addresses, uint32_t mask, uint32_t bytes) {
-    uint64_t seen[LANES], count = 0;
+/* Different sectors: an aligned access stays in one. They go to a table of twice the size; no sector is 0. */
+static uint64_t sectors(const uint64_t *addresses, uint32_t mask) {
+    uint64_t table[2 * LANES] = {0}, count = 0, last = 0;
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        uint64_t sector = addresses[__builtin_ctz(rest)] / SECTOR, n = count;
-        while (n > 0 && seen[n - 1] != sector) {
-            n--;
+        uint64_t sector = addresses[__builtin_ctz(rest)] / SECTOR, at = sector * 0x9E3779B97F4A7C15u >> 58;
+        if (sector == last) {
+            continue;
         }
-        if (n == 0) {
-            seen[count++] = sector;
+        while (table[at] && table[at] != sector) {
+            at = (at + 1) % (2 * LANES);
         }
+        count += !table[at];
+        table[at] = last = sector;
     }
-    (void)bytes; /* an aligned access stays in one sector */
     return count;
 }
 
 void count_global(struct warp *warp, const uint64_t *addresses, uint32_t mask, uint32_t bytes, bool is_store) {
     struct counts *counts = warp->block->counts;
-    uint64_t total = (uint64_t)__builtin_popcount(mask) * bytes, moved = sectors(addresses, mask, bytes);
+    uint64_t total = (uint64_t)__builtin_popcount(mask) * bytes, moved = sectors(addresses, mask);
     counts->least_sectors += (total + SECTOR - 1) / SECTOR;
     *(is_store ? &counts->store_bytes : &counts->load_bytes) += total;
     *(is_store ? &counts->store_sectors : &counts->load_sectors) += moved;

@@ -104,20 +104,23 @@ static void add_address(struct parser *parser, const struct argument *argument, 
 
 typedef void decode(struct parser *parser, struct statement *statement, struct instruction *made);
 
-/* Everything with a row in the table of lanes. */
-static void decode_lanes(struct parser *parser, struct statement *statement, struct instruction *made) {
+static const struct lanes_row *row_of(const struct statement *statement) {
     char key[PARSE_WORD] = "";
     for (int i = 0; i < statement->part_count; i++) {
         const char *part = statement->parts[i];
-        made->flush |= strcmp(part, "ftz") == 0;
-        made->clamp |= strcmp(part, "sat") == 0;
         if (strcmp(part, "rn") == 0 || strcmp(part, "ftz") == 0 || strcmp(part, "sat") == 0) {
             continue;
         }
         part = strcmp(part, "full") == 0 ? "approx" : part;
         snprintf(key + strlen(key), sizeof key - strlen(key), "%s%s", i ? "." : "", part);
     }
-    const struct lanes_row *row = lanes_find(key);
+    return lanes_find(key);
+}
+
+/* Everything with a row in the table of lanes. */
+static void decode_lanes(struct parser *parser, struct statement *statement, struct instruction *made) {
+    made->flush = has(statement, "ftz"), made->clamp = has(statement, "sat");
+    const struct lanes_row *row = row_of(statement);
     int sources = row ? (row->source[0] > 0) + (row->source[1] > 0) + (row->source[2] > 0) : 0;
     if (!row || statement->argument_count != 1 + sources) {
         unknown(parser, statement);
@@ -217,6 +220,15 @@ static void decode_logic(struct parser *parser, struct statement *statement, str
     }
 }
 
+/* True for a conversion with a row in the table of lanes whose registers hold just their types. */
+static bool converts_lanes(const struct statement *statement) {
+    const struct argument *to = &statement->arguments[0], *from = &statement->arguments[1];
+    const struct lanes_row *row = row_of(statement);
+    return row && to->kind == ARGUMENT_REGISTER && to->operand.bytes == row->destination &&
+           from->kind == ARGUMENT_REGISTER && from->operand.bytes == row->source[0] &&
+           (type_of(statement).class == CLASS_FLOAT || !has(statement, "sat"));
+}
+
 static void decode_cvt(struct parser *parser, struct statement *statement, struct instruction *made) {
     static const struct {
         const char *name;
@@ -224,6 +236,10 @@ static void decode_cvt(struct parser *parser, struct statement *statement, struc
     } roundings[] = {{"rn", 0}, {"rz", 1}, {"rm", 2}, {"rp", 3}, {"rni", 4}, {"rzi", 5}, {"rmi", 6}, {"rpi", 7}};
     static const char *const known[] = {"ftz", "sat", "rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna"};
     int types = 0;
+    if (converts_lanes(statement)) {
+        decode_lanes(parser, statement, made);
+        return;
+    }
     for (int i = 1; i < statement->part_count; i++) {
         struct ptx_type type;
         bool is_known = parse_type(statement->parts[i], &type);
@@ -415,10 +431,8 @@ static void decode_bra(struct parser *parser, struct statement *statement, struc
     }
     struct label *use = PARSE_ADD(parser, parser->uses);
     if (use) {
-        memcpy(use->name, statement->arguments[0].label, sizeof use->name);
-        use->target = (uint32_t)parser->code.count - 1;
+        *use = parse_label(parser, statement->label, (uint32_t)parser->code.count - 1);
         use->line = statement->line;
-        use->scope = parser->scope;
     }
 }
 
@@ -602,7 +616,10 @@ void decode_statement(struct parser *parser, struct statement *statement) {
     size_t first = parser->operands.count, code = parser->code.count - 1;
     decode *found = decode_lanes;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        found = strcmp(families[i].name, statement->parts[0]) == 0 ? families[i].decode : found;
+        if (strcmp(families[i].name, statement->parts[0]) == 0) {
+            found = families[i].decode;
+            break;
+        }
     }
     found(parser, statement, &made);
     if (statement->is_guarded) {

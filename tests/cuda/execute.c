@@ -16,26 +16,30 @@ union lanes {
 
 static const union lanes zeros;
 
-/* Takes the active lanes of a result. */
-static void keep(struct warp *warp, const struct operand *d, const union lanes *result, uint32_t mask) {
-    char *to = warp_lanes(warp, d);
-    if (d->bytes == 4) {
-        uint32_t *lanes = (uint32_t *)to;
+/* Takes the lanes of `mask` from a register of `bytes` a lane. */
+static void blend(void *to, const void *from, uint8_t bytes, uint32_t mask) {
+    if (bytes == 4) {
+        uint32_t *lanes = to;
         for (int l = 0; l < LANES; l++) {
             uint32_t take = 0 - (mask >> l & 1);
-            lanes[l] = (result->word[l] & take) | (lanes[l] & ~take);
+            lanes[l] = (((const uint32_t *)from)[l] & take) | (lanes[l] & ~take);
         }
-    } else if (d->bytes == 8) {
-        uint64_t *lanes = (uint64_t *)to;
+    } else if (bytes == 8) {
+        uint64_t *lanes = to;
         for (int l = 0; l < LANES; l++) {
             uint64_t take = 0 - (uint64_t)(mask >> l & 1);
-            lanes[l] = (result->twice[l] & take) | (lanes[l] & ~take);
+            lanes[l] = (((const uint64_t *)from)[l] & take) | (lanes[l] & ~take);
         }
     } else {
         for (int l = 0; l < LANES; l++) {
-            ((uint16_t *)to)[l] = mask >> l & 1 ? result->half[l] : ((uint16_t *)to)[l];
+            ((uint16_t *)to)[l] = ((const uint16_t *)(mask >> l & 1 ? from : to))[l];
         }
     }
+}
+
+/* Takes the active lanes of a result. */
+static void keep(struct warp *warp, const struct operand *d, const union lanes *result, uint32_t mask) {
+    blend(warp_lanes(warp, d), result, d->bytes, mask);
     warp_set(warp, d, mask);
 }
 
@@ -134,12 +138,10 @@ enum step run_select(struct warp *warp, const struct instruction *i, uint32_t ma
     if (missing) {
         return warp_fault(warp, i, __builtin_ctz(missing), "reads a register that has no value");
     }
-    for (int l = 0; l < LANES; l++) {
-        if (mask >> l & 1) {
-            warp_put(warp, &o[0], l, warp_get(warp, &o[first >> l & 1 ? 1 : 2], l));
-        }
-    }
-    warp_set(warp, &o[0], mask);
+    union lanes result;
+    memcpy(&result, warp_lanes(warp, &o[2]), (size_t)LANES * o[2].bytes);
+    blend(&result, warp_lanes(warp, &o[1]), o[0].bytes, first);
+    keep(warp, &o[0], &result, mask);
     return STEP_NEXT;
 }
 
@@ -179,6 +181,15 @@ enum step run_pair(struct warp *warp, const struct instruction *i, uint32_t mask
     const struct ptx_type one = {.class = i->type.class, .bytes = 2};
     uint16_t high[LANES], low[LANES];
     union lanes result;
+    if (i->type.class == CLASS_BFLOAT && i->mode == ROUND_NEAREST && !i->flush && !i->clamp) {
+        const float *first = warp_lanes(warp, &i->operands[1]), *second = warp_lanes(warp, &i->operands[2]);
+        for (int l = 0; l < LANES; l++) {
+            result.word[l] =
+                (uint32_t)lanes_to_bf16(first[l], ROUND_NEAREST) << 16 | lanes_to_bf16(second[l], ROUND_NEAREST);
+        }
+        keep(warp, &i->operands[0], &result, mask);
+        return STEP_NEXT;
+    }
     lanes_convert(high, 2, one, warp_lanes(warp, &i->operands[1]), 4, i->from, i->mode, i->clamp);
     lanes_convert(low, 2, one, warp_lanes(warp, &i->operands[2]), 4, i->from, i->mode, i->clamp);
     for (int l = 0; l < LANES; l++) {
@@ -192,21 +203,20 @@ enum step run_pack(struct warp *warp, const struct instruction *i, uint32_t mask
     if (warp_check(warp, i, mask)) {
         return STEP_FAULT;
     }
-    union lanes result;
-    struct operand whole = i->operands[0];
-    for (int l = 0; l < LANES; l++) {
-        uint64_t value = 0;
-        for (int s = i->sources; s > 0; s--) {
-            uint8_t bits = 8 * i->operands[s].bytes;
-            value = bits == 64 ? 0 : value << bits;
-            value |= warp_get(warp, &i->operands[s], l);
-        }
-        result.twice[whole.bytes == 8 ? l : 0] = whole.bytes == 8 ? value : result.twice[0];
-        if (whole.bytes == 4) {
-            result.word[l] = (uint32_t)value;
+    uint64_t values[LANES] = {0};
+    for (int s = i->sources; s > 0; s--) {
+        uint8_t bytes = i->operands[s].bytes;
+        const void *part = warp_lanes(warp, &i->operands[s]);
+        for (int l = 0; l < LANES; l++) {
+            values[l] =
+                values[l] << 8 * bytes | (bytes == 4 ? ((const uint32_t *)part)[l] : ((const uint16_t *)part)[l]);
         }
     }
-    keep(warp, &whole, &result, mask);
+    union lanes result;
+    for (int l = 0; l < LANES && i->operands[0].bytes == 4; l++) {
+        result.word[l] = (uint32_t)values[l];
+    }
+    keep(warp, &i->operands[0], i->operands[0].bytes == 8 ? (const union lanes *)values : &result, mask);
     return STEP_NEXT;
 }
 
@@ -214,14 +224,24 @@ enum step run_unpack(struct warp *warp, const struct instruction *i, uint32_t ma
     if (warp_check(warp, i, mask)) {
         return STEP_FAULT;
     }
+    const struct operand *source = &i->operands[i->destinations];
+    const void *whole = warp_lanes(warp, source);
+    uint64_t values[LANES];
+    union lanes result;
     for (int l = 0; l < LANES; l++) {
-        uint64_t value = warp_get(warp, &i->operands[i->destinations], l);
-        for (int d = 0; d < i->destinations && mask >> l & 1; d++) {
-            warp_put(warp, &i->operands[d], l, value >> 8 * d * i->operands[d].bytes);
-        }
+        values[l] = source->bytes == 4 ? ((const uint32_t *)whole)[l] : ((const uint64_t *)whole)[l];
     }
     for (int d = 0; d < i->destinations; d++) {
-        warp_set(warp, &i->operands[d], mask);
+        uint8_t bytes = i->operands[d].bytes;
+        int shift = 8 * d * bytes;
+        for (int l = 0; l < LANES; l++) {
+            if (bytes == 4) {
+                result.word[l] = (uint32_t)(values[l] >> shift);
+            } else {
+                result.half[l] = (uint16_t)(values[l] >> shift);
+            }
+        }
+        keep(warp, &i->operands[d], &result, mask);
     }
     return STEP_NEXT;
 }

@@ -33,6 +33,8 @@ static const struct fault faults[] = {
     {HEAD "setp.lt.u32 %p1, %r0, 8; @%p1 mov.u32 %r3, 1; st.global.u32 [%d1], %r3;" END, "thread 8,0,0", 1, 32},
     {HEAD "@%p1 st.global.u32 [%d1], %r9;" END, "a predicate has no value", 1, 32},
     {HEAD "ld.shared.u32 %r3, [%r2];" END, "of shared memory, which nobody has written", 1, 32},
+    {HEAD "atom.shared.add.u32 %r3, [%r2], %r9;" END, "of shared memory, which nobody has written", 1, 32},
+    {HEAD WRITE_SHARED "atom.shared.add.u32 %r3, [%r2], %r9;" END, NULL, 1, 32},
     {HEAD "st.shared.u32 [%r2+1000], %r9;" END, "bytes of shared memory", 1, 32},
     {HEAD "st.shared.u16 [%r2+1], %r9;" END, "misaligned", 1, 32},
     /* A missing barrier, in the three orders that matter, and the same with it. */

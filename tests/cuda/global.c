@@ -57,6 +57,31 @@ static const char *touch_trace(const struct block *block, struct trace *trace, e
     return NULL;
 }
 
+/* Most accesses end in one of these two: no other block has written the bytes in this launch, nor read what is written
+ * now. False leaves the traces as they were. */
+static bool read_alone(const struct block *block, struct trace *first, const struct trace *end) {
+    uint32_t launch = block->machine->stamp, me = block->stamp, many = block->many, faults = 0;
+    for (const struct trace *trace = first; trace < end; trace++) {
+        faults |= (uint32_t)(trace->written == 0) | ((uint32_t)(trace->written >= launch) & (trace->written != me));
+    }
+    for (struct trace *trace = first; trace < end && !faults; trace++) {
+        trace->read = trace->read < launch || trace->read == me ? me : many;
+    }
+    return !faults;
+}
+
+static bool write_alone(const struct block *block, struct trace *first, const struct trace *end) {
+    uint32_t launch = block->machine->stamp, me = block->stamp, others = 0;
+    for (const struct trace *trace = first; trace < end; trace++) {
+        others |= (uint32_t)(trace->written >= launch) & (trace->written != me);
+        others |= (uint32_t)(trace->read >= launch) & (trace->read != me);
+    }
+    for (struct trace *trace = first; trace < end && !others; trace++) {
+        trace->written = me;
+    }
+    return !others;
+}
+
 char *global_touch(struct warp *warp, const struct instruction *instruction, int lane, uint64_t address, uint32_t bytes,
                    uint32_t align, enum touch touch) {
     struct block *block = warp->block;
@@ -71,18 +96,10 @@ char *global_touch(struct warp *warp, const struct instruction *instruction, int
     }
     struct trace *first = machine->traces + (address - machine->base) / 2;
     struct trace *end = machine->traces + (address - machine->base + bytes + 1) / 2;
+    if (bytes > 1 && touch != TOUCH_ATOMIC && (touch == TOUCH_READ ? read_alone : write_alone)(block, first, end)) {
+        return memory_view(machine, address);
+    }
     for (struct trace *trace = first; trace < end; trace++) {
-        /* Nobody else has used these bytes in this launch: most accesses end here. */
-        bool is_alone = (trace->written < machine->stamp || trace->written == block->stamp) &&
-                        (trace->read < machine->stamp || trace->read == block->stamp) && bytes > 1;
-        if (is_alone && touch == TOUCH_READ && trace->written) {
-            trace->read = block->stamp;
-            continue;
-        }
-        if (is_alone && touch == TOUCH_WRITE) {
-            trace->written = block->stamp;
-            continue;
-        }
         const char *what = touch_trace(block, trace, touch, bytes == 1);
         if (what) {
             describe_fault(warp, instruction, lane, address + (uint64_t)(trace - first) * 2, bytes, what);

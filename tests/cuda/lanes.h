@@ -3,6 +3,8 @@
 
 #include "cuda/ptx.h"
 
+#include <string.h>
+
 /* A row of the table. The key is the opcode without the parts that change nothing here: .rn, .ftz, .sat. */
 struct lanes_row {
     const char *key;
@@ -37,8 +39,26 @@ void lanes_convert(void *d, uint8_t d_bytes, struct ptx_type to, const void *a, 
 
 enum rounding { ROUND_NEAREST, ROUND_ZERO, ROUND_DOWN, ROUND_UP };
 
-float lanes_from_bf16(uint16_t bits);
-uint16_t lanes_to_bf16(float value, enum rounding rounding);
+static inline uint32_t lanes_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float lanes_float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float lanes_from_bf16(uint16_t bits) {
+    return lanes_float_of((uint32_t)bits << 16);
+}
+
+static inline uint16_t lanes_to_bf16(float value, enum rounding rounding) {
+    uint32_t bits = lanes_bits(value), nearest = bits + 0x7FFF + (bits >> 16 & 1);
+    return (uint16_t)(value != value ? 0x7FFF : (rounding == ROUND_NEAREST ? nearest : bits) >> 16);
+}
 
 /* An approximate result moved within its documented error, always alike for the same input: `error` is relative. */
 float lanes_perturb(float exact, uint32_t input, float error);

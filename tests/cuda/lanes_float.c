@@ -9,33 +9,6 @@
     SINGLE(name##_f32, expression)                                                                                     \
     DOUBLE(name##_f64, expression)
 
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-float lanes_from_bf16(uint16_t bits) {
-    return of_bits((uint32_t)bits << 16);
-}
-
-uint16_t lanes_to_bf16(float value, enum rounding rounding) {
-    uint32_t bits = bits_of(value);
-    if (value != value) {
-        return 0x7FFF;
-    }
-    if (rounding == ROUND_NEAREST) {
-        bits += 0x7FFF + (bits >> 16 & 1);
-    }
-    return (uint16_t)(bits >> 16);
-}
-
 float lanes_perturb(float exact, uint32_t input, float error) {
     if (exact == 0 || !isfinite(exact)) {
         return exact;
@@ -84,10 +57,10 @@ BOTH(max, a[l] != a[l]   ? b[l]
           : a[l] == b[l] ? (signbit(a[l]) ? b[l] : a[l])
           : a[l] > b[l]  ? a[l]
                          : b[l])
-SINGLE(min_nan, a[l] != a[l] || b[l] != b[l]                     ? of_bits(0x7FFFFFFF)
+SINGLE(min_nan, a[l] != a[l] || b[l] != b[l]                     ? lanes_float_of(0x7FFFFFFF)
                 : a[l] < b[l] || (a[l] == b[l] && signbit(a[l])) ? a[l]
                                                                  : b[l])
-SINGLE(max_nan, a[l] != a[l] || b[l] != b[l]                     ? of_bits(0x7FFFFFFF)
+SINGLE(max_nan, a[l] != a[l] || b[l] != b[l]                     ? lanes_float_of(0x7FFFFFFF)
                 : a[l] > b[l] || (a[l] == b[l] && signbit(b[l])) ? a[l]
                                                                  : b[l])
 SINGLE(neg_f32, -a[l])
@@ -105,10 +78,10 @@ DOUBLE(rcp_f64, 1 / a[l])
 
 #define ERROR_OF(exponent_below_zero) (1.0f / (1 << (exponent_below_zero)))
 
-SINGLE(div_approx, lanes_perturb((float)((double)a[l] / b[l]), bits_of(a[l]) ^ bits_of(b[l]) * 3, ERROR_OF(23)))
-SINGLE(rcp_approx, lanes_perturb(1 / a[l], bits_of(a[l]), ERROR_OF(24)))
-SINGLE(sqrt_approx, lanes_perturb(sqrtf(a[l]), bits_of(a[l]), ERROR_OF(24)))
-SINGLE(rsqrt_approx, lanes_perturb((float)(1 / sqrt((double)a[l])), bits_of(a[l]), ERROR_OF(23)))
+SINGLE(div_approx, lanes_perturb((float)((double)a[l] / b[l]), lanes_bits(a[l]) ^ lanes_bits(b[l]) * 3, ERROR_OF(23)))
+SINGLE(rcp_approx, lanes_perturb(1 / a[l], lanes_bits(a[l]), ERROR_OF(24)))
+SINGLE(sqrt_approx, lanes_perturb(sqrtf(a[l]), lanes_bits(a[l]), ERROR_OF(24)))
+SINGLE(rsqrt_approx, lanes_perturb((float)(1 / sqrt((double)a[l])), lanes_bits(a[l]), ERROR_OF(23)))
 DOUBLE(rsqrt_f64, 1 / sqrt(a[l]))
 /* Reads and writes the upper 32 bits of a double, 20 of them of its fraction. Subnormal numbers count as 0. */
 static double reciprocal_approx(double x) {
@@ -126,17 +99,17 @@ static double reciprocal_approx(double x) {
     return x;
 }
 DOUBLE(rcp_approx_f64, reciprocal_approx(a[l]))
-SINGLE(ex2_approx, a[l] == 0 ? 1 : lanes_perturb(exp2f(a[l]), bits_of(a[l]), ERROR_OF(23))) /* 2^0 is exact */
-SINGLE(tanh_approx, lanes_perturb(tanhf(a[l]), bits_of(a[l]), ERROR_OF(11)))
+SINGLE(ex2_approx, a[l] == 0 ? 1 : lanes_perturb(exp2f(a[l]), lanes_bits(a[l]), ERROR_OF(23))) /* 2^0 is exact */
+SINGLE(tanh_approx, lanes_perturb(tanhf(a[l]), lanes_bits(a[l]), ERROR_OF(11)))
 
 /* The logarithm's error is absolute near 1: 2^-22; so are those of the sine and the cosine: 2^-20.5. */
 static float moved(double exact, uint32_t input, float error) {
     float scale = (float)fabs(exact) < 1 && exact != 0 ? (float)(1 / fabs(exact)) : 1;
     return lanes_perturb((float)exact, input, error * scale > 0.5f ? 0.5f : error * scale);
 }
-SINGLE(lg2_approx, moved(log2((double)a[l]), bits_of(a[l]), ERROR_OF(23)))
-SINGLE(sin_approx, moved(sin((double)a[l]), bits_of(a[l]), ERROR_OF(21)))
-SINGLE(cos_approx, moved(cos((double)a[l]), bits_of(a[l]), ERROR_OF(21)))
+SINGLE(lg2_approx, moved(log2((double)a[l]), lanes_bits(a[l]), ERROR_OF(23)))
+SINGLE(sin_approx, moved(sin((double)a[l]), lanes_bits(a[l]), ERROR_OF(21)))
+SINGLE(cos_approx, moved(cos((double)a[l]), lanes_bits(a[l]), ERROR_OF(21)))
 
 /* ---- bf16 ---- */
 
@@ -154,10 +127,10 @@ SINGLE(cos_approx, moved(cos((double)a[l]), bits_of(a[l]), ERROR_OF(21)))
 /* Products of two bf16 are exact in double, and so is nearly every sum: rounding twice would be seen in ties alone. */
 static uint16_t rounded(double exact) {
     float nearest = (float)exact;
-    uint32_t bits = bits_of(nearest);
+    uint32_t bits = lanes_bits(nearest);
     if ((bits & 0xFFFF) == 0x8000 && (double)nearest != exact) { /* a tie of fp32's making */
         bits = (double)fabsf(nearest) > fabs(exact) ? bits - 1 : bits + 1;
-        nearest = of_bits(bits);
+        nearest = lanes_float_of(bits);
     }
     return lanes_to_bf16(nearest, ROUND_NEAREST);
 }
@@ -175,6 +148,15 @@ PAIR(bf_max, BF16(a) != BF16(a)                                     ? b
              : BF16(b) != BF16(b)                                   ? a
              : BF16(a) > BF16(b) || (BF16(a) == BF16(b) && b >> 15) ? a
                                                                     : b)
+
+LANES_OF(cvt_low, uint16_t, uint32_t, uint32_t, a[l])
+LANES_OF(cvt_half, uint32_t, uint16_t, uint16_t, a[l])
+LANES_OF(cvt_word, uint32_t, uint64_t, uint64_t, a[l])
+LANES_OF(cvt_long, uint64_t, uint32_t, uint32_t, a[l])
+LANES_OF(cvt_signed, int64_t, int32_t, int32_t, a[l])
+LANES_OF(cvt_float, float, int32_t, int32_t, a[l])
+LANES_OF(cvt_same, float, float, float, a[l])
+LANES_OF(cvt_double, double, float, float, a[l])
 
 #define ROW(key, run, d, ...)                                                                                          \
     {                                                                                                                  \
@@ -236,5 +218,14 @@ const struct lanes_row lanes_float[] = {
     ROW("neg.bf16x2", bf_neg_x2, 4, 4),
     ROW("abs.bf16", bf_abs, 2, 2),
     ROW("abs.bf16x2", bf_abs_x2, 4, 4),
+    /* Conversions in which a register holds just its type; lanes_convert() does the others. */
+    ROW("cvt.u16.u32", cvt_low, 2, 4),
+    ROW("cvt.u32.u16", cvt_half, 4, 2),
+    ROW("cvt.u32.u64", cvt_word, 4, 8),
+    ROW("cvt.u64.u32", cvt_long, 8, 4),
+    ROW("cvt.s64.s32", cvt_signed, 8, 4),
+    ROW("cvt.f32.s32", cvt_float, 4, 4),
+    ROW("cvt.f32.f32", cvt_same, 4, 4),
+    ROW("cvt.f64.f32", cvt_double, 8, 4),
     {NULL, NULL, 0, {0}},
 };

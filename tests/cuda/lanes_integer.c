@@ -227,7 +227,7 @@ const struct lanes_row *lanes_find(const char *key) {
     const struct lanes_row *const tables[] = {lanes_integer, lanes_float};
     for (int i = 0; i < 2; i++) {
         for (const struct lanes_row *row = tables[i]; row->key; row++) {
-            if (strcmp(row->key, key) == 0) {
+            if (row->key[0] == key[0] && strcmp(row->key, key) == 0) {
                 return row;
             }
         }

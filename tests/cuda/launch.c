@@ -50,7 +50,7 @@ static bool open_block(struct block *block) {
     uint32_t warps = block->warp_count;
     block->shared_bytes = kernel->shared_bytes + launch->dynamic_shared;
     block->shared = aligned_alloc(64, (block->shared_bytes + 127) / 64 * 64);
-    block->shadows = malloc((block->shared_bytes / 4 + 1) * sizeof *block->shadows);
+    block->shadows = calloc(block->shared_bytes / 4 + 1, sizeof *block->shadows);
     char *registers = aligned_alloc(64, (size_t)warps * kernel->register_bytes + 64);
     uint32_t *set = malloc((size_t)warps * kernel->slots * sizeof *set);
     char *local = kernel->local_bytes ? malloc((size_t)warps * LANES * kernel->local_bytes) : NULL;
@@ -141,8 +141,6 @@ static void begin_block(struct block *block, uint32_t number) {
     block->index[2] = number / grid[0] / grid[1];
     block->has_fence = block->has_atomic = false;
     block->epoch = 1;
-    memset(block->shared, 0xFF, block->shared_bytes);
-    memset(block->shadows, 0, (block->shared_bytes / 4 + 1) * sizeof *block->shadows);
     for (uint32_t w = 0; w < block->warp_count; w++) {
         begin_warp(&block->warps[w]);
     }

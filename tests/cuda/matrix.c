@@ -47,18 +47,25 @@ enum step run_load_matrix(struct warp *warp, const struct instruction *i, uint32
 /* ---- products ---- */
 
 struct tiles {
-    float a[16][16], b[16][8], sum[16][8]; /* a (m, k), b (k, n), sum (m, n) */
     int k;
+    float a[16][16], b[16][8], sum[16][8]; /* a (m, k), b (k, n), sum (m, n) */
 };
 
-static float value_of(uint8_t product, uint32_t bits) {
-    if (product == PRODUCT_F16_K16) {
-        uint16_t half = (uint16_t)bits;
-        _Float16 value;
-        memcpy(&value, &half, sizeof value);
-        return (float)value;
+static float from_half(uint16_t bits) {
+    _Float16 value;
+    memcpy(&value, &bits, sizeof value);
+    return (float)value;
+}
+
+/* The two values in each lane of a register. */
+static void halves_of(uint8_t product, const uint32_t *lanes, float *low, float *high) {
+    bool is_half = product == PRODUCT_F16_K16;
+    for (int l = 0; l < LANES && is_half; l++) {
+        low[l] = from_half((uint16_t)lanes[l]), high[l] = from_half((uint16_t)(lanes[l] >> 16));
     }
-    return lanes_from_bf16((uint16_t)bits);
+    for (int l = 0; l < LANES && !is_half; l++) {
+        low[l] = lanes_from_bf16((uint16_t)lanes[l]), high[l] = lanes_from_bf16((uint16_t)(lanes[l] >> 16));
+    }
 }
 
 /* TF32 ignores the last 13 bits. */
@@ -73,17 +80,19 @@ static float tf32_of(uint32_t bits) {
 static void gather_halves(const struct warp *warp, const struct instruction *i, struct tiles *tiles) {
     int registers = tiles->k / 4;
     for (int r = 0; r < registers; r++) {
-        const uint32_t *a = warp_lanes(warp, &i->operands[4 + r]);
+        float low[LANES], high[LANES];
+        halves_of(i->mode, warp_lanes(warp, &i->operands[4 + r]), low, high);
         for (int l = 0; l < LANES; l++) {
             float *to = &tiles->a[l / 4 + r % 2 * 8][l % 4 * 2 + r / 2 * 8];
-            to[0] = value_of(i->mode, a[l]), to[1] = value_of(i->mode, a[l] >> 16);
+            to[0] = low[l], to[1] = high[l];
         }
     }
     for (int r = 0; r < registers / 2; r++) {
-        const uint32_t *b = warp_lanes(warp, &i->operands[4 + registers + r]);
+        float low[LANES], high[LANES];
+        halves_of(i->mode, warp_lanes(warp, &i->operands[4 + registers + r]), low, high);
         for (int l = 0; l < LANES; l++) {
             int k = l % 4 * 2 + r * 8;
-            tiles->b[k][l / 4] = value_of(i->mode, b[l]), tiles->b[k + 1][l / 4] = value_of(i->mode, b[l] >> 16);
+            tiles->b[k][l / 4] = low[l], tiles->b[k + 1][l / 4] = high[l];
         }
     }
 }
@@ -114,7 +123,8 @@ enum step run_product(struct warp *warp, const struct instruction *i, uint32_t m
     if (step) {
         return step;
     }
-    struct tiles tiles = {.k = depths[i->mode]};
+    struct tiles tiles;
+    tiles.k = depths[i->mode];
     bool is_tf32 = i->mode == PRODUCT_TF32_K8 || i->mode == PRODUCT_TF32_K4;
     (is_tf32 ? gather_words : gather_halves)(warp, i, &tiles);
     const struct operand *c = &i->operands[4 + i->sources - 4];
@@ -125,11 +135,14 @@ enum step run_product(struct warp *warp, const struct instruction *i, uint32_t m
         }
     }
     for (int m = 0; m < 16; m++) {
+        float row[8];
+        memcpy(row, tiles.sum[m], sizeof row);
         for (int k = 0; k < tiles.k; k++) {
             for (int n = 0; n < 8; n++) {
-                tiles.sum[m][n] += tiles.a[m][k] * tiles.b[k][n];
+                row[n] += tiles.a[m][k] * tiles.b[k][n];
             }
         }
+        memcpy(tiles.sum[m], row, sizeof row);
     }
     for (int r = 0; r < 4; r++) {
         float *to = warp_lanes(warp, &i->operands[r]);

@@ -302,7 +302,7 @@ static void parse_argument(struct parser *parser, struct statement *statement, s
         return;
     } else {
         argument->kind = ARGUMENT_LABEL;
-        snprintf(argument->label, sizeof argument->label, "%s", lexer->word);
+        snprintf(statement->label, sizeof statement->label, "%s", lexer->word);
     }
     lexer_next(lexer);
 }
@@ -323,13 +323,24 @@ void parse_arguments(struct parser *parser, struct statement *statement) {
 
 /* ---- bodies ---- */
 
+/* The hash is Fowler, Noll and Vo's. */
+struct label parse_label(const struct parser *parser, const char *name, uint32_t target) {
+    struct label label = {.hash = 2166136261u, .target = target, .scope = parser->scope};
+    for (const char *at = name; *at; at++) {
+        label.hash = (label.hash ^ (unsigned char)*at) * 16777619u;
+    }
+    snprintf(label.name, sizeof label.name, "%s", name);
+    return label;
+}
+
 static void end_scope(struct parser *parser) {
     for (size_t i = 0; i < parser->uses.count;) {
         struct label *use = &parser->uses.items[i];
         const struct label *found = NULL;
         for (size_t j = 0; j < parser->labels.count && use->scope == parser->scope; j++) {
             const struct label *label = &parser->labels.items[j];
-            found = label->scope == parser->scope && strcmp(label->name, use->name) == 0 ? label : found;
+            bool is_same = label->scope == parser->scope && label->hash == use->hash;
+            found = is_same && strcmp(label->name, use->name) == 0 ? label : found;
         }
         if (found) {
             parser->code.items[use->target].target = found->target;
@@ -372,9 +383,7 @@ static void parse_statement(struct parser *parser) {
     if (!statement.is_guarded && take(parser, ":")) {
         struct label *label = PARSE_ADD(parser, parser->labels);
         if (label) {
-            snprintf(label->name, sizeof label->name, "%s", statement.opcode);
-            label->target = (uint32_t)parser->code.count;
-            label->scope = parser->scope;
+            *label = parse_label(parser, statement.opcode, (uint32_t)parser->code.count);
         }
         return;
     }

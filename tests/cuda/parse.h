@@ -32,6 +32,7 @@ struct register_name {
 
 struct label {
     char name[PARSE_WORD];
+    uint32_t hash;   /* of the name: a kernel has hundreds */
     uint32_t target; /* of a label; the instruction to mend, of a use */
     uint32_t line;
     int scope;
@@ -82,7 +83,6 @@ struct argument {
     struct operand operand; /* of a register, and of the register in an address */
     uint64_t bits;          /* of a constant; the displacement of an address */
     bool is_real, is_single, has_register;
-    char label[PARSE_WORD];
     struct argument *elements; /* of a vector, in the statement's store */
     int count;
 };
@@ -93,6 +93,7 @@ struct statement {
     char *parts[16]; /* the opcode between its points */
     int part_count;
     char parted[PARSE_WORD];
+    char label[PARSE_WORD]; /* of a branch */
     struct argument arguments[PARSE_ARGUMENTS], store[32];
     int argument_count, stored;
     struct operand guard;
@@ -112,6 +113,8 @@ bool parse_type(const char *word, struct ptx_type *type);
 struct operand parse_constant(struct parser *parser, uint64_t value, uint8_t bytes);
 /* A register in the kernel's file, `bytes` a lane, 0 for a predicate. */
 struct operand parse_place(struct parser *parser, uint8_t bytes);
+/* A label of this scope, or the use of one. */
+struct label parse_label(const struct parser *parser, const char *name, uint32_t target);
 /* Reads the arguments of an instruction up to its semicolon. */
 void parse_arguments(struct parser *parser, struct statement *statement);
 /* Reads the body of a kernel after its brace. */

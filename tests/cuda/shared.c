@@ -36,13 +36,20 @@ static bool races_with_writer(const struct use *use, const struct shadow *shadow
     return (writer - 1) / LANES != (uint32_t)use->warp->index || shadow->wrote_sync == use->warp->sync;
 }
 
-static bool read_bytes(struct use *use, struct shadow *shadow, int first, int end) {
-    struct block *block = use->warp->block;
+static bool have_values(const struct use *use, const struct shadow *shadow, int first, int end) {
     uint32_t bytes = ((1u << (end - first)) - 1) << first;
     if (bytes & (shadow->pending | ~shadow->written)) {
         warp_fault(use->warp, use->instruction, use->lane, "reads byte %llu of shared memory, which %s",
                    (unsigned long long)use->offset,
                    bytes & shadow->pending ? "a cp.async has not filled yet" : "nobody has written");
+        return false;
+    }
+    return true;
+}
+
+static bool read_bytes(const struct use *use, struct shadow *shadow, int first, int end) {
+    struct block *block = use->warp->block;
+    if (!have_values(use, shadow, first, end)) {
         return false;
     }
     for (int b = first; b < end && shadow->wrote_epoch == block->epoch; b++) {
@@ -61,7 +68,7 @@ static bool read_bytes(struct use *use, struct shadow *shadow, int first, int en
     return true;
 }
 
-static bool write_bytes(struct use *use, struct shadow *shadow, int first, int end) {
+static bool write_bytes(const struct use *use, struct shadow *shadow, int first, int end) {
     struct block *block = use->warp->block;
     uint32_t others = 0;
     for (int b = first; b < end; b++) {
@@ -87,6 +94,26 @@ static bool write_bytes(struct use *use, struct shadow *shadow, int first, int e
     return true;
 }
 
+/* A read of a whole word that no thread has written since the last barrier: most reads end here. */
+static bool read_alone(const struct warp *warp, struct shadow *shadow) {
+    uint32_t epoch = warp->block->epoch, me = 1u << warp->index;
+    if (shadow->written != 15 || shadow->pending || shadow->wrote_epoch == epoch) {
+        return false;
+    }
+    for (int b = 0; b < 4; b++) {
+        shadow->readers[b] = (shadow->read_epoch == epoch ? shadow->readers[b] : 0) | me;
+    }
+    shadow->read_epoch = epoch;
+    return true;
+}
+
+/* The traces of the block before this one are nobody's. */
+static void renew(const struct block *block, struct shadow *shadow) {
+    if (shadow->block != block->stamp) {
+        *shadow = (struct shadow){.block = block->stamp};
+    }
+}
+
 char *shared_touch(struct warp *warp, const struct instruction *instruction, int lane, uint64_t offset, uint32_t bytes,
                    enum touch touch) {
     struct block *block = warp->block;
@@ -105,7 +132,13 @@ char *shared_touch(struct warp *warp, const struct instruction *instruction, int
         int first = (int)(at % 4),
             end = offset + bytes - at < 4u - (uint32_t)first ? first + (int)(offset + bytes - at) : 4;
         struct use use = {.warp = warp, .instruction = instruction, .offset = at, .lane = lane};
-        if (touch != TOUCH_ATOMIC && !(touch == TOUCH_READ ? read_bytes : write_bytes)(&use, shadow, first, end)) {
+        renew(block, shadow);
+        bool is_word = end - first == 4;
+        bool is_fine = touch == TOUCH_ATOMIC ? have_values(&use, shadow, first, end)
+                       : touch == TOUCH_WRITE
+                           ? write_bytes(&use, shadow, first, end)
+                           : (is_word && read_alone(warp, shadow)) || read_bytes(&use, shadow, first, end);
+        if (!is_fine) {
             return NULL;
         }
         at += (uint32_t)(end - first);

@@ -50,6 +50,7 @@ struct warp {
 
 /* The users of four bytes of shared memory. Epochs count the block's barriers. */
 struct shadow {
+    uint32_t block;      /* the stamp of the block that used them last: the traces of another one count for nothing */
     uint32_t readers[4]; /* warps that read the byte in read_epoch */
     uint16_t writer[4];  /* 1 + thread that wrote it in wrote_epoch; 0: nobody did */
     uint32_t wrote_epoch, read_epoch, wrote_sync;
