@@ -25,7 +25,8 @@ set(CAMBIUM_ROOMS
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name
     "jobs       src/jobs       openai data"           # offline work: requests from a file, scoring
-    "bench      bench          train serve"           # speed and memory, measured
+    "planner    src/planner    train infer"           # what a layout costs on a cluster
+    "bench      bench          train serve planner"   # speed and memory, measured
     "commands   src/commands   bench jobs convert"    # one file a subcommand: options in, results out
 )
 

@@ -27,6 +27,7 @@ static const struct {
     {"adapter", command_adapter, "show what an adapter is"},
     {"merge", command_merge, "fold adapters into a model"},
     {"convert", command_convert, "make a model directory of a GGUF file"},
+    {"plan", command_plan, "find what a cluster would do, without the cluster"},
     {"bench", command_bench, "measure this machine and this program"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

@@ -18,20 +18,27 @@
 #include <stdio.h>
 
 enum config_type {
-    CONFIG_INT,    /* int64_t; YAML integer; plain digits without a unit */
-    CONFIG_FLOAT,  /* double */
-    CONFIG_SIZE,   /* int64_t, bytes: plain digits, or with a unit after them: K or KiB, M or MiB, G or GiB, T or TiB
-                      for powers of 1,024; KB, MB, GB, TB for powers of 1,000; in either case */
-    CONFIG_BOOL,   /* bool; true|false; a bare --flag means true */
-    CONFIG_STRING, /* const char *; NULL when not given and without a default */
-    CONFIG_CHOICE, /* int: the index in `choices` */
-    CONFIG_LIST,   /* struct config_list: a YAML sequence, "--key w1 w2" or "--key=[w1, w2]"; one unquoted text of a
-                      section's key is split at white space and commas, a command's own --key never is */
+    CONFIG_INT,      /* int64_t; YAML integer; plain digits without a unit */
+    CONFIG_FLOAT,    /* double */
+    CONFIG_SIZE,     /* int64_t, bytes: plain digits, or with a unit after them: K or KiB, M or MiB, G or GiB, T or TiB
+                        for powers of 1,024; KB, MB, GB, TB for powers of 1,000; in either case */
+    CONFIG_QUANTITY, /* struct config_quantity: a number with the row's unit, "80 GB"; bounds may follow: "8 us (1 us to
+                        20 us)" */
+    CONFIG_BOOL,     /* bool; true|false; a bare --flag means true */
+    CONFIG_STRING,   /* const char *; NULL when not given and without a default */
+    CONFIG_CHOICE,   /* int: the index in `choices` */
+    CONFIG_LIST,     /* struct config_list: a YAML sequence, "--key w1 w2" or "--key=[w1, w2]"; one unquoted text of a
+                        section's key is split at white space and commas, a command's own --key never is */
 };
 
 struct config_list {
     const char **items;
     size_t count;
+};
+
+/* A number in its base unit (B, B/s, FLOP/s, s, or none), and the bounds that were written after it; 0: none were. */
+struct config_quantity {
+    double value, low, high;
 };
 
 enum { CONFIG_ITEM_BYTES = 24 };
@@ -46,6 +53,7 @@ struct config_row {
     double minimum, maximum;    /* of numbers, both inclusive; both 0: no bounds */
     const char *const *choices; /* NULL-terminated */
     const char *bare_text;      /* of a CHOICE: the value of a bare --key; NULL: it needs a value */
+    const char *unit;           /* of a QUANTITY: "B", "B/s", "FLOP/s", "s", or "" for a plain number */
     const char *help;           /* a sentence fragment in lower case, with the unit */
     const char *metavar;        /* the name of the value in --help; NULL: derived from the type */
     bool is_path; /* a STRING or LIST of files: an empty text means "not given", an empty item is refused */
@@ -103,6 +111,10 @@ struct config; /* The parsed strings, and which rows were given. */
  * STATUS_MEMORY. config_free ends *config; NULL is allowed. */
 int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
                  bool *is_answered);
+/* Reads a YAML text of the command's section rows over their defaults, without a command line. Errors name it `name`.
+ * STATUS_USAGE with the line, STATUS_MEMORY. config_free ends *config. */
+int config_parse_text(const struct config_command *command, const char *name, const char *text, size_t length,
+                      void *values, struct config **config);
 void config_free(struct config *config);
 /* True when a flag or the file gave the row `path`. */
 bool config_is_given(const struct config *config, const char *path);

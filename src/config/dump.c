@@ -57,6 +57,8 @@ bool config_has_value(const struct config_row *row, const void *field) {
         return config_is_in_range(row, (double)*(const int64_t *)field);
     case CONFIG_FLOAT:
         return config_is_in_range(row, *(const double *)field);
+    case CONFIG_QUANTITY:
+        return ((const struct config_quantity *)field)->value != 0;
     case CONFIG_STRING:
         return *(const char *const *)field;
     case CONFIG_LIST:
@@ -99,6 +101,9 @@ void config_value_text(const struct config_row *row, const void *field, char *ou
         break;
     case CONFIG_SIZE:
         size_text(*(const int64_t *)field, out, bytes);
+        break;
+    case CONFIG_QUANTITY:
+        config_quantity_text(row, field, out, bytes);
         break;
     case CONFIG_BOOL:
         text = *(const bool *)field ? "true" : "false";

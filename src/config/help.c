@@ -37,7 +37,7 @@ static void write_wrapped(FILE *out, const char *text, size_t column, size_t ind
 }
 
 static const char *type_name(const struct config_row *row) {
-    static const char *const names[] = {"N", "X", "SIZE", "", "TEXT", "NAME", "WORD..."};
+    static const char *const names[] = {"N", "X", "SIZE", "QUANTITY", "", "TEXT", "NAME", "WORD..."};
     return row->metavar ? row->metavar : names[row->type];
 }
 

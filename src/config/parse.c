@@ -197,20 +197,43 @@ static int answer(const struct config *config) {
     return status;
 }
 
-int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
-                 bool *is_answered) {
-    *config = NULL;
-    *is_answered = false;
-    struct config *made = calloc(1, sizeof *made);
+/* Makes a parse with nothing read. Returns NULL and sets the error text when there is no memory. */
+static struct config *new_config(const struct config_command *command, void *values) {
     size_t total = config_row_total(command);
+    struct config *made = calloc(1, sizeof *made);
     if (made) {
         made->command = *command;
         made->values = values;
         made->sources = calloc(total + 1, 1);
         made->lines = calloc(total + 1, sizeof *made->lines);
     }
-    int status =
-        made && made->sources && made->lines ? parse(made, argc, argv) : status_fail(STATUS_MEMORY, "out of memory");
+    if (made && made->sources && made->lines)
+        return made;
+    config_free(made);
+    status_fail(STATUS_MEMORY, "out of memory");
+    return NULL;
+}
+
+int config_parse_text(const struct config_command *command, const char *name, const char *text, size_t length,
+                      void *values, struct config **config) {
+    struct config *made = new_config(command, values);
+    int status = made ? STATUS_OK : STATUS_MEMORY;
+    for (size_t i = 0; i < config_row_total(command) && !status; i++)
+        status = config_set_default(made, i);
+    if (!status)
+        status = config_read_yaml_text(made, name, text, length);
+    if (status)
+        config_free(made);
+    *config = status ? NULL : made;
+    return status;
+}
+
+int config_parse(const struct config_command *command, int argc, char **argv, void *values, struct config **config,
+                 bool *is_answered) {
+    *config = NULL;
+    *is_answered = false;
+    struct config *made = new_config(command, values);
+    int status = made ? parse(made, argc, argv) : STATUS_MEMORY;
     *is_answered = !status && made->question;
     if (*is_answered)
         status = answer(made);

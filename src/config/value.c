@@ -123,6 +123,11 @@ static int read_float(const struct config_row *row, const char *text, double *ou
     return check_range(row, *out, text);
 }
 
+static int read_quantity(const struct config_row *row, const char *text, struct config_quantity *out) {
+    int status = config_read_quantity(row, text, out);
+    return status ? status : check_range(row, out->value, text);
+}
+
 static int read_bool(const char *text, bool *out) {
     static const char *const relatives[][2] = {
         {"true", "true"},   {"yes", "true"}, {"y", "true"},  {"on", "true"},   {"1", "true"},
@@ -168,6 +173,8 @@ int config_set_text(struct config *config, size_t index, const char *text) {
         return read_float(row, text, field);
     case CONFIG_SIZE:
         return read_size(row, text, field);
+    case CONFIG_QUANTITY:
+        return read_quantity(row, text, field);
     case CONFIG_BOOL:
         return read_bool(text, field);
     case CONFIG_CHOICE:
@@ -244,13 +251,10 @@ int config_set_default(struct config *config, size_t index) {
     const struct config_row *row = config_row_at(&config->command, index);
     void *field = (char *)config->values + config_field_offset(&config->command, index);
     static const size_t bytes[] = {
-        [CONFIG_INT] = sizeof(int64_t),
-        [CONFIG_FLOAT] = sizeof(double),
-        [CONFIG_SIZE] = sizeof(int64_t),
-        [CONFIG_BOOL] = sizeof(bool),
-        [CONFIG_STRING] = sizeof(char *),
-        [CONFIG_CHOICE] = sizeof(int),
-        [CONFIG_LIST] = sizeof(struct config_list),
+        [CONFIG_INT] = sizeof(int64_t),  [CONFIG_FLOAT] = sizeof(double),
+        [CONFIG_SIZE] = sizeof(int64_t), [CONFIG_QUANTITY] = sizeof(struct config_quantity),
+        [CONFIG_BOOL] = sizeof(bool),    [CONFIG_STRING] = sizeof(char *),
+        [CONFIG_CHOICE] = sizeof(int),   [CONFIG_LIST] = sizeof(struct config_list),
     };
     memset(field, 0, bytes[row->type]);
     if (!row->default_text)

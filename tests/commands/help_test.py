@@ -4,7 +4,7 @@ import unittest
 
 from model_support import TINY, run
 
-WORDS = {"tokenizer": ["train"], "data": ["show"], "adapter": ["show"]}  # the second word of a command
+WORDS = {"tokenizer": ["train"], "data": ["show"], "adapter": ["show"], "plan": ["walk"]}  # the second word of a command
 OPTION = re.compile(r"(?m)^  --([a-z][\w.-]*)")
 
 
@@ -18,7 +18,7 @@ def commands():
     """The words of every command."""
     overview = text("--help")
     names = re.findall(r"(?m)^  ([a-z]+) {2,}", overview)
-    return [[name, *WORDS.get(name, [])] for name in names] + [["bench", "serve"]]
+    return [[name, *WORDS.get(name, [])] for name in names] + [["bench", "serve"], ["plan", "show"]]
 
 
 def suggestion(words, option):

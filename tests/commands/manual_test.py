@@ -30,7 +30,8 @@ def commands():
     found = re.findall(r"^  ([a-z]+) +\S", run("--help")[0].decode().split("\nexamples:\n")[0], re.M)
     assert len(found) >= 13, found
     helps = {name: run(name, "--help")[0].decode() for name in found}
-    return helps | {"bench serve": run("bench", "serve", "--help")[0].decode()}
+    longer = ["bench serve", *re.findall(r"'cambium (plan [a-z]+) --help'", helps["plan"])]
+    return helps | {words: run(*words.split(), "--help")[0].decode() for words in longer}
 
 
 def options(text):

@@ -1,0 +1,140 @@
+/* cambium plan WHAT: computes what a cluster would do, without the cluster. */
+#include "plan.h"
+#include "commands.h"
+#include "launch.h"
+
+#include "config/config.h"
+#include "planner/cluster.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int plan_write(const char *path, const struct strbuf *text) {
+    int status = strbuf_status(text);
+    if (status)
+        return status;
+    if (strcmp(path, "-"))
+        return file_write_atomic(path, strbuf_text(text), text->length);
+    bool is_written = fwrite(strbuf_text(text), 1, text->length, stdout) == text->length && !fflush(stdout);
+    return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
+}
+
+int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count) {
+    *count = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        double value = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !isfinite(value) || value < 0)
+            return status_fail(STATUS_USAGE, "--%s %s: expected numbers of at least 0 with commas between them", option,
+                               text);
+        if (*count == most)
+            return status_fail(STATUS_USAGE, "--%s %s: more than %d numbers", option, text, most);
+        numbers[(*count)++] = value;
+        if (!*end)
+            return STATUS_OK;
+        at = end;
+    }
+}
+
+/* ---- plan show ---- */
+
+struct show_options {
+    struct config_list words;
+};
+
+static int show(const struct show_options *options) {
+    struct cluster cluster;
+    if (options->words.count != 1)
+        return status_fail(STATUS_USAGE, "plan show wants the name of a shipped cluster, or a file");
+    int status = cluster_open(options->words.items[0], &cluster);
+    if (!status)
+        status = plan_write("-", &cluster.text);
+    cluster_close(&cluster);
+    return status;
+}
+
+int plan_show_command(int argc, char **argv) {
+    static const struct config_command command = {
+        .name = "plan show",
+        .synopsis = "cambium plan show NAME|FILE",
+        .description =
+            "Checks a cluster file and prints it as it is. Shipped clusters are azure-a100-80gb-2022, a100-80gb, h100 "
+            "and h200; a printed one, changed, is the beginning of a file for another cluster. docs/planning.md "
+            "describes the keys.",
+        .examples = "  cambium plan show h100 > ours.yaml\n"
+                    "  cambium plan show ours.yaml\n",
+        .positional_offset = offsetof(struct show_options, words),
+    };
+    struct show_options options = {0};
+    struct config *config;
+    bool is_answered;
+    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
+    if (!status && !is_answered)
+        status = show(&options);
+    config_free(config);
+    return command_exit_status(status);
+}
+
+/* ---- all of them ---- */
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} plans[] = {
+    {"walk", plan_walk_command, "walk a pipeline's schedule in time"},
+    {"show", plan_show_command, "check a cluster file"},
+};
+enum { PLAN_COUNT = sizeof plans / sizeof *plans };
+
+static int print_help(void) {
+    printf("usage: cambium plan ");
+    for (int i = 0; i < PLAN_COUNT; i++)
+        printf("%s%s", i ? "|" : "", plans[i].name);
+    printf(" [OPTIONS]\n\nComputes what a cluster would do, without the cluster.\n\n");
+    for (int i = 0; i < PLAN_COUNT; i++)
+        printf("'cambium plan %s --help' explains how to %s.\n\n", plans[i].name, plans[i].summary);
+    printf("options:\n"
+           "  --help                              print this text (also -h)\n"
+           "  --version                           print the version (also -V)\n\n"
+           "examples:\n"
+           "  cambium plan walk --stages 4 --micro-batches 8\n"
+           "  cambium plan show h100\n");
+    bool is_written = !fflush(stdout) && !ferror(stdout);
+    return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
+}
+
+/* Refuses a word that is no plan. */
+static int fail_unknown(const char *word) {
+    struct strbuf all = STRBUF_INIT;
+    const char *names[PLAN_COUNT];
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        names[i] = plans[i].name;
+        strbuf_format(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *nearest = word ? config_nearest(word, names, PLAN_COUNT) : NULL;
+    int status = strbuf_status(&all);
+    if (!status && word && *word == '-')
+        status = status_fail(STATUS_USAGE, "unknown option %s; 'cambium plan --help' explains the words", word);
+    else if (!status)
+        status = status_fail(STATUS_USAGE, "plan wants one of %s%s%s%s; 'cambium plan --help' explains them",
+                             strbuf_text(&all), nearest ? " (did you mean " : "", nearest ? nearest : "",
+                             nearest ? "?)" : "");
+    strbuf_free(&all);
+    return status;
+}
+
+int command_plan(int argc, char **argv) {
+    const char *word = argc > 0 ? argv[0] : NULL;
+    for (int i = 0; i < PLAN_COUNT; i++)
+        if (word && !strcmp(word, plans[i].name))
+            return plans[i].run(argc - 1, argv + 1);
+    if (word && (!strcmp(word, "--help") || !strcmp(word, "-h")))
+        return command_exit_status(print_help());
+    if (word && (!strcmp(word, "--version") || !strcmp(word, "-V"))) {
+        config_print_version(stdout);
+        return command_exit_status(STATUS_OK);
+    }
+    return command_exit_status(fail_unknown(word));
+}

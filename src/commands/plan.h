@@ -1,0 +1,19 @@
+/* The subcommands of cambium plan, one file each. argv[0] is the first word after the subcommand's name. Each returns
+ * the exit status. */
+#ifndef CAMBIUM_COMMANDS_PLAN_H
+#define CAMBIUM_COMMANDS_PLAN_H
+
+#include "base/base.h"
+
+/* cambium plan walk: a schedule in time. */
+int plan_walk_command(int argc, char **argv);
+/* cambium plan show: a cluster file. */
+int plan_show_command(int argc, char **argv);
+
+/* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
+int plan_write(const char *path, const struct strbuf *text);
+/* Reads "1,2.5": numbers of at least 0, at most `most`. Sets *count. STATUS_USAGE, in which `option` names the option.
+ */
+int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count);
+
+#endif

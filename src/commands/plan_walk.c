@@ -1,0 +1,191 @@
+/* cambium plan walk: a pipeline's schedule in time, with given durations. */
+#include "launch.h"
+#include "plan.h"
+
+#include "config/config.h"
+#include "planner/picture.h"
+#include "planner/report.h"
+
+#include <stdlib.h>
+
+enum { MOST_STAGES = 4096, MOST_STEPS = 4 << 20 };
+
+struct options {
+    int64_t stages, chunks, micro_batches;
+    const char *forward, *backward, *json, *svg, *trace;
+    double head, link;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct config_row rows[] = {
+    {.path = "stages",
+     .type = CONFIG_INT,
+     .offset = AT(stages),
+     .minimum = 1,
+     .maximum = MOST_STAGES,
+     .metavar = "P",
+     .is_required = true,
+     .help = "stages of the pipeline"},
+    {.path = "micro-batches",
+     .type = CONFIG_INT,
+     .offset = AT(micro_batches),
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .metavar = "M",
+     .is_required = true,
+     .help = "micro batches of a global batch"},
+    {.path = "chunks",
+     .type = CONFIG_INT,
+     .offset = AT(chunks),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 64,
+     .metavar = "V",
+     .help = "chunks of each stage; above 1 the schedule is interleaved"},
+    {.path = "forward",
+     .type = CONFIG_STRING,
+     .offset = AT(forward),
+     .default_text = "1",
+     .metavar = "F[,F...]",
+     .help = "seconds of a whole stage's forward, of which each chunk has an equal part; one number, or one a stage"},
+    {.path = "backward",
+     .type = CONFIG_STRING,
+     .offset = AT(backward),
+     .default_text = "2",
+     .metavar = "B[,B...]",
+     .help = "seconds of a whole stage's backward"},
+    {.path = "head",
+     .type = CONFIG_FLOAT,
+     .offset = AT(head),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e9,
+     .metavar = "H",
+     .help = "seconds that the head adds to the backward of the last chunk of the last stage"},
+    {.path = "link",
+     .type = CONFIG_FLOAT,
+     .offset = AT(link),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e9,
+     .metavar = "L",
+     .help = "seconds of a message between stages"},
+    {.path = "json",
+     .type = CONFIG_STRING,
+     .offset = AT(json),
+     .metavar = "FILE",
+     .help = "write makespan, idle times and all steps as JSON; - is standard output"},
+    {.path = "svg",
+     .type = CONFIG_STRING,
+     .offset = AT(svg),
+     .metavar = "FILE",
+     .help = "write the timeline as an SVG image; - is standard output"},
+    {.path = "trace",
+     .type = CONFIG_STRING,
+     .offset = AT(trace),
+     .metavar = "FILE",
+     .help = "write the timeline as Chrome's trace events; - is standard output"},
+};
+
+/* Reads the times of all stages from one number, or from one for each. */
+static int read_times(const char *option, const char *text, int stages, double times[MOST_STAGES]) {
+    int count;
+    int status = plan_read_numbers(option, text, times, MOST_STAGES, &count);
+    if (!status && count != 1 && count != stages)
+        return status_fail(STATUS_USAGE, "--%s has %d numbers, but there are %d stages", option, count, stages);
+    for (int stage = count; stage < stages && !status; stage++)
+        times[stage] = times[0];
+    return status;
+}
+
+static void print(const struct walk *walk) {
+    printf("makespan %.6g s\n", walk->makespan);
+    for (int stage = 0; stage < walk->shape.stages; stage++)
+        printf("stage %-4d idle %.6g s (%.1f%%)\n", stage, walk->makespan - walk->busy[stage],
+               walk->makespan > 0 ? 100 * (1 - walk->busy[stage] / walk->makespan) : 0);
+}
+
+static int write_json(const char *path, const struct walk *walk) {
+    char *text;
+    json_begin();
+    int status = json_end(report_walk(walk), JSON_INDENT(1), &text);
+    struct strbuf out = STRBUF_INIT;
+    strbuf_format(&out, "%s\n", text ? text : "");
+    free(text);
+    if (!status)
+        status = plan_write(path, &out);
+    strbuf_free(&out);
+    return status;
+}
+
+static int write_picture(const char *path, const struct walk *walk,
+                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
+    struct strbuf out = STRBUF_INIT;
+    int status = draw(walk, &out);
+    if (!status)
+        status = plan_write(path, &out);
+    strbuf_free(&out);
+    return status;
+}
+
+static int write_all(const struct options *options, const struct walk *walk) {
+    int status = options->json ? write_json(options->json, walk) : STATUS_OK;
+    if (!status && options->svg)
+        status = write_picture(options->svg, walk, picture_timeline);
+    if (!status && options->trace)
+        status = write_picture(options->trace, walk, picture_trace);
+    if (!status && !options->json && !options->svg && !options->trace)
+        print(walk);
+    return status;
+}
+
+static int walk_of(const struct options *options) {
+    static double forward[MOST_STAGES], backward[MOST_STAGES];
+    struct walk walk;
+    struct walk_stages stages = {.shape = {.stages = (int)options->stages,
+                                           .chunks = (int)options->chunks,
+                                           .micro_batches = (int)options->micro_batches},
+                                 .forward = forward,
+                                 .backward = backward,
+                                 .head = options->head,
+                                 .link = options->link};
+    int64_t steps = 2 * options->stages * options->chunks * options->micro_batches;
+    if (steps > MOST_STEPS)
+        return status_fail(STATUS_USAGE, "a schedule of %lld steps; at most %d can be walked", (long long)steps,
+                           MOST_STEPS);
+    int status = read_times("forward", options->forward, stages.shape.stages, forward);
+    if (!status)
+        status = read_times("backward", options->backward, stages.shape.stages, backward);
+    if (!status)
+        status = walk_stages(&stages, &walk);
+    if (status)
+        return status;
+    status = write_all(options, &walk);
+    walk_free(&walk);
+    return status;
+}
+
+int plan_walk_command(int argc, char **argv) {
+    static const struct config_command command = {
+        .name = "plan walk",
+        .synopsis = "cambium plan walk --stages P --micro-batches M [--chunks V] [--forward F[,F...]] "
+                    "[--backward B[,B...]] [--head H] [--link L] [--json FILE] [--svg FILE] [--trace FILE]",
+        .description =
+            "Walks the steps of 1F1B, or of interleaved 1F1B, as the trainer would run them, and prints when "
+            "the last one ends and how long each stage is idle. Times are in any unit.",
+        .examples =
+            "  cambium plan walk --stages 4 --micro-batches 8\n"
+            "  cambium plan walk --stages 4 --micro-batches 8 --chunks 2 --head 0.5 --link 0.1 --svg line.svg\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .positional_offset = SIZE_MAX,
+    };
+    struct options options = {0};
+    struct config *config;
+    bool is_answered;
+    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
+    if (!status && !is_answered)
+        status = walk_of(&options);
+    config_free(config);
+    return command_exit_status(status);
+}

@@ -1,0 +1,262 @@
+/* Reads cluster files: a table of rows for the parser of config/, and the shipped files. */
+#include "planner/cluster.h"
+
+#include <string.h>
+
+#define AT(field) offsetof(struct cluster, field)
+#define QUANTITY(path_, field, unit_, help_)                                                                           \
+    { .path = path_, .type = CONFIG_QUANTITY, .offset = AT(field), .unit = unit_, .help = help_ }
+#define CONSTANT(number, name, unit_)                                                                                  \
+    QUANTITY("achieved." name, achieved[number], unit_, "a constant of the prediction")
+
+static const char *const training_stacks[] = {"cambium", "megatron-2022", NULL};
+static const char *const serving_stacks[] = {"cambium", "fastertransformer-2022", NULL};
+
+static const struct config_row rows[] = {
+    {.path = "device.name", .type = CONFIG_STRING, .offset = AT(name), .help = "the device's name"},
+    {.path = "device.kind",
+     .type = CONFIG_STRING,
+     .offset = AT(kind),
+     .check = device_check_name,
+     .help = "the backend whose arithmetic plans memory"},
+    QUANTITY("device.memory", memory, "B", "memory of a device"),
+    QUANTITY("device.host_memory", host_memory, "B", "memory of a node's host"),
+    {.path = "device.per_node",
+     .type = CONFIG_INT,
+     .offset = AT(per_node),
+     .minimum = 1,
+     .maximum = 4096,
+     .help = "devices of a node"},
+    QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", "bandwidth of a device's memory"),
+    QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", "peak of products in bf16"),
+    QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", "peak of products in fp32"),
+    QUANTITY("device.peak_fp8", peak_fp8, "FLOP/s", "peak of products in FP8"),
+    QUANTITY("links.node_bandwidth", node_bandwidth, "B/s", "of a device within a node, one direction"),
+    QUANTITY("links.node_latency", node_latency, "s", "of a message within a node"),
+    QUANTITY("links.network_bandwidth", network_bandwidth, "B/s", "of a device between nodes, one direction"),
+    QUANTITY("links.network_latency", network_latency, "s", "of a message between nodes"),
+    {.path = "achieved.source", .type = CONFIG_STRING, .offset = AT(source), .help = "where the constants come from"},
+    CONSTANT(CLUSTER_PRODUCTS, "products", ""),
+    CONSTANT(CLUSTER_SMALL_DIMENSION, "small_dimension", ""),
+    CONSTANT(CLUSTER_OTHER, "other", ""),
+    CONSTANT(CLUSTER_LAYER_FORWARD, "layer_forward", "s"),
+    CONSTANT(CLUSTER_LAYER_BACKWARD, "layer_backward", "s"),
+    CONSTANT(CLUSTER_TENSOR_HIDDEN, "tensor_hidden", ""),
+    CONSTANT(CLUSTER_NETWORK, "network", ""),
+    CONSTANT(CLUSTER_STEP, "step", "s"),
+    CONSTANT(CLUSTER_SERVE_PRODUCTS, "serve_products", ""),
+    CONSTANT(CLUSTER_SERVE_SMALL_DIMENSION, "serve_small_dimension", ""),
+    CONSTANT(CLUSTER_SERVE_MEMORY, "serve_memory", ""),
+    CONSTANT(CLUSTER_SERVE_LAYER, "serve_layer", "s"),
+    CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s"),
+    CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s"),
+    CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s"),
+    {.path = "stack.train",
+     .type = CONFIG_CHOICE,
+     .offset = AT(train),
+     .choices = training_stacks,
+     .default_text = "cambium",
+     .help = "the software that trains"},
+    {.path = "stack.serve",
+     .type = CONFIG_CHOICE,
+     .offset = AT(serve),
+     .choices = serving_stacks,
+     .default_text = "cambium",
+     .help = "the software that serves"},
+};
+
+/* The value at which a fit begins, and its bounds. */
+static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
+    [CLUSTER_PRODUCTS] = {0.7, 0.3, 1},
+    [CLUSTER_SMALL_DIMENSION] = {100, 1, 2000},
+    [CLUSTER_OTHER] = {0.5, 0.1, 1},
+    [CLUSTER_LAYER_FORWARD] = {1e-3, 1e-6, 0.02},
+    [CLUSTER_LAYER_BACKWARD] = {2e-3, 1e-6, 0.02},
+    [CLUSTER_TENSOR_HIDDEN] = {0.5, 0, 1},
+    [CLUSTER_NETWORK] = {0.5, 0.05, 1},
+    [CLUSTER_STEP] = {0.01, 0, 1},
+    [CLUSTER_SERVE_PRODUCTS] = {0.6, 0.1, 1},
+    [CLUSTER_SERVE_SMALL_DIMENSION] = {100, 1, 2000},
+    [CLUSTER_SERVE_MEMORY] = {0.7, 0.1, 1},
+    [CLUSTER_SERVE_LAYER] = {50e-6, 1e-6, 1e-3},
+    [CLUSTER_SERVE_SUM] = {20e-6, 1e-6, 1e-3},
+    [CLUSTER_SERVE_SUM_RANK] = {2e-6, 1e-8, 1e-3},
+    [CLUSTER_SERVE_STEP] = {1e-3, 1e-6, 0.05},
+};
+
+/* ---- shipped files ---- */
+
+static const unsigned char azure_a100[] = {
+#include "azure-a100-80gb-2022.yaml.inc"
+};
+static const unsigned char a100[] = {
+#include "a100-80gb.yaml.inc"
+};
+static const unsigned char h100[] = {
+#include "h100.yaml.inc"
+};
+static const unsigned char h200[] = {
+#include "h200.yaml.inc"
+};
+static const struct {
+    const char *name;
+    const unsigned char *text;
+    size_t length;
+} shipped[] = {
+    {"azure-a100-80gb-2022", azure_a100, sizeof azure_a100},
+    {"a100-80gb", a100, sizeof a100},
+    {"h100", h100, sizeof h100},
+    {"h200", h200, sizeof h200},
+};
+enum { SHIPPED = sizeof shipped / sizeof *shipped };
+
+const char *cluster_shipped_name(int number) {
+    return number < SHIPPED ? shipped[number].name : NULL;
+}
+
+/* ---- reading ---- */
+
+/* Checks what every prediction needs. */
+static int check(const char *name, const struct cluster *cluster) {
+    static const char *const needed[] = {"device.memory",           "device.memory_bandwidth", "device.peak_bf16",
+                                         "device.peak_fp32",        "links.node_bandwidth",    "links.node_latency",
+                                         "links.network_bandwidth", "links.network_latency",   "device.per_node"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!config_is_given(cluster->config, needed[i]))
+            return status_fail(STATUS_USAGE, "%s: %s is missing", name, needed[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct config_quantity *quantity = (const void *)((const char *)cluster + rows[i].offset);
+        bool is_constant = !strncmp(rows[i].path, "achieved.", 9);
+        if (rows[i].type == CONFIG_QUANTITY && !is_constant && config_is_given(cluster->config, rows[i].path) &&
+            quantity->value == 0 && !strstr(rows[i].path, "latency"))
+            return status_fail(STATUS_USAGE, "%s: %s is 0", name, rows[i].path);
+        if (rows[i].type == CONFIG_QUANTITY && is_constant && quantity->value == 0 &&
+            config_is_given(cluster->config, rows[i].path) &&
+            (rows[i].offset == AT(achieved[CLUSTER_PRODUCTS]) || rows[i].offset == AT(achieved[CLUSTER_OTHER]) ||
+             rows[i].offset == AT(achieved[CLUSTER_NETWORK]) ||
+             rows[i].offset == AT(achieved[CLUSTER_SERVE_PRODUCTS]) ||
+             rows[i].offset == AT(achieved[CLUSTER_SERVE_MEMORY])))
+            return status_fail(STATUS_USAGE, "%s: %s is 0: expected a share above it", name, rows[i].path);
+    }
+    return STATUS_OK;
+}
+
+int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster) {
+    const struct config_command command = {.name = "plan",
+                                           .section_rows = rows,
+                                           .section_row_count = sizeof rows / sizeof *rows,
+                                           .positional_offset = SIZE_MAX};
+    *cluster = (struct cluster){0};
+    int status = config_parse_text(&command, name, text, length, cluster, &cluster->config);
+    if (!status)
+        status = check(name, cluster);
+    for (int i = 0; i < CLUSTER_CONSTANTS && !status; i++) {
+        struct config_quantity *constant = &cluster->achieved[i];
+        char path[64];
+        snprintf(path, sizeof path, "achieved.%s", cluster_constant_name((enum cluster_constant)i));
+        if (!config_is_given(cluster->config, path))
+            constant->value = neutral[i].value;
+        if (constant->high == 0)
+            *constant = (struct config_quantity){constant->value, neutral[i].low, neutral[i].high};
+    }
+    strbuf_add(&cluster->text, text, length);
+    if (!status)
+        status = strbuf_status(&cluster->text);
+    if (status)
+        cluster_close(cluster);
+    return status;
+}
+
+int cluster_open(const char *name_or_file, struct cluster *cluster) {
+    *cluster = (struct cluster){0};
+    for (int i = 0; i < SHIPPED; i++)
+        if (!strcmp(name_or_file, shipped[i].name))
+            return cluster_open_text(shipped[i].name, (const char *)shipped[i].text, shipped[i].length, cluster);
+    struct strbuf text = STRBUF_INIT;
+    int status = file_read(name_or_file, 1 << 20, &text);
+    if (status == STATUS_NOT_FOUND) {
+        const char *names[SHIPPED];
+        for (int i = 0; i < SHIPPED; i++)
+            names[i] = shipped[i].name;
+        const char *nearest = config_nearest(name_or_file, names, SHIPPED);
+        status = status_fail(STATUS_NOT_FOUND, "%.200s is no file and no shipped cluster (%s, %s, %s, %s)%s%s%s",
+                             name_or_file, names[0], names[1], names[2], names[3], nearest ? "; did you mean " : "",
+                             nearest ? nearest : "", nearest ? "?" : "");
+    }
+    if (!status)
+        status = cluster_open_text(name_or_file, strbuf_text(&text), text.length, cluster);
+    strbuf_free(&text);
+    return status;
+}
+
+void cluster_close(struct cluster *cluster) {
+    config_free(cluster->config);
+    strbuf_free(&cluster->text);
+    *cluster = (struct cluster){0};
+}
+
+/* ---- constants ---- */
+
+static const struct config_row *constant_row(enum cluster_constant constant) {
+    size_t i = 0;
+    while (rows[i].offset != AT(achieved) + (size_t)constant * sizeof(struct config_quantity))
+        i++;
+    return &rows[i];
+}
+
+const char *cluster_constant_name(enum cluster_constant constant) {
+    return constant_row(constant)->path + strlen("achieved.");
+}
+
+struct config_quantity cluster_neutral(enum cluster_constant constant) {
+    return neutral[constant];
+}
+
+/* Adds a number with the prefix that suits its size. */
+static void add_number(struct strbuf *out, double value, const char *unit) {
+    bool is_time = !strcmp(unit, "s") && value > 0;
+    bool is_small = is_time && value < 1e-3;
+    strbuf_format(out, "%.5g%s%s",
+                  is_small  ? value * 1e6
+                  : is_time ? value * 1e3
+                            : value,
+                  *unit ? (is_small  ? " u"
+                           : is_time ? " m"
+                                     : " ")
+                        : "",
+                  unit);
+}
+
+static void add_constants(const struct cluster *cluster, const char *source, struct strbuf *out) {
+    strbuf_format(out, "achieved:\n  source: \"%s\"\n", source);
+    for (int i = 0; i < CLUSTER_CONSTANTS; i++) {
+        const struct config_row *row = constant_row((enum cluster_constant)i);
+        strbuf_format(out, "  %s: ", row->path + strlen("achieved."));
+        add_number(out, cluster->achieved[i].value, row->unit);
+        strbuf_add_text(out, " (");
+        add_number(out, cluster->achieved[i].low, row->unit);
+        strbuf_add_text(out, " to ");
+        add_number(out, cluster->achieved[i].high, row->unit);
+        strbuf_add_text(out, ")\n");
+    }
+}
+
+int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out) {
+    bool is_within = false, is_written = false;
+    for (const char *line = strbuf_text(&cluster->text), *end; *line; line = end) {
+        end = line + strcspn(line, "\n");
+        end += *end == '\n';
+        bool is_key = *line != ' ' && *line != '#' && *line != '\n';
+        if (is_key)
+            is_within = !strncmp(line, "achieved:", 9);
+        if (is_within && is_key && !is_written) {
+            add_constants(cluster, source, out);
+            is_written = true;
+        }
+        if (!is_within)
+            strbuf_add(out, line, (size_t)(end - line));
+    }
+    if (!is_written)
+        add_constants(cluster, source, out);
+    return strbuf_status(out);
+}

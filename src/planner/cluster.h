@@ -1,0 +1,67 @@
+/* A cluster, as its file describes it: devices, links, what of their speed is achieved, and the software's ways.
+ *
+ * A cluster file is YAML of two levels. Each number is a text with its unit; counts and shares are plain. Fitted
+ * constants have their bounds after them: "0.62 (0.3 to 0.9)". Shipped files are part of the program. Numbers of a
+ * struct cluster are in bytes, seconds, FLOP/s and bytes/s. */
+#ifndef CAMBIUM_PLANNER_CLUSTER_H
+#define CAMBIUM_PLANNER_CLUSTER_H
+
+#include "base/base.h"
+#include "config/config.h"
+
+/* The constants that measurements decide. They say how much of a datasheet's speed the software reaches. */
+enum cluster_constant {
+    /* of training */
+    CLUSTER_PRODUCTS,        /* share of the peak that large products reach */
+    CLUSTER_SMALL_DIMENSION, /* smallest dimension of a product at which half of that share is reached */
+    CLUSTER_OTHER,           /* share of the memory's bandwidth that other operations reach */
+    CLUSTER_LAYER_FORWARD,   /* least seconds of a layer's forward, however little it computes */
+    CLUSTER_LAYER_BACKWARD,  /* least seconds of its backward, without recomputation */
+    CLUSTER_TENSOR_HIDDEN,   /* share of the backward's messages between tensor ranks that computation hides */
+    CLUSTER_NETWORK,         /* share of the bandwidth between nodes that is reached */
+    CLUSTER_STEP,            /* seconds of a step besides all of this */
+    /* of serving */
+    CLUSTER_SERVE_PRODUCTS,        /* share of the peak that products of prompts reach */
+    CLUSTER_SERVE_SMALL_DIMENSION, /* smallest dimension at which half of it is reached */
+    CLUSTER_SERVE_MEMORY,          /* share of the memory's bandwidth that weights and pages are read with */
+    CLUSTER_SERVE_LAYER,           /* least seconds of a layer in one step */
+    CLUSTER_SERVE_SUM,             /* seconds of a sum over two tensor ranks, without its bytes */
+    CLUSTER_SERVE_SUM_RANK,        /* seconds that each further tensor rank adds to it */
+    CLUSTER_SERVE_STEP,            /* seconds of a step besides all of this */
+    CLUSTER_CONSTANTS
+};
+enum { CLUSTER_FIRST_OF_SERVING = CLUSTER_SERVE_PRODUCTS };
+
+enum cluster_training { CLUSTER_TRAINS_CAMBIUM, CLUSTER_TRAINS_MEGATRON_2022 };
+enum cluster_serving { CLUSTER_SERVES_CAMBIUM, CLUSTER_SERVES_FASTERTRANSFORMER_2022 };
+
+struct cluster {
+    struct config *config;            /* owns the texts */
+    struct strbuf text;               /* the file as it is */
+    const char *name, *kind, *source; /* source: where the numbers of `achieved` come from */
+    int64_t per_node;                 /* devices of a node */
+    struct config_quantity memory, host_memory, memory_bandwidth, peak_bf16, peak_fp32, peak_fp8; /* of a device; the
+                                                                                     host's memory is that of a node */
+    struct config_quantity node_bandwidth, node_latency, network_bandwidth, network_latency;      /* one direction */
+    struct config_quantity achieved[CLUSTER_CONSTANTS];
+    int train, serve; /* enum cluster_training, enum cluster_serving */
+};
+
+/* Opens a shipped cluster by its name, or else a file. The caller closes it. STATUS_USAGE for a mistake in the file,
+ * with its line and the nearest name; STATUS_NOT_FOUND with the names of shipped clusters; STATUS_IO, STATUS_MEMORY. */
+int cluster_open(const char *name_or_file, struct cluster *cluster);
+/* Opens the text of a cluster file; errors call it `name`. */
+int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster);
+void cluster_close(struct cluster *cluster);
+
+/* Returns the key of a constant in the section `achieved`. */
+const char *cluster_constant_name(enum cluster_constant constant);
+/* Returns the value at which a fit begins, with the bounds of a file that has none. */
+struct config_quantity cluster_neutral(enum cluster_constant constant);
+/* Writes the cluster's file with the constants that `achieved` now has, in which `source` explains them. The lines of
+ * other sections and their comments stay. STATUS_MEMORY. */
+int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out);
+/* Returns shipped name `number`, from 0; NULL after the last. */
+const char *cluster_shipped_name(int number);
+
+#endif

@@ -1,0 +1,180 @@
+/* Advances the stages in turn, each as far as the times that it depends on are known. */
+#include "planner/walk.h"
+
+#include "base/base.h"
+#include "parallel/pipeline.h"
+
+#include <stdlib.h>
+
+/* The messages of one kind that one stage sends. They all go to one other stage. */
+struct lane {
+    int receiver, buffers;     /* the receiver's buffers */
+    int sent, posted, arrived; /* the number of messages whose time is known, of each kind */
+    double *ready, *post, *arrival;
+};
+
+struct walker {
+    const struct walk_times *times;
+    struct walk *walk;
+    struct lane *lanes; /* [stages][kinds], by the sender */
+    int *next;          /* [stages] */
+    double *now;        /* [stages] */
+    double *numbers;    /* the memory of the lanes' times */
+};
+
+static struct lane *lane_from(const struct walker *walker, int stage, enum pipeline_step_kind kind) {
+    return &walker->lanes[PIPELINE_KINDS * stage + (int)kind];
+}
+
+/* Finds the arrivals of all messages that are ready at both ends. */
+static void deliver(const struct walker *walker, int sender, struct lane *lane) {
+    while (lane->arrived < lane->sent && lane->arrived < lane->posted) {
+        int n = lane->arrived++;
+        double start = lane->ready[n] > lane->post[n] ? lane->ready[n] : lane->post[n];
+        if (n > 0 && lane->arrival[n - 1] > start)
+            start = lane->arrival[n - 1];
+        lane->arrival[n] = start + walker->times->message(walker->times->context, sender, lane->receiver);
+    }
+}
+
+/* Runs the next step of a stage. Returns false while a time that it depends on is unknown. */
+static bool run_step(struct walker *walker, int stage) {
+    struct walk_event *event =
+        &walker->walk->events[(size_t)stage * (size_t)walker->walk->steps + (size_t)walker->next[stage]];
+    const struct pipeline_step *step = &event->step;
+    bool receives = step->receive.stage != PIPELINE_NO_MESSAGE, sends = step->send.stage != PIPELINE_NO_MESSAGE;
+    struct lane *in = receives ? lane_from(walker, step->receive.stage, step->kind) : NULL;
+    struct lane *out = lane_from(walker, stage, step->kind);
+    int freed = step->send.number - PIPELINE_SEND_BUFFERS; /* the message that had the buffer for sending */
+    double start = walker->now[stage];
+    if ((receives && in->arrived <= step->receive.number) || (sends && freed >= 0 && out->arrived <= freed))
+        return false;
+    if (receives && in->arrival[step->receive.number] > start)
+        start = in->arrival[step->receive.number];
+    if (sends && freed >= 0 && out->arrival[freed] > start)
+        start = out->arrival[freed];
+    event->start = start;
+    event->end = walker->now[stage] = start + walker->times->step(walker->times->context, stage, step);
+    walker->walk->busy[stage] += event->end - start;
+    walker->next[stage]++;
+    if (receives) {
+        in->post[in->posted++] = event->end;
+        deliver(walker, step->receive.stage, in);
+    }
+    if (sends) {
+        out->ready[out->sent++] = event->end;
+        deliver(walker, stage, out);
+    }
+    return true;
+}
+
+/* Gives each lane its receiver and its memory. */
+static void open_lanes(struct walker *walker) {
+    const struct walk *walk = walker->walk;
+    double *numbers = walker->numbers;
+    for (int stage = 0; stage < walk->shape.stages; stage++)
+        for (int kind = 0; kind < PIPELINE_KINDS; kind++) {
+            struct lane *lane = lane_from(walker, stage, (enum pipeline_step_kind)kind);
+            for (int i = 0; i < walk->steps; i++) {
+                const struct pipeline_step *step = &walk_event_at(walk, stage, i)->step;
+                if ((int)step->kind == kind && step->send.stage != PIPELINE_NO_MESSAGE)
+                    lane->receiver = step->send.stage;
+            }
+            lane->buffers = pipeline_receive_buffers(&walk->shape, lane->receiver, (enum pipeline_step_kind)kind);
+            lane->posted = lane->buffers; /* from the start */
+            lane->ready = numbers;
+            lane->post = lane->ready + walk->steps;
+            lane->arrival = lane->post + walk->steps + lane->buffers;
+            numbers = lane->arrival + walk->steps;
+        }
+}
+
+static int allocate(struct walker *walker, struct walk *walk) {
+    size_t stages = (size_t)walk->shape.stages, steps = (size_t)walk->steps, lanes = stages * PIPELINE_KINDS;
+    walk->busy = calloc(stages, sizeof *walk->busy);
+    walk->events = calloc(stages * steps, sizeof *walk->events);
+    walker->lanes = calloc(lanes, sizeof *walker->lanes);
+    walker->next = calloc(stages, sizeof *walker->next);
+    walker->now = calloc(stages, sizeof *walker->now);
+    size_t posted_ahead = (size_t)walk->shape.micro_batches + 2; /* at most, in a lane */
+    walker->numbers = calloc(lanes * (3 * steps + posted_ahead), sizeof *walker->numbers);
+    bool is_there = walk->busy && walk->events && walker->lanes && walker->next && walker->now && walker->numbers;
+    return is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int list_steps(struct walk *walk) {
+    struct pipeline_step *steps = calloc((size_t)walk->steps, sizeof *steps);
+    if (!steps)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int stage = 0; stage < walk->shape.stages; stage++) {
+        pipeline_steps(&walk->shape, stage, steps);
+        for (int i = 0; i < walk->steps; i++)
+            walk->events[(size_t)stage * (size_t)walk->steps + (size_t)i].step = steps[i];
+    }
+    free(steps);
+    return STATUS_OK;
+}
+
+/* Runs all steps, in rounds over the stages. */
+static void run_all(struct walker *walker) {
+    struct walk *walk = walker->walk;
+    for (bool has_moved = true; has_moved;) {
+        has_moved = false;
+        for (int stage = 0; stage < walk->shape.stages; stage++)
+            while (walker->next[stage] < walk->steps && run_step(walker, stage))
+                has_moved = true;
+    }
+    for (int stage = 0; stage < walk->shape.stages; stage++)
+        walk->makespan = walker->now[stage] > walk->makespan ? walker->now[stage] : walk->makespan;
+}
+
+int walk_run(const struct pipeline_shape *shape, const struct walk_times *times, struct walk *walk) {
+    struct walker walker = {.times = times, .walk = walk};
+    *walk = (struct walk){.shape = *shape};
+    int status = pipeline_shape_check(shape);
+    if (status)
+        return status;
+    walk->steps = pipeline_step_count(shape);
+    status = allocate(&walker, walk);
+    if (!status)
+        status = list_steps(walk);
+    if (!status) {
+        open_lanes(&walker);
+        run_all(&walker);
+    }
+    free(walker.lanes);
+    free(walker.next);
+    free(walker.now);
+    free(walker.numbers);
+    if (status)
+        walk_free(walk);
+    return status;
+}
+
+void walk_free(struct walk *walk) {
+    free(walk->busy);
+    free(walk->events);
+    *walk = (struct walk){0};
+}
+
+/* ---- stages of given times ---- */
+
+static double step_of_stages(const void *context, int stage, const struct pipeline_step *step) {
+    const struct walk_stages *stages = context;
+    int last = stages->shape.stages - 1, last_chunk = stages->shape.chunks - 1;
+    if (step->kind == PIPELINE_FORWARD)
+        return stages->forward[stage] / stages->shape.chunks;
+    bool has_head = stage == last && step->chunk == last_chunk;
+    return stages->backward[stage] / stages->shape.chunks + (has_head ? stages->head : 0);
+}
+
+static double message_of_stages(const void *context, int from, int to) {
+    (void)from;
+    (void)to;
+    return ((const struct walk_stages *)context)->link;
+}
+
+int walk_stages(const struct walk_stages *stages, struct walk *walk) {
+    const struct walk_times times = {.step = step_of_stages, .message = message_of_stages, .context = stages};
+    return walk_run(&stages->shape, &times, walk);
+}

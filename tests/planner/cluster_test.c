@@ -1,0 +1,83 @@
+/* Cluster files: units, bounds, and mistakes with their lines. */
+#include "support/test.h"
+
+#include "planner/cluster.h"
+
+static const char device[] = "device:\n  name: test\n  kind: cpu\n  memory: 80 GB\n  per_node: 8\n"
+                             "  memory_bandwidth: 2039 GB/s\n  peak_bf16: 312 TFLOP/s\n  peak_fp32: 19.5 TFLOP/s\n";
+static const char links[] = "links:\n  node_bandwidth: 300 GB/s\n  node_latency: 8 us\n"
+                            "  network_bandwidth: 25 GB/s\n  network_latency: 0 s\n";
+
+static int open_parts(const char *a, const char *b, const char *c, struct cluster *cluster) {
+    char text[2048];
+    int length = snprintf(text, sizeof text, "%s%s%s", a, b, c);
+    return cluster_open_text("c.yaml", text, (size_t)length, cluster);
+}
+
+static void numbers_have_units(void **state) {
+    (void)state;
+    struct cluster cluster;
+    test_ok(open_parts(device, links, "achieved:\n  products: 0.6 (0.5 to 0.9)\n  layer_forward: 2 ms\n", &cluster));
+    assert_true(cluster.memory.value == 80e9);
+    assert_true(cluster.peak_fp32.value == 19.5e12);
+    assert_true(cluster.node_latency.value == 8 * 1e-6);
+    assert_int_equal(cluster.per_node, 8);
+    assert_true(cluster.achieved[CLUSTER_PRODUCTS].low == 0.5 && cluster.achieved[CLUSTER_PRODUCTS].high == 0.9);
+    assert_true(cluster.achieved[CLUSTER_LAYER_FORWARD].value == 2e-3);
+    assert_true(cluster.achieved[CLUSTER_OTHER].value == cluster_neutral(CLUSTER_OTHER).value);
+    cluster_close(&cluster);
+}
+
+static void shipped_clusters_open_and_are_written_back(void **state) {
+    (void)state;
+    const char *name;
+    for (int i = 0; (name = cluster_shipped_name(i)); i++) {
+        struct cluster cluster, again;
+        struct strbuf text = STRBUF_INIT;
+        test_ok(cluster_open(name, &cluster));
+        cluster.achieved[CLUSTER_PRODUCTS].value = 0.5125;
+        test_ok(cluster_write(&cluster, "a test", &text));
+        test_ok(cluster_open_text("again", strbuf_text(&text), text.length, &again));
+        assert_string_equal(again.source, "a test");
+        assert_true(again.achieved[CLUSTER_PRODUCTS].value == 0.5125);
+        assert_true(again.memory.value == cluster.memory.value && again.train == cluster.train);
+        assert_non_null(strstr(strbuf_text(&text), "# datasheet")); /* comments stay */
+        cluster_close(&cluster);
+        cluster_close(&again);
+        strbuf_free(&text);
+    }
+}
+
+static void mistakes_are_named_with_their_lines(void **state) {
+    (void)state;
+    const struct {
+        const char *more, *message;
+    } cases[] = {
+        {"achieved:\n  product: 0.6\n",
+         "c.yaml:15:3: unknown key 'achieved.product' (did you mean achieved.products?)"},
+        {"achieved:\n  layer_forward: 2\n",
+         "c.yaml:15:18: achieved.layer_forward: '2' is not a number with the unit s"},
+        {"achieved:\n  layer_forward: 2 GB\n", "c.yaml:15:18: "},
+        {"achieved:\n  layer_forward: 2 ks\n", "c.yaml:15:18: "},
+        {"achieved:\n  step: -2 ms\n", "c.yaml:15:9: achieved.step: '-2 ms' is negative"},
+        {"achieved:\n  other: 0.9 (0.1 to 0.5)\n", "is not within its bounds"},
+        {"achieved:\n  other: 0.9 of it\n", "'0.9 of it' is not a number"},
+        {"achieved:\n  products: 0\n", "achieved.products is 0"},
+        {"stack:\n  train: megatron\n", "did you mean megatron-2022?"},
+        {"stak:\n  train: cambium\n", "c.yaml:14:1: unknown section 'stak' (did you mean stack?)"},
+    };
+    struct cluster cluster;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_fails(open_parts(device, links, cases[i].more, &cluster), STATUS_USAGE, cases[i].message);
+    test_fails(open_parts(device, "", "", &cluster), STATUS_USAGE, "c.yaml: links.node_bandwidth is missing");
+    test_fails(cluster_open("h10", &cluster), STATUS_NOT_FOUND, "did you mean h100?");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_have_units),
+        cmocka_unit_test(shipped_clusters_open_and_are_written_back),
+        cmocka_unit_test(mistakes_are_named_with_their_lines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
