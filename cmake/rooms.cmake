@@ -1,7 +1,7 @@
 # The rooms of the house, from the ground up: name, folder, the rooms that it knows, and its purpose. A room may also use
 # the rooms that those know. A header in the place of a room permits that header alone.
 # This list is the only one: the build takes include paths from it, tests/commands/house_test.py its rules, and
-# tools/rooms the picture in docs/reading.md.
+# tools/rooms the picture in docs/README.md.
 set(CAMBIUM_ROOMS
     "base       src/base       -"                     # errors, log, memory, files, clocks, random numbers
     "kernels    kernels        base"                  # devices: their memory, streams and numeric operations

@@ -246,7 +246,7 @@ class Batch(unittest.TestCase):
 
 class Serving(unittest.TestCase):
     def test_the_line_of_the_documents_serves_and_drains(self):
-        line = re.search(r"^    sbatch (.*)$", (SOURCE / "docs/serving.md").read_text(), re.M)[1]
+        line = re.search(r"(?m)^sbatch ((?:.*\\\n)*.*)$", (SOURCE / "docs/operating.md").read_text())[1].replace("\\\n", "")
         for there, here in (("cambium serve", f"{CAMBIUM} serve --control none"), ("out/gpt", str(TINY)), ("0.0.0.0:8000", "0.0.0.0:0"),
                             (" keys ", f" {slurm.root}/keys ")):
             self.assertIn(there, line)

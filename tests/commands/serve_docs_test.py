@@ -1,4 +1,4 @@
-"""docs/serving.md: what it names is there, what is there it names, and its examples work as they stand."""
+"""docs/serving.md and docs/operating.md name options, metrics and errors that exist, and all metrics and errors."""
 import pathlib
 import re
 import shutil
@@ -6,24 +6,11 @@ import subprocess
 import tempfile
 import unittest
 
-from model_support import SOURCE, run, write_reciting_model
-from serve_support import Server, write_prompt
+from model_support import SOURCE, run
+from serve_support import Server
 
-TEXT = (SOURCE / "docs/serving.md").read_text()
+TEXT = "".join((SOURCE / "docs" / name).read_text() for name in ("serving.md", "operating.md"))
 BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.M | re.S))
-
-
-def examples(begin):
-    """Indented lines that begin so, with those that belong to them."""
-    found = re.findall(rf"^    {begin}.*(?:\n     +.*)*", TEXT, re.M)
-    assert found, begin
-    return [re.sub(r"^    ", "", example, flags=re.M) for example in found]
-
-
-def check(*words, text=None, **more):
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60, input=text, **more)
-    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 class Names(unittest.TestCase):
@@ -50,32 +37,14 @@ class Names(unittest.TestCase):
         self.assertEqual({code for code in codes if f"`{code}`" not in TEXT}, set())
 
 
-@unittest.skipUnless(shutil.which("curl"), "no curl")
-class Examples(unittest.TestCase):
-    def test_requests_work_as_they_stand(self):
-        with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
-            root = pathlib.Path(directory)
-            write_reciting_model(root / "model", b"Once upon a time there was a long text. " * 8)
-            for number, name in enumerate(("verse", "formal", "songs", "songs-v2")):
-                write_prompt(root / "adapters" / name, number + 1)
-            (root / "proto").symlink_to(SOURCE / "proto")
-            with Server("--adapter-root", root / "adapters", "--chat-template", "plain", model=root / "model") as server:
-                for example in examples("curl "):
-                    command = example.replace("localhost:8000", server.addresses["data"]).replace("localhost:8001", server.addresses["control"])
-                    answer = check("bash", "-c", command.replace("curl ", "curl --fail-with-body --silent --show-error "), cwd=root)
-                    self.assertRegex(answer, r'^(\{|data: \{)', example)
-                lines = examples("protoc-c ") + examples("printf ")
-                if shutil.which("protoc-c"):
-                    answer = check("bash", "-ec", "\n".join(lines).replace("localhost:8000", server.addresses["data"]), cwd=root)
-                    self.assertRegex(answer, r'text: "[^"]+"')
-
+class Scrape(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("promtool"), "there is no promtool")
     def test_the_scrape_is_one(self):
-        if not shutil.which("promtool"):
-            self.skipTest("no promtool")
         with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
             path = pathlib.Path(directory) / "prometheus.yml"
             path.write_text(BLOCKS["yaml"])
-            check("promtool", "check", "config", path)
+            done = subprocess.run(["promtool", "check", "config", path], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

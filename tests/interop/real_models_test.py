@@ -57,7 +57,7 @@ class SmolLM2(Case):
             self.assertEqual(told.rstrip("\n"), expected.rstrip("\n"), prompt)
 
     def test_perplexity_is_the_same(self):
-        text = (SOURCE / "docs/parallelism.md").read_text()[:6000]
+        text = (SOURCE / "docs/clusters.md").read_text()[:6000]
         ids = torch.tensor([self.ids_of(text)])
         with torch.no_grad():
             logits = torch.log_softmax(self.model(ids).logits[0, :-1].double(), -1)
