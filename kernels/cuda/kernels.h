@@ -166,6 +166,8 @@ int cuda_weighted_sum(const struct exec *exec, int64_t count, const float *x, co
                       double *sum);
 bool cuda_gemm_supports(struct device *device, const struct gemm *gemm);
 size_t cuda_gemm_workspace(struct device *device, const struct gemm *gemm);
+size_t cuda_packed_bytes(struct device *device, const struct matrix_view *plain);
+int cuda_pack(const struct exec *exec, const struct matrix_view *plain, void *out, struct matrix_view *packed);
 size_t cuda_column_sum_workspace(struct device *device, const struct column_sum *a);
 int cuda_cast(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
               void *to);

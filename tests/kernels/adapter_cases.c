@@ -281,6 +281,12 @@ static struct matrix_view plain_weight(const struct op_run *run) {
     return matrix_plain(run->type, weight->data, weight->rows, weight->cols);
 }
 
+/* Not a packed weight on a backend that packs nothing. */
+static bool squares_supports(const struct op_run *run, const struct ops *ops, struct device *device) {
+    struct matrix_view plain = plain_weight(run);
+    return !(run->variant & PACKED) || ops->packed_bytes(device, &plain);
+}
+
 static int squares_prepare(struct op_run *run, const struct ops *ops, const struct exec *exec) {
     struct device *device = stream_device(exec->stream);
     struct matrix_view plain = plain_weight(run), packed;
@@ -372,6 +378,7 @@ static const struct op_kind row_squares = {.name = "row_squares",
                                            .setup = squares_setup,
                                            .prepare = squares_prepare,
                                            .release = squares_release,
+                                           .supports = squares_supports,
                                            .call = squares_call,
                                            .reference = squares_reference,
                                            .cost = two_tensors};

@@ -14,7 +14,6 @@ enum { S = 256, B = 2, H = 512, HEADS = 8, VOCAB = 1000, LINE = 64, CANARY = 0xa
 
 /* ---- the block, found among what the device maps ---- */
 
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 enum { MAPPINGS = 4096, HUGE_PAGE = 2 << 20, SLACK = HUGE_PAGE + 4096 };
 static _Thread_local struct {
     unsigned char *start;
@@ -54,17 +53,6 @@ static size_t canaries(unsigned char *block, size_t bytes, bool is_filled) {
     }
     return written;
 }
-#else /* these builds want mmap for themselves */
-static unsigned char *find_block(size_t bytes) {
-    (void)bytes;
-    return NULL;
-}
-
-static size_t canaries(unsigned char *block, size_t bytes, bool is_filled) {
-    (void)block;
-    return is_filled ? bytes : 0;
-}
-#endif
 
 /* ---- a forward ---- */
 

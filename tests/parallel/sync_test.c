@@ -1,4 +1,5 @@
-/* Gradients summed in buckets and in pieces, on a made-up table with more layers than a group takes started calls. */
+/* Gradients summed in buckets and in pieces, on a made-up table with more layers than a group takes started calls. The
+ * buckets are small, so that a matrix fills one on every backend. */
 #include "parallel/sync.h"
 
 #include <limits.h>
@@ -7,7 +8,7 @@
 #include "support/store.h"
 #include "support/test.h"
 
-enum { LAYERS = 40, ROWS = 131, COLUMNS = 257, TENSOR = 2, DATA = 3, STAGES = 2 };
+enum { LAYERS = 40, ROWS = 35, COLUMNS = 65, BUCKET = 1 << 10, TENSOR = 2, DATA = 3, STAGES = 2 };
 
 /* A matrix that the tensor ranks share and a copy for each layer, and one of each before and after the layers. */
 static void describe(struct param_table *table) {
@@ -21,7 +22,7 @@ static void describe(struct param_table *table) {
                                .slice_count = 1,
                                .slices = {{.rows = ROWS}}};
         struct param copy = {
-            .dims = 1, .shape = {COLUMNS * 9, 1}, .is_trainable = true, .layer = layer, .slice_count = 1};
+            .dims = 1, .shape = {COLUMNS * 2, 1}, .is_trainable = true, .layer = layer, .slice_count = 1};
         copy.slices[0].rows = copy.shape[0];
         test_ok(param_table_add(table, &matrix) >= 0 ? 0 : -1);
         test_ok(param_table_add(table, &copy) >= 0 ? 0 : -1);
@@ -195,6 +196,19 @@ static int sum_once(struct gradient_sync *sync, const struct rank *rank, bool fr
     return status ? status : check_sums(sync, rank);
 }
 
+static const struct ops_sizes *small_buckets(struct device *device) {
+    static const struct ops_sizes sizes = {.bucket_elements = BUCKET};
+    (void)device;
+    return &sizes;
+}
+
+/* The rank's operations with other sizes, in `ops`. */
+static void set_sizes(struct rank *rank, struct ops *ops, const struct ops_sizes *(*sizes)(struct device *)) {
+    *ops = *rank->ops;
+    ops->sizes = sizes;
+    rank->ops = ops;
+}
+
 static int run_rank(struct comm *world, void *context) {
     const struct task *task = context;
     struct rank_grid grid = {TENSOR, 1, 1, DATA, STAGES};
@@ -202,11 +216,14 @@ static int run_rank(struct comm *world, void *context) {
     struct rank rank;
     struct param_store store = {0};
     struct gradient_sync sync = {0};
+    struct ops ops;
     int status = device_open(test_device(), DEVICE_FIRST, 1, &device);
     if (!status && task->is_unordered)
         status = unordered_open(world, device);
     if (!status)
         status = rank_open(&rank, &grid, world, device, 0);
+    if (!status)
+        set_sizes(&rank, &ops, small_buckets);
     struct param_part part = {.tensor = rank.place.tensor, .tensors = TENSOR};
     struct param_store_options options = {.table = task->table,
                                           .part = &part,
@@ -265,13 +282,12 @@ static void every_rank_gets_its_pieces_of_the_sum_and_gives_theirs(void **state)
 }
 
 static const struct ops_sizes *large_buckets(struct device *device) {
-    static _Thread_local struct ops_sizes sizes;
+    static const struct ops_sizes sizes = {.bucket_elements = (int64_t)1 << 40};
     (void)device;
-    sizes.bucket_elements = (int64_t)1 << 40;
     return &sizes;
 }
 
-/* Opens the sums of two ranks and counts their buckets, for a backend with such sizes; NULL: its own. */
+/* Opens the sums of two ranks and counts their buckets, for a backend with such sizes. */
 static int count_buckets(struct comm *world, void *context) {
     const struct ops_sizes *(*sizes)(struct device *) = *(const struct ops_sizes *(*const *)(struct device *))context;
     struct param_table table;
@@ -287,15 +303,13 @@ static int count_buckets(struct comm *world, void *context) {
     if (!status)
         status = param_store_sketch(
             &store, &(const struct param_store_options){.table = &table, .device = device, .has_gradients = true});
-    ops = *rank.ops;
-    if (sizes)
-        ops.sizes = sizes;
-    rank.ops = &ops;
+    set_sizes(&rank, &ops, sizes);
     if (!status)
         status = gradient_sync_open(&sync, &rank, &store, &(const struct gradient_sync_options){0});
-    /* Matrices and copies; with the CPU's sizes a matrix fills a bucket. */
+    /* Matrices and copies; a matrix fills a small bucket. */
     if (!status)
-        status = expect(sizes ? sync.bucket_count == 2 : sync.bucket_count > LAYERS, "buckets", sync.bucket_count);
+        status = expect(sizes == large_buckets ? sync.bucket_count == 2 : sync.bucket_count > LAYERS, "buckets",
+                        sync.bucket_count);
     gradient_sync_close(&sync);
     param_store_close(&store);
     rank_close(&rank);
@@ -306,7 +320,7 @@ static int count_buckets(struct comm *world, void *context) {
 
 static void buckets_are_as_large_as_suits_the_backend(void **state) {
     (void)state;
-    const struct ops_sizes *(*sizes)(struct device *) = NULL;
+    const struct ops_sizes *(*sizes)(struct device *) = small_buckets;
     test_ok(comm_local_run(2, count_buckets, &sizes));
     sizes = large_buckets;
     test_ok(comm_local_run(2, count_buckets, &sizes));

@@ -16,6 +16,7 @@ static const struct param rows[ROWS] = {
 };
 
 struct task {
+    bool packs; /* the backend does; otherwise all weights stay plain */
     struct param table_rows[ROWS];
     struct param_table table;
     struct device *device;
@@ -39,6 +40,8 @@ static void open_task(struct task *t, enum dtype dtype) {
     test_ok(param_store_sketch(&t->plain, &options));
     test_ok(param_store_open(&t->plain, NULL));
     test_ok(param_store_initialise(&t->plain, t->stream, 5));
+    struct matrix_view small = matrix_plain(dtype, NULL, rows[1].shape[0], rows[1].shape[1]);
+    t->packs = t->plain.ops->packed_bytes(t->device, &small) > 0;
     options.storage = &storage_packed;
     test_ok(param_store_sketch(&t->packed, &options));
 }
@@ -55,7 +58,7 @@ static int fill(void *context, int id) {
     for (int i = 0; i < ROWS; i++) { /* of those that are packed, this one alone is plain */
         const void *plain = param_borrow(&t->packed, i).data;
         param_return(&t->packed, i);
-        if (rows[i].is_linear && !rows[i].is_embedding)
+        if (t->packs && rows[i].is_linear && !rows[i].is_embedding)
             assert_int_equal(plain != NULL, i == id);
     }
     struct matrix_view view = param_borrow(&t->packed, id);
@@ -80,6 +83,7 @@ static void check_packed(struct task *t, struct exec *exec, int i, const struct 
     size_t bytes = t->plain.ops->packed_bytes(t->device, plain);
     struct matrix_view packed;
     void *expected;
+    assert_true(bytes > 0);
     test_ok(device_alloc(t->device, bytes, &expected));
     test_ok(t->plain.ops->pack(exec, plain, expected, &packed));
     struct matrix_view found = param_borrow_linear(&t->packed, i);
@@ -94,10 +98,10 @@ static void check_values(struct task *t) {
     size_t width = dtype_bytes(t->plain.map.type);
     for (int i = 0; i < ROWS; i++) {
         struct matrix_view plain = param_borrow(&t->plain, i), kept = param_borrow(&t->packed, i);
-        assert_int_equal(kept.data != NULL, !rows[i].is_linear || rows[i].is_embedding);
+        assert_int_equal(kept.data != NULL, !t->packs || !rows[i].is_linear || rows[i].is_embedding);
         if (kept.data)
             compare(t, kept.data, plain.data, (size_t)param_elements(&rows[i]) * width);
-        if (rows[i].is_linear)
+        if (t->packs && rows[i].is_linear)
             check_packed(t, &exec, i, &plain);
         param_return(&t->plain, i);
         param_return(&t->packed, i);
@@ -115,9 +119,10 @@ static void a_store_is_packed_one_parameter_after_the_other(void **state) {
         open_task(&t, is_bf16 ? DTYPE_BF16 : DTYPE_F32);
         test_ok(open_packed(&t));
         assert_int_equal(t.filled, ROWS);
-        assert_int_equal(t.order[0],
-                         3); /* the largest whose plain values are freed; those that stay plain need no extra room */
-        assert_int_equal(t.order[1], 1);
+        if (t.packs) { /* the largest whose plain values are freed; those that stay plain need no extra room */
+            assert_int_equal(t.order[0], 3);
+            assert_int_equal(t.order[1], 1);
+        }
         check_values(&t);
         close_task(&t);
     }
