@@ -17,7 +17,7 @@ set(CAMBIUM_ROOMS
     "optim      src/optim      parallel"              # AdamW and learning-rate schedules
     "ckpt       src/ckpt       tensor comm text"      # safetensors, model directories, checkpoints
     "pretrained src/pretrained model ckpt"            # a model directory, opened
-    "convert    src/convert    pretrained"            # other systems' models, as model directories
+    "convert    src/convert    pretrained"            # models and checkpoints, from one form into another
     "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
     "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
     "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling

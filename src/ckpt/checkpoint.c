@@ -131,7 +131,8 @@ static bool is_hub_name(const char *path) {
 static int explain_model(int status, const char *path) {
     if (status == STATUS_INVALID && is_gguf(path))
         return status_fail(status,
-                           "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to DIR)",
+                           "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to "
+                           "model --output DIR)",
                            path, path);
     if (status == STATUS_NOT_FOUND && is_hub_name(path))
         return status_fail(status,
@@ -151,7 +152,7 @@ int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
     if (status == STATUS_NOT_FOUND)
         status_fail(status, "%s is no model directory: it holds neither %s nor a checkpoint (iter_*)", path,
                     CONFIG_FILE);
-    return status;
+    return status == STATUS_NOT_FOUND ? explain_other_system(status, path) : status;
 }
 
 int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes) {

@@ -15,6 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define CONFIG_FILE      "config.json"
 #define GENERATION_FILE  "generation_config.json"
 #define STATE_FILE       "trainer_state.json"
+#define DCP_LIST_FILE    ".metadata"
 #define ADAPTER_FILE     "adapter_config.json"
 
 enum {
@@ -34,17 +35,37 @@ int json_object_parse(const char *path, int64_t position, const char *text, size
 /* A checked header: the tensors by name, and the strings that they point to. */
 struct safetensors {
     char *path;
-    int descriptor;    /* -1: the contents are `bytes`, owned by the caller */
-    const char *bytes; /* [size] */
+    int descriptor;               /* -1: the contents are `bytes`, owned by the caller */
+    const char *bytes;            /* [size] */
+    struct tensor_source *source; /* NULL: the data are in the file */
     int64_t size;
-    struct safetensor *tensors; /* sorted by name */
+    struct safetensor *tensors; /* sorted by name; `start` of one of a source: its number there */
     size_t count;
-    json_t *header; /* owns the names */
+    json_t *header; /* owns the names, unless the source does */
 };
 
-/* The reference implementation's name of a type, and its place in the order of data in a file. */
-const char *safetensors_type_name(enum dtype dtype);
-int safetensors_type_rank(enum dtype dtype);
+/* Returns the place of a type in the order of data in a file; -1 for an unknown one. */
+int safetensors_type_number(const char *type);
+/* Returns our type of that name; DTYPE_COUNT when we have none. */
+enum dtype safetensors_type_dtype(const char *type);
+
+/* Tensors whose bytes are put together from other files. Its functions may be called by several threads. */
+struct tensor_source {
+    /* Checks tensor `index` once, before its bytes are read. */
+    int (*prepare)(void *context, size_t index);
+    /* Reads bytes [first, first + length) of a tensor, row-major. */
+    int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
+    void (*close)(void *context); /* also frees the names */
+    void *context;
+};
+/* Opens such tensors as if they were in a file called `path`. The array is copied; the names stay the source's. The
+ * file owns the source from here on, unless the call fails. STATUS_MEMORY. */
+int safetensors_open_source(const char *path, const struct safetensor *tensors, size_t count,
+                            const struct tensor_source *source, struct safetensors **file);
+
+/* Opens the tensors of a source as those of a directory. STATUS_INVALID when two have one name; ownership as above. */
+int ckpt_open_source(const char *directory, const struct safetensor *list, size_t count,
+                     const struct tensor_source *source, struct ckpt_tensors **tensors);
 
 struct tensor_entry {
     const struct safetensors *file;
@@ -154,6 +175,9 @@ int together_path(struct comm *world, char path[PATH_MAX]);
 /* copy_path copies a path into a caller's buffer; STATUS_INVALID when it does not fit. */
 int copy_path(const char *path, char *out, size_t bytes);
 bool directory_has_model(const char *directory);
+/* Makes the failure to open a directory of another system one that says what to do: STATUS_INVALID. Else returns
+ * `status`. */
+int explain_other_system(int status, const char *directory);
 /* Checks a path. STATUS_NOT_FOUND when nothing exists there, STATUS_IO when it cannot be one of our directories. */
 int directory_check(const char *path);
 bool directory_has_file(const char *directory, const char *name);

@@ -131,6 +131,10 @@ int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
 bool ckpt_has_encoder(const char *directory);
 /* Opens optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
+/* Moves the files of `others` to `tensors`; names must differ. After a failure both are as they were. STATUS_MEMORY. */
+int ckpt_join(struct ckpt_tensors *tensors, struct ckpt_tensors *others);
+/* Takes a prefix from the names, and forgets the tensors whose names do not begin with it; returns their number. */
+size_t ckpt_strip(struct ckpt_tensors *tensors, const char *prefix);
 void ckpt_close(struct ckpt_tensors *tensors);
 /* Reads every floating-point value: STATUS_INVALID names the first tensor with one that is not finite. */
 int ckpt_check_finite(const struct ckpt_tensors *tensors);
@@ -139,6 +143,8 @@ const struct safetensor *ckpt_tensor_at(const struct ckpt_tensors *tensors, size
 const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* True when there is a tensor of exactly this name. */
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
+/* Reads bytes [first, first + length) of the tensor number `index`, as they are. STATUS_INVALID. */
+int ckpt_read_bytes(const struct ckpt_tensors *tensors, size_t index, int64_t first, int64_t length, void *out);
 /* Return the number of tensors, and of their elements. */
 size_t ckpt_count(const struct ckpt_tensors *tensors);
 int64_t ckpt_elements(const struct ckpt_tensors *tensors);

@@ -19,7 +19,8 @@ static int make_file(struct write_plan *plan, const int *tensors, int count, int
         status = safetensors_header_new(&file->layout);
     for (int i = 0; i < count && !status; i++) {
         const struct file_tensor *tensor = &plan->tensors[tensors[i]];
-        int added = safetensors_header_add(file->layout, tensor->name, tensor->dtype, tensor->dims, tensor->shape);
+        int added = safetensors_header_add(file->layout, tensor->name, safetensors_type_name(tensor->dtype),
+                                           tensor->dims, tensor->shape);
         status = added < 0 ? added : STATUS_OK;
     }
     if (!status)

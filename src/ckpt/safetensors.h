@@ -27,6 +27,10 @@ struct safetensor {
 
 struct safetensors;
 
+/* Return the format's name of a type, and the bytes of an element of a type that it names. */
+const char *safetensors_type_name(enum dtype dtype);
+int64_t safetensors_type_bytes(const char *type);
+
 /* Opens and checks a file. STATUS_NOT_FOUND when it does not exist, STATUS_IO when it cannot be read. STATUS_INVALID
  * when it is damaged; the message names the file, the tensor, the byte and what was expected there. STATUS_MEMORY. */
 int safetensors_open(const char *path, struct safetensors **file);
@@ -53,14 +57,18 @@ int safetensors_read(const struct safetensors *file, const struct safetensor *te
  * type. */
 int safetensors_read_finite(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
                             int64_t count, enum dtype dtype, void *out);
+/* Reads bytes [first, first + length) of a tensor of any type as they are. STATUS_INVALID outside of it; STATUS_IO. */
+int safetensors_read_bytes(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
+                           int64_t length, void *out);
 
 /* The header of a file to be written. */
 struct safetensors_header;
 
 /* Makes a header without tensors and with the metadata {"format":"pt"}, which transformers requires. STATUS_MEMORY. */
 int safetensors_header_new(struct safetensors_header **header);
-/* Adds a tensor; returns its number, from 0 in order of the calls, or a negative status. */
-int safetensors_header_add(struct safetensors_header *header, const char *name, enum dtype dtype, int dims,
+/* Adds a tensor of a type that the format names; returns its number, from 0 in order of the calls, or a negative
+ * status. */
+int safetensors_header_add(struct safetensors_header *header, const char *name, const char *type, int dims,
                            const int64_t *shape);
 /* Fixes the place of each tensor, in a file that errors call `path`. Data come in the order of the reference
  * implementation (wider types first, then names), so equal tensors give equal files. STATUS_UNSUPPORTED,

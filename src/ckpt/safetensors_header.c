@@ -6,7 +6,8 @@
 
 struct planned {
     char *name;
-    enum dtype dtype;
+    const char *type;
+    int number; /* of the type, in the order of data */
     int dims;
     int64_t shape[SAFETENSORS_MAX_DIMS];
     int64_t elements, start; /* start: in the data, then in the file */
@@ -38,7 +39,7 @@ void safetensors_header_free(struct safetensors_header *header) {
     free(header);
 }
 
-int safetensors_header_add(struct safetensors_header *header, const char *name, enum dtype dtype, int dims,
+int safetensors_header_add(struct safetensors_header *header, const char *name, const char *type, int dims,
                            const int64_t *shape) {
     if (header->count == header->capacity) {
         int capacity = header->capacity ? header->capacity * 2 : 64;
@@ -48,7 +49,7 @@ int safetensors_header_add(struct safetensors_header *header, const char *name, 
         header->tensors = more;
         header->capacity = capacity;
     }
-    struct planned tensor = {.dtype = dtype, .dims = dims, .elements = 1};
+    struct planned tensor = {.type = type, .number = safetensors_type_number(type), .dims = dims, .elements = 1};
     if (dims < 0 || dims > SAFETENSORS_MAX_DIMS)
         return status_fail(STATUS_INVALID, "tensor '%s' has %d dimensions, at most %d can be written", name, dims,
                            SAFETENSORS_MAX_DIMS);
@@ -67,7 +68,7 @@ int safetensors_header_add(struct safetensors_header *header, const char *name, 
 
 static int compare_order(const void *a, const void *b) {
     const struct planned *x = *(struct planned *const *)a, *y = *(struct planned *const *)b;
-    int order = safetensors_type_rank(y->dtype) - safetensors_type_rank(x->dtype);
+    int order = y->number - x->number;
     return order ? order : strcmp(x->name, y->name);
 }
 
@@ -75,8 +76,8 @@ static json_t *describe(const struct planned *tensor, int64_t start, int64_t end
     json_t *shape = json_array();
     for (int i = 0; i < tensor->dims; i++)
         json_array_append_new(shape, json_integer(tensor->shape[i]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_type_name(tensor->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)start, (json_int_t)end);
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->type, "shape", shape, "data_offsets", (json_int_t)start,
+                     (json_int_t)end);
 }
 
 /* Makes the text of the header without padding, and places the tensors in the data. jansson keeps the order of
@@ -93,7 +94,8 @@ static int build_text(struct safetensors_header *header, struct planned **order,
     for (int i = 0; i < header->count; i++) {
         int64_t end;
         bool is_double = json_object_get(root, order[i]->name) != NULL;
-        if (is_double || __builtin_add_overflow(at, order[i]->elements * (int64_t)dtype_bytes(order[i]->dtype), &end)) {
+        if (is_double ||
+            __builtin_add_overflow(at, order[i]->elements * safetensors_type_bytes(order[i]->type), &end)) {
             json_decref(root);
             return status_fail(STATUS_INVALID, "%s: tensor '%s' %s", header->path, order[i]->name,
                                is_double ? "is planned twice" : "makes more bytes than a file can have");

@@ -25,15 +25,26 @@ static const struct {
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };
 
-int safetensors_type_rank(enum dtype dtype) {
-    int rank = 0;
-    while (types[rank].dtype != dtype)
-        rank++;
-    return rank;
+const char *safetensors_type_name(enum dtype dtype) {
+    int number = 0;
+    while (types[number].dtype != dtype)
+        number++;
+    return types[number].name;
 }
 
-const char *safetensors_type_name(enum dtype dtype) {
-    return types[safetensors_type_rank(dtype)].name;
+int safetensors_type_number(const char *type) {
+    for (int i = 0; i < TYPE_COUNT; i++)
+        if (!strcmp(types[i].name, type))
+            return i;
+    return -1;
+}
+
+enum dtype safetensors_type_dtype(const char *type) {
+    return types[safetensors_type_number(type)].dtype;
+}
+
+int64_t safetensors_type_bytes(const char *type) {
+    return types[safetensors_type_number(type)].bytes;
 }
 
 int json_object_parse(const char *path, int64_t position, const char *text, size_t length, json_t **object) {
@@ -193,7 +204,7 @@ static int check_header(struct safetensors *file, int64_t data_start, int64_t fi
     return status;
 }
 
-/* Reads `length` bytes from byte `start` on. */
+/* Reads `length` bytes from byte `start` of the file on. */
 static int read_at(const struct safetensors *file, void *out, size_t length, int64_t start) {
     if (file->descriptor >= 0)
         return file_pread_all(file->descriptor, out, length, start, file->path);
@@ -203,6 +214,13 @@ static int read_at(const struct safetensors *file, void *out, size_t length, int
     if (length)
         memcpy(out, file->bytes + start, length);
     return STATUS_OK;
+}
+
+/* Reads `length` bytes of a tensor from its byte `first` on. */
+static int read_tensor_bytes(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
+                             size_t length, void *out) {
+    return file->source ? file->source->read(file->source->context, (size_t)tensor->start, first, length, out)
+                        : read_at(file, out, length, tensor->start + first);
 }
 
 static int read_header(struct safetensors *file) {
@@ -279,11 +297,43 @@ int safetensors_open_descriptor(const char *path, int descriptor, struct safeten
     return status;
 }
 
+int safetensors_open_source(const char *path, const struct safetensor *tensors, size_t count,
+                            const struct tensor_source *source, struct safetensors **out) {
+    struct safetensors *file = *out = calloc(1, sizeof *file);
+    if (file) {
+        file->descriptor = -1;
+        file->path = strdup(path);
+        file->tensors = calloc(count + 1, sizeof *tensors);
+        file->source = malloc(sizeof *source);
+    }
+    if (!file || !file->path || !file->tensors || !file->source) {
+        if (file)
+            free(file->source);
+        if (file)
+            file->source = NULL;
+        safetensors_close(file);
+        *out = NULL;
+        return status_fail(STATUS_MEMORY, "out of memory");
+    }
+    *file->source = *source;
+    file->count = count;
+    for (size_t i = 0; i < count; i++) {
+        file->tensors[i] = tensors[i];
+        file->tensors[i].start = (int64_t)i;
+    }
+    if (count)
+        qsort(file->tensors, count, sizeof *tensors, compare_names);
+    return STATUS_OK;
+}
+
 void safetensors_close(struct safetensors *file) {
     if (!file)
         return;
     if (file->descriptor >= 0)
         close(file->descriptor);
+    if (file->source)
+        file->source->close(file->source->context);
+    free(file->source);
     json_decref(file->header);
     free(file->tensors);
     free(file->path);
@@ -363,10 +413,15 @@ static int read_piece(const struct reading *r, int64_t at, int64_t count, char *
     _Alignas(64) char piece[CONVERTED_BYTES];
     int64_t width = (int64_t)dtype_bytes(r->tensor->dtype), first = r->first + at;
     bool is_copy = r->tensor->dtype == r->dtype;
-    int status = read_at(r->file, is_copy ? out : piece, (size_t)(count * width), r->tensor->start + first * width);
+    int status = read_tensor_bytes(r->file, r->tensor, first * width, (size_t)(count * width), is_copy ? out : piece);
     if (!status && !is_copy)
         convert(r->tensor->dtype, piece, count, r->dtype, out);
     return status || !r->must_be_finite ? status : check_finite(r, first, count, out);
+}
+
+/* Lets a source check a tensor before its bytes are read, perhaps by several threads. */
+static int prepare(const struct safetensors *file, const struct safetensor *tensor) {
+    return file->source ? file->source->prepare(file->source->context, (size_t)tensor->start) : STATUS_OK;
 }
 
 static int read_elements(const struct reading *r, char *out) {
@@ -379,6 +434,9 @@ static int read_elements(const struct reading *r, char *out) {
     if (!is_copy && (!is_float(tensor->dtype) || (r->dtype != DTYPE_F32 && r->dtype != DTYPE_BF16)))
         return status_fail(STATUS_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be read as %s", r->file->path,
                            tensor->name, tensor->type, r->dtype < DTYPE_COUNT ? dtype_name(r->dtype) : "that");
+    int status = prepare(r->file, tensor);
+    if (status)
+        return status;
     int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(r->dtype);
     int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width, failed = count;
 #pragma omp parallel for num_threads(usable_cores()) schedule(static)                                                  \
@@ -389,7 +447,7 @@ static int read_elements(const struct reading *r, char *out) {
         if (read_piece(r, at, n, out + at * to))
             failed = at < failed ? at : failed;
     }
-    int status = STATUS_OK; /* an error's text belongs to its thread, so this thread repeats the read that failed */
+    /* An error's text belongs to its thread, so this thread repeats the read that failed. */
     for (int64_t at = failed; at < count && !status; at += at_once)
         status = read_piece(r, at, count - at < at_once ? count - at : at_once, out + at * to);
     return status;
@@ -407,4 +465,13 @@ int safetensors_read_finite(const struct safetensors *file, const struct safeten
         &(struct reading){
             .file = file, .tensor = tensor, .first = first, .count = count, .dtype = dtype, .must_be_finite = true},
         out);
+}
+
+int safetensors_read_bytes(const struct safetensors *file, const struct safetensor *tensor, int64_t first,
+                           int64_t length, void *out) {
+    if (first < 0 || length < 0 || first > tensor->bytes || length > tensor->bytes - first)
+        return tensor_fail(file, tensor, "bytes [%lld, +%lld) asked for, it has %lld", (long long)first,
+                           (long long)length, (long long)tensor->bytes);
+    int status = prepare(file, tensor);
+    return status ? status : read_tensor_bytes(file, tensor, first, (size_t)length, out);
 }

@@ -163,7 +163,9 @@ static int open_tensors(const char *directory, const char *name, const struct fi
 
 int ckpt_open_model(const char *directory, struct ckpt_tensors **tensors) {
     int status = open_tensors(directory, "model", NULL, tensors);
-    return status == STATUS_NOT_FOUND ? refuse_pickles(directory, status) : status;
+    if (status == STATUS_NOT_FOUND)
+        status = refuse_pickles(directory, status);
+    return status == STATUS_NOT_FOUND ? explain_other_system(status, directory) : status;
 }
 
 int ckpt_open_adapter(const char *directory, struct ckpt_tensors **tensors) {
@@ -207,6 +209,72 @@ int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors) {
 
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
     return open_tensors(directory, "optimizer", NULL, tensors);
+}
+
+int ckpt_open_source(const char *directory, const struct safetensor *list, size_t count,
+                     const struct tensor_source *source, struct ckpt_tensors **out) {
+    struct ckpt_tensors *tensors = *out = calloc(1, sizeof *tensors);
+    if (tensors) {
+        tensors->directory = strdup(directory);
+        tensors->files = calloc(1, sizeof *tensors->files);
+        tensors->entries = calloc(count + 1, sizeof *tensors->entries);
+    }
+    int status = tensors && tensors->directory && tensors->files && tensors->entries ? STATUS_OK : no_memory(directory);
+    if (!status)
+        status = safetensors_open_source(directory, list, count, source, &tensors->files[0]);
+    if (status) {
+        ckpt_close(tensors);
+        *out = NULL;
+        return status;
+    }
+    const struct safetensors *file = tensors->files[tensors->file_count++];
+    for (size_t i = 0; i < count; i++)
+        tensors->entries[tensors->count++] = (struct tensor_entry){.file = file, .tensor = &file->tensors[i]};
+    for (size_t i = 1; i < count && !status; i++)
+        if (!strcmp(file->tensors[i - 1].name, file->tensors[i].name))
+            status =
+                status_fail(STATUS_INVALID, "%s: tensor '%.200s' is there twice", directory, file->tensors[i].name);
+    if (status) { /* the caller still owns the source */
+        free(tensors->files[0]->source);
+        tensors->files[0]->source = NULL;
+        ckpt_close(tensors);
+        *out = NULL;
+    }
+    return status;
+}
+
+int ckpt_join(struct ckpt_tensors *tensors, struct ckpt_tensors *others) {
+    size_t count = tensors->count + others->count, file_count = tensors->file_count + others->file_count;
+    struct tensor_entry *entries = realloc(tensors->entries, (count + 1) * sizeof *entries);
+    if (entries)
+        tensors->entries = entries;
+    struct safetensors **files = realloc(tensors->files, (file_count + 1) * sizeof(struct safetensors *));
+    if (files)
+        tensors->files = files;
+    if (!entries || !files)
+        return no_memory(tensors->directory);
+    memcpy(entries + tensors->count, others->entries, others->count * sizeof *entries);
+    memcpy(files + tensors->file_count, others->files, others->file_count * sizeof(struct safetensors *));
+    tensors->count = count;
+    tensors->file_count = file_count;
+    others->count = others->file_count = 0;
+    qsort(entries, count, sizeof *entries, compare_entries);
+    return STATUS_OK;
+}
+
+size_t ckpt_strip(struct ckpt_tensors *tensors, const char *prefix) {
+    size_t kept = 0, dropped = 0, length = strlen(prefix);
+    for (size_t i = 0; i < tensors->count; i++) {
+        struct tensor_entry entry = tensors->entries[i];
+        if (strncmp(entry.tensor->name, prefix, length)) {
+            dropped++;
+            continue;
+        }
+        ((struct safetensor *)entry.tensor)->name += length;
+        tensors->entries[kept++] = entry;
+    }
+    tensors->count = kept;
+    return dropped;
 }
 
 void ckpt_close(struct ckpt_tensors *tensors) {
@@ -266,6 +334,11 @@ const struct safetensor *ckpt_tensor_at(const struct ckpt_tensors *tensors, size
 const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, const char *name) {
     const struct tensor_entry *entry = find_exactly(tensors, name);
     return entry ? entry->tensor : NULL;
+}
+
+int ckpt_read_bytes(const struct ckpt_tensors *tensors, size_t index, int64_t first, int64_t length, void *out) {
+    const struct tensor_entry *entry = &tensors->entries[index];
+    return safetensors_read_bytes(entry->file, entry->tensor, first, length, out);
 }
 
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {

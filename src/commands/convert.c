@@ -1,4 +1,4 @@
-/* cambium convert: a model of another system as a model directory. */
+/* cambium convert: models and checkpoints, from one system's form into another's. */
 #include "commands.h"
 #include "launch.h"
 
@@ -7,61 +7,105 @@
 #include "convert/convert.h"
 
 enum { WRITE_AUTO, WRITE_FP32, WRITE_BF16 };
-static const char *const precisions[] = {"auto", "fp32", "bf16", NULL};
+static const char *const dtypes[] = {"auto", "fp32", "bf16", NULL};
+static const char *const targets[] = {[CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", NULL};
 
 struct options {
-    const char *from, *to;
-    int precision;
+    const char *from, *output, *config, *tokenizer, *prefix;
+    int to, dtype;
+    int64_t max_shard_size;
 };
 
 static const struct config_row rows[] = {
     {.path = "from",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, from),
+     .metavar = "PATH",
+     .is_path = true,
+     .is_required = true,
+     .help =
+         "a GGUF file; or a directory: a distributed checkpoint of PyTorch, files of safetensors, a model, checkpoints "
+         "(the newest is taken)"},
+    {.path = "to",
+     .type = CONFIG_CHOICE,
+     .offset = offsetof(struct options, to),
+     .choices = targets,
+     .is_required = true,
+     .help =
+         "what to write: model, a directory that every other command opens; tensors, every tensor under its own name "
+         "and type"},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, output),
+     .metavar = "PATH",
+     .is_path = true,
+     .is_required = true,
+     .help = "the directory to write"},
+    {.path = "config",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, config),
      .metavar = "FILE",
      .is_path = true,
-     .is_required = true,
-     .help = "a GGUF file of llama, mistral, qwen2, qwen3, phi3 or gpt2"},
-    {.path = "to",
+     .help = "the model's config.json, if the source has none"},
+    {.path = "tokenizer",
      .type = CONFIG_STRING,
-     .offset = offsetof(struct options, to),
+     .offset = offsetof(struct options, tokenizer),
      .metavar = "DIR",
      .is_path = true,
-     .is_required = true,
-     .help = "the model directory to write"},
-    {.path = "precision",
+     .help = "the tokenizer's directory, if the source has none"},
+    {.path = "prefix",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, prefix),
+     .metavar = "TEXT",
+     .help = "before the model's names in the source; without it, the one prefix after which all parameters are found"},
+    {.path = "dtype",
      .type = CONFIG_CHOICE,
-     .offset = offsetof(struct options, precision),
-     .choices = precisions,
+     .offset = offsetof(struct options, dtype),
+     .choices = dtypes,
      .default_text = "auto",
-     .help = "of the written weights. auto keeps every value: bf16 if most of the file is bf16, else fp32"},
+     .help = "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32"},
+    {.path = "max-shard-size",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, max_shard_size),
+     .metavar = "MB",
+     .default_text = "50000",
+     .minimum = 1,
+     .maximum = 1e9,
+     .help = "of a file of the output, its largest tensor permitting"},
 };
 
 static const struct config_command command = {
     .name = "convert",
-    .synopsis = "cambium convert --from FILE.gguf --to DIR",
-    .description = "Converts a model with its tokenizer into a model directory, which every other command and "
-                   "transformers open. It reads GGUF with weights of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
-                   "Q4_K, Q5_K and Q6_K; quantised weights become numbers.",
-    .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to out/smollm2\n",
+    .synopsis = "cambium convert --from PATH --to KIND --output PATH",
+    .description = "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch, the "
+                   "files of its HuggingFaceStorageWriter, and GGUF with weights of F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
+                   "Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as data, and "
+                   "nothing in them is executed.",
+    .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to model --output out/smollm2\n"
+                "  cambium convert --from run/step-1000 --to model --output out/gpt --config config.json\n",
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
     .positional_offset = SIZE_MAX,
 };
 
 /* Converts. Runs in one process of a launch. */
-static int convert(const struct options *options) {
-    static const enum dtype dtypes[] = {
-        [WRITE_AUTO] = DTYPE_COUNT, [WRITE_FP32] = DTYPE_F32, [WRITE_BF16] = DTYPE_BF16};
-    int status = convert_gguf(
-        &(struct convert_request){.from = options->from, .to = options->to, .dtype = dtypes[options->precision]});
+static int convert_once(const struct options *options) {
+    static const enum dtype types[] = {[WRITE_AUTO] = DTYPE_COUNT, [WRITE_FP32] = DTYPE_F32, [WRITE_BF16] = DTYPE_BF16};
+    int status = convert(&(struct convert_request){.from = options->from,
+                                                   .to = (enum convert_target)options->to,
+                                                   .output = options->output,
+                                                   .config = options->config,
+                                                   .tokenizer = options->tokenizer,
+                                                   .prefix = options->prefix,
+                                                   .dtype = types[options->dtype],
+                                                   .max_shard_bytes = options->max_shard_size * 1000000});
     if (!status)
-        log_info("%s is written", options->to);
+        log_info("%s is written", options->output);
     return status;
 }
 
 static int run(struct launch *launch, void *context) {
-    return launch_agree(launch, launch->is_first ? convert(context) : STATUS_OK);
+    return launch_agree(launch, launch->is_first ? convert_once(context) : STATUS_OK);
 }
 
 int command_convert(int argc, char **argv) {

@@ -26,7 +26,7 @@ static const struct {
     {"score", command_score, "log-probability of every token of given texts"},
     {"adapter", command_adapter, "show what an adapter is"},
     {"merge", command_merge, "fold adapters into a model"},
-    {"convert", command_convert, "make a model directory of a GGUF file"},
+    {"convert", command_convert, "convert models and checkpoints of other systems"},
     {"plan", command_plan, "find what a cluster would do, without the cluster"},
     {"bench", command_bench, "measure this machine and this program"},
 };

@@ -1,9 +1,54 @@
-/* The parts of a GGUF file's conversion: gguf.c in their order. */
+/* The parts of the conversions. source.c opens a source of tensors, and to_model.c writes one of its forms. A GGUF file
+ * is no such source: gguf_model.c calls the parts of its conversion in their order. */
 #ifndef CAMBIUM_CONVERT_INTERNAL_H
 #define CAMBIUM_CONVERT_INTERNAL_H
 
+#include "ckpt/exchange.h"
 #include "ckpt/gguf.h"
 #include "convert.h"
+
+/* ---- source.c ---- */
+
+/* A directory of tensors. */
+struct source {
+    const char *kind; /* for messages */
+    char directory[PATH_MAX];
+    struct ckpt_tensors *tensors; /* all of them: a checkpoint's moments too, as exp_avg.NAME */
+};
+/* Finds what the path is, and opens it. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY.
+ * Call source_close in any case. */
+int source_open(const char *path, struct source *source);
+void source_close(struct source *source);
+
+/* ---- model_source.c ---- */
+
+/* A source as a model: what names and shapes its tensors must have. */
+struct model_source {
+    struct source *source;
+    struct strbuf config_text;
+    struct model_config config;
+    struct model_text_ends ends;
+    struct param_table table;
+    struct tokenizer_files tokenizer;
+    struct strbuf state_text; /* trainer_state.json without digests; "" when there is none */
+    enum dtype dtype;         /* to write */
+};
+/* Reads the configuration and the tokenizer, strips the prefix of the names, and checks all tensors of the model. */
+int model_source_open(const struct convert_request *request, struct source *source, struct model_source *model);
+void model_source_close(struct model_source *model);
+/* Reads a block of a parameter: `get` of struct ckpt_array, with a struct model_array as its context. */
+struct model_array {
+    const struct model_source *model;
+    struct ckpt_array array; /* how it is read */
+};
+int model_array_get(void *array, const struct ckpt_block *block, void *values);
+
+/* to_model.c: writes a model directory, or a checkpoint when the source has a trainer's state. */
+int write_model(const struct convert_request *request, struct source *source);
+
+/* ---- a GGUF file into a model directory ---- */
+
+int gguf_to_model(const struct convert_request *request);
 
 /* gguf_config.c: reads the model's configuration from the keys and from which tensors there are. */
 int gguf_read_config(const struct gguf *file, struct model_config *config);

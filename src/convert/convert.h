@@ -1,19 +1,30 @@
-/* Models of other systems, converted into model directories. Each function reads one format and is called once by one
- * thread. It checks everything before it writes, and a directory appears whole or not at all. */
+/* Checkpoints of other systems, converted. One call reads what a path is and writes another form of it. It is made once
+ * by one thread. It checks names and shapes before it writes; an output appears whole or not at all. At most one
+ * tensor, or one part of it, is in memory at a time. */
 #ifndef CAMBIUM_CONVERT_CONVERT_H
 #define CAMBIUM_CONVERT_CONVERT_H
 
 #include "pretrained/pretrained.h"
 
-struct convert_request {
-    const char *from; /* a GGUF file */
-    const char *to;   /* the model directory to write; ckpt_write_model says what may be replaced */
-    enum dtype dtype; /* of the written weights: DTYPE_F32, DTYPE_BF16, or DTYPE_COUNT: bf16 if the file's are */
+enum convert_target {
+    CONVERT_MODEL,   /* a model directory, or a checkpoint where there is a trainer's state */
+    CONVERT_TENSORS, /* safetensors files of every tensor, under its own name and type */
 };
 
-/* Converts a GGUF file: its configuration, its tokenizer and its weights. Quantised weights become the values that
- * their type defines. STATUS_NOT_FOUND, STATUS_IO; STATUS_INVALID for a file that is damaged or contradicts itself;
- * STATUS_UNSUPPORTED for families, keys, types and tokenizers that are not read; STATUS_MEMORY. */
-int convert_gguf(const struct convert_request *request);
+struct convert_request {
+    const char *from; /* a GGUF file or a directory */
+    enum convert_target to;
+    const char *output;      /* the directory to write; ckpt_write_model says what may be replaced */
+    const char *config;      /* a config.json; NULL: the source's */
+    const char *tokenizer;   /* a directory; NULL: the source's */
+    const char *prefix;      /* before the model's names in the source; NULL: it is found */
+    enum dtype dtype;        /* of written weights: DTYPE_F32, DTYPE_BF16, or DTYPE_COUNT: bf16 if the source's are */
+    int64_t max_shard_bytes; /* of a file; 0: transformers' 50 GB */
+};
+
+/* Converts. Quantised weights of a GGUF file become the values that their type defines. STATUS_NOT_FOUND, STATUS_IO;
+ * STATUS_INVALID for input that is damaged or contradicts itself; STATUS_UNSUPPORTED for what is not read or written;
+ * STATUS_USAGE for options that the conversion does not take; STATUS_MEMORY. */
+int convert(const struct convert_request *request);
 
 #endif

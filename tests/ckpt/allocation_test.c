@@ -62,7 +62,7 @@ static int write_file(const char *path) {
         char name[16];
         snprintf(name, sizeof name, "tensor.%d", i);
         every[i] = values;
-        number = safetensors_header_add(header, name, DTYPE_F32, 2, (const int64_t[]){2, 3});
+        number = safetensors_header_add(header, name, safetensors_type_name(DTYPE_F32), 2, (const int64_t[]){2, 3});
     }
     if (!status)
         status = number < 0 ? number : tiny_write_tensors(header, path, every, 10, sizeof values);

@@ -188,7 +188,7 @@ static void write_values(const char *name, enum dtype dtype, const void *values,
     struct safetensors_header *header;
     char *path = tiny_path(directory, name);
     test_ok(safetensors_header_new(&header));
-    assert_int_equal(safetensors_header_add(header, "w", dtype, 1, &count), 0);
+    assert_int_equal(safetensors_header_add(header, "w", safetensors_type_name(dtype), 1, &count), 0);
     test_ok(tiny_write_tensors(header, path, &values, 1, (size_t)count * dtype_bytes(dtype)));
     safetensors_header_free(header);
     free(path);
@@ -264,9 +264,9 @@ static void a_written_file_is_ordered_by_width_then_name(void **state) {
         a[i] = bf16_from_float((float)-i);
     }
     test_ok(safetensors_header_new(&header));
-    assert_int_equal(safetensors_header_add(header, "a \"quoted\"", DTYPE_BF16, 2, wide), 0);
-    assert_int_equal(safetensors_header_add(header, "z", DTYPE_F32, 2, shape), 1);
-    assert_int_equal(safetensors_header_add(header, "y", DTYPE_F32, 2, shape), 2);
+    assert_int_equal(safetensors_header_add(header, "a \"quoted\"", safetensors_type_name(DTYPE_BF16), 2, wide), 0);
+    assert_int_equal(safetensors_header_add(header, "z", safetensors_type_name(DTYPE_F32), 2, shape), 1);
+    assert_int_equal(safetensors_header_add(header, "y", safetensors_type_name(DTYPE_F32), 2, shape), 2);
     test_ok(tiny_write_tensors(header, path, (const void *const[]){a, z, y}, 3, BYTES));
     safetensors_header_free(header);
     test_ok(safetensors_open(path, &file));
@@ -286,10 +286,12 @@ static void impossible_headers_are_refused(void **state) {
     (void)state;
     struct safetensors_header *header;
     test_ok(safetensors_header_new(&header));
-    assert_int_equal(safetensors_header_add(header, "w", DTYPE_F32, 1, (int64_t[]){INT64_MAX}), STATUS_INVALID);
-    assert_int_equal(safetensors_header_add(header, "w", DTYPE_F32, 9, (int64_t[9]){1}), STATUS_INVALID);
-    assert_int_equal(safetensors_header_add(header, "w", DTYPE_F32, 1, (int64_t[]){1}), 0);
-    assert_int_equal(safetensors_header_add(header, "w", DTYPE_BF16, 1, (int64_t[]){1}), 1);
+    assert_int_equal(safetensors_header_add(header, "w", safetensors_type_name(DTYPE_F32), 1, (int64_t[]){INT64_MAX}),
+                     STATUS_INVALID);
+    assert_int_equal(safetensors_header_add(header, "w", safetensors_type_name(DTYPE_F32), 9, (int64_t[9]){1}),
+                     STATUS_INVALID);
+    assert_int_equal(safetensors_header_add(header, "w", safetensors_type_name(DTYPE_F32), 1, (int64_t[]){1}), 0);
+    assert_int_equal(safetensors_header_add(header, "w", safetensors_type_name(DTYPE_BF16), 1, (int64_t[]){1}), 1);
     test_fails(safetensors_header_place(header, "g"), STATUS_INVALID, "g: tensor 'w' is planned twice");
     safetensors_header_free(header);
 }

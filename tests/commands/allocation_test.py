@@ -123,7 +123,7 @@ class Texts(Failing):
     def test_convert(self):
         source = support.SOURCE / "tests/model/golden/llama_wide_heads"
         write_gguf(self.root / "m.gguf", keys_of(source) | byte_tokens(61), tensors_of(source))
-        self.check("convert", "--from", self.root / "m.gguf", "--to", self.out / "model", whole=["model"])
+        self.check("convert", "--from", self.root / "m.gguf", "--to", "model", "--output", self.out / "model", whole=["model"])
 
 
 class Training(Failing):

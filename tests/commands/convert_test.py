@@ -11,7 +11,7 @@ import unittest
 
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
                           keys_of, tensors_of, write_gguf)
-from model_support import SOURCE, TINY, floats, read_safetensors, run
+from model_support import SOURCE, TINY, floats, read_safetensors, run, write_safetensors
 
 MODELS = SOURCE / "tests/model/golden"
 TOKENIZERS = SOURCE / "tests/text/golden"
@@ -28,12 +28,12 @@ class Convert(unittest.TestCase):
     def convert(self, keys, tensors, *words, **more):
         write_gguf(self.file, keys, tensors, **more)
         shutil.rmtree(self.output, ignore_errors=True)
-        run("convert", "--from", self.file, "--to", self.output, *words)
+        run("convert", "--from", self.file, "--to", "model", "--output", self.output, *words)
         return json.loads((self.output / "config.json").read_text()), read_safetensors(self.output / "model.safetensors")
 
     def refuse(self, part, keys, tensors, **more):
         write_gguf(self.file, keys, tensors, **more)
-        _, errors = run("convert", "--from", self.file, "--to", self.output, expect=1)
+        _, errors = run("convert", "--from", self.file, "--to", "model", "--output", self.output, expect=1)
         self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
         self.assertFalse(self.output.exists())
 
@@ -81,7 +81,7 @@ class Models(Convert):
         self.refuse("rope_freqs.weight is not supported: number 0 is 32", keys, other)
 
     def test_types(self):
-        """BF16 stays, F16 becomes fp32, and Q8_0 is multiplied out; --precision rounds."""
+        """BF16 stays, F16 becomes fp32, and Q8_0 is multiplied out; --dtype rounds."""
         source = MODELS / "qwen2_tied"
         keys, tensors = keys_of(source) | byte_tokens(VOCABULARY), tensors_of(source)
         name, ours = "blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"
@@ -93,7 +93,7 @@ class Models(Convert):
         upper = lambda content: b"".join(content[i + 2:i + 4] for i in range(0, len(content), 4))
         config, written = self.convert(keys, {n: (TENSOR_BF16, s, upper(c)) for n, (_, s, c) in tensors.items()})
         self.assertEqual((written[ours], config["dtype"]), (("BF16", shape, upper(content)), "bfloat16"))
-        rounded = self.convert(keys, tensors, "--precision", "bf16")[1]
+        rounded = self.convert(keys, tensors, "--dtype", "bf16")[1]
         self.assertEqual({kind for kind, _, _ in rounded.values()}, {"BF16"})
         name, ours = "blk.0.attn_output.weight", "model.layers.0.self_attn.o_proj.weight"
         blocks = b"".join(struct.pack("<e32b", 0.125 * (i + 1), *range(-16 - i % 3, 16 - i % 3)) for i in range(32))
@@ -133,6 +133,72 @@ def sentencepiece(text, pieces):
             return parts
         i = min(found)[1]
         parts[i:i + 2] = [parts[i] + parts[i + 1]]
+
+
+class Torch(Convert):
+    """A distributed checkpoint of PyTorch that has a model as `module`, and an optimizer's state."""
+    source = SOURCE / "tests/ckpt/golden/dcp/model"
+    model = MODELS / "llama_biases_linear"
+
+    def test_a_model_is_found_by_the_prefix_of_its_names(self):
+        _, messages = run("convert", "--from", self.source, "--to", "model", "--config", self.model / "config.json", "--output", self.output)
+        self.assertEqual(read_safetensors(self.output / "model.safetensors"), read_safetensors(self.model / "model.safetensors"))
+        self.assertEqual(json.loads((self.output / "config.json").read_text()), json.loads((self.model / "config.json").read_text()))
+        self.assertRegex(messages, "1 values are no tensors and are skipped")
+        self.assertRegex(messages, "names begin with 'module.'; 34 tensors have other names and are skipped")
+        again = self.root / "again"
+        run("convert", "--from", self.output, "--to", "model", "--output", again)
+        self.assertEqual((again / "model.safetensors").read_bytes(), (self.output / "model.safetensors").read_bytes())
+        run("convert", "--from", self.source, "--to", "model", "--config", self.model / "config.json", "--prefix", "module.", "--dtype", "bf16",
+            "--output", again)
+        self.assertEqual({kind for kind, _, _ in read_safetensors(again / "model.safetensors").values()}, {"BF16"})
+
+    def refuse_in_one_line(self, part, *words, source=None, status=1):
+        _, errors = run("convert", "--from", source or self.source, "--output", self.output, *words, expect=status)
+        self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
+        self.assertFalse((self.output / "model.safetensors").exists())
+
+    def test_what_does_not_fit_is_refused(self):
+        config = ("--config", self.model / "config.json")
+        self.refuse_in_one_line("has no config.json: name one with --config", "--to", "model")
+        self.refuse_in_one_line("missing tensors", "--to", "model", "--config", MODELS / "qwen3/config.json")
+        self.refuse_in_one_line("missing tensors", "--to", "model", "--prefix", "modul", *config)
+        self.refuse_in_one_line("does not take --config", "--to", "tensors", *config, status=2)
+        self.refuse_in_one_line("does not take --dtype", "--to", "tensors", "--dtype", "bf16", status=2)
+        self.output.mkdir()
+        (self.output / "other").write_text("")
+        self.refuse_in_one_line("is not empty and no model directory", "--to", "tensors")
+
+    def test_two_models_of_one_shape_need_a_prefix(self):
+        names = read_safetensors(self.model / "model.safetensors")
+        both = self.root / "both"
+        both.mkdir()
+        write_safetensors(both / "a.safetensors", {f"{prefix}.{name}": t for prefix in ("ema", "module") for name, t in names.items()})
+        config = ("--config", self.model / "config.json")
+        self.refuse_in_one_line("all parameters are there after 'ema.' and after 'module.': choose with --prefix", "--to", "model", *config,
+                                source=both)
+        run("convert", "--from", both, "--to", "model", "--prefix", "ema.", *config, "--output", self.output)
+        self.assertEqual(read_safetensors(self.output / "model.safetensors"), names)
+
+    def test_parts_that_ranks_wrote_are_joined(self):
+        """As HuggingFaceStorageWriter writes them: a part says where it lies."""
+        shards, offsets = self.root / "shards", {"w": [[0, 0], [2, 0], [0, 3]], "b": [None, [0], None]}
+        parts = {"w": [("F32", [2, 3], floats(range(6))), ("F32", [1, 3], floats(range(6, 9))), ("F32", [3, 1], floats([20, 21, 22]))],
+                 "b": [None, ("BOOL", [2], b"\1\0"), None]}
+        shards.mkdir()
+        for rank in range(3):
+            mine = {name: (parts[name][rank], offsets[name][rank]) for name in parts if parts[name][rank]}
+            info = json.dumps({name: {"saved_offsets": place} for name, (_, place) in mine.items()})
+            write_safetensors(shards / f"shard-{rank + 1:05}-model-00001-of-00001.safetensors", {name: part for name, (part, _) in mine.items()},
+                              {"DCP_SHARDING_INFO": info, "DCP_VERSION": "1.0"})
+        run("convert", "--from", shards, "--to", "tensors", "--output", self.output)
+        self.assertEqual(read_safetensors(self.output / "model.safetensors"),
+                         {"w": ("F32", [3, 4], floats([0, 1, 2, 20, 3, 4, 5, 21, 6, 7, 8, 22])), "b": ("BOOL", [2], b"\1\0")})
+        _, errors = run("score", "--model", shards, "--input", "/dev/null", expect=1)
+        self.assertIn(f"cambium convert --from {shards} --to model --output DIR", errors)
+        self.output = self.root / "other"
+        write_safetensors(shards / "shard-00001-model-00001-of-00001.safetensors", {}, {})
+        self.refuse_in_one_line("the parts of tensor 'w' do not cover it", "--to", "tensors", source=shards)
 
 
 class Tokenizers(Convert):
@@ -245,7 +311,7 @@ class Refusals(Convert):
         whole = self.file.read_bytes()
         for share in (0.01, 0.3, 0.99):
             self.file.write_bytes(whole[:int(len(whole) * share)])
-            _, errors = run("convert", "--from", self.file, "--to", self.output, expect=1)
+            _, errors = run("convert", "--from", self.file, "--to", "model", "--output", self.output, expect=1)
             self.assertRegex(errors, r"the file ends after|exceeds the file")
             self.assertFalse(self.output.exists())
 
@@ -253,7 +319,7 @@ class Refusals(Convert):
         write_gguf(self.file, {}, {})
         for command in (("generate", "--prompt", "a"), ("score", "--input", "/dev/null")):
             _, errors = run(command[0], "--model", self.file, *command[1:], expect=1)
-            self.assertIn(f"m.gguf is a GGUF file: make a model directory of it first (cambium convert --from {self.file} --to DIR)", errors)
+            self.assertIn(f"m.gguf is a GGUF file: make a model directory of it first (cambium convert --from {self.file} --to model --output DIR)", errors)
             _, errors = run(command[0], "--model", "owner/name-1B", *command[1:], expect=1, cwd=self.root)
             self.assertIn("there is no directory owner/name-1B, and nothing is fetched from a hub: download the model first "
                           "(hf download owner/name-1B --local-dir DIR)", errors)

@@ -166,6 +166,8 @@ def write_models(root):
     golden = SOURCE / "tests/model/golden/qwen2_tied"
     keys = keys_of(golden)
     write_gguf(root / "SmolLM2-135M-Instruct.Q4_1.gguf", keys | byte_tokens(61), tensors_of(golden))
+    shutil.copytree(SOURCE / "tests/ckpt/golden/dcp/model", root / "step-1000")
+    shutil.copy(SOURCE / "tests/model/golden/llama_biases_linear/config.json", root)
     for number, name in enumerate(("verse", "formal", "songs", "songs-v2", "menenius"), 1):
         write_prompt(root / "adapters" / name, number)
 

@@ -20,7 +20,7 @@ LIBRARY_ROOMS = {
     "omp.h": {"kernels"},
     "immintrin.h": {"kernels"},
     "yaml.h": {"config"},
-    "zlib.h": {"data", "text", "serve"},
+    "zlib.h": {"ckpt", "data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
     "pcre2.h": {"peft", "text"},
     "utf8proc.h": {"unicode"},

@@ -45,9 +45,9 @@ def rows(output):
 
 # ---- files
 
-def write_safetensors(path, tensors):
+def write_safetensors(path, tensors, metadata=None):
     """tensors: name -> (type, shape, bytes)."""
-    header, data = {}, b""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (kind, shape, content) in tensors.items():
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
         data += content

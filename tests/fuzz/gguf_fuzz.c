@@ -54,7 +54,7 @@ static void read_keys(const struct gguf *file) {
     }
 }
 
-static void convert(const char *path) {
+static void convert_it(const char *path) {
     /* Synced files in memory cost nothing. */
     char directory[64], model[96];
     struct pretrained opened;
@@ -62,7 +62,7 @@ static void convert(const char *path) {
              file_is_directory("/dev/shm") ? "/dev/shm" : "/tmp");
     require(mkdtemp(directory) != NULL, "no directory");
     snprintf(model, sizeof model, "%s/model", directory);
-    if (convert_gguf(&(struct convert_request){.from = path, .to = model, .dtype = DTYPE_COUNT})) {
+    if (convert(&(struct convert_request){.from = path, .output = model, .dtype = DTYPE_COUNT})) {
         require_one_line();
         require(!file_exists(model), "a part of a directory was written");
     } else {
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         read_all(file);
         read_keys(file);
         gguf_close(file);
-        convert(path);
+        convert_it(path);
     }
     close(descriptor);
     return 0;

@@ -52,10 +52,10 @@ static int write_all(struct conversion *c) {
     log_info("%s: %s, %.1f million parameters, most of them %s; they become %s", c->request->from,
              model_family(&c->config)->name, (double)param_table_elements(&c->table, false) / 1e6,
              gguf_main_type(c->file), dtype_name(c->weights.dtype));
-    return ckpt_write_model(c->request->to, &model);
+    return ckpt_write_model(c->request->output, &model);
 }
 
-int convert_gguf(const struct convert_request *request) {
+int gguf_to_model(const struct convert_request *request) {
     struct conversion c = {.request = request};
     int status = read_all(&c);
     if (!status)

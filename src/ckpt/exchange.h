@@ -1,0 +1,28 @@
+/* Checkpoints of other systems, read and written: PyTorch's distributed checkpoint (DCP), the rank shards of its
+ * HuggingFaceStorageWriter, and Megatron core's arguments. docs/exchange.md describes them.
+ *
+ * Their tensors are read like any others. A directory's list is checked when it is opened, and each part of a tensor
+ * before its first element is read. Nothing in a pickle is ever executed. */
+#ifndef CAMBIUM_CKPT_EXCHANGE_H
+#define CAMBIUM_CKPT_EXCHANGE_H
+
+#include "ckpt.h"
+
+/* True for a directory with `.metadata`. */
+bool exchange_is_dcp(const char *directory);
+/* Opens its tensors, under the names of the state dict that was saved. *objects: how many of its values are no tensors;
+ * they are not read. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY. */
+int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int64_t *objects);
+
+/* True for the name of a file of safetensors. */
+bool exchange_is_safetensors(const char *name);
+/* True for a directory with such files; *is_sharded: the ranks of a run have written parts of tensors. */
+bool exchange_has_safetensors(const char *directory, bool *is_sharded);
+/* Opens the tensors of all these files; parts of one tensor are joined. */
+int exchange_open_safetensors(const char *directory, struct ckpt_tensors **tensors);
+
+/* Writes all tensors under their own names and types, as model.safetensors, or as shards with an index when they exceed
+ * max_shard_bytes (0: transformers' 50 GB). What may be replaced is as in ckpt_write_model. */
+int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes);
+
+#endif

@@ -1,0 +1,74 @@
+/* Python's pickles, read as inert data. The reader is a stack machine that calls nothing and imports nothing.
+ * A class or a function is only its name. A call is a node of name, arguments and state, and the caller decides what it
+ * means. Opcodes are those of torch.save and of torch.distributed.checkpoint, protocols 2 to 5; any other is
+ * refused. No room above this one knows of pickles.
+ *
+ * Limits on depth, memo and memory are checked before anything is allocated. Nodes may share children and even contain
+ * themselves, so walk only as deep as the expected structure. */
+#ifndef CAMBIUM_CKPT_PICKLE_H
+#define CAMBIUM_CKPT_PICKLE_H
+
+#include "base/base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum pickle_kind {
+    PICKLE_NONE,
+    PICKLE_BOOL,
+    PICKLE_INTEGER,
+    PICKLE_NUMBER,
+    PICKLE_TEXT,       /* UTF-8 */
+    PICKLE_GLOBAL,     /* module and name */
+    PICKLE_TUPLE,      /* items */
+    PICKLE_LIST,       /* items */
+    PICKLE_DICT,       /* items: a key, its value, the next key, ... */
+    PICKLE_OBJECT,     /* callee, arguments, state; items are those set afterwards, as in a dict or a list */
+    PICKLE_PERSISTENT, /* arguments: the id */
+};
+
+struct pickle_node {
+    enum pickle_kind kind;
+    uint32_t at; /* byte of the pickle; 0 for small numbers, None, True and False, which are shared */
+    uint32_t count, capacity;
+    union {
+        int64_t integer; /* also of a bool; a larger one is refused */
+        double number;
+        const char *text; /* [count], not terminated; of a global: its module */
+        const struct pickle_node *callee;
+    };
+    union {
+        const struct pickle_node *arguments;
+        const char *name; /* of a global, [capacity] */
+    };
+    const struct pickle_node *state; /* NULL: none */
+    const struct pickle_node **items;
+};
+
+struct pickle;
+
+/* Reads a pickle, up to its STOP. `bytes` must outlive it. Messages call it `where`, in which it begins at byte
+ * `start`. STATUS_INVALID, STATUS_MEMORY. */
+int pickle_read(const char *where, int64_t start, const void *bytes, size_t length, struct pickle **pickle);
+void pickle_free(struct pickle *pickle);
+const struct pickle_node *pickle_root(const struct pickle *pickle);
+
+/* Sets STATUS_INVALID with the node's place and what was expected there. */
+int pickle_refuse(const struct pickle *pickle, const struct pickle_node *node, const char *expected, ...)
+    __attribute__((format(printf, 3, 4)));
+bool pickle_is_text(const struct pickle_node *node, const char *text);
+bool pickle_is_global(const struct pickle_node *node, const char *module, const char *name);
+/* True for an object made by this class or function. */
+bool pickle_is_object(const struct pickle_node *node, const char *module, const char *name);
+/* Sets *value to the value of a text key among the items of a dict or an object, or in an object's state; NULL when it
+ * is absent. STATUS_INVALID when the key is there twice. */
+int pickle_find(const struct pickle *pickle, const struct pickle_node *node, const char *key,
+                const struct pickle_node **value);
+/* Reads a tuple, a list or a torch.Size of at most `most` integers of at least 0. STATUS_INVALID. */
+int pickle_sizes(const struct pickle *pickle, const struct pickle_node *node, int most, int64_t *sizes, int *count);
+/* Copies a text of at least one byte, without zero bytes and control characters. STATUS_INVALID. */
+int pickle_copy_text(const struct pickle *pickle, const struct pickle_node *node, const char *what, char *out,
+                     size_t bytes);
+
+#endif

@@ -1,0 +1,29 @@
+/* One tensor as torch.save writes it: a zip with a pickle of its shape and one record of its elements. */
+#ifndef CAMBIUM_CKPT_TORCH_TENSOR_H
+#define CAMBIUM_CKPT_TORCH_TENSOR_H
+
+#include "pickle.h"
+#include "safetensors.h"
+#include "zip.h"
+
+/* Returns our name for an element type of torch ("float32": "F32"); NULL for one that is not read. `length`: bytes of
+ * the name. */
+const char *torch_type(const char *name, size_t length);
+
+struct torch_tensor {
+    const char *type;
+    int dims;
+    int64_t shape[SAFETENSORS_MAX_DIMS];
+    bool is_transposed;                 /* of two dimensions, whose elements lie column by column */
+    int64_t start;                      /* byte of the file where its first element is */
+    int64_t record_start, record_bytes; /* all bytes that the sum covers */
+    uint32_t crc;
+};
+
+/* Reads the description in bytes [start, start + bytes) of a file, but no element. STATUS_INVALID when it is damaged or
+ * holds anything but one dense tensor; STATUS_IO, STATUS_MEMORY. */
+int torch_tensor_read(const char *path, int descriptor, int64_t start, int64_t bytes, struct torch_tensor *tensor);
+/* Computes the sum of the record and compares. STATUS_INVALID, STATUS_IO, STATUS_MEMORY. */
+int torch_tensor_check(const char *path, int descriptor, const struct torch_tensor *tensor);
+
+#endif

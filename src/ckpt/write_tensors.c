@@ -1,0 +1,142 @@
+/* Writes tensors as they are: header by header, file by file, a piece at a time. */
+#include "exchange.h"
+#include "save-internal.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES = 4 << 20 };
+static const int64_t default_shard_bytes = 50000000000; /* transformers' */
+
+struct writing {
+    const struct ckpt_tensors *tensors;
+    const char *directory;
+    int *shards;  /* [tensors] */
+    int *numbers; /* [tensors] in their file's header */
+    int shard_count;
+    char *piece;
+};
+
+static int choose_shards(struct writing *w, int64_t limit) {
+    int64_t bytes = 0;
+    w->shard_count = 1;
+    for (size_t i = 0; i < w->tensors->count; i++) {
+        int64_t more = w->tensors->entries[i].tensor->bytes;
+        if (bytes && more > limit - bytes) {
+            w->shard_count++;
+            bytes = 0;
+        }
+        bytes += more;
+        w->shards[i] = w->shard_count - 1;
+    }
+    return w->shard_count > 99999 ? status_fail(STATUS_INVALID, "more than 99999 shards: allow larger ones")
+                                  : STATUS_OK;
+}
+
+static void shard_name(const struct writing *w, int shard, char out[64]) {
+    if (w->shard_count == 1)
+        snprintf(out, 64, MODEL_FILE);
+    else
+        snprintf(out, 64, "model-%05d-of-%05d.safetensors", shard + 1, w->shard_count);
+}
+
+static int write_tensor(const struct writing *w, size_t index, int descriptor, int64_t start, const char *path) {
+    const struct tensor_entry *entry = &w->tensors->entries[index];
+    int status = STATUS_OK;
+    for (int64_t at = 0; at < entry->tensor->bytes && !status; at += PIECE_BYTES) {
+        int64_t left = entry->tensor->bytes - at, bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+        status = ckpt_read_bytes(w->tensors, index, at, bytes, w->piece);
+        if (!status)
+            status = file_pwrite_all(descriptor, w->piece, (size_t)bytes, start + at, path);
+    }
+    return status;
+}
+
+/* Writes the file whose header is complete. */
+static int write_file(const struct writing *w, int shard, const struct safetensors_header *header, const char *path) {
+    size_t header_bytes;
+    int64_t file_bytes;
+    const char *bytes = safetensors_header_bytes(header, &header_bytes, &file_bytes);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return status_fail_errno("cannot create %s", path);
+    int status = file_pwrite_all(descriptor, bytes, header_bytes, 0, path);
+    for (size_t i = 0; i < w->tensors->count && !status; i++)
+        if (w->shards[i] == shard)
+            status = write_tensor(w, i, descriptor, safetensors_header_start(header, w->numbers[i]), path);
+    if (!status && fsync(descriptor))
+        status = status_fail_errno("cannot write %s", path);
+    close(descriptor);
+    return status;
+}
+
+static int write_shard(const struct writing *w, int shard) {
+    char name[64], path[PATH_MAX];
+    struct safetensors_header *header;
+    shard_name(w, shard, name);
+    int status = file_join(path, sizeof path, w->directory, name);
+    if (!status)
+        status = safetensors_header_new(&header);
+    if (status)
+        return status;
+    for (size_t i = 0; i < w->tensors->count && !status; i++)
+        if (w->shards[i] == shard) {
+            const struct safetensor *tensor = w->tensors->entries[i].tensor;
+            w->numbers[i] = safetensors_header_add(header, tensor->name, tensor->type, tensor->dims, tensor->shape);
+            status = w->numbers[i] < 0 ? w->numbers[i] : STATUS_OK;
+        }
+    if (!status)
+        status = safetensors_header_place(header, path);
+    if (!status)
+        status = write_file(w, shard, header, path);
+    safetensors_header_free(header);
+    return status;
+}
+
+static int write_index(const struct writing *w) {
+    char path[PATH_MAX], name[64], *text = NULL;
+    int64_t bytes = 0;
+    json_begin();
+    json_t *map = json_object();
+    for (size_t i = 0; i < w->tensors->count; i++) {
+        shard_name(w, w->shards[i], name);
+        json_object_set_new(map, w->tensors->entries[i].tensor->name, json_string(name));
+        bytes += w->tensors->entries[i].tensor->bytes;
+    }
+    int status = json_end(json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map),
+                          JSON_INDENT(2), &text);
+    if (!status)
+        status = file_join(path, sizeof path, w->directory, MODEL_INDEX_FILE);
+    if (!status)
+        status = file_write_atomic(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+int exchange_write_tensors(const char *directory, const struct ckpt_tensors *tensors, int64_t max_shard_bytes) {
+    struct staging staging = {.mark = -1};
+    struct writing w = {.tensors = tensors};
+    w.shards = calloc(tensors->count + 1, sizeof *w.shards);
+    w.numbers = calloc(tensors->count + 1, sizeof *w.numbers);
+    w.piece = malloc(PIECE_BYTES);
+    int status = w.shards && w.numbers && w.piece ? save_check_replaceable(directory)
+                                                  : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = choose_shards(&w, max_shard_bytes > 0 ? max_shard_bytes : default_shard_bytes);
+    if (!status)
+        status = staging_begin(&staging, directory);
+    w.directory = staging.directory;
+    for (int i = 0; i < w.shard_count && !status; i++)
+        status = write_shard(&w, i);
+    if (!status && w.shard_count > 1)
+        status = write_index(&w);
+    if (!status)
+        status = staging_commit(&staging);
+    staging_abort(&staging);
+    free(w.shards);
+    free(w.numbers);
+    free(w.piece);
+    return status ? status_wrap(status, "%s was not written", directory) : STATUS_OK;
+}

@@ -1,0 +1,179 @@
+/* The tensors of a source as a model's parameters: its configuration, the prefix of its names, its tokenizer. */
+#include "convert-internal.h"
+
+#include "base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_LIMIT = 64 << 20 };
+
+static int read_config(const struct convert_request *request, struct model_source *m) {
+    char where[PATH_MAX];
+    enum dtype dtype;
+    int status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
+    if (request->config)
+        snprintf(where, sizeof where, "%s", request->config);
+    if (!status)
+        status = file_read(where, TEXT_LIMIT, &m->config_text);
+    if (status == STATUS_NOT_FOUND && !request->config)
+        return status_fail(status, "%s has no config.json: name one with --config", m->source->directory);
+    if (!status)
+        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &dtype, &m->ends);
+    return status ? status : model_describe(&m->config, &m->table);
+}
+
+/* ---- the prefix of names ---- */
+
+static bool is_moment(const char *name) {
+    return !strncmp(name, "exp_avg.", 8) || !strncmp(name, "exp_avg_sq.", 11) || !strncmp(name, "master.", 7);
+}
+
+/* True when there is a tensor of this parameter's name, with or without the family's prefix. */
+static bool has_name(const struct model_source *m, const char *prefix, const char *name) {
+    char full[3 * PARAM_NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s%s", prefix, m->table.files->prefix, name);
+    if (ckpt_has_tensor(m->source->tensors, full))
+        return true;
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return ckpt_has_tensor(m->source->tensors, full);
+}
+
+/* True when the source has all parameters after this prefix. Those that are zero may be absent, and a tied embedding
+ * may have the head's name. */
+static bool fits(const struct model_source *m, const char *prefix) {
+    const struct param_files *files = m->table.files;
+    for (int i = 0; i < m->table.count; i++)
+        for (int s = 0; s < m->table.rows[i].slice_count; s++) {
+            const char *name = m->table.rows[i].slices[s].name;
+            bool is_there = m->table.rows[i].is_zero || has_name(m, prefix, name) ||
+                            (!strcmp(name, files->embedding) && has_name(m, prefix, files->head));
+            if (!is_there)
+                return false;
+        }
+    return true;
+}
+
+/* Finds the one prefix that fits among the beginnings of names that end with the last norm's. */
+static int find_prefix(const struct model_source *m, char prefix[PARAM_NAME_BYTES]) {
+    const struct ckpt_tensors *tensors = m->source->tensors;
+    int found = 0;
+    const char *wanted = m->table.rows[m->table.count - 1].slices[0].name;
+    *prefix = 0;
+    if (fits(m, ""))
+        return STATUS_OK;
+    for (size_t i = 0; i < ckpt_count(tensors); i++) {
+        char candidate[PARAM_NAME_BYTES];
+        const char *name = ckpt_tensor_at(tensors, i)->name;
+        size_t length = strlen(name), end = strlen(wanted), family = strlen(m->table.files->prefix);
+        if (length <= end || length >= sizeof candidate || strcmp(name + length - end, wanted) || is_moment(name))
+            continue;
+        snprintf(candidate, sizeof candidate, "%.*s", (int)(length - end), name);
+        length -= end;
+        if (family && length >= family && !strcmp(candidate + length - family, m->table.files->prefix))
+            candidate[length - family] = 0;
+        if (!*candidate || !fits(m, candidate))
+            continue;
+        if (found++)
+            return status_fail(STATUS_INVALID,
+                               "%s: all parameters are there after '%s' and after '%s': choose with --prefix",
+                               m->source->directory, prefix, candidate);
+        snprintf(prefix, PARAM_NAME_BYTES, "%s", candidate);
+    }
+    return STATUS_OK; /* none: the check of names says what is missing */
+}
+
+static int strip_prefix(const struct convert_request *request, struct model_source *m) {
+    char prefix[PARAM_NAME_BYTES];
+    int status = STATUS_OK;
+    if (request->prefix)
+        snprintf(prefix, sizeof prefix, "%s", request->prefix);
+    else
+        status = find_prefix(m, prefix);
+    if (status || !*prefix)
+        return status;
+    size_t dropped = ckpt_strip(m->source->tensors, prefix);
+    log_info("%s: names begin with '%s'; %zu tensors have other names and are skipped", m->source->directory, prefix,
+             dropped);
+    return STATUS_OK;
+}
+
+/* ---- texts ---- */
+
+/* Reads trainer_state.json without its digests, which are of other files. */
+static int read_state(struct model_source *m) {
+    char path[PATH_MAX], *text = NULL;
+    json_t *state = NULL;
+    json_error_t error;
+    struct strbuf found = STRBUF_INIT;
+    int status = file_join(path, sizeof path, m->source->directory, "trainer_state.json");
+    if (!status)
+        status = file_read(path, TEXT_LIMIT, &found);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    if (!status)
+        status = json_read(strbuf_text(&found), found.length, JSON_REJECT_DUPLICATES, &state, &error);
+    if (status == STATUS_INVALID && !state)
+        status = status_fail(STATUS_INVALID, "%s: line %d: expected JSON", path, error.line);
+    if (!status) {
+        json_begin();
+        json_object_del(state, "files");
+        json_object_del(state, "digest");
+        status = json_end(state, JSON_INDENT(2), &text);
+    }
+    if (!status)
+        strbuf_add_text(&m->state_text, text);
+    free(text);
+    strbuf_free(&found);
+    return status ? status : strbuf_status(&m->state_text);
+}
+
+static void choose_type(const struct convert_request *request, struct model_source *m) {
+    enum dtype found = ckpt_dtype(m->source->tensors);
+    m->dtype = request->dtype != DTYPE_COUNT ? request->dtype : found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Makes a config.json that names another type, where the one that was read does not fit. */
+static int rewrite_config(struct model_source *m) {
+    struct model_config config;
+    struct model_text_ends ends;
+    enum dtype dtype;
+    char *text = NULL;
+    int status = model_read_config(strbuf_text(&m->config_text), "config.json", &config, &dtype, &ends);
+    if (status || dtype == m->dtype)
+        return status;
+    status = model_write_config(&m->config, m->dtype, &m->ends, &text);
+    strbuf_clear(&m->config_text);
+    if (!status)
+        strbuf_add_text(&m->config_text, text);
+    free(text);
+    return status ? status : strbuf_status(&m->config_text);
+}
+
+int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
+    *m = (struct model_source){.source = source};
+    int status = read_config(request, m);
+    if (!status)
+        status = strip_prefix(request, m);
+    if (status)
+        return status;
+    choose_type(request, m);
+    status = rewrite_config(m);
+    if (!status)
+        status = read_state(m);
+    if (!status)
+        status = tokenizer_files_read(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer);
+    return status;
+}
+
+void model_source_close(struct model_source *m) {
+    strbuf_free(&m->config_text);
+    strbuf_free(&m->state_text);
+    tokenizer_files_free(&m->tokenizer);
+    param_table_free(&m->table);
+}
+
+int model_array_get(void *context, const struct ckpt_block *block, void *values) {
+    const struct model_array *array = context;
+    return ckpt_read_block(array->model->source->tensors, &array->model->table, &array->array, block, values);
+}

@@ -1,0 +1,53 @@
+/* Finds the kind of a path: the first that fits. */
+#include "convert-internal.h"
+
+static int open_dcp(struct source *source) {
+    int64_t objects;
+    source->kind = "a distributed checkpoint of PyTorch";
+    int status = exchange_open_dcp(source->directory, &source->tensors, &objects);
+    if (!status && objects)
+        log_info("%s: %lld values are no tensors and are skipped", source->directory, (long long)objects);
+    return status;
+}
+
+static int open_safetensors(struct source *source) {
+    source->kind = "files of safetensors";
+    return exchange_open_safetensors(source->directory, &source->tensors);
+}
+
+/* A model directory, or the newest of several checkpoints. */
+static int open_model(const char *path, struct source *source) {
+    struct ckpt_tensors *optimizer = NULL;
+    source->kind = "a model directory";
+    int status = ckpt_resolve_model(path, source->directory, sizeof source->directory);
+    if (!status)
+        status = ckpt_open_model(source->directory, &source->tensors);
+    if (status)
+        return status;
+    status = ckpt_open_optimizer(source->directory, &optimizer);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    source->kind = "a checkpoint";
+    if (!status)
+        status = ckpt_check_state(source->directory);
+    if (!status)
+        status = ckpt_join(source->tensors, optimizer);
+    ckpt_close(optimizer);
+    return status;
+}
+
+int source_open(const char *path, struct source *source) {
+    bool is_sharded;
+    *source = (struct source){0};
+    snprintf(source->directory, sizeof source->directory, "%s", path);
+    if (exchange_is_dcp(path))
+        return open_dcp(source);
+    bool has_files = exchange_has_safetensors(path, &is_sharded);
+    char config[PATH_MAX];
+    bool has_config = !file_join(config, sizeof config, path, "config.json") && file_exists(config);
+    return has_files && (is_sharded || !has_config) ? open_safetensors(source) : open_model(path, source);
+}
+
+void source_close(struct source *source) {
+    ckpt_close(source->tensors);
+}
