@@ -138,7 +138,7 @@ static void add_engine(struct writer *writer, const struct metrics *metrics) {
     add_single(writer, "vllm:kv_cache_usage_perc", "gauge",
                "Pages of keys and values that texts hold, as a part of all: 1 is all of them.",
                metrics->pages ? (double)engine->pages_held / (double)metrics->pages : 0);
-    add_single(writer, "vllm:num_preemptions_total", "counter", "Texts that gave their pages back to go on later.",
+    add_single(writer, "vllm:num_preemptions_total", "counter", "Texts that gave their pages back and resume later.",
                (double)engine->preemptions);
 }
 

@@ -2,9 +2,9 @@
 
     llama_bench.py --cambium PROGRAM --llama DIRECTORY --model NAME|DIR --gguf FILE [--rounds 3] [--threads 2]
 
-DIRECTORY has llama-bench and llama-batched-bench; NAME is a shape of `cambium bench`, whose weights are random (how fast a
-model runs does not depend on them), and FILE a model of that shape. A prompt of 1,024 tokens, then 32 tokens behind 32 in
-1 and in 16 sequences: for each the medians of tokens/s and of the rounds' ratios, ours over llama.cpp's."""
+DIRECTORY has llama-bench and llama-batched-bench. NAME is a shape of `cambium bench`, and FILE a model of that shape.
+Weights are random: speed does not depend on them. It measures a prompt of 1,024 tokens, then 32 tokens after 32 in 1 and
+in 16 sequences. For each it prints the medians of tokens/s and of the rounds' ratios, ours over llama.cpp's."""
 import argparse
 import json
 import pathlib

@@ -1,7 +1,7 @@
 """tiktoken and tokenizers for `cambium bench tokenizer`, on one thread: TOKENIZER_DIRECTORY TEXT_FILE.
 
-First prints the versions that are here (null: not installed); then answers each line of its input, the name of a library
-("encode the text") or "train N" ("learn N entries from the file, by tokenizers"), with seconds and what came out."""
+First prints the versions that are here (null: not installed). Then it answers each line of its input, with seconds and the
+result. A line is the name of a library ("encode the text") or "train N" ("learn N entries from the file, by tokenizers")."""
 import importlib
 import json
 import os

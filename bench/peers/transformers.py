@@ -1,14 +1,14 @@
 """Hugging Face's transformers, and PEFT, for `cambium bench train|finetune|prefill|decode --peer`: one argument, a JSON object.
 
-    directory   has the model's config.json (its weights are random); peer/adapter_config.json, where an adapter is trained
-    work        train, finetune or infer
-    precision   fp32 or bf16; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
-    threads, micro_batch_size, micro_batches, tokens (of a sample or prompt, without virtual ones), has_dropout
-    encoder     keys of the adapter that its file does not have
+- directory: has the model's config.json (its weights are random), and peer/adapter_config.json of an adapter that trains
+- work: train, finetune or infer
+- precision: fp32 or bf16; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
+- threads, micro_batch_size, micro_batches, tokens (of a sample or prompt, without virtual ones), has_dropout
+- encoder: keys of the adapter that its file does not have
 
-First prints its versions, or why it cannot run; then answers each line of its input: with the seconds of a "step" (of
-training; that of a whole model is compiled), a "prefill" (of a prompt) or "decode N" (of a token behind a prompt of N), or
-"memory" with the most bytes that it took so far."""
+First prints its versions, or why it cannot run. Then it answers each line of its input. Three lines ask for seconds: "step"
+(of training; that of a whole model is compiled), "prefill" (of a prompt) and "decode N" (of a token after a prompt of N).
+"memory" asks for the most bytes that it took so far."""
 import json
 import os
 import resource
@@ -91,7 +91,7 @@ def prefill():
 
 @torch.no_grad()
 def decode(prompt):
-    """Of one token: what more tokens take more, by `generate` as users call it."""
+    """The seconds of one token: the extra time of more tokens, by `generate` as users call it."""
     def generate(count):
         model.generate(tokens[0, :, :prompt], max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
     few = seconds_of(lambda: generate(1))

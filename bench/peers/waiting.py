@@ -3,9 +3,10 @@ chooses, and OMP_WAIT_POLICY=active and passive, in turns.
 
     waiting.py --cambium PROGRAM [--rounds 3] [--busy 0|1|both] [CASE ...]
 
-A line of JSON for each case: the seconds of each choice (the median of the rounds) and the ratios of the program's own to the
-others. A thread that loses its core makes few steps much longer, so no median of steps counts: of training the mean step, of
-decoding the whole command, of serving a token of the whole run. The choices change places from round to round."""
+Prints a line of JSON for each case: the seconds of each choice (the median of the rounds) and the ratios of the program's
+choice to the others. A thread that loses its core makes few steps much longer, so no median of steps counts. Of training it
+is the mean step, of decoding the whole command, of serving a token of the whole run. The choices change places from round to
+round."""
 import argparse
 import json
 import os

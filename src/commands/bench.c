@@ -144,14 +144,14 @@ static struct config_command describe(const struct config_row *sections, size_t 
         .description =
             "Measures one thing and prints JSON lines, the summary last. Each figure is compared with a ceiling that "
             "is measured before and after it in the same run: FLOP/s of plain matrix products, or a streaming read. "
-            "`ratio` is the share of the ceiling that was reached. bench train accepts the layouts of pretrain. It "
-            "reports their cost compared with one rank; for data-parallel processes it reports what the overlap of "
-            "communication and computation saves. bench finetune accepts a method and the keys of peft, and compares "
-            "its step with one that trains the whole model. bench checkpoint saves in $TMPDIR or /tmp; its ceiling is "
-            "a plain write there. bench load opens a model directory that is in the page cache; its ceiling is a plain "
-            "read. bench decode measures after 32, 512 and 1,000 tokens. bench engine compares scheduling, adapters, "
-            "prefix caching, swapping and pipelining with bare steps of the engine. bench serve measures a server; "
-            "'cambium bench serve --help' lists its options.",
+            "`ratio` is the share of the ceiling that was reached. 'train' accepts the layouts of pretrain, and "
+            "reports their cost compared with one rank. For data-parallel processes it reports what the overlap of "
+            "communication and computation saves. 'finetune' accepts a method and the keys of peft, and compares its "
+            "step with one that trains the whole model. 'checkpoint' saves in $TMPDIR or /tmp; its ceiling is a plain "
+            "write there. 'load' opens a model directory that is in the page cache; its ceiling is a plain read. "
+            "'decode' measures after 32, 512 and 1,000 tokens. 'engine' compares scheduling, adapters, prefix caching, "
+            "swapping and pipelining with bare steps of the engine. 'serve' measures a server; 'cambium bench serve "
+            "--help' lists its options.",
         .examples = "  cambium bench train --micro-batch-size 4 --seq-length 256 --precision bf16\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.tensor_model_parallel_size=2\n"
                     "  cambium bench train --precision bf16 --ranks 2 --parallel.use_distributed_optimizer\n"

@@ -77,10 +77,11 @@ static const struct config_row rows[] = {
 static const struct config_command command = {
     .name = "convert",
     .synopsis = "cambium convert --from PATH --to KIND --output PATH",
-    .description = "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch, the "
-                   "files of its HuggingFaceStorageWriter, and GGUF with weights of F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
-                   "Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as data, and "
-                   "nothing in them is executed.",
+    .description =
+        "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch and "
+        "the files of its HuggingFaceStorageWriter. It also reads GGUF with weights of F32, F16, BF16, Q8_0, Q4_0, "
+        "Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as data, and "
+        "nothing in them is executed.",
     .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to model --output out/smollm2\n"
                 "  cambium convert --from run/step-1000 --to model --output out/gpt --config config.json\n",
     .rows = rows,

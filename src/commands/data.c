@@ -143,11 +143,12 @@ static const struct config_command show_command = {
                 "A,B,C] [--sample I] [--tokenizer DIR]\n"
                 "       cambium data show --data FILE.jsonl --tokenizer DIR [--row I] [--chat-template NAME|FILE] "
                 "[--answers all|last]",
-    .description = "Prints one JSON object with what the trainer will see of a dataset: document_index, sample_index "
-                   "(pairs of a position in the document index and an offset) and shuffle_index; for a blend "
-                   "dataset_index and dataset_sample_index; with --sample that sample. All of it equals Megatron-LM's "
-                   "for the same seed. With --data it shows one row that a model is tuned on: tokens, which of them "
-                   "are trained, and the text in parts that are trained or not.",
+    .description =
+        "Prints one JSON object with what the trainer will see of a dataset: document_index, sample_index "
+        "(pairs of a position in the document index and an offset) and shuffle_index. A blend also has "
+        "dataset_index and dataset_sample_index, and --sample adds that sample. All of it equals Megatron-LM's "
+        "for the same seed. With --data it shows one row that a model is tuned on: tokens, which of them "
+        "are trained, and the text in parts that are trained or not.",
     .examples =
         "  cambium data show --data-path corpus_text_document --seq-length 256 --num-samples 100\n"
         "  cambium data show --data-path corpus_text_document --seq-length 256 --sample 0 --tokenizer tokenizer\n"

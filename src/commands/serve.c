@@ -98,8 +98,9 @@ static const struct config_row rows[] = {
     MODEL_THREADS_ROW(AT(base)),
     BATCH_ROWS(
         AT(batch), "", NULL,
-        "memory for keys and values on each rank, at most as much as all completions can fill; by default a quarter of "
-        "the host's free memory, shared by the ranks, or nine tenths of what a GPU has left beside the model"),
+        "memory for keys and values on each rank, at most as much as all completions can fill. By default it is a "
+        "quarter "
+        "of the host's free memory, shared by the ranks, or nine tenths of what a GPU has left beside the model"),
     {.path = "adapter-memory",
      .type = CONFIG_SIZE,
      .offset = AT(names) + offsetof(struct adapter_names, memory),

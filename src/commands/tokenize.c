@@ -50,9 +50,9 @@ static const struct config_row rows[] = {
      .is_path = true,
      .help =
          "messages in place of lines of text: plain text of one user, a JSON list of {\"role\", \"content\"}, or an "
-         "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}; unless the last one is the "
-         "assistant's, with the head "
-         "of an answer"},
+         "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer follows, "
+         "unless "
+         "the last one is the assistant's"},
     {.path = "chat-template",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, chat_template),

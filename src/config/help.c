@@ -202,7 +202,7 @@ int config_help(const struct config_command *command, const char *section, FILE 
         write_wrapped(
             out,
             "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
-            "indented below it) or on the command line as --SECTION.KEY=VALUE, which goes over the file. "
+            "indented below it) or on the command line as --SECTION.KEY=VALUE. The command line goes over the file. "
             "An empty path (--SECTION.KEY=) takes back what the file gives.",
             0, 0);
     }

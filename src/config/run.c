@@ -119,7 +119,7 @@ const struct config_row run_rows[] = {
      .metavar = "N|1,0,...",
      .help =
          "of window_size: each Nth layer sees all tokens; or a list with 1 for each layer with a window and 0 for each "
-         "without; when not given, every layer has the window"},
+         "without. When not given, every layer has the window"},
 
     PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
 

@@ -99,11 +99,11 @@ static int read_size(const struct config_row *row, const char *text, int64_t *ou
     size_t digits = strspn(text, "0123456789");
     int64_t unit = unit_bytes(text + digits);
     if (!digits || !unit)
-        return status_fail(
-            STATUS_USAGE,
-            "'%s' is not a size: expected bytes in plain digits, or with a unit after them: K, M, G or T "
-            "(also KiB, MiB, GiB, TiB: powers of 1,024), or KB, MB, GB or TB (powers of 1,000)",
-            text);
+        return status_fail(STATUS_USAGE,
+                           "'%s' is not a size: expected bytes in plain digits, or with a unit after them. K, M, G, T "
+                           "and KiB, MiB, GiB, TiB "
+                           "are powers of 1,024; KB, MB, GB, TB are powers of 1,000",
+                           text);
     errno = 0;
     long long value = strtoll(text, NULL, 10);
     if (errno || value > INT64_MAX / unit)

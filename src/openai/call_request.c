@@ -45,7 +45,7 @@ int call_prompt_render(const struct call_prompt *prompt, const struct openai_mod
     if (request.asks && !prompt->continues && chat_is_assistants(last))
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
     if (prompt->continues && (!chat_is_assistants(last) || count < 2))
-        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could go on");
+        return status_fail(STATUS_INVALID, "the last message is not an assistant's, which could be continued");
     if (prompt->continues && !(request.messages = rest = drop_last(request.messages)))
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = chat_render(template, &request, pieces);

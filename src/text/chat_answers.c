@@ -144,11 +144,11 @@ static int find_answers(struct row *row, enum chat_answers which) {
         else if (!status)
             status = status_fail(
                 STATUS_UNSUPPORTED,
-                i + 1 < last ? "the chat template writes answer %zu differently when more messages follow, so that it "
-                               "cannot be trained in its place: set data.answers to last, to train only the "
-                               "last answer of each row"
-                             : "the chat template writes the text before answer %zu differently when the "
-                               "answer follows, so that the answer cannot be found",
+                i + 1 < last
+                    ? "the chat template writes answer %zu differently when more messages follow, so it "
+                      "cannot be trained in its place: set data.answers to last, which trains only the last one"
+                    : "the chat template writes the text before answer %zu differently when the "
+                      "answer follows, so that the answer cannot be found",
                 i + 1);
     }
     return status;

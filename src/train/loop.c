@@ -184,7 +184,7 @@ int trainer_run(struct trainer *trainer) {
     const struct run_config *run = &trainer->run.config;
     struct outputs outputs = {0};
     if (*trainer->run.checkpoint)
-        log_info("going on from %s at iteration %lld of %lld", trainer->run.checkpoint, (long long)trainer->iteration,
+        log_info("resuming from %s at iteration %lld of %lld", trainer->run.checkpoint, (long long)trainer->iteration,
                  (long long)run->train.train_iters);
     bool is_early = train_is_stopped_early(trainer), is_skipped = run->train.skip_train;
     if (!is_skipped &&

@@ -75,7 +75,7 @@ class Hosts(unittest.TestCase):
         process = self.start(run, "run", checkpoint__save_interval=4, **TP2)
         _, errors = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, errors)
-        self.assertIn(f"going on from {run.directory}/run/{last} ", errors)
+        self.assertIn(f"resuming from {run.directory}/run/{last} ", errors)
         self.assertEqual(timeless(run.records()), timeless(run.records("whole")))
 
     def test_a_rank_of_generate_that_stops_on_the_other_host_is_named(self):

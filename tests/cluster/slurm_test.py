@@ -209,7 +209,7 @@ class Batch(unittest.TestCase):
         self.assertIn("stopped by SIGTERM", output)
         saved = int(re.search(r"stopped by SIGTERM after iteration (\d+)", output)[1])
         self.assertLess(saved, 400)
-        self.assertIn(f"going on from {self.run_.directory}/{name}/iter_{saved:07d} ", output)
+        self.assertIn(f"resuming from {self.run_.directory}/{name}/iter_{saved:07d} ", output)
         return output, saved
 
     def test_a_preempted_job_comes_back_and_ends_as_if_it_had_not_been(self):
@@ -232,7 +232,7 @@ class Batch(unittest.TestCase):
         self.assertIn(f"failed with status 137; 'scontrol requeue {job}' goes on from iteration {last}\n", slurm.output(job))
         slurm.sh("scontrol", "requeue", str(job))
         output = self.finished(job, "killed")
-        self.assertIn(f"going on from {self.run_.directory}/killed/iter_{last:07d} ", output)
+        self.assertIn(f"resuming from {self.run_.directory}/killed/iter_{last:07d} ", output)
 
     def test_what_cannot_be_is_refused_before_there_are_ranks(self):
         arguments = [a for a in self.run_.command("refused", **self.KEYS)[2:] if not a.startswith("--checkpoint")]

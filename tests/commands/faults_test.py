@@ -89,7 +89,7 @@ class Killed(unittest.TestCase):
                     process = start(run, moment.ranks, name, **keys)
                     _, done = process.communicate(timeout=300)
                     self.assertEqual(process.returncode, 0, done)
-                self.assertIn(f"going on from {run.directory / name}/{checkpoints[-1]} " if checkpoints else "starting afresh", done)
+                self.assertIn(f"resuming from {run.directory / name}/{checkpoints[-1]} " if checkpoints else "starting afresh", done)
                 self.assertEqual(timeless(run.records(name)), timeless(run.records(whole)))
                 newest = f"iter_{KEYS['train__train_iters']:07d}/"
                 of_both = [{p: data for p, data in run.files(n).items() if p.startswith(newest)} for n in (name, whole)]

@@ -300,7 +300,7 @@ class Faults(Finetune):
                 killed += process.wait() == -signal.SIGKILL
                 done = sorted(p.name for p in directory.glob("iter_???????"))
                 errors = self.go_on(name, method)
-                self.assertIn(f"going on from {directory}/{done[-1]} " if done else "starting afresh", errors)
+                self.assertIn(f"resuming from {directory}/{done[-1]} " if done else "starting afresh", errors)
                 self.assertEqual(self.adapter(name), self.adapter(whole))
                 self.assertEqual([p.name for p in directory.iterdir() if ".cambium-" in p.name], [])
         self.assertGreaterEqual(killed, 3)  # most moments come before the end

@@ -1,7 +1,8 @@
 """Counts faults of the English: openings that a reader stumbles over, misleading and home-made words, sentences that are
 too long, and public prototypes that no comment explains.
 
-`count(group)` reads the comments and messages of a group of files; house_test.py demands that all counts are zero."""
+`count(group)` reads the comments, help and messages of a group of files; house_test.py demands that all counts are
+zero."""
 import ast
 import io
 import os
@@ -54,6 +55,9 @@ def texts_of_python(source):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             for paragraph in paragraphs_of(ast.get_docstring(node) or ""):
                 yield True, paragraph
+        elif isinstance(node, ast.keyword) and node.arg in ("help", "description") and isinstance(node.value, ast.Constant):
+            for paragraph in paragraphs_of(str(node.value.value)):
+                yield False, paragraph
 
 
 def texts_of_markdown(source):
@@ -65,6 +69,16 @@ def texts_of_markdown(source):
             yield True, plain(re.sub(r"^\s*(#+|[-*]|\d+\.|\|) ", "", cell.lstrip("\n")))
 
 
+def texts_of_shell(source):
+    """Comments, and the help of a tool: the text that it prints of its own file."""
+    for block in re.findall(r"(?m)(?:^ *#(?: .*)?\n)+", source):
+        for paragraph in paragraphs_of(re.sub(r"(?m)^ *# ?", "", block)):
+            yield True, paragraph
+    for block in re.findall(r"(?ms)^usage\(\) \{\n.*?<<'EOF'\n(.*?)^EOF$", source):
+        for paragraph in paragraphs_of(re.sub(r"(?m)^  --", "\n--", block)):
+            yield False, paragraph
+
+
 def paragraphs_of(text):
     """Indented lines are tables or code; each is a text of its own."""
     for paragraph in re.split(r"\n\s*\n|\n(?=     )|\n\s*(?=- )", text):
@@ -74,7 +88,13 @@ def paragraphs_of(text):
 # ---- counting ----
 
 def sentences(text):
-    return re.split(r"(?<=[.!?])[)\"]?\s+(?=[A-Z`\"(*])", text)
+    return re.split(r"(?<=[.!?])[)\"]?\s+(?=[A-Z`\"'(*])", text)
+
+
+def without_values(text):
+    """A text without its values of JSON and blocks of a template, which are no words."""
+    shorter = re.sub(r"[\[{][^{}\[\]]*[\]}]", " ", text)
+    return shorter if shorter == text else without_values(shorter)
 
 
 def uncovered(header):
@@ -116,19 +136,25 @@ def files_of(group):
         for top in ("docs", "bench", "deploy"):
             yield from files_under(os.path.join(ROOT, top), (".md",))
     elif group == "tests":
-        for top in ("tests", "tools"):
-            yield from files_under(os.path.join(ROOT, top), (".c", ".h", ".cu", ".cuh", ".py"))
+        yield from files_under(os.path.join(ROOT, "tests"), (".c", ".h", ".cu", ".cuh", ".py"))
+    elif group == "tools":
+        for top in (".ci", "tools", "bench/peers"):
+            yield from files_under(os.path.join(ROOT, top), ("",))
     else:
         yield from sorted({path for folder, _ in ROOMS.values() for path in files_under(folder, (".c", ".h", ".cu", ".cuh"))})
 
 
 def texts_of(path):
-    reader = {".py": texts_of_python, ".md": texts_of_markdown}.get(os.path.splitext(path)[1], texts_of_c)
-    return reader(read(path))
+    source, extension = read(path), os.path.splitext(path)[1]
+    if extension in (".py", ".md"):
+        return {".py": texts_of_python, ".md": texts_of_markdown}[extension](source)
+    if source.startswith("#!"):
+        return (texts_of_python if "python" in source.split("\n")[0] else texts_of_shell)(source)
+    return texts_of_c(source)
 
 
-def count_file(path, is_code=True):
-    """{fault: [where it is]} of one file."""
+def count_file(path, group="code"):
+    """{fault: [where it is]} of one file. Messages count like comments, but for those of tests: they are data there."""
     faults = {"openings": [], "behind": [], "so many": [], "home-made words": [], "long sentences": [], "bare prototypes": []}
     for is_comment, text in texts_of(path):
         if OPENING.match(text) and (is_comment or " " in text):
@@ -136,21 +162,22 @@ def count_file(path, is_code=True):
         for words in ("behind", "so many"):
             faults[words] += [text[max(0, match.start() - 30):match.end() + 20]
                               for match in re.finditer(rf"\b{words}\b", text, re.I)]
-        if is_comment:
+        if is_comment or group != "tests":
             faults["home-made words"] += home_made(text)
-            faults["long sentences"] += [one[:60] for one in sentences(text) if len(one.split()) > MOST_WORDS]
+            prose = text if is_comment else without_values(text)
+            faults["long sentences"] += [one[:60] for one in sentences(prose) if len(one.split()) > MOST_WORDS]
     if path.endswith((".c", ".h", ".cu", ".cuh")):
         faults["home-made words"] += [name for name, words in identifiers_of_c(read(path)).items() if home_made(words)]
-    if is_code and path.endswith(".h") and not path.endswith("-internal.h"):
+    if group == "code" and path.endswith(".h") and not path.endswith("-internal.h"):
         faults["bare prototypes"] = uncovered(read(path))
     return faults
 
 
 def count(group):
-    """{fault: [(file, where it is)]} of "code", "tests" or "docs". A home-made identifier counts once, wherever it is used."""
+    """{fault: [(file, where it is)]} of "code", "tools", "tests" or "docs". A home-made identifier counts once, wherever it is used."""
     all_faults = {}
     for path in files_of(group):
-        for fault, found in count_file(path, group == "code").items():
+        for fault, found in count_file(path, group).items():
             all_faults.setdefault(fault, []).extend((os.path.relpath(path, ROOT), one) for one in found)
     all_faults["home-made words"] = list({one: (name, one) for name, one in reversed(all_faults["home-made words"])}.values())
     return all_faults

@@ -151,7 +151,7 @@ class Identity(unittest.TestCase):
             self.assertEqual(run.checkpoints("parts"), ["iter_0000010"])
             self.assertEqual([r["iteration"] for r in run.records("parts") if "lm_loss" in r], list(range(1, 11)))
             done = run.run("parts", train__exit_interval=10, **keys)
-            self.assertIn("going on from", done.stderr)
+            self.assertIn("resuming from", done.stderr)
             self.assertEqual(timeless(run.records("whole")), timeless(run.records("parts")))
             self.assertEqual(run.files("whole"), run.files("parts"))
 
