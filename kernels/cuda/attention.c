@@ -4,8 +4,19 @@
 #include "cuda/attention_tiles.h"
 #include "cuda/kernels.h"
 
-#define TILE_SIZE(size) size,
-#define TILE_ROW(size)  {CUDA_attention_forward_tiles_##size, ATTENTION_TILE_BYTES(size)},
+/* The kernels by tiles for one size of heads, and the shared memory of their blocks. */
+struct tile_kernels {
+    int size, bytes, gradient_bytes;
+    enum cuda_kernel forward, queries, keys;
+};
+#define TILE_KERNELS(size)                                                                                             \
+    {size,                                                                                                             \
+     ATTENTION_TILE_BYTES(size),                                                                                       \
+     GRADIENT_TILE_BYTES(size),                                                                                        \
+     CUDA_attention_forward_tiles_##size,                                                                              \
+     CUDA_attention_backward_queries_tiles_##size,                                                                     \
+     CUDA_attention_backward_keys_tiles_##size},
+static const struct tile_kernels tile_kernels[] = {ATTENTION_TILE_SIZES(TILE_KERNELS)};
 
 /* One warp for each row, or key, of each of `heads` heads, and for each slab of features. */
 static int launch_warps(const struct exec *exec, enum cuda_kernel kernel, const struct attention *a, int64_t rows,
@@ -18,32 +29,30 @@ static int launch_warps(const struct exec *exec, enum cuda_kernel kernel, const 
                                                          .arguments = arguments});
 }
 
-/* Returns the place in ATTENTION_TILE_SIZES of the kernel by tiles for this call; -1 where only the plain one serves:
- * tiles are copied 16 bytes at a time. */
-static int tiles_place(const struct attention *a) {
-    static const int sizes[] = {ATTENTION_TILE_SIZES(TILE_SIZE)};
-    const void *const memory[] = {a->q, a->k, a->v, a->prefix_k, a->prefix_v, a->out};
+/* Returns the kernels by tiles for this call; NULL where only the plain ones serve: tiles are copied 16 bytes at a
+ * time. */
+static const struct tile_kernels *find_tiles(const struct attention *a, bool is_backward) {
+    const void *const memory[] = {a->q, a->k, a->v, a->prefix_k, a->prefix_v, a->out, a->dout, a->dq, a->dk, a->dv};
     int64_t strides = a->head_size | a->q_stride | a->k_stride | a->v_stride | a->out_stride;
     uintptr_t addresses = 0;
-    int place = 0, count = (int)(sizeof sizes / sizeof *sizes);
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+    size_t count = sizeof tile_kernels / sizeof *tile_kernels, place = 0;
+    for (size_t i = 0; i < (is_backward ? 10 : 6); i++)
         addresses |= (uintptr_t)memory[i];
-    while (place < count && a->head_size > sizes[place])
+    while (place < count && a->head_size > tile_kernels[place].size)
         place++;
-    return a->type == DTYPE_BF16 && place < count && strides % 8 == 0 && addresses % 16 == 0 ? place : -1;
+    bool is_served = a->type == DTYPE_BF16 && place < count && strides % 8 == 0 && addresses % 16 == 0;
+    return is_served ? &tile_kernels[place] : NULL;
 }
 
-static int launch_tiles(const struct exec *exec, const struct attention *a, int place) {
-    static const struct {
-        enum cuda_kernel kernel;
-        int bytes;
-    } rows[] = {ATTENTION_TILE_SIZES(TILE_ROW)};
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = rows[place].kernel,
-                                                         .type = a->type,
-                                                         .blocks = (a->rows + TILE_ROWS - 1) / TILE_ROWS * a->heads,
+/* One block for each tile of rows, or keys, of each of `heads` heads. */
+static int launch_tiles(const struct exec *exec, enum cuda_kernel kernel, int64_t rows, int heads, int bytes,
+                        const void *arguments) {
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
+                                                         .type = DTYPE_BF16,
+                                                         .blocks = (rows + TILE_ROWS - 1) / TILE_ROWS * heads,
                                                          .threads = TILE_WARPS * 32,
-                                                         .shared_bytes = (size_t)rows[place].bytes,
-                                                         .arguments = a});
+                                                         .shared_bytes = (size_t)bytes,
+                                                         .arguments = arguments});
 }
 
 size_t cuda_attention_forward_workspace(struct device *device, const struct attention *a) {
@@ -54,11 +63,11 @@ size_t cuda_attention_forward_workspace(struct device *device, const struct atte
 
 int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
-    int place = tiles_place(a);
+    const struct tile_kernels *tiles = find_tiles(a, false);
     if (status)
         return status;
-    return place < 0 ? launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a)
-                     : launch_tiles(exec, a, place);
+    return tiles ? launch_tiles(exec, tiles->forward, a->rows, a->heads, tiles->bytes, a)
+                 : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
 }
 
 static size_t delta_bytes(const struct attention *a) {
@@ -77,7 +86,14 @@ int cuda_attention_backward(const struct exec *exec, const struct attention *a) 
     if (status)
         return status;
     struct attention_gradient gradient = {.a = *a, .delta = exec->workspace};
-    status = launch_warps(exec, CUDA_attention_backward_queries, a, a->rows, a->heads, &gradient);
     int64_t keys = a->rows + (a->dprefix_k || a->dprefix_v ? a->prefix : 0);
-    return status ? status : launch_warps(exec, CUDA_attention_backward_keys, a, keys, a->kv_heads, &gradient);
+    const struct tile_kernels *tiles = find_tiles(a, true);
+    if (!tiles) {
+        status = launch_warps(exec, CUDA_attention_backward_queries, a, a->rows, a->heads, &gradient);
+        return status ? status : launch_warps(exec, CUDA_attention_backward_keys, a, keys, a->kv_heads, &gradient);
+    }
+    int bytes = tiles->gradient_bytes, features = GRADIENT_TILE_FEATURES(tiles->size);
+    int slabs = (a->head_size + features - 1) / features;
+    status = launch_tiles(exec, tiles->queries, a->rows, a->heads, bytes, &gradient);
+    return status ? status : launch_tiles(exec, tiles->keys, keys, a->kv_heads * slabs, bytes, &gradient);
 }

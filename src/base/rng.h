@@ -56,7 +56,8 @@ enum rng_kind {
 BASE_INLINE uint32_t rng_dropout_word(uint64_t seed, enum rng_kind kind, uint32_t site, uint32_t sample, uint32_t token,
                                       uint32_t e) {
     struct philox r = philox(seed, rng_element_counter(e), token, sample, (uint32_t)kind << 24 | site);
-    return r.word[rng_element_word(e)];
+    uint32_t word = rng_element_word(e); /* a chosen word stays in a register where an index would need memory */
+    return word & 2 ? (word & 1 ? r.word[3] : r.word[2]) : word & 1 ? r.word[1] : r.word[0];
 }
 
 /* Converts p in [0, 1) to the threshold that the word of a kept element reaches. */

@@ -402,9 +402,9 @@ static const struct op_kind backward = {
 #define BOTH_WAYS(use, note, variant, ...)                                                                             \
     BOTH_TYPES(&forward, use, note, variant, __VA_ARGS__), BOTH_TYPES(&backward, use, note, variant, __VA_ARGS__)
 
-#define FORWARD_BF16(note, ...)                                                                                        \
-    {                                                                                                                  \
-        &forward, note, OP_TEST, DTYPE_BF16, 0, {                                                                      \
+#define BF16_BOTH_WAYS(note, ...)                                                                                      \
+    {&forward, note, OP_TEST, DTYPE_BF16, 0, {__VA_ARGS__}}, {                                                         \
+        &backward, note, OP_TEST, DTYPE_BF16, 0, {                                                                     \
             __VA_ARGS__                                                                                                \
         }                                                                                                              \
     }
@@ -437,12 +437,12 @@ static const struct op_case cases[] = {
     BOTH_WAYS(OP_TEST, "window, grouped heads", 0, 270, 4, 2, 24, 0, 2, 0, 0, 100),
     BOTH_WAYS(OP_TEST, "window, dropout", STRIDED, 260, 2, 1, 20, 0, 2, 250, 5, 71),
     BOTH_WAYS(OP_TEST, "window that hides nothing", 0, 70, 1, 1, 16, 0, 1, 0, 0, 70),
-    FORWARD_BF16("size 40, long prefix, grouped heads", 110, 4, 2, 40, 70, 3),
-    FORWARD_BF16("size 24, dropout, prefix, grouped heads", 110, 4, 2, 24, 21, 3, 250, 5),
-    FORWARD_BF16("size 96, segments", 100, 1, 1, 96, 0, 3),
-    FORWARD_BF16("size 200, dropout, prefix", 70, 2, 1, 200, 33, 2, 200),
-    FORWARD_BF16("size 256, window", 100, 1, 1, 256, 0, 1, 0, 0, 40),
-    FORWARD_BF16("size 128, several tiles", 210, 1, 1, 128, 0, 2),
+    BF16_BOTH_WAYS("size 40, long prefix, grouped heads", 110, 4, 2, 40, 70, 3),
+    BF16_BOTH_WAYS("size 24, dropout, prefix, grouped heads", 110, 4, 2, 24, 21, 3, 250, 5),
+    BF16_BOTH_WAYS("size 96, segments", 100, 1, 1, 96, 0, 3),
+    BF16_BOTH_WAYS("size 200, dropout, prefix", 70, 2, 1, 200, 33, 2, 200),
+    BF16_BOTH_WAYS("size 256, window", 100, 1, 1, 256, 0, 1, 0, 0, 40),
+    BF16_BOTH_WAYS("size 128, several tiles", 210, 1, 1, 128, 0, 2),
     BOTH_WAYS(OP_LONG, "long", 0, 700, 2, 1, 64, 0, 2, 100),
     BOTH_WAYS(OP_LONG, "size 65", 0, 257, 3, 3, 65, 70, 3, 100),
 

@@ -1,0 +1,245 @@
+/* Attention by tiles of bf16 in shared memory: the parts that forward and backward share. A block holds one side of the
+ * scores (a tile of queries, or of keys), and takes the other side tile by tile. A warp has 16 rows of its side. What
+ * it takes comes in columns.
+ *
+ * A warp leaves out columns that none of its rows sees, 16 at a time. At the edges of what its rows see, some see a
+ * column and others do not. There a value that is NaN or infinite must reach only the rows that see its column. Such
+ * values count as zeros in the product, and are added afterwards. */
+#pragma once
+
+#include "cuda/attention.cuh"
+#include "cuda/attention_tiles.h"
+#include "cuda/mma.cuh"
+
+/* The first row of this warp in its block's tile, and this lane's rows g and g + 8. */
+static __device__ __forceinline__ int warp_row() {
+    return (int)threadIdx.x / WARP * 16;
+}
+static __device__ __forceinline__ int lane_row(int i) {
+    return warp_row() + lane_number() / 4 + i * 8;
+}
+
+/* The columns that a warp's rows see: those below `prefix`, and low .. high of each row. A lane has rows g and g + 8.
+ * The others are of all 16 rows. */
+struct seen_columns {
+    int low[2], high[2], prefix;
+    int low_most, high_most, low_least, high_least;
+
+    __device__ __forceinline__ void join_warp() {
+        low_least = __reduce_min_sync(~0u, min(low[0], low[1]));
+        low_most = __reduce_max_sync(~0u, max(low[0], low[1]));
+        high_least = __reduce_min_sync(~0u, min(high[0], high[1]));
+        high_most = __reduce_max_sync(~0u, max(high[0], high[1]));
+    }
+    __device__ __forceinline__ bool sees(int i, int column) const {
+        return column < prefix || (column >= low[i] && column <= high[i]);
+    }
+    /* True where every row sees the `count` columns from `first` on. */
+    __device__ __forceinline__ bool sees_all(int first, int count) const {
+        int end = first + count;
+        return end <= prefix || (max(first, prefix) >= low_most && end - 1 <= high_least);
+    }
+    /* True where a row may see one of the `count` columns from `first` on. */
+    __device__ __forceinline__ bool sees_some(int first, int count) const {
+        return first < prefix || (first <= high_most && first + count - 1 >= low_least);
+    }
+};
+
+static __device__ int64_t first_seen(const struct attention &a, int64_t row) {
+    int64_t start = a.segment_start[segment_of(a, row)];
+    return a.window && row - a.window + 1 > start ? row - a.window + 1 : start;
+}
+
+/* A block's tile of queries: the first row, the batch's row of the first key after the prefix, and the keys of prefix
+ * and rows that it sees. */
+struct query_tile {
+    int64_t row, first;
+    int head, keys;
+
+    /* The last rows, which see the most keys, are taken first. */
+    __device__ __forceinline__ void open(const struct attention &a) {
+        int64_t tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
+        row = (tiles - 1 - blockIdx.x / a.heads) * TILE_ROWS;
+        first = first_seen(a, row);
+        head = (int)(blockIdx.x % a.heads);
+        keys = (int)(a.prefix + min(row + TILE_ROWS, a.rows) - first);
+    }
+    /* Columns that this warp's rows see. A row's own key is `high`. Rows past the last are the last. */
+    __device__ __forceinline__ seen_columns seen_by_warp(const struct attention &a) const {
+        seen_columns seen;
+        seen.prefix = (int)a.prefix;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int64_t own = min(row + lane_row(i), a.rows - 1);
+            seen.low[i] = (int)(a.prefix + first_seen(a, own) - first);
+            seen.high[i] = (int)(a.prefix + own - first);
+        }
+        seen.join_warp();
+        return seen;
+    }
+};
+
+/* Copies ROWS rows, from row `first` of `count`. Rows and features that do not exist are zeros. */
+template <int SIZE, int ROWS, class F>
+static __device__ __forceinline__ void copy_rows(uint32_t to, F row_at, int first, int count, int size) {
+#pragma unroll 2
+    for (int i = 0; i < ROWS * SIZE / 8 / (TILE_WARPS * WARP); i++) {
+        int at = i * TILE_WARPS * WARP + threadIdx.x, row = at / (SIZE / 8), chunk = at % (SIZE / 8);
+        bool is_there = first + row < count && chunk * 8 < size;
+        copy_async(to + tile<SIZE>::at(row, chunk), row_at(is_there ? first + row : 0) + (is_there ? chunk * 8 : 0),
+                   is_there);
+    }
+}
+
+/* The 16 rows of a warp as left factors of products. They stay in registers if KEPT, or are read each time. */
+template <int SIZE, bool KEPT> struct left_rows {
+    uint32_t place, kept[KEPT ? SIZE / 16 : 1][4];
+
+    __device__ __forceinline__ void open(uint32_t tile_at) {
+        place = tile_at + tile<SIZE>::at(warp_row() + lane_number() % 16, lane_number() / 16);
+    }
+    /* Reads them, once they are there. */
+    __device__ __forceinline__ void load() {
+#pragma unroll
+        for (int k = 0; k < SIZE / 16 && KEPT; k++)
+            load_matrices(kept[k], tile<SIZE>::pair(place, k));
+    }
+    __device__ __forceinline__ void get(uint32_t (&to)[4], int k) const {
+        if (!KEPT)
+            load_matrices(to, tile<SIZE>::pair(place, k));
+#pragma unroll
+        for (int i = 0; i < 4 && KEPT; i++)
+            to[i] = kept[k][i];
+    }
+};
+
+/* Scores of 8 N columns, whose rows are the tile's. A lane has columns 8 n + 2 t and its neighbour: first of row g,
+ * then of row g + 8. Columns that no row sees have zeros. */
+template <bool EDGE, int SIZE, bool KEPT, int N>
+static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const left_rows<SIZE, KEPT> &left,
+                                                     uint32_t tile_at, const seen_columns &seen, int first) {
+    int lane = lane_number();
+    uint32_t place = tile_at + tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll(KEPT ? SIZE / 16 : 2)
+    for (int k = 0; k < SIZE / 16; k++) {
+        uint32_t a[4];
+        left.get(a, k);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            uint32_t b[4];
+            if (EDGE && !seen.sees_some(first + j * 16, 16))
+                continue;
+            load_matrices(b, tile<SIZE>::pair(place, k) + j * 16 * tile<SIZE>::ROW_BYTES);
+            multiply(s[2 * j], a, b[0], b[1]);
+            multiply(s[2 * j + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+static __device__ __forceinline__ bool is_finite(uint32_t bits) {
+    return (bits & 0x7f80) != 0x7f80;
+}
+static __device__ __forceinline__ uint32_t zero_if_not_finite(uint32_t &two) {
+    uint32_t keep = (is_finite(two) ? 0xffff : 0) | (is_finite(two >> 16) ? 0xffff0000 : 0);
+    two &= keep;
+    return ~keep;
+}
+
+/* Adds the values that zero_if_not_finite took, to rows that see them. */
+template <int SIZE, int M>
+static __device__ __forceinline__ void add_not_finite(float (&out)[M][4], uint32_t tile_at, const seen_columns &seen,
+                                                      int first, int count) {
+#pragma unroll 1
+    for (int column = 0; column < count; column++)
+#pragma unroll
+        for (int n = 0; n < M; n++) {
+            uint32_t two;
+            asm volatile("ld.shared.u32 %0, [%1];"
+                         : "=r"(two)
+                         : "r"(tile_at + tile<SIZE>::at(column, n) + lane_number() % 4 * 4)
+                         : "memory");
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                uint32_t bits = e % 2 ? two >> 16 : two;
+                if (!is_finite(bits) && seen.sees(e / 2, first + column))
+                    out[n][e] += bf16_to_float((uint16_t)bits);
+            }
+        }
+}
+
+/* out += s t: weights of 8 N columns times these rows of the tile, 8 M features of each. `tile_at` may be the place of
+ * a later feature, a multiple of 64. */
+template <bool EDGE, int SIZE, int M, int N>
+static __device__ __forceinline__ void add_weighted(float (&out)[M][4], const float (&s)[N][4], uint32_t tile_at,
+                                                    const seen_columns &seen, int first) {
+    int lane = lane_number();
+    uint32_t place = tile_at + tile<SIZE>::at(lane / 8 % 2 * 8 + lane % 8, lane / 16), found = 0;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) {
+        if (EDGE && !seen.sees_some(first + j * 16, 16))
+            continue;
+        const float *left = s[2 * j], *right = s[2 * j + 1];
+        uint32_t p[4] = {pack_two(left[0], left[1]), pack_two(left[2], left[3]), pack_two(right[0], right[1]),
+                         pack_two(right[2], right[3])};
+#pragma unroll
+        for (int n = 0; n < M / 2; n++) {
+            uint32_t b[4];
+            load_transposed(b, tile<SIZE>::pair(place, n) + j * 16 * tile<SIZE>::ROW_BYTES);
+#pragma unroll
+            for (int i = 0; i < 4 && EDGE; i++)
+                found |= zero_if_not_finite(b[i]);
+            multiply(out[2 * n], p, b[0], b[1]);
+            multiply(out[2 * n + 1], p, b[2], b[3]);
+        }
+    }
+    if (EDGE && __any_sync(~0u, found != 0))
+        add_not_finite<SIZE>(out, tile_at, seen, first, 8 * N);
+}
+
+/* Bit 4 n + e is is_kept(e / 2, column) of the lane's element s[n][e]; 1 where its row does not see the column. */
+template <int COUNT, class F>
+static __device__ __forceinline__ uint32_t kept_bits(const seen_columns &seen, int first, F is_kept_at) {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int i = 0; i < COUNT / 2; i++) {
+        int column = first + i / 4 * 8 + lane_number() % 4 * 2 + i % 2;
+        int low = i & 2 ? seen.low[1] : seen.low[0], high = i & 2 ? seen.high[1] : seen.high[0];
+        bool is_seen = column < seen.prefix || (column >= low && column <= high);
+        bits |= (uint32_t)(!is_seen || is_kept_at(i / 2 % 2, column)) << i;
+    }
+    return bits;
+}
+
+/* Writes out * factor of rows g and g + 8. Whole chunks go by way of the warp's rows of a tile, which no other warp
+ * reads. row_at gives the place of a row of its 16, or NULL. */
+template <int SIZE, int M, class F>
+static __device__ __forceinline__ void write_rows(const float (&out)[M][4], const float (&factor)[2], uint32_t tile_at,
+                                                  int features, F row_at) {
+    using shape = tile<SIZE>;
+    int lane = lane_number(), first = warp_row();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int n = 0; n < M; n++)
+            asm volatile(
+                "st.shared.u32 [%0], %1;" ::"r"(tile_at + shape::at(first + lane / 4 + i * 8, n) + lane % 4 * 4),
+                "r"(pack_two(out[n][2 * i] * factor[i], out[n][2 * i + 1] * factor[i]))
+                : "memory");
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < 16 * M; i += WARP) {
+        int row = i / M, chunk = i % M;
+        bf16 *to = row_at(row);
+        uint4 eight;
+        if (!to || chunk * 8 >= features)
+            continue;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
+                     : "r"(tile_at + shape::at(first + row, chunk))
+                     : "memory");
+        *(uint4 *)(to + chunk * 8) = eight;
+    }
+}
