@@ -121,6 +121,10 @@ class Form(unittest.TestCase):
                  for number, line in enumerate(page.read_text().split("\n"), 1) if len(line) > MOST_COLUMNS]
         self.assertEqual(wrong, [])
 
+    def test_code_stands_on_one_line(self):
+        wrong = [f"{name_of(page)}: {line}" for page in PAGES for line in prose(page).split("\n") if "`" in line]
+        self.assertEqual(wrong, [])
+
     def test_readme_is_short(self):
         self.assertLessEqual(len((SOURCE / "README.md").read_text().splitlines()), MOST_LINES_OF_README)
 
@@ -290,6 +294,15 @@ class Commands(unittest.TestCase):
 
     def test_configurations_are_accepted(self):
         self.assertEqual(configuration(SOURCE / "README.md"), configuration(SOURCE / "docs/pretraining.md"))
+        with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
+            path, model = pathlib.Path(directory) / "run.yaml", pathlib.Path(directory) / "model"
+            write_reciting_model(model, RECITED)
+            (model.parent / "text.txt").write_bytes(RECITED)
+            run("preprocess", "--input", model.parent / "text.txt", "--tokenizer", model, "--output-prefix", model.parent / "p")
+            path.write_text(configuration(SOURCE / "docs/pretraining.md", "model:"))
+            plan, _ = run("pretrain", "--config", path, "--dry-run", f"--tokenizer={model}", "--train.train_iters=1",
+                          f"--data.data_path={model.parent / 'p_text_document'}", "--data.seq_length=64", "--optim.lr=1e-3")
+            self.assertIn(b"num_query_groups: 4", plan)
 
 
 if __name__ == "__main__":
