@@ -9,7 +9,8 @@ static const char *const activations[] = {"gelu_tanh", "gelu", NULL};
 static const char *const decay_styles[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD", NULL};
 static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "minus_sqrt", NULL};
 static const char *const granularities[] = {"none", "selective", "full", NULL}; /* enum recompute_granularity */
-static const char *const methods[] = {"uniform", "block", NULL};                /* enum recompute_method */
+static const char *const shardings[] = {"no_shard", "optim", "optim_grads", "optim_grads_params", NULL};
+static const char *const methods[] = {"uniform", "block", NULL}; /* enum recompute_method */
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 #define AT(member) offsetof(struct run_config, member)
@@ -202,10 +203,15 @@ const struct config_row run_rows[] = {
          "divide norms, dropout and residuals along the sequence over the tensor-parallel ranks"),
     BOOL("parallel.use_distributed_optimizer", parallel.use_distributed_optimizer, "false",
          "divide the optimizer's state over the data-parallel ranks (ZeRO-1)"),
+    CHOICE("parallel.data_parallel_sharding_strategy", parallel.data_parallel_sharding_strategy, "no_shard", shardings,
+           "values that the data-parallel ranks divide: none, the optimizer's state (as use_distributed_optimizer), "
+           "the gradients too (ZeRO-2), or the weights too (fully sharded)"),
+    INT("parallel.fsdp_keep_gathered", parallel.fsdp_keep_gathered, "0", 0, MODEL_MAX_LAYERS,
+        "with optim_grads_params, number of further layers whose gathered weights stay in memory between their uses"),
     BOOL("parallel.overlap_grad_reduce", parallel.overlap_grad_reduce, "true",
          "sum gradients over the data-parallel ranks while the backward runs, not after it"),
     BOOL("parallel.overlap_param_gather", parallel.overlap_param_gather, "true",
-         "with use_distributed_optimizer, gather updated weights while the next forward runs, not before it"),
+         "with divided optimizers or weights, gather weights while other layers compute, not before they are needed"),
     CHOICE("parallel.recompute_granularity", parallel.recompute_granularity, "none", granularities,
            "activations that the backward recomputes instead of storing: of some modules of each layer, or of whole "
            "layers"),

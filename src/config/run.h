@@ -23,6 +23,8 @@ enum lr_decay_style { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT,
 enum lr_wsd_decay_style { LR_WSD_LINEAR, LR_WSD_COSINE, LR_WSD_EXPONENTIAL, LR_WSD_MINUS_SQRT };
 enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARITY_FULL };
 enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
+/* The values that the data ranks share: none, the optimizer's, the gradients too, or the weights too. */
+enum sharding { SHARDING_NONE, SHARDING_OPTIM, SHARDING_OPTIM_GRADS, SHARDING_OPTIM_GRADS_PARAMS };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 
 /* The mathematics of a model, read from `model:` or from a model directory's config.json. Absent parts are zero; a
@@ -95,6 +97,8 @@ struct run_config {
         int64_t virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage,
             decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers; /* 0: not given */
         bool sequence_parallel, use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather;
+        int data_parallel_sharding_strategy; /* enum sharding; see run_sharding */
+        int64_t fsdp_keep_gathered;
         int recompute_granularity, recompute_method; /* enum recompute_granularity, enum recompute_method */
         int64_t recompute_num_layers, num_microbatches_with_partial_activation_checkpoints;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
@@ -114,6 +118,13 @@ struct run_config {
 
 extern const struct config_row run_rows[];
 extern const size_t run_row_count;
+
+/* Returns the values that the data ranks of a run share. Its keys are data_parallel_sharding_strategy, and
+ * use_distributed_optimizer, which requires at least SHARDING_OPTIM. */
+static inline enum sharding run_sharding(const struct run_config *run) {
+    enum sharding sharding = (enum sharding)run->parallel.data_parallel_sharding_strategy;
+    return sharding == SHARDING_NONE && run->parallel.use_distributed_optimizer ? SHARDING_OPTIM : sharding;
+}
 
 /* Fills values that depend on other keys (ffn_hidden_size, lr_decay_iters, ...). STATUS_USAGE, with both numbers, for
  * keys that contradict each other. Call it after the tokenizer's size, if any, is in model.vocab_size. */

@@ -30,7 +30,8 @@ static int add_ranges(const struct model *model, const struct model_chunk *chunk
 }
 
 size_t model_cleared_bytes(const struct model *model) {
-    return model->store.has_gradients ? (size_t)model->table.count * sizeof *model->cleared.ranges : 0;
+    bool are_whole = model->store.has_gradients && !param_cuts_gradients(&model->store);
+    return are_whole ? (size_t)model->table.count * sizeof *model->cleared.ranges : 0;
 }
 
 int model_upload_cleared(struct model *model) {

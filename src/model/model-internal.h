@@ -340,6 +340,10 @@ int head_logits(struct model *model, int64_t first, int64_t count);
 int unit_begin(const struct pass *pass, int64_t unit, enum param_use use);
 /* Reshards them. `status` is the result of the work on them; returns the first failure. */
 int unit_end(const struct pass *pass, int64_t unit, int status);
+/* Give the gradients of a unit memory for this micro batch, and start their sum over the ranks once they are final.
+ * They do nothing where gradients are whole. */
+int unit_begin_gradients(const struct pass *pass, int64_t unit);
+int unit_end_gradients(const struct pass *pass, int64_t unit);
 /* The same for all weights that the head reads: a tied head's weight belongs to the embedding. */
 int head_begin(const struct pass *pass, enum param_use use);
 int head_end(const struct pass *pass, int status);
@@ -348,6 +352,15 @@ int head_end(const struct pass *pass, int status);
  */
 int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y);
 int pass_backward(struct model *model, const struct model_pass *asked, const void *dy, void *dx);
+/* Layers first .. end - 1 of a chunk, counted within it. */
+struct layer_group {
+    int64_t first, end;
+};
+/* Returns true if the backward of `layer` begins with a second forward of a group, whose last layer it is. The group
+ * kept only its input. The chunk's last group needs no second forward while the results of the first are still there
+ * (`is_fresh`). */
+bool model_runs_again(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer,
+                      bool is_fresh, struct layer_group *group);
 int pass_evaluate(struct model *model, int chunk, const void *x, void *y);
 
 /* infer.c */

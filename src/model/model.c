@@ -220,7 +220,7 @@ static int plan_gradients(struct model *model) {
     const struct model_options *o = &model->options;
     int status = STATUS_OK;
     rank_plan_part(model->rank, WORK_GRADIENTS, 0);
-    for (int c = 0; c < o->chunk_count && !status; c++)
+    for (int c = 0; c < o->chunk_count && !status && !param_cuts_gradients(&model->store); c++)
         status = chunk_clear_gradients(model, &o->chunks[c]);
     for (int layer = -1; layer <= o->config.num_layers && !status; layer++)
         status = gradient_sum_over_tensor(model->rank, &model->store, layer);
@@ -275,6 +275,10 @@ static int build(struct model *model, struct model_plan *plan) {
                                                        .dtype = o->dtype,
                                                        .has_gradients = o->use == MODEL_TRAIN && !o->train.is_frozen,
                                                        .layer_shards = o->train.layer_shards,
+                                                       .sharing = {.rank = model->rank,
+                                                                   .kept_units = o->train.kept_units,
+                                                                   .overlaps_weights = !o->train.gathers_wait,
+                                                                   .overlaps_sums = !o->train.sums_wait},
                                                        .storage = storage_of(o)});
     if (!status)
         status = find_parameters(model);

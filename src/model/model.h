@@ -15,6 +15,7 @@
 #include "config/run.h"
 #include "model/family.h"
 #include "parallel/hook.h"
+#include "parallel/schedule.h"
 
 struct model;
 
@@ -51,6 +52,10 @@ struct model_training {
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
     int partial_stashes;
     int layer_shards; /* each unit can be cut into this number of equal shards; 0: never cut */
+    /* With a storage that cuts units (parallel/sharded.h): further layers that stay whole; a unit is gathered only when
+     * it is needed; the backward waits for each sum of gradients. */
+    int kept_units;
+    bool gathers_wait, sums_wait;
 };
 
 /* Options for MODEL_INFER only. */
@@ -181,6 +186,12 @@ int model_backward(struct model *model, const struct model_pass *pass, const voi
 /* Runs a forward without dropout in stash 0. The chunk with the head adds its losses to the same number. The errors of
  * model_forward. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
+
+/* Writes the units that the steps of this rank use, in the order of their use, to `units`, or only counts them if it is
+ * NULL; returns their number. `is_forward_only`: the steps are those of an evaluation. It needs no values: the model
+ * may be a sketch. */
+int64_t model_unit_order(struct model *model, const struct pipeline_step *steps, int count, bool is_forward_only,
+                         int *units);
 
 /* Sums the gradient of a tied table over the stages that have it. All stages call it after the last backward of a
  * global batch. */

@@ -43,9 +43,11 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
 
 static struct pass pass_of(struct model *model, const struct model_pass *asked) {
     const struct model_stash *stash = model_stash(model, asked->stash);
+    struct model_pass own = *asked;
+    own.is_first_micro_batch |= param_cuts_gradients(&model->store); /* each micro batch has gradients of its own */
     return (struct pass){
         .model = model,
-        .asked = *asked,
+        .asked = own,
         .chunk = &model->options.chunks[asked->chunk],
         .stash = stash,
         .batch = &stash->batch,
@@ -113,21 +115,26 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     return status;
 }
 
-/* Called before the backward of `layer`. If it is the last layer of a group that kept only its input, repeats the
- * forward of the group. The chunk's last group needs no repetition while the results of its forward are still there. */
+bool model_runs_again(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer,
+                      bool is_fresh, struct layer_group *group) {
+    int64_t next_first, next_end;
+    if (!model_recompute_group(model, stash, layer, &group->first, &group->end) || layer + 1 != group->end)
+        return false;
+    bool is_last =
+        group->end == chunk->count || !model_recompute_group(model, stash, group->end, &next_first, &next_end);
+    return !is_fresh || !is_last;
+}
+
+/* Called before the backward of `layer`. */
 static int run_again(const struct pass *pass, int64_t layer) {
     const struct model *model = pass->model;
-    int64_t first, end, next_first, next_end;
+    struct layer_group group;
     int status = STATUS_OK;
-    if (!model_recompute_group(model, pass->asked.stash, layer, &first, &end) || layer + 1 != end)
+    if (!model_runs_again(model, pass->chunk, pass->asked.stash, layer, pass->is_fresh, &group))
         return STATUS_OK;
-    bool is_last =
-        end == pass->chunk->count || !model_recompute_group(model, pass->asked.stash, end, &next_first, &next_end);
-    if (pass->is_fresh && is_last)
-        return STATUS_OK;
-    for (int64_t again = first; again < end && !status; again++) {
+    for (int64_t again = group.first; again < group.end && !status; again++) {
         struct block_pass block = block_pass_of(pass, again, model->scratch.branch);
-        block.is_again = again + 1 == end;
+        block.is_again = again + 1 == group.end;
         status = unit_begin(pass, block.layer, PARAM_RECOMPUTATION);
         if (!status)
             status = unit_end(pass, block.layer, block_forward(&block));
@@ -135,10 +142,12 @@ static int run_again(const struct pass *pass, int64_t layer) {
     return status;
 }
 
-/* Reports that the gradients of a layer are final. */
+/* Reports that the gradients of a layer are final. Gradients that are cut are summed over the tensor ranks later. */
 static int layer_done(const struct pass *pass, int64_t layer) {
     const struct model_pass *asked = &pass->asked;
-    int status = asked->is_last_micro_batch
+    int status = unit_end_gradients(pass, layer);
+    if (!status && !param_cuts_gradients(&pass->model->store))
+        status = asked->is_last_micro_batch
                      ? gradient_sum_over_tensor(pass->model->rank, &pass->model->store, (int)layer)
                      : STATUS_OK;
     return !status && asked->layer_done ? asked->layer_done(asked->context, (int)layer) : status;
@@ -157,6 +166,8 @@ static int run_blocks_backward(const struct pass *pass) {
         if (!status)
             status = unit_begin(pass, block.layer, PARAM_BACKWARD);
         if (!status)
+            status = unit_begin_gradients(pass, block.layer);
+        if (!status)
             status = unit_end(pass, block.layer, block_backward(&block));
         if (!status)
             status = layer_done(pass, block.layer);
@@ -174,7 +185,8 @@ static int run_head(const struct pass *pass, enum param_use use) {
 static int run_backward(const struct pass *pass, const void *dy) {
     struct model *model = pass->model;
     bool has_head = chunk_has_head(model, pass->chunk);
-    int status = pass->asked.is_first_micro_batch ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
+    bool clears = pass->asked.is_first_micro_batch && !param_cuts_gradients(&model->store);
+    int status = clears ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
     if (!status && has_head)
         status = layer_needed(pass, model->options.config.num_layers);
     if (!status && has_head)
@@ -188,7 +200,9 @@ static int run_backward(const struct pass *pass, const void *dy) {
     if (status || !chunk_has_embedding(pass->chunk))
         return status;
     if (model->share.lowest < 0) {
-        status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
+        status = unit_begin_gradients(pass, PARAM_UNIT_FIRST);
+        if (!status)
+            status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
         if (!status)
             status = unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass));
     }
@@ -236,8 +250,7 @@ int model_sum_tied_gradients(struct model *model) {
     if (rank_group_size(rank, RANK_EMBEDDING) < 2 || model->options.config.untie_embeddings_and_output_weights ||
         !param_trains(&model->store, model->token_table))
         return STATUS_OK;
-    return rank_sum(rank, RANK_EMBEDDING, param_gradient(&model->store, model->token_table),
-                    param_local_elements(&model->store, model->token_table), DTYPE_F32);
+    return gradient_sum(rank, RANK_EMBEDDING, &model->store, model->token_table);
 }
 
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y) {

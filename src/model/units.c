@@ -9,15 +9,37 @@ int unit_end(const struct pass *pass, int64_t unit, int status) {
     return param_reshard_after(&pass->model->store, (int)unit, status);
 }
 
+int unit_begin_gradients(const struct pass *pass, int64_t unit) {
+    return param_begin_gradients(&pass->model->store, (int)unit);
+}
+
+/* The head and the embedding add to the gradient of a tied table. It is summed once for a micro batch if the
+ * embedding's backward follows the head's, and otherwise after both. */
+int unit_end_gradients(const struct pass *pass, int64_t unit) {
+    const struct model *model = pass->model;
+    int status = param_end_gradients(&model->store, (int)unit);
+    bool is_next = model->share.has_embedding && model->options.chunk_count == 1;
+    if (!status && unit == model->options.config.num_layers && !is_next)
+        status = param_end_gradients(&model->store, PARAM_UNIT_FIRST);
+    return status;
+}
+
 /* Returns the unit that has the head's weight: the embedding's, if they are tied. */
 static int64_t weight_unit(const struct model *model) {
     return model->table.rows[model->head.weight].layer;
 }
 
+static int head_begin_gradients(const struct pass *pass) {
+    int status = unit_begin_gradients(pass, pass->model->options.config.num_layers);
+    return status ? status : unit_begin_gradients(pass, weight_unit(pass->model));
+}
+
 int head_begin(const struct pass *pass, enum param_use use) {
     const struct model *model = pass->model;
     int64_t last = model->options.config.num_layers;
-    int status = unit_begin(pass, last, use);
+    int status = use == PARAM_BACKWARD ? head_begin_gradients(pass) : STATUS_OK;
+    if (!status)
+        status = unit_begin(pass, last, use);
     if (status || weight_unit(model) == last)
         return status;
     status = unit_begin(pass, weight_unit(model), use);

@@ -1,6 +1,8 @@
 /* Buckets of whole layers, and their collectives. */
 #include "parallel/sync.h"
 
+#include "parallel/sharded.h"
+
 #include <limits.h>
 #include <stdlib.h>
 
@@ -69,6 +71,21 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, 
     sync->local_elements += count / ranks;
 }
 
+/* Adds this rank's shares of the units of a store that cuts them by itself. */
+static int add_shares(struct gradient_sync *sync) {
+    const struct param_map *map = &sync->store->map;
+    int count = param_map_unit_count(map->table);
+    struct param_unit *units = calloc((size_t)count, sizeof *units);
+    if (!units)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    param_map_units(map, units);
+    for (int run = 0; run < 2; run++)
+        for (int u = 0; u < count; u++)
+            add_piece(sync, units[u].run[run].first, units[u].run[run].count, first_need(sync, u + PARAM_UNIT_FIRST));
+    free(units);
+    return STATUS_OK;
+}
+
 /* Orders the pieces by when a forward needs them, and within a layer by their place. */
 static void order_pieces(struct gradient_sync *sync) {
     for (int i = 0; i < sync->piece_count; i++) {
@@ -95,11 +112,15 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
         gradient_sync_close(sync);
         return status_fail(STATUS_MEMORY, "out of memory");
     }
-    if (rank->buckets->size > 1) {
+    bool is_cut = param_cuts_gradients(store);
+    if (rank->buckets->size > 1 && !is_cut) {
         add_buckets(sync, false, 0, store->map.sharded_elements);
         add_buckets(sync, true, store->map.sharded_elements, store->map.flat_elements);
     }
-    if (sync->is_sharded) {
+    int status = STATUS_OK;
+    if (is_cut) {
+        status = add_shares(sync);
+    } else if (sync->is_sharded) {
         for (int i = 0; i < sync->bucket_count; i++)
             add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
     } else {
@@ -108,7 +129,9 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
     }
     order_pieces(sync);
     qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);
-    return STATUS_OK;
+    if (status)
+        gradient_sync_close(sync);
+    return status;
 }
 
 void gradient_sync_close(struct gradient_sync *sync) {
@@ -124,24 +147,38 @@ void gradient_sync_close(struct gradient_sync *sync) {
     *sync = (struct gradient_sync){0};
 }
 
-int gradient_sync_plan(struct rank *rank, int64_t elements, bool is_sharded, enum dtype dtype) {
-    if (!is_sharded)
-        return rank_note_messages(rank, RANK_BUCKETS, "all_reduce", elements, DTYPE_F32, 1);
-    int status = rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", elements, DTYPE_F32, 1);
-    return status ? status : rank_note_messages(rank, RANK_BUCKETS, "all_gather", elements, dtype, 1);
+int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *traffic) {
+    int status =
+        rank_note_messages(rank, RANK_BUCKETS, "all_reduce", traffic->reduced, DTYPE_F32, traffic->reduced > 0);
+    if (!status)
+        status = rank_note_messages(rank, RANK_BUCKETS, "reduce_scatter", traffic->scattered, DTYPE_F32,
+                                    traffic->scattered > 0);
+    return status ? status
+                  : rank_note_messages(rank, RANK_BUCKETS, "all_gather", traffic->gathered, traffic->dtype,
+                                       traffic->gathered > 0);
 }
 
 /* ---- sums ---- */
 
+/* Sums the part of a parameter's gradient that this rank keeps. Element `first` counts from the parameter's start. */
+static int sum_part(struct rank *rank, enum rank_group group, const struct param_store *store, int id, int64_t first,
+                    int64_t count) {
+    struct param_range part = param_range_within(store, PARAM_GRADIENTS, store->map.places[id].offset + first, count);
+    return part.count ? rank_sum(rank, group, part.data, part.count, DTYPE_F32) : STATUS_OK;
+}
+
+int gradient_sum(struct rank *rank, enum rank_group group, const struct param_store *store, int id) {
+    return sum_part(rank, group, store, id, 0, param_local_elements(store, id));
+}
+
 /* Sums the part of a cut parameter that neighbouring ranks share. */
 static int sum_shared(struct rank *rank, const struct param_store *store, int id) {
     struct param_rect rects[PARAM_MAX_SLICES];
-    float *gradient = param_gradient(store, id); /* NULL while planning */
     int count = param_part_rects(&store->map.part, store->map.table, id, rects), status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
         if (rects[i].is_shared)
-            status = rank_sum(rank, RANK_SHARERS, gradient ? gradient + rects[i].local_row * rects[i].columns : NULL,
-                              rects[i].rows * rects[i].columns, DTYPE_F32);
+            status = sum_part(rank, RANK_SHARERS, store, id, rects[i].local_row * rects[i].columns,
+                              rects[i].rows * rects[i].columns);
     return status;
 }
 
@@ -151,7 +188,7 @@ int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store,
         if (store->map.table->rows[i].layer != layer || !param_trains(store, i))
             continue;
         if (store->map.table->rows[i].sums_over_tensor)
-            status = rank_sum(rank, RANK_TENSOR, param_gradient(store, i), param_local_elements(store, i), DTYPE_F32);
+            status = gradient_sum(rank, RANK_TENSOR, store, i);
         else
             status = sum_shared(rank, store, i);
     }
@@ -219,6 +256,10 @@ static int start_gathers(struct gradient_sync *sync) {
 int gradient_sync_gather_start(struct gradient_sync *sync, int turn) {
     if (!sync->is_sharded)
         return STATUS_OK;
+    if (sharded_cuts_weights(sync->store)) {
+        param_forget_units(sync->store);
+        return STATUS_OK;
+    }
     sync->updated = turn + 1;
     bool is_last = sync->updated == sync->piece_count;
     int status = sync->options.overlaps_weights || is_last ? start_gathers(sync) : STATUS_OK;

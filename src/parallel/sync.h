@@ -7,6 +7,9 @@
  * these pieces, and updates their weights. The pieces are then gathered in the order in which a forward needs them,
  * while it runs. A piece may begin or end inside a parameter; a bucket has whole parameters.
  *
+ * A store may keep only shares of its gradients (sharded.h). Then it sums them by itself, each unit after each micro
+ * batch, and the pieces here are its shares. If it keeps only shares of its weights, there is nothing to gather here.
+ *
  * The order of the calls on the group is the same on all of its ranks. A rank without others in its data group has
  * nothing to sum, and its pieces hold everything. */
 #ifndef CAMBIUM_PARALLEL_SYNC_H
@@ -57,14 +60,24 @@ struct gradient_sync {
  * as the data group has ranks (param_store_options.layer_shards). The caller closes it. STATUS_MEMORY. */
 int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct param_store *store,
                        const struct gradient_sync_options *options);
-/* Adds the sums and gathers of a global batch to the rank's list of work, all buckets as one call. The store has
- * `elements` elements of `dtype`. STATUS_MEMORY. */
-int gradient_sync_plan(struct rank *rank, int64_t elements, bool is_sharded, enum dtype dtype);
+/* The messages of a global batch among the ranks that share weights, in elements of a rank's whole operands. */
+struct gradient_sync_traffic {
+    int64_t reduced;   /* gradients whose sum every rank gets */
+    int64_t scattered; /* gradients of whose sum each rank gets its share */
+    int64_t gathered;  /* weights */
+    enum dtype dtype;  /* of the weights */
+};
+/* Adds the messages of a global batch to the rank's list of work, all of a kind as one call. STATUS_MEMORY. */
+int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *traffic);
 /* Frees it. No call is under way, or comm_abort was called. */
 void gradient_sync_close(struct gradient_sync *sync);
 
+/* Sums the gradient of a parameter over a group of ranks; if gradients are cut, the share of it that each keeps. The
+ * errors of collectives. */
+int gradient_sum(struct rank *rank, enum rank_group group, const struct param_store *store, int id);
 /* Sums gradients of `layer` of which each tensor rank has a part (param.sums_over_tensor, param_rect.is_shared) over
- * these ranks. It must come before the sums over the data ranks. The errors of collectives. */
+ * these ranks. It must come before the sums over the data ranks, or if gradients are cut, after them. The errors of
+ * collectives. */
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer);
 
 /* Call it when the gradients of `layer` and all layers above it are final: starts the sums of the buckets that are now

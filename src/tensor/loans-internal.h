@@ -15,6 +15,8 @@ void loans_lend(struct param_loans *loans, int id, bool to_write);
 void loans_return(struct param_loans *loans, int id);
 /* Marks a parameter as travelling or not. It may not be lent while it travels. */
 void loans_travel(struct param_loans *loans, int id, bool travels);
+/* Marks the parameters of a unit as absent or present. They may not be lent while they are absent. */
+void loans_set_absent(struct param_loans *loans, int unit, bool is_absent);
 /* Stops the program if a loan is open; `after` names the moment. */
 void loans_check(const struct param_loans *loans, const char *after);
 

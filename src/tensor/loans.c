@@ -9,7 +9,7 @@ struct param_loans {
     const struct param_table *table;
     struct loan {
         int open;
-        bool to_write, travels;
+        bool to_write, travels, is_absent;
     } of[]; /* [table count] */
 };
 
@@ -36,6 +36,8 @@ void loans_lend(struct param_loans *loans, int id, bool to_write) {
     struct loan *loan = &loans->of[id];
     if (loan->travels)
         stop(loans, id, "is borrowed before it has arrived from other ranks", "");
+    if (loan->is_absent)
+        stop(loans, id, "is borrowed while this rank has only a share of it", "");
     if (loan->open && to_write)
         stop(loans, id, "is borrowed to be written while it is on loan", "");
     if (loan->open && loan->to_write)
@@ -56,6 +58,16 @@ void loans_travel(struct param_loans *loans, int id, bool travels) {
     if (loan->open)
         stop(loans, id, "is on loan while it travels", "");
     loan->travels = travels;
+}
+
+void loans_set_absent(struct param_loans *loans, int unit, bool is_absent) {
+    for (int id = 0; id < loans->table->count; id++) {
+        if (loans->table->rows[id].layer != unit)
+            continue;
+        if (loans->of[id].open)
+            stop(loans, id, "is on loan while its unit is resharded", "");
+        loans->of[id].is_absent = is_absent;
+    }
 }
 
 void loans_check(const struct param_loans *loans, const char *after) {

@@ -28,6 +28,12 @@ void loans_travel(struct param_loans *loans, int id, bool travels) {
     (void)travels;
 }
 
+void loans_set_absent(struct param_loans *loans, int unit, bool is_absent) {
+    (void)loans;
+    (void)unit;
+    (void)is_absent;
+}
+
 void loans_check(const struct param_loans *loans, const char *after) {
     (void)loans;
     (void)after;

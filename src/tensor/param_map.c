@@ -49,19 +49,36 @@ int param_map_unit_count(const struct param_table *table) {
     return last - PARAM_UNIT_FIRST + 1;
 }
 
+/* Adds a parameter that the rank holds to its unit. */
+static void extend(const struct param_map *map, int id, struct param_unit *unit) {
+    int run = is_cut(&map->table->rows[id]) ? 0 : 1;
+    int64_t elements = param_map_elements(map, id), offset = map->places[id].offset;
+    if (!elements)
+        return;
+    if (!unit->run[run].count)
+        unit->run[run].first = offset;
+    unit->run[run].count = round_up(offset + elements - unit->run[run].first, map->unit_multiple);
+}
+
 void param_map_units(const struct param_map *map, struct param_unit *units) {
     int count = param_map_unit_count(map->table);
     for (int u = 0; u < count; u++)
         units[u] = (struct param_unit){0};
+    for (int i = 0; i < map->table->count; i++)
+        extend(map, i, &units[map->table->rows[i].layer - PARAM_UNIT_FIRST]);
+}
+
+void param_map_largest(const struct param_map *map, int first, int last, int64_t counts[2]) {
+    struct param_unit unit = {0};
+    counts[0] = counts[1] = 0;
     for (int i = 0; i < map->table->count; i++) {
-        const struct param *row = &map->table->rows[i];
-        struct param_unit *unit = &units[row->layer - PARAM_UNIT_FIRST];
-        int run = is_cut(row) ? 0 : 1;
-        int64_t elements = param_map_elements(map, i), offset = map->places[i].offset;
-        if (!elements)
+        int layer = map->table->rows[i].layer;
+        if (layer < first || layer > last)
             continue;
-        if (!unit->run[run].count)
-            unit->run[run].first = offset;
-        unit->run[run].count = round_up(offset + elements - unit->run[run].first, map->unit_multiple);
+        if (i && map->table->rows[i - 1].layer != layer)
+            unit = (struct param_unit){0};
+        extend(map, i, &unit);
+        for (int run = 0; run < 2; run++)
+            counts[run] = unit.run[run].count > counts[run] ? unit.run[run].count : counts[run];
     }
 }

@@ -10,6 +10,7 @@ int param_store_sketch(struct param_store *store, const struct param_store_optio
     *store = (struct param_store){.device = options->device,
                                   .ops = ops_for(options->device),
                                   .storage = options->storage ? options->storage : &storage_whole,
+                                  .sharing = options->sharing,
                                   .has_gradients = options->has_gradients};
     struct param_place *places = malloc((size_t)options->table->count * sizeof *places);
     if (!places)
@@ -64,6 +65,11 @@ int param_reshard_after(const struct param_store *store, int unit, int status) {
     return status ? status : resharded;
 }
 
+void param_forget_units(const struct param_store *store) {
+    if (store->storage->forget)
+        store->storage->forget(store);
+}
+
 /* ---- loans ---- */
 
 struct matrix_view storage_plain_view(const struct param_store *store, int id, const void *weights) {
@@ -108,6 +114,11 @@ void param_set_travelling(const struct param_store *store, int64_t first, int64_
             loans_travel(store->loans, i, travels);
 }
 
+void param_set_absent(const struct param_store *store, int unit, bool is_absent) {
+    if (store->loans)
+        loans_set_absent(store->loans, unit, is_absent);
+}
+
 void param_check_returned(const struct param_store *store, const char *after) {
     loans_check(store->loans, after);
 }
@@ -128,13 +139,47 @@ struct param_range param_range_between(const struct param_store *store, enum par
     return param_range_cut(&range[i], first, count);
 }
 
+struct param_range param_range_within(const struct param_store *store, enum param_array array, int64_t first,
+                                      int64_t count) {
+    int ranges;
+    const struct param_range *range = param_ranges(store, array, &ranges);
+    if (!range)
+        return (struct param_range){.first = first, .count = count};
+    for (int i = 0; i < ranges; i++) {
+        int64_t from = first > range[i].first ? first : range[i].first;
+        int64_t end = first + count, range_end = range[i].first + range[i].count;
+        end = end < range_end ? end : range_end;
+        if (from < end)
+            return param_range_cut(&range[i], from, end - from);
+    }
+    return (struct param_range){.first = first};
+}
+
 bool param_trains(const struct param_store *store, int id) {
     return store->has_gradients && store->map.table->rows[id].is_trainable && param_local_elements(store, id) > 0;
+}
+
+bool param_cuts_gradients(const struct param_store *store) {
+    return store->has_gradients && store->storage->begin_gradients;
+}
+
+int param_begin_gradients(const struct param_store *store, int unit) {
+    return param_cuts_gradients(store) ? store->storage->begin_gradients(store, unit) : STATUS_OK;
+}
+
+int param_end_gradients(const struct param_store *store, int unit) {
+    return param_cuts_gradients(store) ? store->storage->end_gradients(store, unit) : STATUS_OK;
+}
+
+int param_settle_gradients(const struct param_store *store) {
+    return param_cuts_gradients(store) ? store->storage->settle_gradients(store) : STATUS_OK;
 }
 
 float *param_gradient(const struct param_store *store, int id) {
     if (!store->held || !param_trains(store, id))
         return NULL;
+    if (param_cuts_gradients(store))
+        return store->storage->gradient(store, id);
     return param_range_between(store, PARAM_GRADIENTS, store->map.places[id].offset, param_local_elements(store, id))
         .data;
 }
@@ -172,29 +217,57 @@ static int initialise_run(struct stream *stream, const struct param *row, uint64
     return status;
 }
 
+/* The elements of a parameter to write: those that the ranges have, or all of a loan where there are no ranges. */
+struct written {
+    struct param_store *store;
+    int id;
+    bool is_lent;
+    struct param_range loan;
+    struct stream *stream;
+    uint64_t seed;
+    void *values; /* host: room for a chunk in both types */
+};
+
+static void begin_writing(struct written *written) {
+    struct param_store *store = written->store;
+    int ranges, id = written->id;
+    param_ranges(store, PARAM_WEIGHTS, &ranges);
+    written->is_lent = !ranges;
+    if (written->is_lent)
+        written->loan = (struct param_range){.first = store->map.places[id].offset,
+                                             .count = param_local_elements(store, id),
+                                             .data = param_borrow_to_write(store, id),
+                                             .type = store->map.places[id].type};
+}
+
+/* Writes the initial values of elements [first, first + count) of the whole parameter, which start at element `at` of
+ * this rank's part. */
+static int initialise_part(const struct written *written, int64_t first, int64_t at, int64_t count) {
+    const struct param_store *store = written->store;
+    int64_t start = store->map.places[written->id].offset + at;
+    struct param_range run = written->is_lent ? param_range_cut(&written->loan, start, count)
+                                              : param_range_within(store, PARAM_WEIGHTS, start, count);
+    run.first = first + run.first - start;
+    return initialise_run(written->stream, &store->map.table->rows[written->id], written->seed, &run, written->values);
+}
+
 int param_initialise(struct param_store *store, struct stream *stream, uint64_t seed, int id) {
     const struct param *row = &store->map.table->rows[id];
-    enum dtype type = store->map.places[id].type;
-    int64_t width = (int64_t)dtype_bytes(type);
-    char *to = param_borrow_to_write(store, id);
+    struct written written = {.store = store, .id = id, .stream = stream, .seed = seed};
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->map.part, store->map.table, id, rects);
-    void *values;
-    int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &values);
+    begin_writing(&written);
+    int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &written.values);
     for (int r = 0; r < count && !status; r++) {
         bool is_whole = rects[r].columns == row->shape[1];
         int64_t runs = is_whole ? 1 : rects[r].rows, length = rects[r].columns * (is_whole ? rects[r].rows : 1);
         int64_t first = rects[r].row * row->shape[1] + rects[r].column, at = rects[r].local_row * rects[r].columns;
-        for (int64_t j = 0; j < runs && !status; j++) {
-            const struct param_range run = {.first = first + j * row->shape[1],
-                                            .count = length,
-                                            .data = to + (at + j * length) * width,
-                                            .type = type};
-            status = initialise_run(stream, row, seed, &run, values);
-        }
+        for (int64_t j = 0; j < runs && !status; j++)
+            status = initialise_part(&written, first + j * row->shape[1], at + j * length, length);
     }
-    device_host_free(store->device, values);
-    param_return(store, id);
+    device_host_free(store->device, written.values);
+    if (written.is_lent)
+        param_return(store, id);
     return status;
 }
 

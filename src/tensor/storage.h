@@ -10,6 +10,7 @@
 #include "tensor/param_map.h"
 
 struct param_store;
+struct rank;
 
 enum param_array { PARAM_WEIGHTS, PARAM_GRADIENTS };
 
@@ -46,6 +47,14 @@ struct param_fill {
     void *context;
 };
 
+/* How ranks with the same weights share a store, for storages that hold only this rank's shares. */
+struct param_sharing {
+    struct rank *rank;     /* of parallel/rank.h; must outlive the store */
+    int kept_units;        /* further layers that stay whole until others need their memory */
+    bool overlaps_weights; /* a unit travels while the one before it is in use */
+    bool overlaps_sums;    /* the gradients of a unit are summed while those of the next one are computed */
+};
+
 struct storage {
     const char *name;
     /* Returns the device bytes that `open` allocates for an array; works on a sketch. */
@@ -64,6 +73,20 @@ struct storage {
      * them in the same order. They are called for a sketch, too. NULL: every unit is always whole. */
     int (*unshard)(const struct param_store *store, int unit, enum param_use use);
     int (*reshard)(const struct param_store *store, int unit);
+    /* Notes that the ranges of weights have changed, so that units are made whole from the new values. NULL: nothing to
+     * do. */
+    void (*forget)(const struct param_store *store);
+    /* The gradients of one unit at a time, where only shares of their sums are kept; all four are NULL where the
+     * gradients are whole. `begin_gradients` gives a unit memory for the gradients of a micro batch. They are zero,
+     * except those that a linear overwrites. Until the end, further calls do nothing. `end_gradients` starts their sum
+     * over the ranks that share the unit, which is added to the ranges. After `settle_gradients` the ranges have the
+     * sums of all micro batches, and the next sums replace them. `gradient` returns the gradient of a parameter whose
+     * unit has begun. All ranks that share a unit make these calls in the same order. They are made for a sketch, too.
+     */
+    int (*begin_gradients)(const struct param_store *store, int unit);
+    int (*end_gradients)(const struct param_store *store, int unit);
+    int (*settle_gradients)(const struct param_store *store);
+    float *(*gradient)(const struct param_store *store, int id);
     /* Returns the ranges of an array in this rank's memory, ascending. A parameter lies in at most one of them. The
      * list belongs to the storage, and lives as long as the store. *count 0: the array has no ranges. */
     const struct param_range *(*ranges)(const struct param_store *store, enum param_array array, int *count);
@@ -71,6 +94,7 @@ struct storage {
 
 /* All values in two flat arrays, of weights and of gradients. */
 extern const struct storage storage_whole;
+/* parallel/sharded.h has storages of which each rank has a share. */
 /* For inference: the weights of linears are packed by the backend, the others are plain. There are no gradients and no
  * ranges. Parameters are filled one after the other, the largest first. Only the current one is held plain as well, so
  * that opening takes few bytes more than the packed weights. */

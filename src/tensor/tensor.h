@@ -19,6 +19,7 @@ struct param_store {
     struct device *device;
     const struct ops *ops;
     const struct storage *storage;
+    struct param_sharing sharing;
     bool has_gradients;
     void *held;                /* the storage's state; NULL in a sketch */
     struct param_loans *loans; /* the open loans, if the build counts them */
@@ -32,7 +33,8 @@ struct param_store_options {
     enum dtype dtype;              /* of the working weights */
     const struct storage *storage; /* NULL: storage_whole */
     bool has_gradients;
-    int layer_shards; /* as in struct param_map_options */
+    int layer_shards;             /* as in struct param_map_options */
+    struct param_sharing sharing; /* for storages that need it */
 };
 
 /* Makes a store without values, for planning: borrowed views have shapes and no data. The table, and what `part` points
@@ -65,6 +67,9 @@ int param_reshard(const struct param_store *store, int unit);
 /* Calls param_reshard after a use that ended with `status`. Returns the first failure of both. */
 int param_reshard_after(const struct param_store *store, int unit, int status);
 
+/* Call it after weights in the ranges have changed, while no unit is unsharded: the next use of a unit fetches them. */
+void param_forget_units(const struct param_store *store);
+
 /* ---- loans ----
  *
  * A caller that borrows a weight for a call returns it before that call ends, even after an error. Work that the call
@@ -84,6 +89,8 @@ void param_return(const struct param_store *store, int id);
 /* Marks the weights of parameters in elements [first, first + count) of the flat arrays as travelling from other ranks,
  * or as arrived. No one may borrow them while they travel. */
 void param_set_travelling(const struct param_store *store, int64_t first, int64_t count, bool travels);
+/* Marks the weights of a unit as absent from this rank's memory, or as present. No one may borrow absent ones. */
+void param_set_absent(const struct param_store *store, int unit, bool is_absent);
 /* Ends the program if a loan is open. `after` names the moment, such as "a pass". */
 void param_check_returned(const struct param_store *store, const char *after);
 
@@ -93,6 +100,12 @@ void param_check_returned(const struct param_store *store, const char *after);
 bool param_trains(const struct param_store *store, int id);
 /* Returns the fp32 gradient [its shape], to be added to; NULL if the parameter does not train, or while planning. */
 float *param_gradient(const struct param_store *store, int id);
+/* Returns true if this rank keeps only its shares of summed gradients. Then a unit's gradients exist from
+ * param_begin_gradients to param_end_gradients (struct storage). If it returns false, these three do nothing. */
+bool param_cuts_gradients(const struct param_store *store);
+int param_begin_gradients(const struct param_store *store, int unit);
+int param_end_gradients(const struct param_store *store, int unit);
+int param_settle_gradients(const struct param_store *store);
 /* Zeroes all gradients, in the order of the stream. The device's failure. */
 int param_clear_gradients(const struct param_store *store, struct stream *stream);
 
@@ -104,6 +117,10 @@ const struct param_range *param_ranges(const struct param_store *store, enum par
 /* Returns elements [first, first + count), which must lie in one range. */
 struct param_range param_range_between(const struct param_store *store, enum param_array array, int64_t first,
                                        int64_t count);
+/* Returns the part of elements [first, first + count), which are of one parameter, that this rank's ranges have; count
+ * 0: none. A sketch has no ranges, and returns all of them. */
+struct param_range param_range_within(const struct param_store *store, enum param_array array, int64_t first,
+                                      int64_t count);
 /* Returns a run of elements inside a range. */
 static inline struct param_range param_range_cut(const struct param_range *range, int64_t first, int64_t count) {
     return (struct param_range){.first = first,

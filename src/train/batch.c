@@ -1,6 +1,8 @@
 /* A global batch: this rank's part of it, and its way through the stages. */
 #include "train-internal.h"
 
+#include "parallel/sharded.h"
+
 /* Counts of rows in a global batch: without padding, and with a loss that counts. */
 enum { ROWS_TOKENS, ROWS_LABELS, ROWS_COUNTS };
 
@@ -61,12 +63,13 @@ static int start_sums(void *context, int layer) {
 /* Finishes the gradients of a global batch, and everything that its passes share. */
 static int finish_gradients(struct trainer *trainer) {
     const struct tuner *tuner = trainer->run.tuner;
-    if (!tuner)
-        return model_sum_tied_gradients(trainer->model);
-    int status = tuner->end(trainer->tuner.self);
+    bool are_cut = param_cuts_gradients(trainer->store);
+    int status = tuner ? tuner->end(trainer->tuner.self) : param_settle_gradients(trainer->store);
+    if (!tuner && !are_cut)
+        return status ? status : model_sum_tied_gradients(trainer->model);
     for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && !status; layer--)
         status = gradient_sum_over_tensor(&trainer->rank, trainer->store, layer);
-    return status;
+    return status || tuner ? status : model_sum_tied_gradients(trainer->model);
 }
 
 static int await_weights(void *context, int layer) {
@@ -101,6 +104,17 @@ int train_sum_loss(struct trainer *trainer, double *loss) {
     return status ? status : comm_all_reduce(trainer->rank.pipeline[PIPELINE_FORWARD], &data, COMM_SUM);
 }
 
+/* Runs the steps of a batch. Weights that are cut are gathered in the order of their use. */
+static int run_steps(struct trainer *trainer, bool is_forward_only, const struct pipeline_worker *worker) {
+    const struct param_store *store = model_store(trainer->model);
+    const struct unit_order *order = &trainer->order[is_forward_only];
+    int status = sharded_follow(store, order->units, order->count);
+    if (!status)
+        status = pipeline_run(&trainer->pipeline, is_forward_only, worker);
+    int ended = sharded_follow(store, NULL, 0);
+    return status ? status : ended;
+}
+
 int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels) {
     int64_t counts[ROWS_COUNTS];
     int status = read_global_batch(trainer, SPLIT_TRAIN, trainer->consumed_samples, counts);
@@ -114,7 +128,7 @@ int train_global_batch(struct trainer *trainer, int64_t *tokens, int64_t *labels
     if (trainer->run.tuner)
         status = trainer->run.tuner->begin(trainer->tuner.self, trainer->consumed_samples);
     if (!status)
-        status = pipeline_run(&trainer->pipeline, false, &(const struct pipeline_worker){train_micro_batch, trainer});
+        status = run_steps(trainer, false, &(const struct pipeline_worker){train_micro_batch, trainer});
     if (!status)
         status = finish_gradients(trainer);
     if (!status)
@@ -134,5 +148,5 @@ int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels
     if (status)
         return status;
     *labels = counts[ROWS_LABELS];
-    return pipeline_run(&trainer->pipeline, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
+    return run_steps(trainer, true, &(const struct pipeline_worker){evaluate_micro_batch, trainer});
 }

@@ -2,6 +2,11 @@
  * plan here; survey.c does the same for all ranks of a run. */
 #include "train-internal.h"
 
+#include "parallel/sharded.h"
+#include "parallel/unit_slots.h"
+
+#include <stdlib.h>
+
 /* Returns the bytes of a rank's part of a global batch. */
 static size_t batch_bytes(const struct train_run *run, int data_ranks) {
     int64_t rows = run->config.train.global_batch_size / data_ranks * run->config.data.seq_length;
@@ -14,15 +19,62 @@ static int measure_data(const struct train_run *run, const struct gpt_data *data
     return run->tuning ? STATUS_OK : gpt_data_measure(data, &options, bytes);
 }
 
+/* Adds the elements of units that a global batch gathers, where weights are cut. */
+static int add_gathers(struct model *model, const struct pipeline_shape *shape, int stage, int64_t *gathered) {
+    const struct param_store *store = model_store(model);
+    int units = param_map_unit_count(store->map.table), layers = UNIT_SLOTS_OF_LAYERS + store->sharing.kept_units;
+    int steps = pipeline_step_count(shape);
+    struct pipeline_step *list = calloc((size_t)steps, sizeof *list);
+    struct unit_slot *memory = calloc((size_t)unit_slots_count(layers), sizeof *memory);
+    struct param_unit *runs = calloc((size_t)units, sizeof *runs);
+    int64_t *fetches = calloc((size_t)units, sizeof *fetches), count = 0;
+    int *order = NULL;
+    if (list) {
+        pipeline_steps(shape, stage, list);
+        count = model_unit_order(model, list, steps, false, NULL);
+        order = calloc((size_t)count + 1, sizeof *order);
+    }
+    bool is_there = list && memory && runs && fetches && order;
+    if (is_there) {
+        model_unit_order(model, list, steps, false, order);
+        unit_slots_count_fetches(units, layers, order, count, memory, fetches);
+        param_map_units(&store->map, runs);
+    }
+    for (int u = 0; u < units && is_there; u++)
+        *gathered += fetches[u] * (runs[u].run[0].count + runs[u].run[1].count);
+    free(list);
+    free(memory);
+    free(runs);
+    free(fetches);
+    free(order);
+    return is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* Lists the messages of a global batch among the ranks that share the weights. `trained` elements train. */
+static int plan_messages(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
+                         struct model *model, int64_t trained) {
+    struct gradient_sync_traffic traffic = {.dtype = options->dtype};
+    int times = param_cuts_gradients(model_store(model)) ? shape->micro_batches : 1, status = STATUS_OK;
+    if (options->train.layer_shards > 1) {
+        traffic.scattered = trained * times;
+        traffic.gathered = sharded_cuts_weights(model_store(model)) && !options->train.is_frozen ? 0 : trained;
+    } else {
+        traffic.reduced = trained;
+    }
+    if (sharded_cuts_weights(model_store(model)))
+        status = add_gathers(model, shape, rank->place.pipeline, &traffic.gathered);
+    return status ? status : gradient_sync_plan(rank, &traffic);
+}
+
 /* Adds the work of a global batch, other than the passes of its micro batches, to the rank's list. */
 static int plan_update(struct rank *rank, const struct model_options *options, const struct pipeline_shape *shape,
-                       const struct model_plan *of_model, const struct param_store *adapter) {
+                       const struct model_plan *of_model, struct model *model, const struct param_store *adapter) {
     int64_t trained = adapter ? adapter->map.flat_elements : of_model->flat_elements;
     int64_t message = (int64_t)(of_model->stream_bytes / dtype_bytes(options->dtype));
     int shards = options->train.layer_shards ? options->train.layer_shards : 1;
     int status = pipeline_plan(rank, shape, message, options->dtype);
     if (!status)
-        status = gradient_sync_plan(rank, trained, shards > 1, options->dtype);
+        status = plan_messages(rank, options, shape, model, trained);
     return status ? status : optimizer_plan(rank, trained, shards, options->dtype);
 }
 
@@ -35,7 +87,7 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     struct pipeline_shape shape;
     struct model_plan of_model;
     struct gpt_data_bytes of_data;
-    struct model *none;
+    struct model *model = NULL;
     rank->is_sequence_parallel = run->config.parallel.sequence_parallel && rank->grid.tensor > 1;
     int status = train_model_options(run, rank, tuner, &options, &shape);
     if (!status && run->tuner)
@@ -43,15 +95,19 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
     if (!status && run->tuner) /* its hooks decide which activations are kept */
         status = train_model_options(run, rank, tuner, &options, &shape);
     if (!status)
-        status = model_open(&options, rank, true, &of_model, &none);
+        status = model_sketch(&options, rank, &of_model, &model);
     if (!status)
         status = measure_data(run, data, &of_data);
-    if (status)
+    if (status) {
+        model_close(model);
         return status;
+    }
     const struct param_store *adapter = run->tuner ? tuner->store : NULL;
     int64_t trained = adapter ? adapter->map.flat_elements : of_model.flat_elements;
     int shards = options.train.layer_shards ? options.train.layer_shards : 1;
-    if ((status = plan_update(rank, &options, &shape, &of_model, adapter)))
+    status = plan_update(rank, &options, &shape, &of_model, model, adapter);
+    model_close(model);
+    if (status)
         return status;
     double share = adapter ? frozen_share : 1;
     *plan = (struct train_plan){

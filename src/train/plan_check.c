@@ -15,8 +15,10 @@ static void list_help(const struct train_run *run, const struct train_plan *plan
     add_word(help, "a smaller data.seq_length");
     if (config->parallel.recompute_granularity != GRANULARITY_FULL)
         add_word(help, "parallel.recompute_granularity full");
-    if (copies > 1 && !config->parallel.use_distributed_optimizer)
+    if (copies > 1 && run_sharding(config) == SHARDING_NONE)
         add_word(help, "parallel.use_distributed_optimizer");
+    if (copies > 1 && run_sharding(config) < SHARDING_OPTIM_GRADS_PARAMS)
+        add_word(help, "parallel.data_parallel_sharding_strategy optim_grads_params");
     if (config->train.micro_batch_size > 1)
         add_word(help, "a smaller train.micro_batch_size");
     add_word(help, copies > 1 ? "more tensor or pipeline ranks in place of data ranks"

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "parallel/sharded.h"
+
 struct run_saver {
     struct ckpt_saver *saver;
     struct ckpt_flat flat; /* the weights */
@@ -86,7 +88,7 @@ int train_saver_open(struct trainer *trainer) {
         return status_fail(STATUS_MEMORY, "out of memory");
     saver->flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     saver->flat.leaves = store->map.part.is_copy;
-    saver->flat.is_copy = trainer->rank.data->rank > 0;
+    saver->flat.is_copy = trainer->rank.data->rank > 0 && !sharded_cuts_weights(store);
     saver->flat.copy_of = train_first_copy(trainer);
     saver->flat.leaves_copies = true;
     saver->flat.threads = device_threads(trainer->device);

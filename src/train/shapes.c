@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "parallel/sharded.h"
+
 static struct model_recompute recompute_of(const struct run_config *run) {
     struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
     if (run->parallel.recompute_granularity == GRANULARITY_SELECTIVE)
@@ -48,6 +50,21 @@ static int find_first_backward(const struct pipeline_split *split, const struct 
     return status;
 }
 
+/* Sets how the ranks with the same weights share them. Adapters are small, so a frozen model only ever shares weights.
+ */
+static void set_sharding(const struct run_config *run, const struct rank_grid *grid, struct model_options *options) {
+    enum sharding sharding = run_sharding(run);
+    int shards = grid->data * grid->context;
+    options->train.layer_shards = sharding >= SHARDING_OPTIM ? shards : 0;
+    options->train.kept_units = (int)run->parallel.fsdp_keep_gathered;
+    options->train.gathers_wait = !run->parallel.overlap_param_gather;
+    options->train.sums_wait = !run->parallel.overlap_grad_reduce;
+    if (shards > 1 && sharding == SHARDING_OPTIM_GRADS_PARAMS)
+        options->storage = &storage_sharded;
+    else if (shards > 1 && sharding == SHARDING_OPTIM_GRADS && !options->train.is_frozen)
+        options->storage = &storage_sharded_gradients;
+}
+
 int train_model_options(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
                         struct model_options *options, struct pipeline_shape *shape) {
     const struct rank_grid *grid = &rank->grid;
@@ -64,8 +81,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
         .train.segment_rows = run->config.data.seq_length,
         .chunk_count = shape->chunks,
         .train.partial_stashes = (int)run->config.parallel.num_microbatches_with_partial_activation_checkpoints,
-        .train.layer_shards = run->config.parallel.use_distributed_optimizer ? grid->data * grid->context : 0,
     };
+    set_sharding(&run->config, grid, options);
     int status = find_first_backward(&split, options, shape);
     if (!status)
         status = pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes);

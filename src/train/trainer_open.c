@@ -198,11 +198,36 @@ static void close_pipeline(void *self) {
     pipeline_close(&((struct trainer *)self)->pipeline);
 }
 
+static void close_order(void *self) {
+    struct trainer *trainer = self;
+    free(trainer->order[0].units);
+    free(trainer->order[1].units);
+}
+
+/* Lists the units that a batch uses, for weights that are gathered before their use. */
+static int open_order(void *self) {
+    struct trainer *trainer = self;
+    int steps = pipeline_step_count(&trainer->pipeline.shape);
+    for (int i = 0; i < 2; i++) {
+        struct unit_order *order = &trainer->order[i];
+        const struct pipeline_step *list = i ? trainer->pipeline.forward_steps : trainer->pipeline.steps;
+        int count = i ? steps / 2 : steps;
+        order->count = model_unit_order(trainer->model, list, count, i, NULL);
+        order->units = calloc((size_t)order->count + 1, sizeof *order->units);
+        if (!order->units) {
+            close_order(trainer);
+            return status_fail(STATUS_MEMORY, "out of memory");
+        }
+        model_unit_order(trainer->model, list, count, i, order->units);
+    }
+    return STATUS_OK;
+}
+
 static int open_sync(void *self) {
     struct trainer *trainer = self;
     const struct run_config *run = &trainer->run.config;
     const struct gradient_sync_options options = {
-        .is_sharded = run->parallel.use_distributed_optimizer,
+        .is_sharded = run_sharding(run) >= SHARDING_OPTIM,
         .overlaps_gradients = run->parallel.overlap_grad_reduce,
         /* a tuner has few weights, and some are used before the layers */
         .overlaps_weights = run->parallel.overlap_param_gather && !trainer->run.tuner,
@@ -274,6 +299,7 @@ static const struct opening_step steps[] = {
     {open_batches, close_batches, false},
     {open_model, close_model, false},
     {open_pipeline, close_pipeline, false},
+    {open_order, close_order, false},
     {open_sync, close_sync, true},
     {load_base, NULL, false},
     {open_optimizer, close_optimizer, true},

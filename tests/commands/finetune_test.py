@@ -9,7 +9,7 @@ LAYOUTS = [
     ["--ranks", "2", P + "tensor_model_parallel_size=2"],
     ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
     ["--ranks", "8", P + "tensor_model_parallel_size=2", P + "sequence_parallel=true", P + "pipeline_model_parallel_size=2",
-     P + "virtual_pipeline_model_parallel_size=2", P + "use_distributed_optimizer=true"],
+     P + "virtual_pipeline_model_parallel_size=2", P + "data_parallel_sharding_strategy=optim_grads_params"],
     ["--ranks", "4", P + "tensor_model_parallel_size=4"],
     ["--ranks", "2", P + "tensor_model_parallel_size=2", P + "sequence_parallel=true"],
     ["--ranks", "4", P + "pipeline_model_parallel_size=4"],

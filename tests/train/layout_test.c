@@ -22,12 +22,13 @@ static int steps(void) {
 
 struct layout {
     int tensor, data, pipeline, chunks, micro_batch_size;
-    int first, last; /* layers of the first and the last stage; 0: an equal share */
-    int group;       /* micro batches of a chunk in turn; 0: as many as stages */
-    int partial;     /* micro batches that recompute in part */
-    bool is_sharded, is_untied, is_bf16, is_sequence_parallel, waits; /* waits: nothing travels beside computations */
-    int granularity, method;                                          /* of recomputation */
-    const char *family;                                               /* NULL: GPT-2 */
+    int first, last;    /* layers of the first and the last stage; 0: an equal share */
+    int group;          /* micro batches of a chunk in turn; 0: as many as stages */
+    int partial;        /* micro batches that recompute in part */
+    int sharding, kept; /* enum sharding; layers that stay gathered */
+    bool is_untied, is_bf16, is_sequence_parallel, waits, is_unclipped; /* waits: nothing travels beside computations */
+    int granularity, method;                                            /* of recomputation */
+    const char *family;                                                 /* NULL: GPT-2 */
 };
 
 /* The results of a layout's run: the first steps() of each. */
@@ -75,6 +76,7 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
     config->train.global_batch_size = BATCH;
     config->train.train_iters = config->optim.lr_decay_iters = steps();
     config->optim.lr = LR;
+    config->optim.clip_grad = layout->is_unclipped ? 0 : config->optim.clip_grad;
     config->data.eod_mask_loss = true;
     config->parallel.tensor_model_parallel_size = layout->tensor;
     config->parallel.pipeline_model_parallel_size = layout->pipeline;
@@ -83,7 +85,8 @@ static struct train_run make_layout_run(const char **prefix, const struct layout
     config->parallel.decoder_first_pipeline_num_layers = layout->first;
     config->parallel.decoder_last_pipeline_num_layers = layout->last;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = layout->partial;
-    config->parallel.use_distributed_optimizer = layout->is_sharded;
+    config->parallel.data_parallel_sharding_strategy = layout->sharding;
+    config->parallel.fsdp_keep_gathered = layout->kept;
     config->parallel.overlap_grad_reduce = config->parallel.overlap_param_gather = !layout->waits;
     config->parallel.sequence_parallel = layout->is_sequence_parallel;
     config->parallel.recompute_granularity = layout->granularity;
@@ -237,6 +240,8 @@ static void compare_files(const struct outcome *a, const struct outcome *b, cons
         safetensors_close(files[i]);
 }
 
+static const char *const shardings[] = {"", " optim", " optim_grads", " optim_grads_params"};
+
 static const char *describe(const struct layout *layout, char text[256]) {
     snprintf(text, 256,
              "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s%s, recompute %d %d "
@@ -244,7 +249,7 @@ static const char *describe(const struct layout *layout, char text[256]) {
              "batch %d, %s",
              layout->family ? layout->family : "gpt2", layout->tensor, layout->data, layout->pipeline, layout->chunks,
              layout->group, layout->first, layout->last, layout->is_sequence_parallel ? " sequence" : "",
-             layout->is_sharded ? " sharded" : "", layout->granularity, layout->method, layout->partial,
+             shardings[layout->sharding], layout->granularity, layout->method, layout->partial,
              layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
     return text;
 }
@@ -309,7 +314,8 @@ static struct layout random_layout(uint32_t number, uint32_t use) {
         layout = (struct layout){.tensor = 1 << r.word[0] % 3,
                                  .data = 1 << (r.word[0] >> 8) % 3,
                                  .micro_batch_size = 1 + (int)(r.word[2] % 2),
-                                 .is_sharded = r.word[3] & 1,
+                                 .sharding = (int)(r.word[1] % 4),
+                                 .kept = r.word[1] & 4 ? 2 : 0,
                                  .is_sequence_parallel = r.word[3] & 2};
         choose_pipeline(&layout, number); /* so that a few numbers have all of them */
         choose_recomputation(&layout, r.word[3] >> 8);
@@ -317,7 +323,7 @@ static struct layout random_layout(uint32_t number, uint32_t use) {
         if (layout.chunks > 1 && micro_batches > layout.pipeline && r.word[3] & 4)
             layout.group = micro_batches;
         if (ranks_of(&layout) > RANKS_MOST || (layout.is_sequence_parallel && layout.tensor == 1) ||
-            (layout.is_sharded && layout.data == 1))
+            (layout.sharding && layout.data == 1))
             layout.tensor = 0; /* too many, or the same as without */
     }
     return layout;
@@ -342,7 +348,7 @@ static void check_layouts(bool is_untied, const char *family, uint32_t count) {
             layout.tensor = 4;
             layout.data = layout.pipeline = layout.chunks = 1;
             layout.first = layout.last = layout.group = layout.partial = 0;
-            layout.is_sharded = false;
+            layout.sharding = SHARDING_NONE;
             layout.is_sequence_parallel = i % 8 == 0;
         }
         train((const char **)&prefix, &layout, 0, steps(), &cut);
@@ -423,7 +429,7 @@ static void cutting_the_optimizer_changes_nothing_in_bf16(void **state) {
         layout.data = 4;
         layout.is_bf16 = true;
         train((const char **)&prefix, &layout, 0, steps(), &whole);
-        layout.is_sharded = true;
+        layout.sharding = SHARDING_OPTIM;
         train((const char **)&prefix, &layout, 0, steps(), &cut);
         compare(&whole, &cut, &layout);
         free(whole.directory);
@@ -442,7 +448,7 @@ static void when_sums_and_weights_travel_changes_no_bit(void **state) {
         layout.data = 2;
         layout.pipeline = 1 + which % 2;
         layout.chunks = 1 + which % 2;
-        layout.is_sharded = true;
+        layout.sharding = SHARDING_OPTIM;
         layout.is_bf16 = which / 2;
         train((const char **)&prefix, &layout, 0, steps(), &overlaps);
         layout.waits = true;
@@ -457,6 +463,62 @@ static void when_sums_and_weights_travel_changes_no_bit(void **state) {
         free(other);
         free(waits.directory);
         free(overlaps.directory);
+    }
+    free(prefix);
+}
+
+/* The second half of a run, which writes to a directory of its own. */
+static void continue_elsewhere(const char **prefix, const struct layout *layout, const struct outcome *half,
+                               struct outcome *outcome) {
+    outcome->directory = new_directory();
+    struct task task = {.run = make_layout_run(prefix, layout, outcome), .outcome = outcome, .last = steps()};
+    load_from(&task, half, steps() / 2);
+    test_ok(comm_local_run(ranks_of(layout), run_rank, &task));
+}
+
+/* Checks that two runs have the same losses and write the same bytes. */
+static void expect_same_bytes(const struct outcome *a, const struct outcome *b, const char *what) {
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors"};
+    assert_memory_equal(a->loss, b->loss, (size_t)steps() * sizeof *a->loss);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t bytes, other_bytes;
+        char *file = read_checkpoint(a, names[i], &bytes), *other = read_checkpoint(b, names[i], &other_bytes);
+        if (bytes != other_bytes || memcmp(file, other, bytes))
+            fail_msg("%s: %s is not the same", what, names[i]);
+        free(file);
+        free(other);
+    }
+}
+
+/* The sum over data ranks is in their order, so a share has the bits of the whole sum. Nothing else is added in another
+ * order, since each rank has one micro batch. A run resumes with any other strategy. */
+static void every_sharding_strategy_writes_the_same_bytes(void **state) {
+    (void)state;
+    char *prefix = write_text(), text[256];
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        struct layout layout = {.tensor = 1, .data = 4, .pipeline = 1, .chunks = 1, .micro_batch_size = 2};
+        struct outcome whole, cut;
+        layout.is_untied = layout.is_unclipped = true;
+        layout.is_bf16 = is_bf16;
+        train((const char **)&prefix, &layout, 0, steps(), &whole);
+        for (int from = SHARDING_NONE; from <= SHARDING_OPTIM_GRADS_PARAMS; from++) {
+            layout.sharding = from;
+            layout.kept = from == SHARDING_OPTIM_GRADS_PARAMS ? is_bf16 : 0;
+            layout.waits = is_bf16;
+            train((const char **)&prefix, &layout, 0, steps() / 2, &cut);
+            for (int to = SHARDING_NONE; to <= SHARDING_OPTIM_GRADS_PARAMS; to++) {
+                if (is_bf16 && to != (from + 1) % 4)
+                    continue;
+                struct outcome moved = cut;
+                layout.sharding = to;
+                continue_elsewhere((const char **)&prefix, &layout, &cut, &moved);
+                snprintf(text, sizeof text, "from%s to%s", shardings[from], shardings[to]);
+                expect_same_bytes(&whole, &moved, text);
+                free(moved.directory);
+            }
+            free(cut.directory);
+        }
+        free(whole.directory);
     }
     free(prefix);
 }
@@ -522,6 +584,7 @@ int main(void) {
         cmocka_unit_test(in_bf16_a_dozen_layouts_train_as_one_rank),
         cmocka_unit_test(cutting_the_optimizer_changes_nothing_in_bf16),
         cmocka_unit_test(when_sums_and_weights_travel_changes_no_bit),
+        cmocka_unit_test(every_sharding_strategy_writes_the_same_bytes),
         cmocka_unit_test(a_run_resumes_in_any_other_layout),
         cmocka_unit_test(a_checkpoint_saved_again_by_any_layout_has_the_same_bytes),
     };

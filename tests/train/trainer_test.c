@@ -252,13 +252,15 @@ static void a_plan_beyond_the_memory_is_refused_with_what_would_help(void **stat
     test_ok(train_plan_check(&run, &plan, &limit));
     limit.bytes--;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "GiB are planned on this host, which has 0.");
-    test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
-               "what would help: a smaller data.seq_length, parallel.recompute_granularity full, "
-               "parallel.use_distributed_optimizer, a smaller "
-               "train.micro_batch_size, more tensor or pipeline ranks in place of data ranks");
+    test_fails(
+        train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
+        "what would help: a smaller data.seq_length, parallel.recompute_granularity full, "
+        "parallel.use_distributed_optimizer, parallel.data_parallel_sharding_strategy optim_grads_params, a smaller "
+        "train.micro_batch_size, more tensor or pipeline ranks in place of data ranks");
     limit.is_cgroup = true;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY, "which allows its control group 0.");
     run.config.parallel.use_distributed_optimizer = true;
+    run.config.parallel.data_parallel_sharding_strategy = SHARDING_OPTIM_GRADS_PARAMS;
     run.config.train.micro_batch_size = 1;
     test_fails(train_plan_check(&run, &plan, &limit), STATUS_MEMORY,
                "what would help: a smaller data.seq_length, parallel.recompute_granularity full, more tensor or "
