@@ -58,6 +58,9 @@ def texts_of_python(source):
         elif isinstance(node, ast.keyword) and node.arg in ("help", "description") and isinstance(node.value, ast.Constant):
             for paragraph in paragraphs_of(str(node.value.value)):
                 yield False, paragraph
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "USAGE" and isinstance(node.value, ast.Constant):
+            for paragraph in paragraphs_of(node.value.value.replace("\n  --", "\n\n--")):
+                yield False, paragraph
 
 
 def texts_of_markdown(source):
@@ -67,6 +70,18 @@ def texts_of_markdown(source):
             continue  # code
         for cell in paragraph.split(" | ") if paragraph.lstrip("\n").startswith("|") else [paragraph]:
             yield True, plain(re.sub(r"^\s*(#+|[-*]|\d+\.|\|) ", "", cell.lstrip("\n")))
+
+
+def texts_of_html(source):
+    """Texts and labels of a page, and comments and strings of its script."""
+    script = "".join(re.findall(r"(?s)<script.*?</script>", source))
+    page = re.sub(r"(?s)<(script|style).*?</\1>", "", source)
+    for comment in re.findall(r"(?m)^ *//(.*(?:\n *//.*)*)", script):
+        yield True, plain(re.sub(r"\n *//", " ", comment))
+    labels = re.findall(r'(?:title|placeholder|aria-label)="([^"]*)"', page)
+    strings = re.findall(r"""(?:"((?:\\.|[^"\\\n])*)"|`([^`]*)`)""", script)
+    for text in [*re.split(r"<[^>]*>", page), *labels, *("".join(both) for both in strings)]:
+        yield False, plain(text)
 
 
 def texts_of_shell(source):
@@ -141,13 +156,15 @@ def files_of(group):
         for top in (".ci", "tools", "bench/peers"):
             yield from files_under(os.path.join(ROOT, top), ("",))
     else:
-        yield from sorted({path for folder, _ in ROOMS.values() for path in files_under(folder, (".c", ".h", ".cu", ".cuh"))})
+        yield from sorted({path for folder, _ in ROOMS.values()
+                           for path in files_under(folder, (".c", ".h", ".cu", ".cuh", ".html"))})
 
 
 def texts_of(path):
     source, extension = read(path), os.path.splitext(path)[1]
-    if extension in (".py", ".md"):
-        return {".py": texts_of_python, ".md": texts_of_markdown}[extension](source)
+    readers = {".py": texts_of_python, ".md": texts_of_markdown, ".html": texts_of_html}
+    if extension in readers:
+        return readers[extension](source)
     if source.startswith("#!"):
         return (texts_of_python if "python" in source.split("\n")[0] else texts_of_shell)(source)
     return texts_of_c(source)

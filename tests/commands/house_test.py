@@ -355,6 +355,9 @@ class English(unittest.TestCase):
         self.assertEqual(faults["bare prototypes"], ["bare", "bare_too", "too_far_from_it"])
         self.assertEqual({fault: len(found) for fault, found in self.faults_of(FAULTY_TOOL, "").items() if found},
                          {"openings": 1, "home-made words": 1, "long sentences": 1})
+        page = '<p title="What is this">It goes on.</p><script>\n// Who says this is not said.\nsay("He was told so");</script>'
+        self.assertEqual({fault: len(found) for fault, found in self.faults_of(page, ".html").items() if found},
+                         {"openings": 2, "home-made words": 2})
 
     def faults_of(self, text, suffix):
         with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:

@@ -138,10 +138,10 @@ class Page(unittest.TestCase):
         for directory, skipped in (("three", 3), ("one", 1)):
             self.browser.run("""const row = document.querySelector('#adapters tr[data-adapter=one]');
                 row.querySelector('input').value = arguments[0];
-                document.getElementById('told').textContent = '';
+                document.getElementById('outcome').textContent = '';
                 row.querySelector('button').click();""", directory)
-            told = self.browser.wait("/done|:/.test(document.getElementById('told').textContent) && document.getElementById('told').textContent")
-            self.assertEqual(told, "Replace one: done.")
+            outcome = self.browser.wait("/done|:/.test(document.getElementById('outcome').textContent) && document.getElementById('outcome').textContent")
+            self.assertEqual(outcome, "Replace one: done.")
             self.choose("one", "two")
             self.assertEqual(self.write(), {"one": self.text[skipped:skipped + 60], "two": self.text[2:62]})
         self.check_is_whole()
@@ -159,8 +159,8 @@ class Page(unittest.TestCase):
         self.browser.run("""document.getElementById('load_name').value = 'none';
             document.getElementById('load_path').value = 'nowhere';
             document.querySelector('#load button').click();""")
-        told = self.browser.wait("/^Load none: /.test(document.getElementById('told').textContent) && document.getElementById('told').textContent")
-        self.assertNotIn("done", told)
+        outcome = self.browser.wait("/^Load none: /.test(document.getElementById('outcome').textContent) && document.getElementById('outcome').textContent")
+        self.assertNotIn("done", outcome)
         self.assertEqual(len(self.browser.log()), 1)  # the refusal
 
     def test_control_and_figures_are_where_they_are_offered(self):
