@@ -10,7 +10,8 @@ enum {
 };
 
 int cuda_grouped_gemm(const struct exec *exec, const struct grouped_gemm *a) {
-    struct grouped_gemm_call call = {.product = *a, .tile_rows = a->rows > SINGLE_ROWS_MOST ? GROUP_ROWS : 1};
+    int tile_rows = a->a_type == DTYPE_BF16 ? GROUP_TILE_ROWS : GROUP_ROWS;
+    struct grouped_gemm_call call = {.product = *a, .tile_rows = a->rows > SINGLE_ROWS_MOST ? tile_rows : 1};
     call.tiles = a->count ? (a->rows + call.tile_rows - 1) / call.tile_rows : 0;
     while (call.split_bits < SPLIT_BITS_MOST && call.tiles << call.split_bits < BLOCKS)
         call.split_bits++;

@@ -1,12 +1,14 @@
-/* Products of rows that belong to many adapters, in fp32 arithmetic.
+/* Products of rows that belong to many adapters.
  *
  * A block works on a few rows of the batch. Rows that follow each other and have one entry are a run, which shares each
- * element of the matrix. For a matrix [n, k], a warp computes an output: each lane sums four inputs of every 128, and
- * the lanes are added at the end. For a matrix [k, n], a thread computes an output along k. So a sum's order depends
- * neither on the run nor on alignment. */
+ * element of the matrix. Where both sides are bf16, tensor cores sum 32 inputs after the other. All else is in fp32
+ * arithmetic. For a matrix [n, k], a warp computes an output: each lane sums four inputs of every 128, and the lanes
+ * are added at the end. For a matrix [k, n], a thread computes an output along k. So a sum's order depends neither on
+ * the run nor on alignment. */
 #include "cuda/activations.cuh"
 #include "cuda/grouped_gemm.h"
 #include "cuda/groups.cuh"
+#include "cuda/mma.cuh"
 
 enum { INPUTS = 64 /* of a row, in shared memory at once */, GROUP_WARPS = GROUP_COLS / 32 };
 
@@ -19,7 +21,7 @@ struct run {
     int64_t col;
 };
 struct scratch {
-    float sum[GROUP_ROWS][GROUP_COLS];
+    float sum[GROUP_TILE_ROWS][GROUP_COLS];
     float input[GROUP_ROWS][INPUTS];
 };
 
@@ -120,6 +122,79 @@ template <class A, class M> static __device__ __forceinline__ void chain(const r
             shared.sum[i][threadIdx.x] = sum[i];
 }
 
+/* ---- both sides in bf16 ---- */
+
+/* `N` pairs of neighbours, the first one in the low half. Past the end of a row come zeros. */
+template <int N>
+static __device__ __forceinline__ void read_pairs(uint32_t (&pairs)[N], const bf16 *from, int64_t count,
+                                                  bool is_whole) {
+    struct alignas(4 * N) whole {
+        uint32_t at[N];
+    };
+    whole read;
+    if (is_whole && count >= 2 * N)
+        read = *(const whole *)from;
+    else
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            read.at[i] = (2 * i < count ? from[2 * i].bits : 0) | (2 * i + 1 < count ? from[2 * i + 1].bits << 16 : 0);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        pairs[i] = read.at[i];
+}
+
+/* The weights of four columns from `col` on and of eight inputs from k on, in pairs of inputs. */
+static __device__ __forceinline__ void read_weights(uint32_t (&pairs)[4][4], const group_entry &e, int64_t col,
+                                                    int64_t k, bool is_whole) {
+    const bf16 *matrix = (const bf16 *)e.data;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (!e.is_by_input) {
+            read_pairs(pairs[i], matrix + (col + i) * e.k + k, col + i < e.n ? e.k - k : 0, is_whole);
+        } else {
+            uint32_t even[2], odd[2];
+            const bf16 *row = matrix + (k + 2 * i) * e.n + col;
+            read_pairs(even, row, k + 2 * i < e.k ? e.n - col : 0, is_whole);
+            read_pairs(odd, row + e.n, k + 2 * i + 1 < e.k ? e.n - col : 0, is_whole);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                pairs[j][i] = __byte_perm(even[j / 2], odd[j / 2], j % 2 ? 0x7632 : 0x5410);
+        }
+}
+
+/* Up to GROUP_TILE_ROWS rows. A warp has 32 columns, of which column 4 c + j is the c-th of its product j. Lane 4 g + t
+ * reads eight neighbours of every 32 inputs, for rows g and g + 8 and for four columns. The inputs of one product are
+ * then no neighbours, which its sum does not need. */
+static __device__ __forceinline__ void multiply_tiles(const run &r, scratch &shared) {
+    const group_entry &e = *r.entry;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp_col = threadIdx.x / 32 * 32;
+    bool is_whole_a = is_aligned(r.product->a) && r.product->lda % 8 == 0;
+    bool is_whole = is_aligned(e.data) && (e.is_by_input ? e.n % 4 : e.k % 8) == 0;
+    float sum[4][4] = {};
+    if (r.col + warp_col >= e.n)
+        return;
+#pragma unroll 1
+    for (int64_t first = 0; first < e.k; first += 32) {
+        int64_t k = first + 8 * t;
+        uint32_t low[4], high[4], b[4][4];
+        read_pairs(low, row_of<bf16>(r, g) + k, g < r.rows ? e.k - k : 0, is_whole_a);
+        read_pairs(high, row_of<bf16>(r, g + 8) + k, g + 8 < r.rows ? e.k - k : 0, is_whole_a);
+        read_weights(b, e, r.col + warp_col + 4 * g, k, is_whole);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int half = 0; half < 4; half += 2) {
+                const uint32_t a[4] = {low[half], high[half], low[half + 1], high[half + 1]};
+                multiply(sum[j], a, b[j][half], b[j][half + 1]);
+            }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            shared.sum[g + i / 2 * 8][warp_col + 8 * t + i % 2 * 4 + j] = sum[j][i];
+}
+
 /* ---- after the sums ---- */
 
 static __device__ __forceinline__ float apply_unit(float x, enum group_unit unit) {
@@ -164,7 +239,9 @@ static __device__ void finish(const run &r, const scratch &shared) {
 /* ---- runs ---- */
 
 template <class A, class M> static __device__ void multiply(const run &r, scratch &shared) {
-    if (r.entry->is_by_input)
+    if constexpr (sizeof(A) == 2 && sizeof(M) == 2)
+        multiply_tiles(r, shared);
+    else if (r.entry->is_by_input)
         chain<A, M>(r, shared);
     else
         dot<A, M>(r, shared);
@@ -191,8 +268,9 @@ template <class A> static __device__ __forceinline__ void every_run(const groupe
         for (int64_t first = row; first < end; first = row, entry = next) {
             for (row = first + 1; row < end && (next = entry_of(g, row)) == entry; row++) {
             }
-            if (entry)
-                every_column<A>(run{&g, entry, first, (int)(row - first), 0}, shared,
+            int most = sizeof(A) == 2 && entry && entry->type == DTYPE_BF16 ? GROUP_TILE_ROWS : GROUP_ROWS;
+            for (; entry && first < row; first += most)
+                every_column<A>(run{&g, entry, first, (int)min((int64_t)most, row - first), 0}, shared,
                                 block & ((1 << call.split_bits) - 1), call.split_bits);
         }
     }

@@ -4,13 +4,13 @@
 
 #include "kernels/ops.h"
 
-/* The rows are `tiles` tiles of `tile_rows` rows (1 or GROUP_ROWS). A block takes a tile and one of 2^split_bits shares
- * of the columns, in ranges of GROUP_COLS columns, which is one for each thread. */
+/* The rows are `tiles` tiles of `tile_rows` rows: 1, GROUP_ROWS, or GROUP_TILE_ROWS for tensor cores. A block takes a
+ * tile and one of 2^split_bits shares of the columns, in ranges of GROUP_COLS columns, which is one for each thread. */
 struct grouped_gemm_call {
     struct grouped_gemm product;
     int64_t tiles;
     int tile_rows, split_bits;
 };
-enum { GROUP_ROWS = 8, GROUP_COLS = 128 };
+enum { GROUP_ROWS = 8, GROUP_TILE_ROWS = 16, GROUP_COLS = 128 };
 
 #endif
