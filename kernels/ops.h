@@ -389,6 +389,9 @@ struct cross_entropy {
     float *loss;           /* [N] -log p(label) */
     float *lse;            /* [N] log-sum-exp; may be NULL in the fused call */
     const float *dloss;    /* [N] weight of each row's loss; 0: the row does not count */
+    /* [N] of the forward and the join: 1 where no logit is larger than the label's, and none of a lower label as large;
+     * else 0. The part calls need it too. NULL: not wanted. */
+    int32_t *is_greedy;
     /* For a vocabulary that is divided over ranks; only the cross_entropy_part calls and the join read these. */
     int64_t first_label;             /* the label of column 0 */
     struct cross_entropy_part *part; /* [N] */
@@ -398,6 +401,7 @@ struct cross_entropy_part {
     double max;      /* the largest logit */
     double sum;      /* of exp(logit - max) */
     double at_label; /* the label's logit; 0 if another rank has the label */
+    double is_first; /* 1 if this rank has the label, and it is the first of its largest logits; 0 if not wanted */
 };
 
 /* A parameter in flat arrays, or a rank's share of one. One call works on many. Tables of ranges lie in device memory;

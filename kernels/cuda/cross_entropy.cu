@@ -54,6 +54,16 @@ static __device__ __forceinline__ int64_t own_label(const struct cross_entropy &
     return label >= 0 && label < a.vocab ? label : -1;
 }
 
+/* Returns 1 to each thread if the label's logit is the row's largest, and no earlier one equals it; else 0. */
+template <class T> static __device__ int is_first_largest(const T *x, int64_t label, float largest, float2 *warps) {
+    float earlier = 0;
+    if (to_float(x[label]) != largest)
+        return 0;
+    for (int64_t j = threadIdx.x; j < label; j += blockDim.x)
+        earlier += to_float(x[j]) == largest ? 1 : 0;
+    return block_sum({earlier, 0}, warps).x == 0;
+}
+
 /* ---- one row of each call ---- */
 
 enum call { FORWARD, BACKWARD, FUSED, PART, PART_BACKWARD };
@@ -63,6 +73,11 @@ static __device__ void one_row(const struct cross_entropy &a, int64_t i, T *x, f
     if (CALL == FORWARD) {
         figures f = measure<T, WIDTH>(x, a.vocab, true, warps);
         write_loss(a, i, f, to_float(x[a.labels[i]]));
+        if (a.is_greedy) {
+            int is_greedy = is_first_largest(x, a.labels[i], f.max, warps);
+            if (threadIdx.x == 0)
+                a.is_greedy[i] = is_greedy;
+        }
     } else if (CALL == BACKWARD) {
         write_gradient<T, WIDTH>(a, x, {a.lse[i], a.dloss[i], a.dloss[i], a.labels[i]});
     } else if (CALL == FUSED) {
@@ -74,8 +89,9 @@ static __device__ void one_row(const struct cross_entropy &a, int64_t i, T *x, f
     } else if (CALL == PART) {
         figures f = measure<T, WIDTH>(x, a.vocab, true, warps);
         int64_t label = own_label(a, i);
+        int is_first = a.is_greedy && label >= 0 ? is_first_largest(x, label, f.max, warps) : 0;
         if (threadIdx.x == 0)
-            a.part[i] = {f.max, f.sum, label < 0 ? 0.0f : to_float(x[label])};
+            a.part[i] = {f.max, f.sum, label < 0 ? 0.0f : to_float(x[label]), (double)is_first};
     } else {
         write_gradient<T, WIDTH>(
             a, x, {(float)a.part[i].max, a.dloss[i] / (float)a.part[i].sum, a.dloss[i], own_label(a, i)});
@@ -111,9 +127,14 @@ KERNELS(cross_entropy_part_backward, PART_BACKWARD)
 extern "C" __global__ void __launch_bounds__(128) cross_entropy_join(struct cross_entropy_join join) {
     const struct cross_entropy &a = join.call;
     for (int64_t i = grid_thread(); i < a.rows; i += grid_threads()) {
-        struct cross_entropy_part whole = {-INFINITY, 0, 0};
-        for (int r = 0; r < join.ranks; r++)
-            whole.max = fmax(whole.max, join.parts[r * a.rows + i].max);
+        struct cross_entropy_part whole = {-INFINITY, 0, 0, 0};
+        for (int r = 0; r < join.ranks; r++) {
+            struct cross_entropy_part part = join.parts[r * a.rows + i];
+            if (part.max > whole.max) {
+                whole.max = part.max;
+                whole.is_first = part.is_first;
+            }
+        }
         for (int r = 0; r < join.ranks; r++) {
             struct cross_entropy_part part = join.parts[r * a.rows + i];
             whole.sum += part.sum * exp(part.max - whole.max);
@@ -121,5 +142,7 @@ extern "C" __global__ void __launch_bounds__(128) cross_entropy_join(struct cros
         }
         a.part[i] = whole;
         a.loss[i] = (float)(log(whole.sum) + (whole.max - whole.at_label));
+        if (a.is_greedy)
+            a.is_greedy[i] = whole.is_first > 0;
     }
 }

@@ -94,9 +94,10 @@ static const size_t embedding_pointers[] = {POINTER(embedding, tokens),
                                             POINTER(embedding, dposition_table),
                                             POINTER(embedding, virtual_table),
                                             POINTER(embedding, dvirtual_table)};
-static const size_t cross_entropy_pointers[] = {POINTER(cross_entropy, logits), POINTER(cross_entropy, labels),
-                                                POINTER(cross_entropy, loss),   POINTER(cross_entropy, lse),
-                                                POINTER(cross_entropy, dloss),  POINTER(cross_entropy, part)};
+static const size_t cross_entropy_pointers[] = {POINTER(cross_entropy, logits),   POINTER(cross_entropy, labels),
+                                                POINTER(cross_entropy, loss),     POINTER(cross_entropy, lse),
+                                                POINTER(cross_entropy, dloss),    POINTER(cross_entropy, part),
+                                                POINTER(cross_entropy, is_greedy)};
 static const size_t zero_ranges_pointers[] = {POINTER(zero_ranges, ranges), POINTER(zero_ranges, x)};
 static const size_t adamw_pointers[] = {
     POINTER(adamw, ranges),   POINTER(adamw, master),         POINTER(adamw, m),      POINTER(adamw, v),
@@ -211,7 +212,7 @@ struct join {
     const struct cross_entropy_part *parts;
 };
 static const size_t join_pointers[] = {POINTER(join, a.labels), POINTER(join, a.loss), POINTER(join, a.part),
-                                       POINTER(join, parts)};
+                                       POINTER(join, a.is_greedy), POINTER(join, parts)};
 
 /* Arrays x, y and z, with their numbers of rows and columns. */
 struct arrays {

@@ -57,6 +57,7 @@ struct plan_message {
 struct results_block {
     int32_t *token;
     float *logprob, *label_logprob;
+    int32_t *is_greedy;
     int32_t *top_token;
     float *top_logprob;
 };

@@ -29,6 +29,7 @@ struct engine_result {
     int32_t token; /* drawn; -1: none */
     float logprob; /* of the drawn token */
     float label_logprob;
+    bool is_greedy;           /* the label is the likeliest token, and has the lowest id of equal ones */
     const int32_t *top_token; /* [top_count] likeliest first; valid until the engine's next collect */
     const float *top_logprob; /* [top_count] */
 };

@@ -5,7 +5,8 @@ struct results_block results_at(void *block, int64_t wanted) {
     struct results_block results = {.token = block};
     results.logprob = (float *)(results.token + wanted);
     results.label_logprob = results.logprob + wanted;
-    results.top_token = (int32_t *)(results.label_logprob + wanted);
+    results.is_greedy = (int32_t *)(results.label_logprob + wanted);
+    results.top_token = results.is_greedy + wanted;
     results.top_logprob = (float *)(results.top_token + wanted * SAMPLE_MAX_TOP);
     return results;
 }
@@ -75,7 +76,7 @@ int engine_run_plan(struct engine *engine, const struct plan *plan) {
 }
 
 int engine_read_results(struct engine *engine, const struct results_block *made) {
-    struct model_step_result result = {made->token, made->logprob, made->label_logprob, made->top_token,
-                                       made->top_logprob};
+    struct model_step_result result = {made->token,     made->logprob,   made->label_logprob,
+                                       made->is_greedy, made->top_token, made->top_logprob};
     return model_infer_results(engine->model, &result);
 }

@@ -28,7 +28,7 @@
 /* The beginning of a sequence. */
 struct sequence_beginning {
     int slot;              /* -1: the bare base */
-    const int32_t *tokens; /* [count] tokens to look up in the cache */
+    const int32_t *tokens; /* [count] tokens to look up in the cache; the row of the last one must run */
     int64_t count;
     uint64_t salt; /* sequences of different salts share no pages */
     bool reads_cache;
@@ -71,6 +71,7 @@ struct scheduler_token {
     int32_t token;
     bool is_end; /* a drawn end id or stop id; the completion ends before it */
     float logprob;
+    bool is_greedy; /* of a prompt token: it is the likeliest, and has the lowest id of equal ones */
     int32_t top_count;
     const int32_t *top_token; /* [top_count] valid during the call */
     const float *top_logprob;
@@ -83,7 +84,8 @@ struct scheduler_calls {
     /* Called for each drawn token. Returns true to end the completion here. */
     bool (*on_token)(void *context, int64_t choice, const struct scheduler_token *token);
     /* Called with the log-probability of prompt token `index`, once for each, in order, before the first token of
-     * choice 0. Starts at 1, or at 0 when virtual tokens predict the first token. */
+     * choice 0. Starts at the request's first_prompt_logprob, or at the first token that anything predicts: 1, or 0
+     * where virtual tokens predict the first token. */
     void (*on_prompt_logprob)(void *context, int64_t index, const struct scheduler_token *token);
     /* Called once for each choice. */
     void (*on_end)(void *context, int64_t choice, enum scheduler_end reason);
@@ -110,6 +112,7 @@ struct scheduler_request {
     bool ignore_eos;
     int32_t top_count; /* likeliest tokens to report for each drawn token */
     bool wants_prompt_logprobs;
+    int64_t first_prompt_logprob; /* index of the first token that wants one; rows before it may come from the cache */
     int32_t prompt_top_count;
     int32_t priority; /* among this client's requests; lower numbers first */
     uint64_t client;

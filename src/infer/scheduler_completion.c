@@ -159,6 +159,7 @@ static void give_prompt_logprobs(const struct step_completion *of, const struct 
         int64_t index = request->given_logprobs++;
         struct scheduler_token token = {.token = asked->prompt[index],
                                         .logprob = result->label_logprob,
+                                        .is_greedy = result->is_greedy,
                                         .top_count = asked->prompt_top_count,
                                         .top_token = result->top_token,
                                         .top_logprob = result->top_logprob};

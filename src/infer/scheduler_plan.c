@@ -263,6 +263,14 @@ static bool has_pages_for(struct scheduler *s, struct completion *completion, in
     }
 }
 
+/* Returns how many tokens of a completion to look up in the cache: all, or those before the next one to report. */
+static int64_t count_findable(const struct completion *completion) {
+    const struct request *request = completion->request;
+    bool reports = request->asked.wants_prompt_logprobs && completion->choice == 0 &&
+                   request->given_logprobs < request->asked.prompt_length;
+    return reports ? request->given_logprobs : completion->count;
+}
+
 /* Opens a completion's sequence. Returns 1, 0 when there is no room now, or a negative status. */
 static int start(struct scheduler *s, struct completion *completion) {
     const struct scheduler_request *asked = &completion->request->asked;
@@ -274,10 +282,9 @@ static int start(struct scheduler *s, struct completion *completion) {
     const struct sequence_beginning beginning = {
         .slot = asked->slot,
         .tokens = completion->tokens,
-        .count = completion->count,
+        .count = count_findable(completion),
         .salt = asked->salt,
-        .reads_cache = !asked->wants_prompt_logprobs || completion->choice > 0 ||
-                       completion->request->given_logprobs >= asked->prompt_length,
+        .reads_cache = true,
     };
     int64_t cached = 0;
     int sequence = s->engine.sequence_open(s->engine.self, &beginning, &cached);

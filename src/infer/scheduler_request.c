@@ -22,7 +22,7 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
     if (asked->prompt_length < 1)
         return status_fail(STATUS_INVALID, "a request without a token");
     if (asked->virtual_tokens < 0 || asked->max_tokens < -1 || asked->min_tokens < 0 || asked->choices < 0 ||
-        !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0)
+        !(asked->weight >= 0) || asked->top_count < 0 || asked->prompt_top_count < 0 || asked->first_prompt_logprob < 0)
         return status_fail(STATUS_INVALID, "a request with a negative number");
     int status = check_ids("token", asked->prompt, asked->prompt_length, s->options.vocab);
     if (!status)
@@ -34,20 +34,20 @@ static int check_values(const struct scheduler *s, const struct scheduler_reques
     return status;
 }
 
-/* Checks that the request can run alone, and fills in max_tokens. The last drawn token needs no row. */
+/* Checks that the request can run alone, and fills in max_tokens. Its last token, drawn or not, needs no row. */
 static int check_length(const struct scheduler *s, struct scheduler_request *asked, enum scheduler_refusal *refusal) {
     const struct scheduler_options *o = &s->options;
     int64_t page_rows = o->pages * o->page_tokens, most = page_rows < o->max_positions ? page_rows : o->max_positions;
     int64_t before = asked->virtual_tokens + asked->prompt_length;
     if (asked->max_tokens < 0)
         asked->max_tokens = most + 1 - before > 1 ? most + 1 - before : 1;
-    int64_t drawn = asked->max_tokens > 1 ? asked->max_tokens - 1 : 0;
-    if (before > o->max_positions || drawn > o->max_positions - before) {
+    int64_t after = asked->max_tokens - 1; /* rows of drawn tokens; -1: the prompt's last token needs none either */
+    if (after > o->max_positions - before) {
         refuse(refusal, SCHEDULER_TOO_LONG);
         return status_fail(STATUS_INVALID, "%lld tokens and %lld to be written: the context has %lld positions",
                            (long long)before, (long long)asked->max_tokens, (long long)o->max_positions);
     }
-    if (before > page_rows || drawn > page_rows - before) {
+    if (after > page_rows - before) {
         refuse(refusal, SCHEDULER_TOO_LARGE);
         return status_fail(STATUS_INVALID, "%lld tokens and %lld to be written: the KV cache holds %lld",
                            (long long)before, (long long)asked->max_tokens, (long long)page_rows);
@@ -111,6 +111,8 @@ static int request_copy(const struct scheduler_request *asked, struct request **
         return status_fail(STATUS_MEMORY, "out of memory");
     request->asked = *asked;
     request->given_logprobs = asked->virtual_tokens_predict ? 0 : 1;
+    if (asked->first_prompt_logprob > request->given_logprobs)
+        request->given_logprobs = asked->first_prompt_logprob;
     request->queued_tokens = asked->virtual_tokens + asked->prompt_length;
     int32_t *at = request->ids = malloc((size_t)ids * sizeof *request->ids);
     int status = at ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");

@@ -298,6 +298,7 @@ int engine_collect(struct engine *engine, struct engine_result *results) {
             .token = block.token[i],
             .logprob = block.logprob[i],
             .label_logprob = block.label_logprob[i],
+            .is_greedy = block.is_greedy[i],
             .top_token = flight->has_top ? block.top_token + i * SAMPLE_MAX_TOP : NULL,
             .top_logprob = flight->has_top ? block.top_logprob + i * SAMPLE_MAX_TOP : NULL,
         };

@@ -193,7 +193,7 @@ int head_logits(struct model *model, int64_t first, int64_t count) {
     return linear_forward(&model->head, &call);
 }
 
-/* Joins the losses of a vocabulary that is cut over ranks. The ranks exchange three numbers per row, never logits. */
+/* Joins the losses of a vocabulary that is cut over ranks. The ranks exchange four numbers per row, never logits. */
 int head_join_loss(struct model *model, const struct cross_entropy *call, bool train) {
     struct rank *rank = model->rank;
     struct cross_entropy partial = *call, whole = *call;
@@ -201,7 +201,8 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
     whole.part = model->scratch.joined;
     int status = rank_run(rank, PHASE_LOSS, cross_entropy_part, &partial);
     if (!status)
-        status = rank_gather(rank, RANK_TENSOR, partial.part, model->scratch.parts, call->rows * 3, DTYPE_F64);
+        status = rank_gather(rank, RANK_TENSOR, partial.part, model->scratch.parts,
+                             call->rows * (int64_t)(sizeof *partial.part / sizeof(double)), DTYPE_F64);
     if (!status)
         status = rank_run(rank, PHASE_LOSS, cross_entropy_join, &whole, rank->grid.tensor, model->scratch.parts);
     return status || !train ? status : rank_run(rank, PHASE_LOSS, cross_entropy_part_backward, &whole);

@@ -142,6 +142,7 @@ static int find_label_losses(const struct pass *pass, int64_t first, int64_t cou
         .logits = model->step.logits,
         .labels = pass->batch->head.labels + first,
         .loss = model->step.label_loss + first,
+        .is_greedy = model->step.is_greedy + first,
     };
     return model->rank->grid.tensor > 1 ? head_join_loss(model, &call, false)
                                         : rank_run(model->rank, PHASE_LOSS, cross_entropy_forward, &call);
@@ -333,8 +334,9 @@ static void add_wanted(struct upload *upload, struct model *model, const struct 
     device->drawn = device->results;
     device->logprob = (float *)device->results + wanted;
     device->label_loss = device->logprob + wanted;
-    device->top_token = step->sample && step->has_top ? (int32_t *)(device->label_loss + wanted) : NULL;
-    device->top_logprob = device->label_loss + wanted + wanted * SAMPLE_MAX_TOP;
+    device->is_greedy = (int32_t *)(device->label_loss + wanted);
+    device->top_token = step->sample && step->has_top ? device->is_greedy + wanted : NULL;
+    device->top_logprob = (float *)(device->is_greedy + wanted + wanted * SAMPLE_MAX_TOP);
 }
 
 static int upload_step(struct model *model, const struct model_step *step) {

@@ -71,6 +71,7 @@ struct device_step {
     void *results; /* [max_logit_rows] of each array below, one after the other for as many rows as the step has */
     int32_t *drawn;
     float *logprob, *label_loss;
+    int32_t *is_greedy; /* the label is the likeliest token */
     int32_t *top_token; /* [.., SAMPLE_MAX_TOP]; NULL: the step has none */
     float *top_logprob;
     float *logits; /* [step_rows, vocab_stride] */

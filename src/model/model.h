@@ -243,15 +243,16 @@ struct model_step_result {
     int32_t *token;       /* [logit_rows] drawn; -1: none */
     float *logprob;       /* [logit_rows] of the drawn token; 0: none was drawn */
     float *label_logprob; /* [logit_rows] of step->labels; 0: there are none */
+    int32_t *is_greedy;   /* [logit_rows] 1: the label is the likeliest token, and has the lowest id of equal ones */
     int32_t *top_token;   /* [logit_rows, SAMPLE_MAX_TOP] when the step has_top: the likeliest first; -1 for none */
     float *top_logprob;
 };
 
-/* Returns the bytes of the results of `rows` rows of a step. They are the drawn token,
- * its log-probability and the loss of the label; on request also the likeliest tokens and their log-probabilities. */
+/* Returns the bytes of the results of `rows` rows of a step. They are the drawn token, its log-probability, the loss of
+ * the label and its flag; on request also the likeliest tokens and their log-probabilities. */
 static inline size_t model_results_bytes(int64_t rows, bool has_top) {
-    return (size_t)rows *
-           (sizeof(int32_t) + 2 * sizeof(float) + (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
+    return (size_t)rows * (2 * sizeof(int32_t) + 2 * sizeof(float) +
+                           (has_top ? SAMPLE_MAX_TOP * (sizeof(int32_t) + sizeof(float)) : 0));
 }
 
 /* A step for planning: its rows, the rows with logits, and how many tokens of its sequence a row sees on average. */

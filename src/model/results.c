@@ -59,14 +59,16 @@ static void give(const struct step_fetch *fetch, const struct model_step_result 
     size_t rows = (size_t)fetch->rows;
     const int32_t *token = fetch->host;
     const float *logprob = (const float *)token + rows, *label_loss = logprob + rows;
+    const int32_t *is_greedy = (const int32_t *)(label_loss + rows);
     for (size_t i = 0; i < rows; i++) {
         result->token[i] = fetch->draws ? token[i] : -1;
         result->logprob[i] = fetch->draws ? logprob[i] : 0;
         result->label_logprob[i] = fetch->has_labels ? -label_loss[i] : 0;
+        result->is_greedy[i] = fetch->has_labels ? is_greedy[i] : 0;
     }
     if (fetch->has_top) {
-        memcpy(result->top_token, label_loss + rows, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
-        memcpy(result->top_logprob, label_loss + rows + rows * SAMPLE_MAX_TOP, rows * SAMPLE_MAX_TOP * sizeof(float));
+        memcpy(result->top_token, is_greedy + rows, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
+        memcpy(result->top_logprob, is_greedy + rows + rows * SAMPLE_MAX_TOP, rows * SAMPLE_MAX_TOP * sizeof(float));
     }
 }
 

@@ -51,13 +51,25 @@ static inline void check_top(const struct scheduler_token *token, int64_t count)
         assert_true(token->top_token[i] >= 0 && token->top_logprob[i] <= 0);
 }
 
+/* Returns the first token of the prompt whose log-probability is due. */
+static inline int64_t first_logprob(const struct scheduler_request *request) {
+    int64_t predicted = !request->virtual_tokens_predict;
+    return request->first_prompt_logprob > predicted ? request->first_prompt_logprob : predicted;
+}
+
+/* Returns how many are due. */
+static inline int64_t count_logprobs(const struct scheduler_request *request) {
+    int64_t first = first_logprob(request);
+    return first < request->prompt_length ? request->prompt_length - first : 0;
+}
+
 static inline bool note_token(void *context, int64_t choice, const struct scheduler_token *token) {
     struct asked *asked = context;
     struct false_text text;
     if (asked->was_cancelled || asked->ends[choice] || asked->starts != 1)
         fail_msg("a token of a text that was cancelled, has ended or has not begun");
     if (asked->request.wants_prompt_logprobs && choice == 0)
-        assert_int_equal(asked->prompt_logprobs, asked->request.prompt_length - !asked->request.virtual_tokens_predict);
+        assert_int_equal(asked->prompt_logprobs, count_logprobs(&asked->request));
     check_top(token, asked->request.top_count);
     int64_t at = asked->count[choice]++;
     asked->token[choice][at] = token->token;
@@ -74,14 +86,15 @@ static inline bool note_token(void *context, int64_t choice, const struct schedu
 
 static inline void note_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
     struct asked *asked = context;
-    float expected[ASKED_PROMPT];
+    struct false_score expected[ASKED_PROMPT];
     struct false_text text;
     assert_false(asked->was_cancelled);
-    assert_int_equal(index, asked->prompt_logprobs++ + !asked->request.virtual_tokens_predict);
+    assert_int_equal(index, asked->prompt_logprobs++ + first_logprob(&asked->request));
     assert_int_equal(token->token, asked->prompt[index]);
     check_top(token, asked->request.prompt_top_count);
     false_text(&asked->request, 0, &text, expected);
-    assert_true(token->logprob == expected[index]);
+    assert_true(token->logprob == expected[index].logprob);
+    assert_int_equal(token->is_greedy, expected[index].is_greedy);
     note_event(asked);
 }
 

@@ -103,6 +103,10 @@ static inline float false_logprob(uint64_t seen, int32_t token) {
     return -(float)(false_mix(seen, (uint64_t)token) % 4096) / 256;
 }
 
+static inline bool false_is_greedy(uint64_t seen, int32_t token) {
+    return false_mix(seen, (uint64_t)token + 1) % 2;
+}
+
 /* ---- the calls ---- */
 
 static inline int64_t false_virtual_count(int slot) {
@@ -246,6 +250,7 @@ static inline void false_find_result(struct false_engine *e, const struct false_
     }
     if (row->label >= 0)
         result->label_logprob = false_logprob(seen, row->label);
+    result->is_greedy = false_is_greedy(seen, row->label);
     if (!row->sampling)
         return;
     for (int64_t c = 0; c < row->change_count; c++) {
@@ -360,9 +365,15 @@ static inline struct sample_change false_change_of(const struct scheduler_reques
     return change;
 }
 
-/* The text of a choice; `prompt_logprob` [prompt_length] may be NULL. */
+/* What the engine gives of a token of the prompt. */
+struct false_score {
+    float logprob;
+    bool is_greedy;
+};
+
+/* The text of a choice; `scores` [prompt_length] may be NULL. */
 static inline void false_text(const struct scheduler_request *r, int64_t choice, struct false_text *text,
-                              float *prompt_logprob) {
+                              struct false_score *scores) {
     struct sampling sampling = r->sampling;
     sampling.choice += (uint32_t)choice;
     int64_t virtual_tokens = false_virtual_count(r->slot);
@@ -375,8 +386,9 @@ static inline void false_text(const struct scheduler_request *r, int64_t choice,
                                                    : text->token[index - r->prompt_length];
         value = false_value(value, r->slot, place, token);
         seen = false_mix(seen, value);
-        if (prompt_logprob && index + 1 >= 0 && index + 1 < r->prompt_length)
-            prompt_logprob[index + 1] = false_logprob(seen, r->prompt[index + 1]);
+        if (scores && index + 1 >= 0 && index + 1 < r->prompt_length)
+            scores[index + 1] = (struct false_score){false_logprob(seen, r->prompt[index + 1]),
+                                                     false_is_greedy(seen, r->prompt[index + 1])};
         if (index + 1 < r->prompt_length)
             continue;
         if (text->count == r->max_tokens)

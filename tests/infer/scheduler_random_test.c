@@ -76,6 +76,7 @@ static void draw_request(struct trial *t, struct asked *a) {
     r->salt = one_in(t, 5);
     r->choices = one_in(t, 4) ? 1 + draw(t, ASKED_CHOICES) : 1;
     r->wants_prompt_logprobs = one_in(t, 4);
+    r->first_prompt_logprob = one_in(t, 2) ? draw(t, (uint32_t)length + 2) : 0;
     r->prompt_top_count = (int32_t)draw(t, FALSE_TOP + 1);
     r->top_count = (int32_t)draw(t, FALSE_TOP + 1);
     r->priority = one_in(t, 5) ? (int32_t)draw(t, 3) - 1 : 0;

@@ -47,7 +47,7 @@ static void what_can_never_run_is_refused_at_once(void **state) {
     begin(&(struct scheduler_options){.max_positions = 64, .pages = 3, .max_requests = 5});
     assert_refused(prepare(0, 40, 26), STATUS_INVALID, SCHEDULER_TOO_LONG,
                    "40 tokens and 26 to be written: the context has 64 positions");
-    assert_refused(prepare(0, 65, 0), STATUS_INVALID, SCHEDULER_TOO_LONG, "65 tokens and 0");
+    assert_refused(prepare(0, 66, 0), STATUS_INVALID, SCHEDULER_TOO_LONG, "66 tokens and 0");
     assert_refused(prepare(0, 20, INT64_MAX), STATUS_INVALID, SCHEDULER_TOO_LONG, "20 tokens");
     assert_refused(prepare(0, 40, 10), STATUS_INVALID, SCHEDULER_TOO_LARGE,
                    "40 tokens and 10 to be written: the KV cache holds 48");
@@ -154,6 +154,43 @@ static void a_cached_beginning_is_not_prefilled_again(void **state) {
         assert_int_equal(after.prefill_rows - before.prefill_rows, rows[i]);
     }
     finish(6);
+}
+
+/* The second request runs the row before its first wanted token, and those after it. */
+static void rows_before_the_first_wanted_token_come_from_the_cache(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){0});
+    for (int i = 0; i < 4; i++) {
+        prepare_asked(&asked[i], scheduler, &engine, 70, 0, 0);
+        struct scheduler_request *r = &asked[i].request;
+        static const int64_t first[] = {49, 49, 48, 90};
+        r->wants_prompt_logprobs = true;
+        r->first_prompt_logprob = first[i];
+        struct scheduler_stats before, after;
+        scheduler_read_stats(scheduler, &before);
+        submit_taken(&asked[i]);
+        run_to_the_end(scheduler, 100);
+        scheduler_read_stats(scheduler, &after);
+        static const int64_t cached[] = {0, 48, 32, 64}, logprobs[] = {21, 21, 22, 0};
+        assert_int_equal(asked[i].cached, cached[i]);
+        assert_int_equal(after.prefill_rows - before.prefill_rows, 69 - cached[i]);
+        assert_int_equal(asked[i].prompt_logprobs, logprobs[i]);
+    }
+    finish(4);
+}
+
+static void the_last_token_of_a_scored_prompt_needs_no_row(void **state) {
+    (void)state;
+    enum scheduler_refusal refusal;
+    begin(&(struct scheduler_options){.max_positions = 32, .pages = 2});
+    prepare(0, 33, 0)->request.wants_prompt_logprobs = true;
+    submit_taken(&asked[0]);
+    run_to_the_end(scheduler, 100);
+    assert_int_equal(asked[0].prompt_logprobs, 32);
+    prepare(1, 34, 0)->request.wants_prompt_logprobs = true;
+    test_fails(submit_asked(&asked[1], &refusal), STATUS_INVALID, "the context has 32 positions");
+    assert_int_equal(refusal, SCHEDULER_TOO_LONG);
+    finish(1);
 }
 
 static void choices_of_a_prompt_share_its_pages(void **state) {
@@ -678,6 +715,8 @@ int main(void) {
         cmocka_unit_test(a_full_queue_refuses_for_now),
         cmocka_unit_test(a_scheduler_that_cannot_work_is_not_opened),
         cmocka_unit_test(a_cached_beginning_is_not_prefilled_again),
+        cmocka_unit_test(rows_before_the_first_wanted_token_come_from_the_cache),
+        cmocka_unit_test(the_last_token_of_a_scored_prompt_needs_no_row),
         cmocka_unit_test(choices_of_a_prompt_share_its_pages),
         cmocka_unit_test(a_prompt_alone_is_scored),
         cmocka_unit_test(prefill_continues_while_completions_are_written),

@@ -163,8 +163,8 @@ static const struct op_kind embedding_backward = {.name = "embedding_backward",
 
 /* ---- cross-entropy ---- */
 
-enum { LOGITS, LABELS, LOSS, LSE, DLOSS };
-enum { NO_LSE = 1, FAR_FROM_ZERO = 2 };
+enum { LOGITS, LABELS, LOSS, LSE, DLOSS, GREEDY };
+enum { NO_LSE = 1, FAR_FROM_ZERO = 2, TIED = 4 }; /* TIED: several logits of a row are its largest; greedy flags */
 
 static double log_sum_exp(const struct op_run *run, int64_t i) {
     int64_t vocab = run->shape[1];
@@ -199,11 +199,39 @@ static void fill_logits(const struct op_run *run, struct op_tensor *t) {
         }
 }
 
+static void fill_tied_logits(const struct op_run *run, struct op_tensor *t) {
+    (void)run;
+    for (int64_t i = 0; i < t->rows * t->cols; i++)
+        t->value[i] = (double)(philox(3, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0] % 8);
+}
+
+/* Returns the first of a row's largest logits at or after `from`; -1: there is none. */
+static int64_t find_largest(const struct op_run *run, int64_t row, int64_t from) {
+    int64_t vocab = run->shape[1];
+    const double *x = run->tensor[LOGITS].value + row * run->tensor[LOGITS].cols;
+    double largest = -INFINITY;
+    for (int64_t j = 0; j < vocab; j++)
+        largest = fmax(largest, x[j]);
+    while (from < vocab && x[from] != largest)
+        from++;
+    return from < vocab ? from : -1;
+}
+
+/* The first of the largest logits, the second, and another one. */
+static void fill_tied_labels(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->cols; i++) {
+        int64_t first = find_largest(run, i, 0), second = find_largest(run, i, first + 1);
+        t->value[i] = (double)(i % 3 == 0 || second < 0 ? first : i % 3 == 1 ? second : first / 2);
+    }
+}
+
 static void entropy_inputs(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     int64_t rows = run->shape[0];
     t[LABELS] = tensor("labels", OP_IN, DTYPE_I32, 1, rows);
     t[LABELS].spread = (double)run->shape[1];
+    if (run->variant & TIED)
+        t[LABELS].fill = fill_tied_labels;
 }
 
 static void entropy_forward_setup(struct op_run *run) {
@@ -218,6 +246,10 @@ static void entropy_forward_setup(struct op_run *run) {
     t[LOSS].bound = op_bound(4);
     t[LSE] = tensor("lse", OP_OUT, DTYPE_F32, 1, rows);
     t[LSE].bound = op_bound(4);
+    if (!(run->variant & TIED))
+        return;
+    t[LOGITS].fill = fill_tied_logits;
+    t[GREEDY] = tensor("greedy", OP_OUT, DTYPE_I32, 1, rows);
 }
 
 static void entropy_in_place(struct op_run *run) {
@@ -261,7 +293,8 @@ static struct cross_entropy entropy_arguments(const struct op_run *run) {
                                   .labels = t[LABELS].data,
                                   .loss = t[LOSS].data,
                                   .lse = t[LSE].data,
-                                  .dloss = t[DLOSS].data};
+                                  .dloss = t[DLOSS].data,
+                                  .is_greedy = t[GREEDY].data};
 }
 
 static int entropy_forward_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
@@ -286,6 +319,8 @@ static void entropy_forward_reference(struct op_run *run) {
         t[LOSS].expected[i] = lse - t[LOGITS].value[i * t[LOGITS].cols + (int64_t)t[LABELS].value[i]];
         if (t[LSE].expected)
             t[LSE].expected[i] = lse;
+        if (t[GREEDY].expected)
+            t[GREEDY].expected[i] = (int64_t)t[LABELS].value[i] == find_largest(run, i, 0);
     }
 }
 
@@ -372,6 +407,8 @@ static const struct op_case cases[] = {
     BOTH_TYPES(entropy_forward, "no rows", OP_TEST, 0, 0, 77, 90),
     BOTH_TYPES(entropy_forward, "chunks", OP_TEST, 0, 9, 5003, 5008),
     BOTH_TYPES(entropy_forward, "far from zero", OP_TEST, FAR_FROM_ZERO, 5, 500, 512),
+    BOTH_TYPES(entropy_forward, "greedy flags", OP_TEST, TIED, 9, 77, 90),
+    BOTH_TYPES(entropy_forward, "greedy flags, chunks", OP_TEST, TIED, 6, 5003, 5008),
     BOTH_TYPES(entropy_backward, NULL, OP_TEST, 0, 5, 64, 64),
     BOTH_TYPES(entropy_backward, "odd, padded", OP_TEST, 0, 7, 77, 90),
     BOTH_TYPES(entropy_backward, "no rows", OP_TEST, 0, 0, 77, 90),

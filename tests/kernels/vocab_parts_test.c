@@ -54,7 +54,7 @@ static int64_t start_of(int rank) {
 
 struct loss_memory {
     float whole[N * STRIDE], cut[RANKS][N * STRIDE], loss[N], joined_loss[N], weight[N];
-    int32_t labels[N];
+    int32_t labels[N], greedy[N], joined_greedy[N];
     struct cross_entropy_part parts[RANKS][N], joined[N];
 };
 
@@ -65,6 +65,9 @@ static void fill_loss(struct loss_memory *m) {
         m->labels[i] = i < N - 1 ? i * 8 : V - 1; /* in each rank's columns, first and last among them */
         m->weight[i] = i == 3 ? 0 : 0.1f + (float)i;
     }
+}
+
+static void cut_logits(struct loss_memory *m) {
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < N; i++)
             memcpy(m->cut[r] + i * STRIDE, m->whole + i * STRIDE + start_of(r),
@@ -96,12 +99,61 @@ static void compare_loss(const struct loss_memory *m) {
         }
 }
 
+/* Rows whose largest logit stands in several places, or in one: alone, in the label's part, in a part before it or
+ * after it. */
+static void fill_ties(struct loss_memory *m) {
+    static const int32_t others[N] = {-1, 9, 3, 30, -1, V - 1, 0};
+    for (int i = 0; i < N; i++) {
+        m->labels[i] = i == 4 ? 20 : 12;
+        m->whole[i * STRIDE + 12] = 50;
+        if (others[i] >= 0)
+            m->whole[i * STRIDE + others[i]] = 50;
+    }
+}
+
+static void check_ties(const struct loss_memory *m) {
+    static const int32_t is_greedy[N] = {1, 0, 0, 1, 0, 1, 0};
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(m->greedy[i], is_greedy[i]);
+        assert_int_equal(m->joined_greedy[i], is_greedy[i]);
+    }
+}
+
+static void the_lowest_of_equal_ids_is_greedy(void **state) {
+    static struct loss_memory memory;
+    struct scene scene = open_scene(sizeof memory);
+    struct loss_memory *there = scene.memory;
+    (void)state;
+    fill_loss(&memory);
+    fill_ties(&memory);
+    cut_logits(&memory);
+    send(&scene, &memory);
+    struct cross_entropy a = rank_call(there, 0, NULL);
+    a.vocab = V;
+    a.logits = there->whole;
+    a.loss = there->loss;
+    a.is_greedy = there->greedy;
+    test_ok(scene.ops->cross_entropy_forward(&scene.exec, &a));
+    for (int r = 0; r < RANKS; r++) {
+        struct cross_entropy p = rank_call(there, r, there->parts[r]);
+        p.is_greedy = there->joined_greedy;
+        test_ok(scene.ops->cross_entropy_part(&scene.exec, &p));
+    }
+    struct cross_entropy p = rank_call(there, 0, there->joined);
+    p.is_greedy = there->joined_greedy;
+    test_ok(scene.ops->cross_entropy_join(&scene.exec, &p, RANKS, there->parts[0]));
+    fetch(&scene, &memory);
+    check_ties(&memory);
+    close_scene(&scene);
+}
+
 static void parts_of_a_loss_join_to_the_whole(void **state) {
     static struct loss_memory memory;
     struct scene scene = open_scene(sizeof memory);
     struct loss_memory *there = scene.memory;
     (void)state;
     fill_loss(&memory);
+    cut_logits(&memory);
     send(&scene, &memory);
     struct cross_entropy a = {.rows = N,
                               .vocab = V,
@@ -198,6 +250,7 @@ static void parts_of_an_embedding_add_up_to_the_bit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_a_loss_join_to_the_whole),
+        cmocka_unit_test(the_lowest_of_equal_ids_is_greedy),
         cmocka_unit_test(parts_of_an_embedding_add_up_to_the_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,8 +137,9 @@ static int fill(void *context, int id) {
 
 static int infer_row(struct test_model *t, const struct model_kv *kv) {
     float logprob[2];
-    int32_t token;
-    const struct model_step_result result = {.token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1]};
+    int32_t token, is_greedy;
+    const struct model_step_result result = {
+        .token = &token, .logprob = &logprob[0], .label_logprob = &logprob[1], .is_greedy = &is_greedy};
     int status = model_infer(t->model, kv, test_one_row());
     return status ? status : model_infer_results(t->model, &result);
 }

@@ -204,6 +204,7 @@ enum { TOKENS_MOST = 256 };
 static void infer(struct test_model *test, const struct golden *g, float logprob[TOKENS_MOST]) {
     int32_t zeros[TOKENS_MOST] = {0}, rows[TOKENS_MOST], token[TOKENS_MOST];
     float drawn[TOKENS_MOST];
+    int32_t is_greedy[TOKENS_MOST];
     struct model_kv kv = {.page_count = (g->T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS};
     assert_true(g->T <= TOKENS_MOST);
     for (int32_t i = 0; i < g->T; i++)
@@ -220,7 +221,8 @@ static void infer(struct test_model *test, const struct golden *g, float logprob
                                     .logit_rows = g->T,
                                     .logit_row = rows,
                                     .labels = g->labels};
-    const struct model_step_result result = {.token = token, .logprob = drawn, .label_logprob = logprob};
+    const struct model_step_result result = {
+        .token = token, .logprob = drawn, .label_logprob = logprob, .is_greedy = is_greedy};
     test_ok(device_alloc(test->device, model_kv_bytes(test->model, kv.page_count), &kv.pages));
     test_ok(model_infer(test->model, &kv, &step));
     test_ok(model_infer_results(test->model, &result));

@@ -27,9 +27,17 @@ TYPED_BODY void write_gradient(const struct cross_entropy *a, int64_t i, int64_t
     clear(x, vocab, a->stride, type);
 }
 
+/* Returns 1 if the label's logit is the row's largest, and no earlier one equals it; else 0. */
+TYPED_BODY int is_first_largest(const void *x, int64_t label, float largest, enum dtype type) {
+    return load(x, label, type) == largest && row_max(x, label, type) < largest;
+}
+
 TYPED_BODY void forward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
     const void *x = at_const(a->logits, i * a->stride, type);
-    write_loss(a, i, softmax_finite_row(x, a->vocab, type), load(x, a->labels[i], type));
+    struct softmax_sum s = softmax_finite_row(x, a->vocab, type);
+    write_loss(a, i, s, load(x, a->labels[i], type));
+    if (a->is_greedy)
+        a->is_greedy[i] = is_first_largest(x, a->labels[i], s.max, type);
 }
 
 TYPED_BODY void backward_row(const struct cross_entropy *a, int64_t i, enum dtype type) {
@@ -116,8 +124,11 @@ TYPED_BODY void part_row(const struct cross_entropy *a, int64_t i, enum dtype ty
     const void *x = at_const(a->logits, i * a->stride, type);
     struct softmax_sum s = softmax_finite_row(x, a->vocab, type);
     int64_t label = own_label(a, i);
-    a->part[i] =
-        (struct cross_entropy_part){.max = s.max, .sum = s.sum, .at_label = label < 0 ? 0 : load(x, label, type)};
+    a->part[i] = (struct cross_entropy_part){.max = s.max, .sum = s.sum};
+    if (label < 0)
+        return;
+    a->part[i].at_label = load(x, label, type);
+    a->part[i].is_first = a->is_greedy ? is_first_largest(x, label, s.max, type) : 0;
 }
 
 TYPED_ROW(part_row, cross_entropy)
@@ -132,8 +143,10 @@ int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_en
     for (int64_t i = 0; i < a->rows; i++) {
         struct cross_entropy_part whole = {.max = -INFINITY};
         for (int r = 0; r < ranks; r++)
-            if (parts[r * a->rows + i].max > whole.max)
+            if (parts[r * a->rows + i].max > whole.max) {
                 whole.max = parts[r * a->rows + i].max;
+                whole.is_first = parts[r * a->rows + i].is_first;
+            }
         for (int r = 0; r < ranks; r++) {
             const struct cross_entropy_part *part = &parts[r * a->rows + i];
             whole.sum += part->sum * exp(part->max - whole.max);
@@ -141,6 +154,8 @@ int LEVEL(cpu_cross_entropy_join)(const struct exec *exec, const struct cross_en
         }
         a->part[i] = whole;
         a->loss[i] = (float)(log(whole.sum) + (whole.max - whole.at_label));
+        if (a->is_greedy)
+            a->is_greedy[i] = whole.is_first > 0;
     }
     return STATUS_OK;
 }
