@@ -11,6 +11,7 @@ set(CAMBIUM_ROOMS
     "unicode    src/unicode    base"                  # tables of characters
     "jinja      src/jinja      unicode"               # the language of chat templates
     "text       src/text       jinja"                 # tokenizers and chats
+    "tasks      src/tasks      unicode"               # benchmarks: texts of their rows, and metrics
     "parallel   src/parallel   tensor comm"           # the rank grid, the one linear, hooks, pipelines, gradient sync
     "data       src/data       text config comm"      # corpora and tuning rows, as samples
     "model      src/model      parallel config"       # the transformer, forward and backward; its families
@@ -24,7 +25,7 @@ set(CAMBIUM_ROOMS
     "openai     src/openai     infer"                 # requests and answers in OpenAI's form, without their transport
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name
-    "jobs       src/jobs       openai data"           # offline work: requests from a file, scoring
+    "jobs       src/jobs       openai data tasks"     # offline work: requests from a file, scoring, evaluation
     "planner    src/planner    train infer"           # what a layout costs on a cluster
     "bench      bench          train serve planner"   # speed and memory, measured
     "commands   src/commands   bench jobs convert"    # one file a subcommand: options in, results out

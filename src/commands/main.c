@@ -24,6 +24,7 @@ static const struct {
     {"generate", command_generate, "write text with a trained model"},
     {"serve", command_serve, "answer requests over HTTP and gRPC"},
     {"score", command_score, "log-probability of every token of given texts"},
+    {"eval", command_eval, "run benchmarks on a model"},
     {"adapter", command_adapter, "show what an adapter is"},
     {"merge", command_merge, "fold adapters into a model"},
     {"convert", command_convert, "convert models and checkpoints of other systems"},

@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "unicode/case.h"
+#include "unicode/python.h"
 
 #include <string.h>
 
@@ -13,23 +14,10 @@ static bool has_case(uint32_t point) {
     return upper[0] != point || lower[0] != point;
 }
 
-static uint32_t decode(const char *at, const char *end, size_t *bytes) {
-    uint32_t point = (unsigned char)*at;
-    *bytes = point < 0x80 ? 1 : utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
-    *bytes = *bytes ? *bytes : 1;
-    return point;
-}
-
-/* A sigma after a letter is final when no letter follows. */
-static bool is_final(const char *at, const char *end, bool is_in_word) {
-    size_t bytes;
-    return is_in_word && (at == end || !has_case(decode(at, end, &bytes)));
-}
-
 /* Characters that separate words for the filter `title`. */
 static bool parts_words(const char *at, const char *end) {
     size_t bytes;
-    return strchr("-({[<", *at ? *at : 'a') || jinja_is_space(at, end, &bytes);
+    return strchr("-({[<", *at ? *at : 'a') || python_is_space(at, end, &bytes);
 }
 
 static enum unicode_case case_at(enum jinja_case to, bool is_first, bool is_in_word) {
@@ -50,15 +38,14 @@ static enum unicode_case case_at(enum jinja_case to, bool is_first, bool is_in_w
 struct jinja_value jinja_change_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case to) {
     struct jinja_builder builder = {0};
     const char *end = string->bytes + string->length;
-    bool is_in_word = false, was_cased = false;
+    bool is_in_word = false;
     size_t bytes, done = 0;
     for (size_t at = 0; at < string->length && jinja_charge(run, 1); at += bytes) {
-        uint32_t point = decode(string->bytes + at, end, &bytes), changed[3];
+        uint32_t point = python_character(string->bytes + at, end, &bytes), changed[3];
         unicode_change_case(point, case_at(to, at == 0, is_in_word), changed);
-        if (point == 0x3a3 && changed[0] == 0x3c3 && is_final(string->bytes + at + bytes, end, was_cased))
+        if (point == 0x3a3 && changed[0] == 0x3c3 && python_sigma_is_final(string->bytes, string->length, at))
             changed[0] = 0x3c2;
-        was_cased = has_case(point);
-        is_in_word = to == JINJA_WORDS ? !parts_words(string->bytes + at, end) : was_cased;
+        is_in_word = to == JINJA_WORDS ? !parts_words(string->bytes + at, end) : has_case(point);
         if (changed[0] == point && !changed[1])
             continue;
         jinja_build_part(run, &builder, string, done, at);

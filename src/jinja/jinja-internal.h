@@ -341,8 +341,6 @@ int jinja_memcmp(struct jinja_run *run, const void *left, const void *right, siz
 bool jinja_same(struct jinja_run *run, const void *left, const void *right, size_t length);
 /* Finds the first occurrence of a byte in [from, to); returns `to` when there is none. */
 size_t jinja_find_byte(struct jinja_run *run, const struct jinja_string *string, char byte, size_t from, size_t to);
-/* Python's str.isspace() for the character at `at`; also returns its length. */
-bool jinja_is_space(const char *at, const char *end, size_t *bytes);
 bool jinja_string_is(const struct jinja_string *string, const char *text);
 /* Finds `part` in `string` from byte `from` on; SIZE_MAX: not found. */
 size_t jinja_find(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *part,

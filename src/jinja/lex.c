@@ -3,6 +3,7 @@
 #include "parse-internal.h"
 
 #include "base/utf8.h"
+#include "unicode/python.h"
 #include "unicode/unicode.h"
 
 #include <errno.h>
@@ -58,7 +59,7 @@ static void advance(struct lexer *lexer, const char *to) {
 
 static const char *after_space(const char *at, const char *end) {
     size_t bytes;
-    while (at < end && jinja_is_space(at, end, &bytes))
+    while (at < end && python_is_space(at, end, &bytes))
         at += bytes;
     return at;
 }
@@ -105,7 +106,7 @@ static void add_text(struct lexer *lexer, const char *stop, char sign, bool is_p
         const char *kept = from;
         for (const char *at = from; at < to;) {
             size_t bytes;
-            bool is_space = jinja_is_space(at, to, &bytes);
+            bool is_space = python_is_space(at, to, &bytes);
             at += bytes;
             if (!is_space)
                 kept = at;

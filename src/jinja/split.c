@@ -2,20 +2,21 @@
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
+#include "unicode/python.h"
 
 static struct jinja_value split_at_space(struct jinja_run *run, const struct jinja_string *string, int64_t most) {
     struct jinja_value parts = jinja_list_new(run, JINJA_LIST, 4);
     const char *at = string->bytes, *end = at + string->length;
     size_t bytes;
     while (jinja_charge(run, 1)) {
-        while (at < end && jinja_is_space(at, end, &bytes) && jinja_charge_bytes(run, bytes))
+        while (at < end && python_is_space(at, end, &bytes) && jinja_charge_bytes(run, bytes))
             at += bytes;
         if (at == end || run->status)
             break;
         const char *from = at;
         bool is_last = most >= 0 && (int64_t)parts.list->count == most;
         for (const char *to = at; to < end && jinja_charge_bytes(run, 1); to += bytes) {
-            bool is_space = jinja_is_space(to, end, &bytes);
+            bool is_space = python_is_space(to, end, &bytes);
             if (is_space && !is_last)
                 break;
             if (!is_space)

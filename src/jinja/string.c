@@ -3,6 +3,7 @@
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
+#include "unicode/python.h"
 
 #include <string.h>
 
@@ -281,18 +282,6 @@ size_t jinja_byte_of(struct jinja_run *run, const struct jinja_string *string, s
     return at;
 }
 
-bool jinja_is_space(const char *at, const char *end, size_t *bytes) {
-    unsigned char c = (unsigned char)*at;
-    uint32_t point = c;
-    *bytes = 1;
-    if (c < 0x80)
-        return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
-    *bytes = utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
-    *bytes = *bytes ? *bytes : 1;
-    return point == 0x85 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
-           point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
-}
-
 /* memmem() reads the start of a part each time, so a window must be longer than the part. It does not check the clock
  * either, so a rolling hash searches for a part of more than LONG_BYTES. */
 enum { WINDOW_BYTES = 1 << 16, LONG_BYTES = 1 << 12 };
@@ -387,7 +376,7 @@ size_t jinja_find_last(struct jinja_run *run, const struct jinja_string *string,
 static bool is_stripped(struct jinja_run *run, const char *at, const char *end, const struct jinja_string *characters,
                         size_t *bytes) {
     if (!characters)
-        return jinja_is_space(at, end, bytes);
+        return python_is_space(at, end, bytes);
     *bytes = utf8_length((const unsigned char *)at, (const unsigned char *)end);
     *bytes = *bytes ? *bytes : 1;
     for (size_t i = 0; i + *bytes <= characters->length && jinja_charge_bytes(run, 1); i++)

@@ -2,6 +2,7 @@
 #include "jinja-internal.h"
 
 #include "base/utf8.h"
+#include "unicode/python.h"
 #include "unicode/unicode.h"
 
 #include <errno.h>
@@ -51,15 +52,15 @@ void jinja_write_float(double real, char text[JINJA_FLOAT_BYTES]) {
 static bool copy_number(struct jinja_run *run, const struct jinja_string *string, char *text, size_t bytes) {
     const char *from = string->bytes, *to = from + string->length;
     size_t space, length = 0;
-    while (from < to && jinja_charge_bytes(run, 1) && jinja_is_space(from, to, &space))
+    while (from < to && jinja_charge_bytes(run, 1) && python_is_space(from, to, &space))
         from += space;
-    while (to > from && jinja_charge_bytes(run, 1) && jinja_is_space(to - 1, to, &space))
+    while (to > from && jinja_charge_bytes(run, 1) && python_is_space(to - 1, to, &space))
         to--;
     for (; from < to; from++) {
         bool is_between = length && from + 1 < to && from[-1] != '_' && from[1] != '_';
         if (*from == '_' && is_between && from[-1] >= '0' && from[-1] <= '9')
             continue;
-        if (length + 1 == bytes || !*from || *from == '_' || jinja_is_space(from, to, &space))
+        if (length + 1 == bytes || !*from || *from == '_' || python_is_space(from, to, &space))
             return false;
         text[length++] = *from;
     }

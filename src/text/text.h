@@ -85,6 +85,8 @@ int tokenizer_save(const struct tokenizer *tokenizer, const char *directory);
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 /* Returns the end-of-text token: eos_token of the files, else <|endoftext|>; -1 when there is neither. */
 int32_t tokenizer_eos_id(const struct tokenizer *tokenizer);
+/* Returns bos_token of the files, which may begin a text; -1 when there is none. */
+int32_t tokenizer_bos_id(const struct tokenizer *tokenizer);
 /* True for a special token, which is part of a text only when requested. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 /* True when encoding a text can take much longer than a pass over it, because the pre-tokenizer has a regular

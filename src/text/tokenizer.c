@@ -230,6 +230,10 @@ int32_t tokenizer_eos_id(const struct tokenizer *tokenizer) {
     return tokenizer->roles[ROLE_EOS];
 }
 
+int32_t tokenizer_bos_id(const struct tokenizer *tokenizer) {
+    return tokenizer->roles[ROLE_BOS];
+}
+
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->size && tokenizer->kinds[id] & TOKEN_SPECIAL;
 }

@@ -191,6 +191,9 @@ def write_workplace(root):
     for name in ("rows.jsonl", "valid.jsonl"):
         write_rows(root / name, {"prompt": "Once", "completion": " upon"})
     write_rows(root / "texts.jsonl", {"text": "Once upon"})
+    write_rows(root / "choices.jsonl", {"context": "Once", "choices": [" upon", " a"], "gold": 0})
+    write_rows(root / "wikitext.jsonl", {"page": "Once upon"})
+    write_rows(root / "hellaswag.jsonl", {"activity_label": "a", "ctx_a": "Once", "ctx_b": "", "endings": ["upon", "a"], "label": "0"})
     write_rows(root / "dictionary.jsonl", {"messages": [question, {"role": "assistant", "content": "upon"}]})
     (root / "talk.json").write_text(json.dumps([question]))
     (root / "keys").write_text("alice sk-alice\n")

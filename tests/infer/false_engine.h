@@ -365,7 +365,7 @@ static inline struct sample_change false_change_of(const struct scheduler_reques
     return change;
 }
 
-/* What the engine gives of a token of the prompt. */
+/* The engine's results for a token of the prompt. */
 struct false_score {
     float logprob;
     bool is_greedy;

@@ -1,0 +1,132 @@
+/* cambium eval: benchmarks of a model, with the figures of EleutherAI's lm_eval. */
+#include "commands.h"
+#include "model_arguments.h"
+
+#include "base/stop.h"
+#include "jobs/eval.h"
+
+#include <stdlib.h>
+
+struct eval_command {
+    struct job_model base;
+    struct config_list tasks;
+    struct eval_job job;
+    struct eval_task *read; /* [tasks.count] */
+};
+
+#define AT(field) offsetof(struct eval_command, field)
+static const struct config_row rows[] = {
+    MODEL_ROW(AT(base)),
+    {.path = "task",
+     .type = CONFIG_LIST,
+     .offset = AT(tasks),
+     .metavar = "NAME=FILE.jsonl...",
+     .is_required = true,
+     .help = "a task and the file of its rows, JSON lines, plain or packed by gzip. Names are hellaswag, "
+             "lambada_openai, lambada_standard, wikitext, piqa, winogrande, boolq, arc_easy, arc_challenge and race. "
+             "choice and text take your own data"},
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = AT(job.output),
+     .metavar = "FILE.json",
+     .is_path = true,
+     .help = "write the metrics as JSON"},
+    {.path = "samples",
+     .type = CONFIG_STRING,
+     .offset = AT(job.samples),
+     .metavar = "FILE.jsonl",
+     .is_path = true,
+     .help = "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest"},
+    {.path = "adapter",
+     .type = CONFIG_LIST,
+     .offset = AT(base.adapters),
+     .metavar = "DIR...",
+     .is_path = true,
+     .help = "adapters on the model, from finetune or PEFT, or a directory of several; all apply"},
+    {.path = "limit",
+     .type = CONFIG_INT,
+     .offset = AT(job.limit),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e15,
+     .help = "rows of each task; 0: all"},
+    {.path = "max-length",
+     .type = CONFIG_INT,
+     .offset = AT(base.max_model_len),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e9,
+     .help = "tokens that the model sees at once; 0: the model's positions"},
+    MODEL_DEVICE_ROW(AT(base)),
+    MODEL_PRECISION_ROW(AT(base)),
+    MODEL_THREADS_ROW(AT(base)),
+    MODEL_TOKENIZER_ROW(AT(base)),
+    MODEL_RANKS_ROW(AT(base)),
+    MODEL_LAYOUT_ROWS(AT(base)),
+};
+
+static const struct config_command command = {
+    .name = "eval",
+    .synopsis = "cambium eval --model DIR --task NAME=FILE.jsonl... [OPTIONS]",
+    .description =
+        "Runs standard benchmarks without examples (0-shot) and prints their metrics; tokens, texts and metrics are "
+        "those of EleutherAI's lm_eval. Rows come from your files, with the field names of the data sets; nothing is "
+        "fetched. The task choice takes {\"context\", \"choices\", \"gold\"}, and text takes {\"text\"}. On Ctrl-C it "
+        "prints and writes what is finished. Several ranks, threads or processes of mpirun or srun, hold the model "
+        "together; data-parallel ones share the rows.",
+    .examples =
+        "  cambium eval --model out/gpt --task hellaswag=hellaswag_val.jsonl --output metrics.json\n"
+        "  cambium eval --model out/gpt --task wikitext=wikitext.jsonl lambada_openai=lambada.jsonl.gz\n"
+        "  cambium eval --model out/gpt --adapter out/adapter --task choice=mine.jsonl --samples requests.jsonl\n"
+        "  cambium eval --model out/gpt --task arc_easy=arc.jsonl --limit 100 --ranks 2 "
+        "--parallel.tensor_model_parallel_size=2\n",
+    .rows = rows,
+    .row_count = sizeof rows / sizeof *rows,
+    .positional_offset = SIZE_MAX,
+};
+
+static int prepare(const struct launch *launch, const struct config *config, void *context) {
+    struct eval_command *c = context;
+    (void)config;
+    c->read = calloc(c->tasks.count, sizeof *c->read);
+    if (!c->read)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = eval_tasks_read(&c->tasks, c->read);
+    return status ? status : model_grid(&c->base, launch, true);
+}
+
+static int add_facts(void *context, struct facts *facts) {
+    const struct eval_command *c = context;
+    return model_facts(&c->base, facts);
+}
+
+static int run(struct launch *launch, void *context) {
+    struct eval_command *c = context;
+    c->job.model = &c->base;
+    c->job.tasks = c->read;
+    c->job.task_count = (int64_t)c->tasks.count;
+    c->job.version = CAMBIUM_VERSION;
+    stop_watch_begin();
+    int status = launch_run(launch, rank_grid_size(&c->base.grid), eval_job_run, &c->job);
+    stop_watch_end();
+    if (!status && c->job.signal)
+        status = status_fail(STATUS_INTERRUPTED, "interrupted by %s: the figures are of the rows before it",
+                             stop_name(c->job.signal));
+    return status;
+}
+
+static void close_command(void *context) {
+    free(((struct eval_command *)context)->read);
+}
+
+int command_eval(int argc, char **argv) {
+    struct eval_command values = {0};
+    const struct launch_steps steps = {.command = &command,
+                                       .values = &values,
+                                       .watches = true,
+                                       .prepare = prepare,
+                                       .add_facts = add_facts,
+                                       .run = run,
+                                       .close = close_command};
+    return launch_command(&steps, argc, argv, &values);
+}

@@ -1,0 +1,140 @@
+/* Makes requests for log-probabilities of continuations: encoding, truncation and windows. */
+#include "infer/likelihood.h"
+
+#include "unicode/python.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct likelihood_encoder {
+    struct tokenizer_encoder *encoder;
+    int64_t max_length;
+    int32_t prefix;            /* stands for an empty context */
+    struct strbuf prefix_text; /* a text that begins with it gets no added tokens */
+    struct strbuf text;
+    struct token_buffer whole, context;
+};
+
+int likelihood_list_reserve(struct likelihood_list *list, int64_t count) {
+    if (count <= list->capacity)
+        return STATUS_OK;
+    int64_t capacity = count < 2 * list->capacity ? 2 * list->capacity : count;
+    struct likelihood *items = realloc(list->items, (size_t)capacity * sizeof *items);
+    if (!items)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    list->items = items;
+    list->capacity = capacity;
+    return STATUS_OK;
+}
+
+void likelihood_list_free(struct likelihood_list *list) {
+    token_buffer_free(&list->ids);
+    free(list->items);
+    *list = (struct likelihood_list){0};
+}
+
+int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_length,
+                            struct likelihood_encoder **encoder) {
+    int32_t bos = tokenizer_bos_id(tokenizer), prefix = bos >= 0 ? bos : tokenizer_eos_id(tokenizer);
+    struct likelihood_encoder *made = NULL;
+    if (prefix < 0)
+        return status_fail(STATUS_INVALID, "the tokenizer has no token for the beginning of a text, nor for its end");
+    made = calloc(1, sizeof *made);
+    if (!made)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    made->prefix = prefix;
+    made->max_length = max_length;
+    int status = tokenizer_encoder_new(tokenizer, &made->encoder);
+    if (!status)
+        status = tokenizer_decode(tokenizer, &prefix, 1, &made->prefix_text);
+    if (status)
+        likelihood_encoder_close(made);
+    else
+        *encoder = made;
+    return status;
+}
+
+void likelihood_encoder_close(struct likelihood_encoder *encoder) {
+    if (!encoder)
+        return;
+    tokenizer_encoder_free(encoder->encoder);
+    strbuf_free(&encoder->prefix_text);
+    strbuf_free(&encoder->text);
+    token_buffer_free(&encoder->whole);
+    token_buffer_free(&encoder->context);
+    free(encoder);
+}
+
+/* ---- tokens ---- */
+
+static bool begins_with_prefix(const struct likelihood_encoder *e, const char *text, size_t length) {
+    return length >= e->prefix_text.length && !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
+}
+
+/* Encodes a text. One that begins with the name of the prefix token has it already. */
+static int encode(struct likelihood_encoder *e, const char *text, size_t length, struct token_buffer *out) {
+    unsigned added = begins_with_prefix(e, text, length) ? 0 : TOKENIZER_ADD_SPECIAL;
+    out->count = 0;
+    return tokenizer_encode(e->encoder, text, length, TOKENIZER_ALLOW_SPECIAL | added, out);
+}
+
+/* Adds a request of the last tokens of tokens[total], of which the last `wanted` are the continuation. `before`: a
+ * token before them, or -1. */
+static int add_request(const struct likelihood_encoder *e, int32_t before, const int32_t *tokens, int64_t total,
+                       int64_t wanted, struct likelihood_list *list) {
+    int64_t first = total > e->max_length + 1 ? total - e->max_length - 1 : 0;
+    struct likelihood request = {.start = (int64_t)list->ids.count};
+    if (wanted < 1)
+        return status_fail(STATUS_INVALID, "a continuation without a token of its own");
+    if (wanted > e->max_length)
+        return status_fail(STATUS_INVALID, "a continuation of %lld tokens: the model sees %lld", (long long)wanted,
+                           (long long)e->max_length);
+    int status = likelihood_list_reserve(list, list->count + 1);
+    if (!status && before >= 0 && total <= e->max_length)
+        status = token_buffer_add(&list->ids, before);
+    for (int64_t i = first; i < total && !status; i++)
+        status = token_buffer_add(&list->ids, tokens[i]);
+    request.count = (int64_t)list->ids.count - request.start;
+    request.first = request.count - wanted;
+    if (!status)
+        list->items[list->count++] = request;
+    return status;
+}
+
+/* A continuation alone. When it begins with the prefix token, that one is its context. */
+static int add_alone(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
+    e->whole.count = 0;
+    int status = tokenizer_encode(e->encoder, text.bytes, text.length, TOKENIZER_ALLOW_SPECIAL, &e->whole);
+    int64_t total = (int64_t)e->whole.count;
+    bool has_prefix = total > 0 && e->whole.ids[0] == e->prefix;
+    return status       ? status
+           : has_prefix ? add_request(e, -1, e->whole.ids, total, total - 1, list)
+                        : add_request(e, e->prefix, e->whole.ids, total, total, list);
+}
+
+int likelihood_add(struct likelihood_encoder *e, struct likelihood_text context, struct likelihood_text continuation,
+                   struct likelihood_list *list) {
+    if (!context.length)
+        return add_alone(e, continuation, list);
+    size_t kept = context.length - python_space_after(context.bytes, context.length);
+    strbuf_clear(&e->text);
+    strbuf_add(&e->text, context.bytes, context.length);
+    strbuf_add(&e->text, continuation.bytes, continuation.length);
+    int status = strbuf_status(&e->text);
+    if (!status)
+        status = encode(e, context.bytes, kept, &e->context);
+    if (!status)
+        status = encode(e, strbuf_text(&e->text), e->text.length, &e->whole);
+    int64_t total = (int64_t)e->whole.count, before = (int64_t)e->context.count;
+    return status ? status : add_request(e, before ? -1 : e->prefix, e->whole.ids, total, total - before, list);
+}
+
+int likelihood_add_rolling(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
+    int status = encode(e, text.bytes, text.length, &e->whole);
+    int64_t total = (int64_t)e->whole.count;
+    for (int64_t done = 0, wanted; done < total && !status; done += wanted) {
+        wanted = total - done < e->max_length ? total - done : e->max_length;
+        status = add_request(e, done ? -1 : e->prefix, e->whole.ids, done + wanted, wanted, list);
+    }
+    return status;
+}

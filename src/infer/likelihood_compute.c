@@ -1,0 +1,118 @@
+/* Computes log-probabilities of continuations by requests of the scheduler. A request whose beginning another one runs
+ * is submitted after that beginning has run, and finds it in the prefix cache. */
+#include "infer/likelihood.h"
+#include "infer/slots.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A request under way. */
+struct asked {
+    struct likelihood *request;
+    const struct asked *leader; /* the request that runs its beginning; NULL: none */
+    bool is_submitted, has_begun;
+};
+
+static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
+    struct asked *asked = context;
+    (void)index;
+    asked->has_begun = true;
+    asked->request->logprob += (double)token->logprob;
+    asked->request->is_greedy &= token->is_greedy;
+}
+
+static int submit(struct engine *engine, struct scheduler *scheduler, int slot, const int32_t *ids,
+                  struct asked *asked) {
+    enum scheduler_refusal refusal;
+    uint64_t number;
+    struct scheduler_request request = {
+        .prompt = ids + asked->request->start,
+        .prompt_length = asked->request->count,
+        .slot = slot,
+        .virtual_tokens = engine_slot_virtual_tokens(engine, slot),
+        .virtual_tokens_predict = engine_slot_predicts_first(engine, slot),
+        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .wants_prompt_logprobs = true,
+        .first_prompt_logprob = asked->request->first,
+        .calls = {.on_prompt_logprob = on_prompt_logprob},
+        .context = asked,
+    };
+    asked->is_submitted = true;
+    asked->request->logprob = 0;
+    asked->request->is_greedy = true;
+    return scheduler_submit(scheduler, &request, &number, &refusal);
+}
+
+/* True when the contexts of both begin with the same tokens, at least a page of them. */
+static bool shares_page(const int32_t *ids, const struct likelihood *a, const struct likelihood *b) {
+    enum {
+        PAGE_AND_NEXT = KV_PAGE_TOKENS + 1
+    }; /* the row of the last token before the continuation runs in any case */
+    return a->first >= PAGE_AND_NEXT && b->first >= PAGE_AND_NEXT &&
+           !memcmp(ids + a->start, ids + b->start, KV_PAGE_TOKENS * sizeof *ids);
+}
+
+/* Lets each request follow the first of those before it that begin like it. */
+static void find_leaders(struct asked *asked, int64_t count, const int32_t *ids) {
+    const struct asked *leader = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        if (leader && shares_page(ids, leader->request, asked[i].request))
+            asked[i].leader = leader;
+        else
+            leader = &asked[i];
+    }
+}
+
+/* Submits requests in their order until enough tokens wait for the next steps. *first: the first that may be due. */
+static int submit_due(struct engine *engine, struct scheduler *scheduler, int slot, const int32_t *ids,
+                      struct asked *asked, int64_t count, int64_t *first) {
+    struct scheduler_stats stats;
+    int64_t enough = 2 * engine_max_rows(engine);
+    int status = STATUS_OK;
+    while (*first < count && asked[*first].is_submitted)
+        ++*first;
+    scheduler_read_stats(scheduler, &stats);
+    for (int64_t i = *first; i < count && !status && stats.queued_tokens < enough; i++) {
+        if (asked[i].is_submitted || (asked[i].leader && !asked[i].leader->has_begun))
+            continue;
+        status = submit(engine, scheduler, slot, ids, &asked[i]);
+        scheduler_read_stats(scheduler, &stats);
+    }
+    return status;
+}
+
+static int check_results(const struct asked *asked, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(asked[i].request->logprob))
+            return status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
+    return STATUS_OK;
+}
+
+static int run(struct engine *engine, int slot, const int32_t *ids, struct asked *asked, int64_t count) {
+    struct scheduler *scheduler;
+    int64_t first = 0;
+    int acted = 1, status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
+    if (status)
+        return status;
+    while (!status && acted > 0) {
+        status = submit_due(engine, scheduler, slot, ids, asked, count, &first);
+        acted = status ? status : scheduler_step(scheduler);
+        status = acted < 0 ? acted : status;
+    }
+    scheduler_close(scheduler);
+    return status ? status : check_results(asked, count);
+}
+
+int likelihood_compute(struct engine *engine, int slot, const int32_t *ids, struct likelihood *const *requests,
+                       int64_t count) {
+    struct asked *asked = calloc((size_t)count + 1, sizeof *asked);
+    if (!asked)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        asked[i].request = requests[i];
+    find_leaders(asked, count, ids);
+    int status = run(engine, slot, ids, asked, count);
+    free(asked);
+    return status;
+}
