@@ -14,6 +14,20 @@ bool exchange_is_dcp(const char *directory);
  * they are not read. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int64_t *objects);
 
+/* A distributed checkpoint to be written. */
+struct exchange_dcp {
+    const char *directory; /* what may be replaced is as in ckpt_write_model */
+    const struct ckpt_tensors *tensors;
+    int files;                     /* to divide the tensors into, at least 1 */
+    const char *config_text;       /* config.json; NULL: none */
+    const struct ckpt_text *texts; /* further files */
+    int text_count;
+    const struct tokenizer_files *tokenizer; /* NULL: none */
+};
+/* Writes all tensors under their own names and types, with the texts next to them. STATUS_INVALID, STATUS_UNSUPPORTED
+ * for a type that torch lacks; STATUS_IO, STATUS_MEMORY. */
+int exchange_write_dcp(const struct exchange_dcp *request);
+
 /* True for the name of a file of safetensors. */
 bool exchange_is_safetensors(const char *name);
 /* True for a directory with such files; *is_sharded: the ranks of a run have written parts of tensors. */

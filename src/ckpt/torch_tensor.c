@@ -36,6 +36,23 @@ const char *torch_type(const char *name, size_t length) {
     return NULL;
 }
 
+static int find_type(const char *ours) {
+    int i = 0;
+    while (i < TYPE_COUNT && strcmp(types[i].ours, ours) != 0)
+        i++;
+    return i;
+}
+
+const char *torch_type_name(const char *type) {
+    int i = find_type(type);
+    return i < TYPE_COUNT ? types[i].torch : NULL;
+}
+
+const char *torch_storage_name(const char *type) {
+    int i = find_type(type);
+    return i < TYPE_COUNT ? types[i].storage : NULL;
+}
+
 struct reading {
     const struct pickle *pickle;
     const struct zip *zip;

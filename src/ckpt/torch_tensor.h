@@ -10,6 +10,10 @@
  * the name. */
 const char *torch_type(const char *name, size_t length);
 
+/* Return torch's name of one of our types, and of its class of storage; NULL when it has none. */
+const char *torch_type_name(const char *type);
+const char *torch_storage_name(const char *type);
+
 struct torch_tensor {
     const char *type;
     int dims;

@@ -8,12 +8,13 @@
 
 enum { WRITE_AUTO, WRITE_FP32, WRITE_BF16 };
 static const char *const dtypes[] = {"auto", "fp32", "bf16", NULL};
-static const char *const targets[] = {[CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", NULL};
+static const char *const targets[] = {
+    [CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp", NULL};
 
 struct options {
     const char *from, *output, *config, *tokenizer, *prefix;
     int to, dtype;
-    int64_t max_shard_size;
+    int64_t files, max_shard_size;
 };
 
 static const struct config_row rows[] = {
@@ -64,6 +65,13 @@ static const struct config_row rows[] = {
      .choices = dtypes,
      .default_text = "auto",
      .help = "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32"},
+    {.path = "files",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, files),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 10000,
+     .help = "to divide the tensors of a distributed checkpoint into"},
     {.path = "max-shard-size",
      .type = CONFIG_INT,
      .offset = offsetof(struct options, max_shard_size),
@@ -99,6 +107,7 @@ static int convert_once(const struct options *options) {
                                                    .tokenizer = options->tokenizer,
                                                    .prefix = options->prefix,
                                                    .dtype = types[options->dtype],
+                                                   .files = (int)options->files,
                                                    .max_shard_bytes = options->max_shard_size * 1000000});
     if (!status)
         log_info("%s is written", options->output);

@@ -43,6 +43,8 @@ struct model_array {
 };
 int model_array_get(void *array, const struct ckpt_block *block, void *values);
 
+/* to_dcp.c: writes all tensors, and the texts that are next to them. */
+int write_dcp(const struct convert_request *request, const struct source *source);
 /* to_model.c: writes a model directory, or a checkpoint when the source has a trainer's state. */
 int write_model(const struct convert_request *request, struct source *source);
 

@@ -25,6 +25,8 @@ int convert(const struct convert_request *request) {
                  ckpt_count(source.tensors), (double)ckpt_elements(source.tensors) / 1e6);
     if (!status && request->to == CONVERT_TENSORS)
         status = exchange_write_tensors(request->output, source.tensors, request->max_shard_bytes);
+    else if (!status && request->to == CONVERT_DCP)
+        status = write_dcp(request, &source);
     else if (!status)
         status = write_model(request, &source);
     source_close(&source);

@@ -9,6 +9,7 @@
 enum convert_target {
     CONVERT_MODEL,   /* a model directory, or a checkpoint where there is a trainer's state */
     CONVERT_TENSORS, /* safetensors files of every tensor, under its own name and type */
+    CONVERT_DCP,     /* a distributed checkpoint of PyTorch, of every tensor */
 };
 
 struct convert_request {
@@ -19,6 +20,7 @@ struct convert_request {
     const char *tokenizer;   /* a directory; NULL: the source's */
     const char *prefix;      /* before the model's names in the source; NULL: it is found */
     enum dtype dtype;        /* of written weights: DTYPE_F32, DTYPE_BF16, or DTYPE_COUNT: bf16 if the source's are */
+    int files;               /* of a distributed checkpoint, at least 1 */
     int64_t max_shard_bytes; /* of a file; 0: transformers' 50 GB */
 };
 

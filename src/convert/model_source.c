@@ -128,8 +128,18 @@ static int read_state(struct model_source *m) {
     return status ? status : strbuf_status(&m->state_text);
 }
 
+/* Keeps bf16 where the largest weight has it. */
 static void choose_type(const struct convert_request *request, struct model_source *m) {
-    enum dtype found = ckpt_dtype(m->source->tensors);
+    const struct ckpt_tensors *tensors = m->source->tensors;
+    enum dtype found = DTYPE_F32;
+    int64_t most = 0;
+    for (size_t i = 0; i < ckpt_count(tensors); i++) {
+        const struct safetensor *tensor = ckpt_tensor_at(tensors, i);
+        if (tensor->elements > most && !is_moment(tensor->name)) {
+            most = tensor->elements;
+            found = tensor->dtype;
+        }
+    }
     m->dtype = request->dtype != DTYPE_COUNT ? request->dtype : found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 

@@ -126,6 +126,33 @@ static void tensors_are_written_as_they_are(void **state) {
     }
 }
 
+static void what_is_written_for_torch_is_read_again(void **state) {
+    (void)state;
+    static const char *const names[] = {"floats",     "integers", "unsigned", "bytes",           "scalars",
+                                        "dimensions", "names",    "empty",    "fsdp2_optimizer", "transposed"};
+    for (int i = 0; i < 10; i++) {
+        char source[4096], output[8192];
+        struct ckpt_tensors *found, *again;
+        struct safetensors *expected;
+        int64_t objects;
+        snprintf(source, sizeof source, GOLDEN "/%s", names[i]);
+        snprintf(output, sizeof output, "%s/%s.dcp", root, names[i]);
+        test_ok(exchange_open_dcp(source, &found, &objects));
+        test_ok(exchange_write_dcp(&(struct exchange_dcp){.directory = output, .tensors = found, .files = 1 + i % 4}));
+        test_ok(exchange_open_dcp(output, &again, &objects));
+        test_fails(exchange_write_dcp(&(struct exchange_dcp){.directory = output, .tensors = found, .files = 1}),
+                   STATUS_INVALID, "is not empty and no model directory");
+        strcat(source, "/expected.safetensors");
+        test_ok(safetensors_open(source, &expected));
+        assert_int_equal(ckpt_count(again), safetensors_count(expected));
+        for (size_t t = 0; t < ckpt_count(again); t++)
+            compare(again, t, expected, 1 << 20);
+        safetensors_close(expected);
+        ckpt_close(found);
+        ckpt_close(again);
+    }
+}
+
 static void shards_have_an_index_and_hold_everything(void **state) {
     (void)state;
     struct ckpt_tensors *found, *again;
@@ -403,6 +430,7 @@ int main(void) {
         cmocka_unit_test(recorded_directories_give_the_tensors_that_were_saved),
         cmocka_unit_test(objects_are_counted_and_skipped),
         cmocka_unit_test(tensors_are_written_as_they_are),
+        cmocka_unit_test(what_is_written_for_torch_is_read_again),
         cmocka_unit_test(shards_have_an_index_and_hold_everything),
         cmocka_unit_test(a_list_that_ends_early_is_refused),
         cmocka_unit_test(damaged_elements_and_descriptions_are_refused),

@@ -8,9 +8,11 @@ import shutil
 import struct
 import tempfile
 import unittest
+import zlib
 
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
                           keys_of, tensors_of, write_gguf)
+from pretrain_support import Run
 from model_support import SOURCE, TINY, floats, read_safetensors, run, write_safetensors
 
 MODELS = SOURCE / "tests/model/golden"
@@ -152,6 +154,20 @@ class Torch(Convert):
         run("convert", "--from", self.source, "--to", "model", "--config", self.model / "config.json", "--prefix", "module.", "--dtype", "bf16",
             "--output", again)
         self.assertEqual({kind for kind, _, _ in read_safetensors(again / "model.safetensors").values()}, {"BF16"})
+
+    def test_a_checkpoint_comes_back_to_the_byte_and_training_resumes(self):
+        """Also with master weights; the distributed checkpoint is divided into files."""
+        run_ = Run()
+        for name, precision in (("a", "fp32"), ("b", "bf16")):
+            run_.run(name, train__train_iters=3, train__precision=precision, model__num_layers=1, checkpoint__load=None)
+            first = {file: zlib.crc32(content) for file, content in run_.files(name).items()}
+            run("convert", "--from", run_.directory / name, "--to", "dcp", "--files", 3, "--output", run_.directory / f"{name}.dcp")
+            self.assertEqual(len(list((run_.directory / f"{name}.dcp").glob("*.distcp"))), 3)
+            again = f"{name}2"
+            run("convert", "--from", run_.directory / f"{name}.dcp", "--to", "model", "--output", run_.directory / again)
+            self.assertEqual({file: zlib.crc32(content) for file, content in run_.files(again).items()}, first)
+            run_.run(again, train__train_iters=4, train__precision=precision, model__num_layers=1)
+            self.assertEqual([r["iteration"] for r in run_.records(again)], [4])
 
     def refuse_in_one_line(self, part, *words, source=None, status=1):
         _, errors = run("convert", "--from", source or self.source, "--output", self.output, *words, expect=status)

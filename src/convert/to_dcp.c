@@ -1,0 +1,39 @@
+/* Writes a distributed checkpoint of PyTorch. */
+#include "convert-internal.h"
+
+enum { TEXT_LIMIT = 64 << 20 };
+
+/* Reads a file of the source; "" when there is none. */
+static int read_text(const struct source *source, const char *name, struct strbuf *text) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, source->directory, name);
+    if (!status)
+        status = file_read(path, TEXT_LIMIT, text);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
+int write_dcp(const struct convert_request *request, const struct source *source) {
+    static const char state_name[] = "trainer_state.json";
+    struct strbuf config = STRBUF_INIT, state = STRBUF_INIT;
+    struct tokenizer_files tokenizer = {0};
+    int status = read_text(source, "config.json", &config);
+    if (!status)
+        status = read_text(source, state_name, &state);
+    if (!status)
+        status = tokenizer_files_read(source->directory, &tokenizer);
+    if (!status) {
+        struct ckpt_text text = {.text = strbuf_text(&state)};
+        snprintf(text.name, sizeof text.name, "%s", state_name);
+        status = exchange_write_dcp(&(struct exchange_dcp){.directory = request->output,
+                                                           .tensors = source->tensors,
+                                                           .files = request->files,
+                                                           .config_text = config.length ? config.data : NULL,
+                                                           .texts = &text,
+                                                           .text_count = state.length > 0,
+                                                           .tokenizer = &tokenizer});
+        tokenizer_files_free(&tokenizer);
+    }
+    strbuf_free(&config);
+    strbuf_free(&state);
+    return status;
+}

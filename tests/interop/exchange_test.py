@@ -1,0 +1,68 @@
+"""Distributed checkpoints, both ways, against a live torch."""
+import shutil
+import subprocess
+import sys
+import unittest
+import warnings
+
+import torch
+import torch.distributed.checkpoint as dcp
+from interop_support import SOURCE, Case
+from pretrain_support import Run
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+GOLDEN = SOURCE / "tests/ckpt/golden/dcp"
+warnings.filterwarnings("ignore", module="torch.distributed")
+
+
+def bits(tensor):
+    return tensor.dtype, tensor.shape, bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+class Exchange(Case):
+    def assert_equal(self, found, expected, what):
+        self.assertEqual(found.keys(), expected.keys(), what)
+        for name in expected:
+            self.assertTrue(bits(found[name]) == bits(expected[name]), (what, name))
+
+    def assert_torch_reads(self, directory, expected):
+        state = {name: torch.zeros_like(value) for name, value in expected.items()}
+        dcp.load(state, checkpoint_id=directory)
+        self.assert_equal(state, expected, directory)
+        dcp_to_torch_save(directory, self.directory / "whole.pt")
+        self.assert_equal(torch.load(self.directory / "whole.pt"), expected, directory)
+
+    def test_torch_reads_what_is_written_for_it(self):
+        for name in ("floats", "integers", "unsigned", "bytes", "scalars", "empty", "dimensions", "names", "fsdp2_optimizer", "model"):
+            output = self.directory / name
+            self.run_program("convert", "--from", GOLDEN / name, "--to", "dcp", "--files", 3, "--output", output)
+            self.assert_torch_reads(output, load_file(GOLDEN / name / "expected.safetensors"))
+
+    def test_torch_reads_a_checkpoint_with_moments_as_it_is_and_converted(self):
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        run = Run()
+        run.run(train__train_iters=3, checkpoint__load=None)
+        checkpoint = run.directory / "run/iter_0000003"
+        expected = load_file(checkpoint / "model.safetensors") | load_file(checkpoint / "optimizer.safetensors")
+        self.run_program("convert", "--from", run.directory / "run", "--to", "dcp", "--output", self.directory / "dcp")
+        self.assert_torch_reads(self.directory / "dcp", expected)
+        state = {name: torch.zeros_like(value) for name, value in expected.items()}
+        dcp.load(state, storage_reader=HuggingFaceStorageReader(str(checkpoint)))
+        self.assert_equal(state, expected, checkpoint)
+
+    def test_what_this_torch_writes_is_read(self):
+        """The recorded directories, made anew by the torch that is installed."""
+        made = self.directory / "made"
+        subprocess.run([sys.executable, SOURCE / "tools/golden/torch_checkpoints.py", made], cwd=SOURCE, check=True, capture_output=True)
+        directories = sorted(made.iterdir())
+        self.assertGreaterEqual(len(directories), 40)
+        for directory in directories:
+            output = self.directory / "tensors"
+            shutil.rmtree(output, ignore_errors=True)
+            self.run_program("convert", "--from", directory, "--to", "tensors", "--output", output)
+            self.assert_equal(load_file(output / "model.safetensors"), load_file(directory / "expected.safetensors"), directory)
+
+
+if __name__ == "__main__":
+    unittest.main()
