@@ -115,10 +115,10 @@ static void add_layout(json_t *object, const struct measurement *m, const struct
     json_object_set_new(object, "cores", cores);
     json_object_set_new(object, "global_batch_size", json_integer(run->train.global_batch_size));
     json_object_set_new(object, "layout",
-                        json_pack("{s:i, s:i, s:i, s:b, s:b, s:s}", "tensor", f->grid.tensor, "pipeline",
+                        json_pack("{s:i, s:i, s:i, s:b, s:s, s:s}", "tensor", f->grid.tensor, "pipeline",
                                   f->grid.pipeline, "data", f->grid.data, "sequence_parallel",
-                                  run->parallel.sequence_parallel, "distributed_optimizer",
-                                  run->parallel.use_distributed_optimizer, "recompute",
+                                  run->parallel.sequence_parallel, "sharding", run_shardings[run_sharding(run)],
+                                  "recompute",
                                   run->parallel.recompute_granularity == GRANULARITY_NONE        ? "none"
                                   : run->parallel.recompute_granularity == GRANULARITY_SELECTIVE ? "selective"
                                                                                                  : "full"));

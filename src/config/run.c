@@ -9,7 +9,7 @@ static const char *const activations[] = {"gelu_tanh", "gelu", NULL};
 static const char *const decay_styles[] = {"constant", "linear", "cosine", "inverse-square-root", "WSD", NULL};
 static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "minus_sqrt", NULL};
 static const char *const granularities[] = {"none", "selective", "full", NULL}; /* enum recompute_granularity */
-static const char *const shardings[] = {"no_shard", "optim", "optim_grads", "optim_grads_params", NULL};
+const char *const run_shardings[] = {"no_shard", "optim", "optim_grads", "optim_grads_params", NULL};
 static const char *const methods[] = {"uniform", "block", NULL}; /* enum recompute_method */
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
@@ -203,7 +203,8 @@ const struct config_row run_rows[] = {
          "divide norms, dropout and residuals along the sequence over the tensor-parallel ranks"),
     BOOL("parallel.use_distributed_optimizer", parallel.use_distributed_optimizer, "false",
          "divide the optimizer's state over the data-parallel ranks (ZeRO-1)"),
-    CHOICE("parallel.data_parallel_sharding_strategy", parallel.data_parallel_sharding_strategy, "no_shard", shardings,
+    CHOICE("parallel.data_parallel_sharding_strategy", parallel.data_parallel_sharding_strategy, "no_shard",
+           run_shardings,
            "values that the data-parallel ranks divide: none, the optimizer's state (as use_distributed_optimizer), "
            "the gradients too (ZeRO-2), or the weights too (fully sharded)"),
     INT("parallel.fsdp_keep_gathered", parallel.fsdp_keep_gathered, "0", 0, MODEL_MAX_LAYERS,

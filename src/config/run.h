@@ -119,6 +119,8 @@ struct run_config {
 extern const struct config_row run_rows[];
 extern const size_t run_row_count;
 
+/* The names of enum sharding in configurations, ended by NULL. */
+extern const char *const run_shardings[];
 /* Returns the values that the data ranks of a run share. Its keys are data_parallel_sharding_strategy, and
  * use_distributed_optimizer, which requires at least SHARDING_OPTIM. */
 static inline enum sharding run_sharding(const struct run_config *run) {

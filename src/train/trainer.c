@@ -1,6 +1,8 @@
 /* One iteration: a global batch in micro batches, the update, and the loss on validation batches. */
 #include "train-internal.h"
 
+#include "parallel/sharded.h"
+
 #include <limits.h>
 #include <math.h>
 
@@ -25,7 +27,9 @@ const struct rank_site *trainer_site(const struct trainer *trainer) {
 }
 
 struct trainer_times trainer_times(const struct trainer *trainer) {
-    return (struct trainer_times){.waited = trainer->sync.waited_seconds, .last_backward = trainer->last_backward};
+    double of_units = sharded_counts(model_store(trainer->model)).waited_seconds;
+    return (struct trainer_times){.waited = trainer->sync.waited_seconds + of_units,
+                                  .last_backward = trainer->last_backward};
 }
 
 /* ---- an iteration ---- */

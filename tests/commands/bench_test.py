@@ -102,7 +102,7 @@ class Bench(unittest.TestCase):
             self.assertEqual(summary["baseline"]["threads"], min(2, cores))
             self.assertEqual((summary["ranks"], summary["threads_per_rank"], len(summary["cores"])), (2, 1, 2))
             self.assertEqual((summary["layout"]["tensor"], summary["layout"]["data"]), (tensor, data))
-            self.assertEqual(summary["layout"]["distributed_optimizer"], data == 2)
+            self.assertEqual(summary["layout"]["sharding"], "optim" if data == 2 else "no_shard")
             self.assertEqual(len(set(summary["cores"])), 2 if cores > 1 else 1)
             self.assertIn("1 thread each", told)
             # the trainer's own steps: the layout is not part of the answer

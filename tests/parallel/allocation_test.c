@@ -2,6 +2,7 @@
  * leaked. Ranks are threads. */
 #include "parallel/hook.h"
 #include "parallel/pipeline.h"
+#include "parallel/sharded.h"
 #include "parallel/site.h"
 #include "parallel/sync.h"
 
@@ -20,6 +21,7 @@ struct scene {
     struct rank rank;
     struct device *device;
     struct param_store store;
+    const struct storage *storage;
     struct gradient_sync sync;
     struct pipeline pipeline;
     struct hook_table hooks;
@@ -44,10 +46,13 @@ static const struct gradient_sync_options sharded = {
     .is_sharded = true, .overlaps_gradients = true, .overlaps_weights = true};
 
 static int open_store(struct scene *s, const struct param_table *table, const struct param_part *part) {
-    int status = param_store_sketch(
-        &s->store,
-        &(const struct param_store_options){
-            .table = table, .part = part, .device = s->device, .has_gradients = true, .layer_shards = grid.data});
+    int status = param_store_sketch(&s->store, &(const struct param_store_options){.table = table,
+                                                                                   .part = part,
+                                                                                   .device = s->device,
+                                                                                   .storage = s->storage,
+                                                                                   .has_gradients = true,
+                                                                                   .layer_shards = grid.data,
+                                                                                   .sharing = {.rank = &s->rank}});
     if (!status)
         status = param_store_open(&s->store, NULL);
     return status ? status : gradient_sync_open(&s->sync, &s->rank, &s->store, &sharded);
@@ -76,20 +81,43 @@ static int run_step(void *context, const struct pipeline_step *step, const void 
     return out ? stream_zero(context, out, MESSAGE * sizeof(float)) : STATUS_OK;
 }
 
+/* Makes every unit of this rank whole, and sums its gradients. */
+static int use_units(struct scene *s) {
+    int status = STATUS_OK;
+    for (int unit = PARAM_UNIT_FIRST; unit <= LAYERS && !status; unit++) {
+        status = param_unshard(&s->store, unit, PARAM_BACKWARD);
+        if (!status)
+            status = param_reshard(&s->store, unit);
+        if (!status)
+            status = param_begin_gradients(&s->store, unit);
+        if (!status)
+            status = param_end_gradients(&s->store, unit);
+    }
+    return status ? status : param_settle_gradients(&s->store);
+}
+
 static int run_all(struct scene *s) {
     int status = pipeline_run(&s->pipeline, false, &(const struct pipeline_worker){run_step, s->rank.exec.stream});
+    if (!status)
+        status = use_units(s);
     if (!status)
         status = gradient_sync_finish(&s->sync);
     return status ? status : gradient_sync_gather_weights(&s->sync);
 }
 
+struct task {
+    const struct param_table *table;
+    const struct storage *storage;
+};
+
 static int run_rank(struct comm *world, void *context) {
-    struct scene s = {0};
+    const struct task *task = context;
+    struct scene s = {.storage = task->storage};
     log_quiet(true);
     int status = open_all(&s, world);
     struct param_part part = {.tensor = s.rank.place.tensor, .tensors = grid.tensor};
     if (!status)
-        status = open_store(&s, context, &part);
+        status = open_store(&s, task->table, &part);
     if (!status)
         status = run_all(&s);
     if (status)
@@ -106,13 +134,13 @@ static int run_rank(struct comm *world, void *context) {
 static int run_ranks(void *context) {
     struct rank_seat seats[8];
     struct param_table table = {0};
-    (void)context;
+    struct task task = {.table = &table, .storage = context};
     test_ends_within(DEADLINE);
     int ranks = rank_grid_size(&grid), status = rank_site_survey(NULL, ranks, 1, seats);
     if (!status)
         status = describe(&table);
     if (!status)
-        status = comm_local_run(ranks, run_rank, &table);
+        status = comm_local_run(ranks, run_rank, &task);
     param_table_free(&table);
     return status;
 }
@@ -122,9 +150,16 @@ static void ranks_of_a_grid_open_and_close(void **state) {
     assert_in_range(failing_try_all(run_ranks, NULL, 150), 0, REPORTED);
 }
 
+static void so_do_ranks_with_shares_of_each_unit(void **state) {
+    (void)state;
+    const struct storage *storage = &storage_sharded;
+    assert_in_range(failing_try_all(run_ranks, (void *)(uintptr_t)storage, 150), 0, REPORTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_of_a_grid_open_and_close),
+        cmocka_unit_test(so_do_ranks_with_shares_of_each_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,23 @@ static void read_what_has_arrived(struct scene *scene) {
     param_return(&scene->store, 0);
 }
 
+static void read_what_is_absent(struct scene *scene) {
+    param_set_absent(&scene->store, 0, true);
+    param_borrow(&scene->store, 0);
+}
+
+static void read_what_is_present_again(struct scene *scene) {
+    param_set_absent(&scene->store, 0, true);
+    param_set_absent(&scene->store, 0, false);
+    param_borrow(&scene->store, 0);
+    param_return(&scene->store, 0);
+}
+
+static void reshard_what_is_read(struct scene *scene) {
+    param_borrow(&scene->store, 0);
+    param_set_absent(&scene->store, 0, true);
+}
+
 static void what_is_given_back_may_be_lent_again(void **state) {
     (void)state;
     ends(borrow_and_return, NULL);
@@ -133,6 +150,13 @@ static void who_writes_is_alone(void **state) {
     ends(read_what_is_written, "weight 'layers.0.norm1.weight' is borrowed while it is being written");
 }
 
+static void nobody_borrows_what_is_absent(void **state) {
+    (void)state;
+    ends(read_what_is_absent, "weight 'layers.0.norm1.weight' is borrowed while this rank has only a share of it");
+    ends(reshard_what_is_read, "weight 'layers.0.norm1.weight' is on loan while its unit is resharded");
+    ends(read_what_is_present_again, NULL);
+}
+
 static void nobody_borrows_what_travels(void **state) {
     (void)state;
     ends(read_what_travels, "weight 'layers.0.norm1.weight' is borrowed before it has arrived from other ranks");
@@ -146,6 +170,7 @@ int main(void) {
         cmocka_unit_test(so_does_one_that_is_given_back_twice),
         cmocka_unit_test(who_writes_is_alone),
         cmocka_unit_test(nobody_borrows_what_travels),
+        cmocka_unit_test(nobody_borrows_what_is_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

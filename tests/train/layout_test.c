@@ -240,16 +240,14 @@ static void compare_files(const struct outcome *a, const struct outcome *b, cons
         safetensors_close(files[i]);
 }
 
-static const char *const shardings[] = {"", " optim", " optim_grads", " optim_grads_params"};
-
 static const char *describe(const struct layout *layout, char text[256]) {
     snprintf(text, 256,
-             "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s%s, recompute %d %d "
+             "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s %s, recompute %d %d "
              "partial %d, micro "
              "batch %d, %s",
              layout->family ? layout->family : "gpt2", layout->tensor, layout->data, layout->pipeline, layout->chunks,
              layout->group, layout->first, layout->last, layout->is_sequence_parallel ? " sequence" : "",
-             shardings[layout->sharding], layout->granularity, layout->method, layout->partial,
+             run_shardings[layout->sharding], layout->granularity, layout->method, layout->partial,
              layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
     return text;
 }
@@ -512,7 +510,7 @@ static void every_sharding_strategy_writes_the_same_bytes(void **state) {
                 struct outcome moved = cut;
                 layout.sharding = to;
                 continue_elsewhere((const char **)&prefix, &layout, &cut, &moved);
-                snprintf(text, sizeof text, "from%s to%s", shardings[from], shardings[to]);
+                snprintf(text, sizeof text, "from %s to %s", run_shardings[from], run_shardings[to]);
                 expect_same_bytes(&whole, &moved, text);
                 free(moved.directory);
             }
