@@ -40,6 +40,7 @@ set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libedit2) # chat opens it at run time
 if(MPI_C_FOUND)
     set(CPACK_DEBIAN_PACKAGE_SUGGESTS openmpi-bin) # it has mpirun
 endif()

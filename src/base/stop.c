@@ -2,6 +2,7 @@
 #include "stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -53,6 +54,10 @@ void stop_watch_end(void) {
 
 int stop_requested(void) {
     return requested.signal;
+}
+
+int stop_take(void) {
+    return atomic_exchange(&requested.signal, 0);
 }
 
 const char *stop_name(int signal_number) {

@@ -10,6 +10,8 @@ void stop_watch_begin(void);
 void stop_watch_end(void);
 /* Returns the signal that came while they were watched, or 0. Any thread. */
 int stop_requested(void);
+/* Returns such a signal and forgets it, so that the next one is a first request again. */
+int stop_take(void);
 /* Returns the name of such a signal: "SIGINT" or "SIGTERM". */
 const char *stop_name(int signal_number);
 

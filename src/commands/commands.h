@@ -17,6 +17,7 @@ int command_finetune(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_eval(int argc, char **argv);
+int command_chat(int argc, char **argv);
 int command_serve(int argc, char **argv);
 int command_adapter(int argc, char **argv);
 int command_merge(int argc, char **argv);

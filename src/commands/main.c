@@ -22,6 +22,7 @@ static const struct {
     {"pretrain", command_pretrain, "train a GPT"},
     {"finetune", command_finetune, "train an adapter, or all weights, of a model"},
     {"generate", command_generate, "write text with a trained model"},
+    {"chat", command_chat, "talk with a model in a terminal"},
     {"serve", command_serve, "answer requests over HTTP and gRPC"},
     {"score", command_score, "log-probability of every token of given texts"},
     {"eval", command_eval, "run benchmarks on a model"},

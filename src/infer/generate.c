@@ -48,7 +48,9 @@ static bool on_token(void *context, int64_t sample, const struct scheduler_token
 
 static void on_end(void *context, int64_t sample, enum scheduler_end reason) {
     struct generation *g = context;
-    g->out[sample].reason = reason == SCHEDULER_STOP ? FINISH_STOP : FINISH_LENGTH;
+    g->out[sample].reason = reason == SCHEDULER_STOP        ? FINISH_STOP
+                            : reason == SCHEDULER_CANCELLED ? FINISH_INTERRUPTED
+                                                            : FINISH_LENGTH;
     if (!g->status)
         g->status = writer_end(&g->writers[sample], &g->out[sample].text);
     give_text(g, sample);
@@ -62,9 +64,12 @@ static void on_done(void *context) {
 /* Returns the most tokens that fit: the token after the last position is drawn but not run. */
 static int64_t room(const struct engine *engine, const struct generate_options *options) {
     int64_t positions = engine_max_positions(engine);
-    int64_t remaining =
-        positions + 1 - engine_slot_virtual_tokens(engine, engine_opened_slot(engine)) - options->prompt_length;
+    int64_t remaining = positions + 1 - engine_slot_virtual_tokens(engine, options->slot) - options->prompt_length;
     return remaining < options->max_new_tokens ? remaining : options->max_new_tokens;
+}
+
+static bool is_interrupted(const struct generate_options *options) {
+    return options->is_interrupted && options->is_interrupted(options->context);
 }
 
 static int run(struct engine *engine, struct generation *g) {
@@ -72,7 +77,7 @@ static int run(struct engine *engine, struct generation *g) {
     struct scheduler *scheduler = NULL;
     enum scheduler_refusal refusal;
     uint64_t number;
-    int slot = engine_opened_slot(engine);
+    int slot = options->slot;
     struct scheduler_request request = {
         .prompt = options->prompt,
         .prompt_length = options->prompt_length,
@@ -90,12 +95,11 @@ static int run(struct engine *engine, struct generation *g) {
     int status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
     if (!status)
         status = scheduler_submit(scheduler, &request, &number, &refusal);
-    while (!g->is_done && !g->status && status >= 0)
+    while (!g->is_done && !g->status && status >= 0 && !is_interrupted(options))
         status = scheduler_step(scheduler);
-    status = g->status ? g->status : status < 0 ? status : STATUS_OK;
     if (scheduler)
-        scheduler_close(scheduler);
-    return status;
+        scheduler_close(scheduler); /* calls on_end of completions that are not finished */
+    return g->status ? g->status : status < 0 ? status : STATUS_OK;
 }
 
 static int open_stops(const char *const *stop, size_t count, struct writer_stops **stops) {
@@ -117,17 +121,17 @@ int generate_check_stops(const char *const *stop, size_t count) {
     return status;
 }
 
-int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length) {
-    if (prompt_length < 1)
+int generate_check(const struct engine *engine, const struct generate_options *options) {
+    if (options->prompt_length < 1)
         return status_fail(STATUS_INVALID, "the prompt has no tokens");
-    return engine_check_tokens(engine, engine_opened_slot(engine), "the prompt has ", prompt, prompt_length);
+    return engine_check_tokens(engine, options->slot, "the prompt has ", options->prompt, options->prompt_length);
 }
 
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out) {
     for (int64_t i = 0; i < options->samples; i++)
         out[i] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT, .reason = FINISH_LENGTH};
-    int status = generate_check(engine, options->prompt, options->prompt_length);
+    int status = generate_check(engine, options);
     if (status || options->max_new_tokens < 1)
         return status;
     struct writer_stops *stops = NULL;

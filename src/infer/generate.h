@@ -4,11 +4,12 @@
 
 #include "infer/engine.h"
 
-enum finish_reason { FINISH_STOP, FINISH_LENGTH };
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_INTERRUPTED };
 
 struct generate_options {
     const int32_t *prompt; /* ids, at least one */
     int64_t prompt_length;
+    int slot; /* of adapters; -1: the bare base */
     int64_t max_new_tokens;
     int64_t samples; /* completions; choices 0 .. samples-1 */
     struct sampling sampling;
@@ -19,6 +20,8 @@ struct generate_options {
     /* Called with new bytes of a sample, once they cannot be part of a stop string or of an incomplete character. A
      * status other than 0 ends the generation. May be NULL. */
     int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);
+    /* Asked between steps. True ends all completions, with FINISH_INTERRUPTED. May be NULL. */
+    bool (*is_interrupted)(void *context);
     void *context;
 };
 
@@ -30,8 +33,8 @@ struct generated {
 
 /* Checks stop strings. STATUS_INVALID. */
 int generate_check_stops(const char *const *stop, size_t count);
-/* Checks that the engine can run the prompt. This and generate use the engine's opened slot. STATUS_INVALID. */
-int generate_check(const struct engine *engine, const int32_t *prompt, int64_t prompt_length);
+/* Checks that the engine can run the prompt of these options; their other members do not count. STATUS_INVALID. */
+int generate_check(const struct engine *engine, const struct generate_options *options);
 /* Generates `samples` completions into out[samples]; the caller frees each with generated_free. All samples share the
  * pages of the prompt, and as many run together as the engine has sequences. STATUS_INVALID when a token's probability
  * is not finite; STATUS_MEMORY; errors of the engine and of on_text. */

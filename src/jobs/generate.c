@@ -1,6 +1,7 @@
 /* Opens the model, makes the prompt's ids on the first rank, and generates. */
 #include "generate.h"
 
+#include "infer/slots.h"
 #include "peft/peft.h"
 #include "text/chat.h"
 #include "text/prompt.h"
@@ -22,17 +23,6 @@ struct run {
 };
 
 /* ---- the prompt ---- */
-
-static int read_input(struct strbuf *text) {
-    char buffer[1 << 16];
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)
-        strbuf_add(text, buffer, n);
-    if (ferror(stdin))
-        return status_fail_errno("cannot read standard input");
-    if (text->length && text->data[text->length - 1] == '\n')
-        text->data[--text->length] = 0;
-    return strbuf_status(text);
-}
 
 /* Parses ids: "1 2 3", "1,2,3" and 1 2 3 are equal. */
 static int parse_ids(const struct config_list *words, struct token_buffer *ids) {
@@ -67,26 +57,15 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
 
 /* ---- messages ---- */
 
-/* Finds the chat template: the option's; else that of the first adapter that has one; else the tokenizer's. */
 static int find_template(struct run *run, const char *tokenizer) {
     const struct config_list *adapters = &run->job->model->adapters;
-    struct chat_template **template = &run->template;
     char **found;
     size_t count;
-    int status = chat_template_open_option(run->job->chat_template, template);
-    if (status || *template)
-        return status;
-    status = peft_find(adapters->items, adapters->count, &found, &count);
-    for (size_t i = 0; i < count && !status && !*template; i++)
-        status = peft_chat_template(found[i], template);
-    file_list_free(found, count);
-    if (status || *template)
-        return status;
-    struct tokenizer_files files;
-    status = tokenizer_files_read(tokenizer, &files);
+    int status = peft_find(adapters->items, adapters->count, &found, &count);
     if (!status)
-        status = chat_template_of_tokenizer(&files, template);
-    tokenizer_files_free(&files);
+        status =
+            job_chat_template(run->job->chat_template, (const char *const *)found, count, tokenizer, &run->template);
+    file_list_free(found, count);
     return status;
 }
 
@@ -112,7 +91,7 @@ static int read_messages(struct run *run, const char *tokenizer) {
     struct strbuf text = STRBUF_INIT;
     struct chat_request request = {.seconds = run->job->template_timeout};
     json_t *root = NULL;
-    int status = is_input ? read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
+    int status = is_input ? job_read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
     if (!status)
         status =
             chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);
@@ -128,14 +107,17 @@ static int read_prompt(struct run *run, const char *tokenizer) {
     const struct generate_job *job = run->job;
     int status = STATUS_OK;
     if (job->text && !strcmp(job->text, "-"))
-        status = read_input(&run->prompt.text);
+        status = job_read_input(&run->prompt.text);
     else if (job->text)
         strbuf_add_text(&run->prompt.text, job->text);
     if (!status)
         status = job->messages ? read_messages(run, tokenizer)
                  : job->text   ? encode_prompt(run->tokenizer, &run->prompt.text, &run->prompt.ids)
                                : parse_ids(&job->ids, &run->prompt.ids);
-    return status ? status : generate_check(run->engine, run->prompt.ids.ids, (int64_t)run->prompt.ids.count);
+    const struct generate_options options = {.prompt = run->prompt.ids.ids,
+                                             .prompt_length = (int64_t)run->prompt.ids.count,
+                                             .slot = engine_opened_slot(run->engine)};
+    return status ? status : generate_check(run->engine, &options);
 }
 
 /* ---- the completions ---- */
@@ -177,6 +159,7 @@ static int write_texts(struct run *run) {
     const struct generate_options options = {
         .prompt = run->prompt.ids.ids,
         .prompt_length = (int64_t)run->prompt.ids.count,
+        .slot = engine_opened_slot(run->engine),
         .max_new_tokens = job->max_new_tokens,
         .samples = job->samples,
         .sampling = job->sampling,

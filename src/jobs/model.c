@@ -2,23 +2,28 @@
 #include "model.h"
 
 #include "parallel/site.h"
+#include "peft/peft.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+char *job_last_part(const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    return strndup(path + start, end - start);
+}
+
 int job_model_names(const struct job_model *job, const char **directory_name, struct config_list *names) {
-    const char *model = job->model;
-    size_t end = strlen(model);
     *directory_name = NULL;
     *names = job->names;
     if (names->count)
         return STATUS_OK;
-    while (end > 1 && model[end - 1] == '/')
-        end--;
-    size_t start = end;
-    while (start > 0 && model[start - 1] != '/')
-        start--;
-    *directory_name = strndup(model + start, end - start);
+    *directory_name = job_last_part(job->model);
     *names = (struct config_list){.items = directory_name, .count = 1};
     return *directory_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
@@ -45,6 +50,32 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     options.threads = site.threads;
     options.max_positions = job->max_model_len;
     return status ? status : engine_open(&options, engine);
+}
+
+int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
+                      struct chat_template **template) {
+    struct tokenizer_files files;
+    int status = chat_template_open_option(option, template);
+    for (size_t i = 0; i < count && !status && !*template; i++)
+        status = peft_chat_template(directories[i], template);
+    if (status || *template)
+        return status;
+    status = tokenizer_files_read(tokenizer, &files);
+    if (!status)
+        status = chat_template_of_tokenizer(&files, template);
+    tokenizer_files_free(&files);
+    return status;
+}
+
+int job_read_input(struct strbuf *text) {
+    char buffer[1 << 16];
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)
+        strbuf_add(text, buffer, n);
+    if (ferror(stdin))
+        return status_fail_errno("cannot read standard input");
+    if (text->length && text->data[text->length - 1] == '\n')
+        text->data[--text->length] = 0;
+    return strbuf_status(text);
 }
 
 int job_share_ids(struct comm *world, struct token_buffer *ids) {

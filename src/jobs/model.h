@@ -21,6 +21,8 @@ struct job_model {
     struct rank_grid grid; /* set when the number of ranks is known */
 };
 
+/* Returns a copy of the last part of a path, which the caller frees; NULL when there is no memory. */
+char *job_last_part(const char *path);
 /* Sets `names` to the model's names for clients: those given, or the last part of its path. That part is stored in
  * *directory_name, which the caller frees. STATUS_MEMORY. */
 int job_model_names(const struct job_model *job, const char **directory_name, struct config_list *names);
@@ -28,6 +30,12 @@ int job_model_names(const struct job_model *job, const char **directory_name, st
  * and sequences. All ranks return the first failure of any rank: an error of engine_open or of rank_site_find. */
 int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
                    struct engine **engine);
+/* Opens the chat template of a prompt: the option's; else that of the first adapter in `directories` [count] that has
+ * one; else the one in the files of `tokenizer`. *template is NULL when there is none. The errors of reading them. */
+int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
+                      struct chat_template **template);
+/* Appends standard input to `text`, without a line end at its end. STATUS_IO, STATUS_MEMORY. */
+int job_read_input(struct strbuf *text);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
 

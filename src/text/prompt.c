@@ -32,6 +32,13 @@ int prompt_check_bytes(const struct prompt_room *room, size_t bytes) {
                        (long long)room->tokens, least, bytes);
 }
 
+int prompt_check_template(const struct chat_template *template) {
+    return template ? STATUS_OK
+                    : status_fail(STATUS_UNSUPPORTED,
+                                  "messages need a chat template, and neither an adapter nor the tokenizer has one: "
+                                  "name " CHAT_TEMPLATE_CHOICES " by --chat-template");
+}
+
 int prompt_encode_messages(const struct chat_request *request, struct tokenizer_encoder *encoder,
                            struct chat_template *template, const struct prompt_room *room, struct strbuf *text,
                            struct token_buffer *ids) {
@@ -40,11 +47,10 @@ int prompt_encode_messages(const struct chat_request *request, struct tokenizer_
     size_t count = json_array_size(request->messages);
     if (chat_is_assistants(json_array_get(request->messages, count - 1)))
         return status_fail(STATUS_INVALID, "the last message is the assistant's: there is nothing to answer");
-    if (!template)
-        return status_fail(STATUS_UNSUPPORTED, "messages need a chat template, and neither an adapter nor the "
-                                               "tokenizer has one: name " CHAT_TEMPLATE_CHOICES " by --chat-template");
     asking.asks = true;
-    int status = chat_render(template, &asking, &pieces);
+    int status = prompt_check_template(template);
+    if (!status)
+        status = chat_render(template, &asking, &pieces);
     if (!status)
         status = prompt_check_bytes(room, pieces.text.length);
     if (!status && text) {

@@ -18,6 +18,8 @@ struct prompt_room {
 struct prompt_room prompt_room_of(const struct tokenizer *tokenizer, int64_t tokens);
 /* Refuses a text that has too many tokens even if each is the longest; it need not be tokenized. STATUS_INVALID. */
 int prompt_check_bytes(const struct prompt_room *room, size_t bytes);
+/* Checks that there is a chat template. STATUS_UNSUPPORTED, with the option that gives one. */
+int prompt_check_template(const struct chat_template *template);
 /* Appends the rendering of messages that request an answer, and its ids. `text` may be NULL. STATUS_UNSUPPORTED when
  * `template` is NULL, because neither an adapter nor the tokenizer has one. STATUS_INVALID too for a rendering that
  * does not fit; the errors of chat_render. */

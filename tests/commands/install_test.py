@@ -89,6 +89,9 @@ class Package(unittest.TestCase):
         self.assertEqual(self.needed - {"libc6"}, runtime - {"openmpi-bin"})
         self.assertEqual("openmpi-bin" in output("dpkg-deb", "--field", self.package, "Suggests"), has_mpi)
 
+    def test_it_recommends_the_editor_of_lines(self):
+        self.assertEqual(output("dpkg-deb", "--field", self.package, "Recommends").strip(), "libedit2")
+
     def test_it_runs_in_a_clean_root_and_leaves_nothing(self):
         root = self.make_root("clean", sorted(closure(self.needed)))
         shutil.copytree(TINY, root / "model")

@@ -71,9 +71,10 @@ struct served {
     const int32_t *greedy; /* [8] */
 };
 
-static struct generate_options greedy_options(const int32_t *prompt) {
+static struct generate_options greedy_options(const struct engine *engine, const int32_t *prompt) {
     return (struct generate_options){.prompt = prompt,
                                      .prompt_length = 3,
+                                     .slot = engine_opened_slot(engine),
                                      .max_new_tokens = 8,
                                      .samples = 1,
                                      .sampling = {.top_p = 1, .repetition_penalty = 1}};
@@ -95,7 +96,6 @@ static int serve_rank(struct comm *world, void *context) {
                                      .max_rows = 7,
                                      .max_logit_rows = 7,
                                      .max_sequences = 1};
-    struct generate_options greedy = greedy_options((int32_t[]){3, 1, 4});
     int status = engine_open(&options, &engine);
     if (!status && !engine_leads(engine)) {
         status = engine_follow(engine);
@@ -108,8 +108,10 @@ static int serve_rank(struct comm *world, void *context) {
         if (!is_near(ours[i], served->expected[i]))
             status = status_fail(STATUS_INVALID, "token %lld: %.9g, of one rank %.9g", (long long)i, (double)ours[i],
                                  (double)served->expected[i]);
-    if (!status)
+    if (!status) {
+        const struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4});
         status = generate(engine, NULL, &greedy, &text);
+    }
     if (!status && memcmp(text.tokens.ids, served->greedy, 8 * sizeof(int32_t)))
         status = status_fail(STATUS_INVALID, "another text than that of one rank");
     if (!status)
@@ -129,7 +131,7 @@ static void layouts_serve_what_one_rank_serves(void **state) {
         struct served served = {.stack = served_stacks[s]};
         struct engine *engine =
             open_engine(served.stack, (struct engine_options){.threads = 1, .max_rows = 7, .max_sequences = 1});
-        struct generate_options greedy = greedy_options((int32_t[]){3, 1, 4});
+        struct generate_options greedy = greedy_options(engine, (int32_t[]){3, 1, 4});
         struct generated text;
         float expected[POSITIONS];
         test_ok(score(engine, 1, longest_text(served.stack), expected));
@@ -247,7 +249,7 @@ static void a_text_does_not_depend_on_the_texts_beside_it(void **state) {
     (void)state;
     struct engine *engine =
         open_engine(&mixed, (struct engine_options){.threads = 1, .max_rows = 16, .max_sequences = 4});
-    struct generate_options options = greedy_options((int32_t[]){3, 1, 4});
+    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4});
     options.sampling = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1.3, .seed = 5};
     struct generated together[4], alone;
     options.samples = 4;
@@ -340,7 +342,7 @@ static void virtual_tokens_take_positions(void **state) {
     struct engine_row rows[POSITIONS + 1];
     struct engine_result results[POSITIONS + 1];
     struct generated text;
-    struct generate_options options = greedy_options((int32_t[]){3, 1, 4});
+    struct generate_options options = greedy_options(engine, (int32_t[]){3, 1, 4});
     assert_int_equal(room, 14);
     test_ok(engine_check_tokens(engine, engine_opened_slot(engine), "", prompt, room));
     test_fails(engine_check_tokens(engine, engine_opened_slot(engine), "the prompt has ", prompt, room + 1),

@@ -3,12 +3,14 @@
 
 #include "infer/generate.h"
 #include "infer/score.h"
+#include "infer/slots.h"
 #include "infer/writer.h"
 #include "support/failing.h"
 
 static int use_engine(struct engine *engine) {
     static const int32_t prompt[] = {3, 1, 4};
-    struct generate_options options = {.prompt = prompt, .prompt_length = 3, .max_new_tokens = 4, .samples = 2};
+    struct generate_options options = {
+        .prompt = prompt, .prompt_length = 3, .slot = engine_opened_slot(engine), .max_new_tokens = 4, .samples = 2};
     struct generated texts[2] = {0};
     float logprobs[3];
     int status = generate(engine, NULL, &options, texts);

@@ -333,6 +333,7 @@ static void run_generate(struct engine *engine, double temperature, uint64_t see
     struct generate_options options = {
         .prompt = (int32_t[]){3, 1, 4},
         .prompt_length = 3,
+        .slot = -1,
         .max_new_tokens = 12,
         .samples = samples,
         .sampling = {.temperature = temperature, .top_p = 1, .repetition_penalty = 1, .seed = seed}};
@@ -371,6 +372,7 @@ static void a_text_ends_at_the_last_position_or_at_its_end_token(void **state) {
     struct engine *engine = open_engine(-1, 2);
     struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
                                        .prompt_length = 3,
+                                       .slot = -1,
                                        .max_new_tokens = 100,
                                        .samples = 1,
                                        .sampling = {.top_p = 1, .repetition_penalty = 1}};
@@ -408,6 +410,7 @@ static void more_samples_than_sequences_are_written_in_turn(void **state) {
     struct generated out[5], large[5];
     struct generate_options texts = {.prompt = (int32_t[]){3, 1, 4},
                                      .prompt_length = 3,
+                                     .slot = -1,
                                      .max_new_tokens = 6,
                                      .samples = 5,
                                      .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
@@ -431,6 +434,7 @@ static void a_penalty_changes_what_was_seen(void **state) {
     struct engine *engine = open_engine(-1, 1);
     struct generate_options options = {.prompt = (int32_t[]){3, 1, 4},
                                        .prompt_length = 3,
+                                       .slot = -1,
                                        .max_new_tokens = 8,
                                        .samples = 1,
                                        .sampling = {.top_p = 1, .repetition_penalty = 100}};

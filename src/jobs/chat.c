@@ -1,0 +1,334 @@
+/* A conversation: messages, the adapters that answer, and the prompt made of them for each question. */
+#include "chat.h"
+
+#include "base/json.h"
+#include "base/utf8.h"
+#include "infer/slots.h"
+#include "peft/peft.h"
+#include "text/chat.h"
+#include "text/prompt.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREFILL_ROWS = 512 };
+
+struct conversation {
+    const struct chat_job *job;
+    struct engine *engine;
+    struct adapters *adapters;
+    struct tokenizer *tokenizer;
+    struct tokenizer_encoder *encoder;
+    const char *tokenizer_directory;
+    json_t *messages; /* a list */
+    struct chat_template *template;
+    char *used[PEFT_SLOT_IMAGES]; /* [used_count] names of the adapters that answer */
+    int used_count;
+    int slot;    /* of these adapters */
+    char *saved; /* the file that this conversation wrote last; NULL: none */
+};
+
+/* ---- adapters ---- */
+
+/* Makes a directory that is named in place of an adapter known by that name. */
+static int know(struct conversation *c, const char *name) {
+    struct adapter_view view;
+    char *found;
+    if (adapters_find(c->adapters, name, &view))
+        return STATUS_OK;
+    if (!file_is_directory(name))
+        return status_fail(STATUS_NOT_FOUND, "there is no adapter '%s', and no such directory", name);
+    int status = adapter_files_find(name, &found);
+    if (!status)
+        status = adapters_add(c->adapters, name, found);
+    free(found);
+    return status;
+}
+
+/* Opens the template for these adapters, which are known. */
+static int open_template(struct conversation *c, const char *const *names, int count, struct chat_template **template) {
+    char *directories[PEFT_SLOT_IMAGES] = {0};
+    struct adapter_view view;
+    int status = STATUS_OK;
+    for (int i = 0; i < count && !status; i++) {
+        directories[i] = adapters_find(c->adapters, names[i], &view) ? strdup(view.directory) : NULL;
+        status = directories[i] ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    }
+    if (!status)
+        status = job_chat_template(c->job->chat_template, (const char *const *)directories, (size_t)count,
+                                   c->tokenizer_directory, template);
+    for (int i = 0; i < count; i++)
+        free(directories[i]);
+    return status ? status : prompt_check_template(*template);
+}
+
+/* Puts these names, slot and template in the place of those before. */
+static int replace_used(struct conversation *c, const char *const *names, int count, struct chat_template *template,
+                        int slot) {
+    char *copies[PEFT_SLOT_IMAGES] = {0};
+    bool is_complete = true;
+    for (int i = 0; i < count; i++) {
+        copies[i] = strdup(names[i]);
+        is_complete &= copies[i] != NULL;
+    }
+    for (int i = 0; i < (is_complete ? c->used_count : count); i++)
+        free(is_complete ? c->used[i] : copies[i]);
+    if (!is_complete)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    int status = c->used_count ? adapters_give(c->adapters, c->slot) : STATUS_OK;
+    chat_template_close(c->template);
+    memcpy(c->used, copies, sizeof copies);
+    c->used_count = count;
+    c->template = template;
+    c->slot = slot;
+    return status;
+}
+
+int conversation_use(struct conversation *c, const char *const *names, int count) {
+    uint64_t generations[PEFT_SLOT_IMAGES];
+    struct chat_template *template = NULL;
+    int slot = -1, status = STATUS_OK;
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "at most %d adapters can answer together", PEFT_SLOT_IMAGES);
+    for (int i = 0; i < count && !status; i++)
+        status = know(c, names[i]);
+    if (!status)
+        status = open_template(c, names, count, &template);
+    if (!status && count)
+        status = adapters_take(c->adapters, names, count, &slot, generations);
+    if (status) {
+        chat_template_close(template);
+        return status;
+    }
+    return replace_used(c, names, count, template, slot);
+}
+
+bool conversation_adapter(const struct conversation *c, int number, const char **name, bool *is_used) {
+    struct adapter_view view;
+    if (!adapters_at(c->adapters, number, &view))
+        return false;
+    *name = view.name;
+    *is_used = false;
+    for (int i = 0; i < c->used_count; i++)
+        *is_used |= !strcmp(c->used[i], view.name);
+    return true;
+}
+
+/* ---- messages ---- */
+
+static int add_message(struct conversation *c, const char *role, const char *text, size_t length) {
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", text, length);
+    return message && !json_array_append_new(c->messages, message) ? STATUS_OK
+                                                                   : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* Removes the messages after the first `count`. */
+static void cut_messages(struct conversation *c, size_t count) {
+    while (json_array_size(c->messages) > count)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+}
+
+void conversation_reset(struct conversation *c) {
+    cut_messages(c, c->job->system ? 1 : 0);
+    free(c->saved);
+    c->saved = NULL;
+}
+
+int conversation_save(struct conversation *c, const char *path) {
+    char *text;
+    if (json_array_size(c->messages) <= (c->job->system ? 1 : 0))
+        return status_fail(STATUS_INVALID, "nothing was said yet");
+    if (file_exists(path) && (!c->saved || strcmp(c->saved, path)))
+        return status_fail(STATUS_INVALID, "%s exists already", path);
+    json_begin();
+    int status = json_end(json_pack("{s:O}", "messages", c->messages), JSON_COMPACT, &text);
+    if (status)
+        return status;
+    struct strbuf line = STRBUF_INIT;
+    strbuf_format(&line, "%s\n", text);
+    free(text);
+    status = strbuf_status(&line);
+    if (!status)
+        status = file_write_atomic(path, line.data, line.length);
+    strbuf_free(&line);
+    char *saved = status ? NULL : strdup(path);
+    if (saved) {
+        free(c->saved);
+        c->saved = saved;
+    }
+    return status;
+}
+
+/* ---- answers ---- */
+
+static int pass_text(void *context, int64_t sample, const char *bytes, size_t length) {
+    const struct conversation_output *output = context;
+    (void)sample;
+    return output->on_text(output->context, bytes, length);
+}
+
+static bool pass_interruption(void *context) {
+    const struct conversation_output *output = context;
+    return output->is_interrupted(output->context);
+}
+
+static int make_prompt(struct conversation *c, struct token_buffer *ids) {
+    const struct model_text_ends ends = engine_text_ends(c->engine, c->tokenizer);
+    const struct prompt_room room = prompt_room_of(c->tokenizer, engine_max_positions(c->engine));
+    const struct chat_request request = {.messages = c->messages,
+                                         .tokenizer = c->tokenizer,
+                                         .eos = model_first_eos(&ends),
+                                         .seconds = c->job->template_timeout};
+    return prompt_encode_messages(&request, c->encoder, c->template, &room, NULL, ids);
+}
+
+static int answer(struct conversation *c, const struct conversation_output *output, struct generated *out) {
+    const struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct prompt_ends ends;
+    int status = make_prompt(c, &ids);
+    if (!status)
+        status = prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, c->job->template_timeout, &ends);
+    if (!status)
+        status = generate(
+            c->engine, c->tokenizer,
+            &(struct generate_options){
+                .prompt = ids.ids,
+                .prompt_length = (int64_t)ids.count,
+                .slot = c->slot,
+                .max_new_tokens = c->job->max_new_tokens ? c->job->max_new_tokens : engine_max_positions(c->engine),
+                .samples = 1,
+                .sampling = c->job->sampling,
+                .stop = (const char *[]){ends.turn_end},
+                .stop_count = *ends.turn_end != 0,
+                .end_ids = ends.ids,
+                .end_count = ends.count,
+                .on_text = pass_text,
+                .is_interrupted = pass_interruption,
+                .context = (void *)output,
+            },
+            out);
+    token_buffer_free(&ids);
+    return status;
+}
+
+/* Adds the answer, whose bytes need not be characters. */
+static int keep_answer(struct conversation *c, const struct generated *text) {
+    struct strbuf characters = STRBUF_INIT;
+    utf8_add_repaired(&characters, strbuf_text(&text->text), text->text.length);
+    int status = strbuf_status(&characters);
+    if (!status)
+        status = add_message(c, "assistant", strbuf_text(&characters), characters.length);
+    strbuf_free(&characters);
+    return status;
+}
+
+int conversation_ask(struct conversation *c, const char *text, size_t length, const struct conversation_output *output,
+                     enum finish_reason *reason) {
+    struct generated generated = {.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT};
+    size_t count = json_array_size(c->messages);
+    if (utf8_valid_length((const unsigned char *)text, length) != length)
+        return status_fail(STATUS_INVALID, "the question is not UTF-8");
+    int status = add_message(c, "user", text, length);
+    if (!status)
+        status = answer(c, output, &generated);
+    if (!status)
+        status = keep_answer(c, &generated);
+    if (status)
+        cut_messages(c, count);
+    *reason = generated.reason;
+    generated_free(&generated);
+    return status;
+}
+
+/* ---- the job ---- */
+
+/* Adds an adapter under the last part of a path to the list of names. */
+static int add_used(struct conversation *c, const char *path, const char *directory, char **names, int *count) {
+    if (*count == PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "--adapter: at most %d adapters can answer together", PEFT_SLOT_IMAGES);
+    char *name = names[*count] = job_last_part(path);
+    *count += name != NULL;
+    return name ? adapters_add(c->adapters, name, directory) : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+/* Makes the adapters of a directory of --adapter known: one by the directory's name, several by their own. */
+static int add_given(struct conversation *c, const char *given, char **names, int *count) {
+    char **found;
+    size_t found_count;
+    int status = peft_find(&given, 1, &found, &found_count);
+    for (size_t i = 0; i < found_count && !status; i++)
+        status = add_used(c, found_count == 1 ? given : found[i], found[i], names, count);
+    file_list_free(found, found_count);
+    return status;
+}
+
+/* Answers with the adapters of --adapter. */
+static int use_given(struct conversation *c) {
+    const struct config_list *given = &c->job->model->adapters;
+    char *names[PEFT_SLOT_IMAGES];
+    int count = 0, status = STATUS_OK;
+    for (size_t i = 0; i < given->count && !status; i++)
+        status = add_given(c, given->items[i], names, &count);
+    if (!status)
+        status = conversation_use(c, (const char *const *)names, count);
+    for (int i = 0; i < count; i++)
+        free(names[i]);
+    return status;
+}
+
+static int open_conversation(struct conversation *c, struct comm *world) {
+    const struct chat_job *job = c->job;
+    struct job_model model = *job->model;
+    model.adapters.count = 0; /* they get names instead, so that others can take their place */
+    const struct engine_options options = {.max_rows = PREFILL_ROWS,
+                                           .max_logit_rows = 1,
+                                           .max_sequences = 1,
+                                           .adapter_memory = (size_t)job->names->memory};
+    int status = job_model_open(&model, world, options, &c->engine);
+    if (status)
+        return status;
+    c->tokenizer_directory = model.tokenizer ? model.tokenizer : engine_directory(c->engine);
+    status = tokenizer_open(c->tokenizer_directory, &c->tokenizer);
+    if (!status)
+        status = tokenizer_encoder_new(c->tokenizer, &c->encoder);
+    if (!status)
+        status = adapter_names_open(job->names, c->engine, &c->adapters);
+    if (!status)
+        status = use_given(c);
+    c->messages = json_array();
+    if (!status && !c->messages)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status && job->system &&
+        utf8_valid_length((const unsigned char *)job->system, strlen(job->system)) != strlen(job->system))
+        status = status_fail(STATUS_USAGE, "--system is not UTF-8");
+    return status || !job->system ? status : add_message(c, "system", job->system, strlen(job->system));
+}
+
+static void close_conversation(struct conversation *c) {
+    if (c->used_count)
+        adapters_give(c->adapters, c->slot);
+    for (int i = 0; i < c->used_count; i++)
+        free(c->used[i]);
+    free(c->saved);
+    json_decref(c->messages);
+    chat_template_close(c->template);
+    adapters_close(c->adapters);
+    tokenizer_encoder_free(c->encoder);
+    tokenizer_close(c->tokenizer);
+    engine_close(c->engine);
+}
+
+int chat_job_run(struct comm *world, void *context) {
+    struct conversation c = {.job = context, .slot = -1};
+    int status = open_conversation(&c, world);
+    if (!status)
+        status = c.job->talk(c.job->context, &c);
+    if (!status)
+        status = engine_end(c.engine);
+    if (status)
+        comm_fail(world, status);
+    close_conversation(&c);
+    return status;
+}
