@@ -20,6 +20,18 @@ int plan_write(const char *path, const struct strbuf *text) {
     return is_written ? STATUS_OK : status_fail_errno("cannot write to standard output");
 }
 
+int plan_write_json(const char *path, json_t *json) {
+    char *text;
+    struct strbuf out = STRBUF_INIT;
+    int status = json_end(json, JSON_INDENT(1) | JSON_REAL_PRECISION(12), &text);
+    strbuf_format(&out, "%s\n", text ? text : "");
+    free(text);
+    if (!status)
+        status = plan_write(path, &out);
+    strbuf_free(&out);
+    return status;
+}
+
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count) {
     *count = 0;
     for (const char *at = text;; at++) {
@@ -83,7 +95,9 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *summary;
 } plans[] = {
+    {"train", plan_train_command, "find the fastest layouts that train a model"},
     {"walk", plan_walk_command, "walk a pipeline's schedule in time"},
+    {"fit", plan_fit_command, "fit constants to measured times"},
     {"show", plan_show_command, "check a cluster file"},
 };
 enum { PLAN_COUNT = sizeof plans / sizeof *plans };

@@ -4,14 +4,21 @@
 #define CAMBIUM_COMMANDS_PLAN_H
 
 #include "base/base.h"
+#include "base/json.h"
 
+/* cambium plan train: layouts for a cluster. */
+int plan_train_command(int argc, char **argv);
 /* cambium plan walk: a schedule in time. */
 int plan_walk_command(int argc, char **argv);
+/* cambium plan fit: constants from measured times. */
+int plan_fit_command(int argc, char **argv);
 /* cambium plan show: a cluster file. */
 int plan_show_command(int argc, char **argv);
 
 /* Writes a text to a file, which appears whole; "-" is standard output. STATUS_IO, STATUS_MEMORY. */
 int plan_write(const char *path, const struct strbuf *text);
+/* Writes JSON, whose reference it takes, to such a file; it ends a json_begin. STATUS_IO, STATUS_MEMORY. */
+int plan_write_json(const char *path, json_t *json);
 /* Reads "1,2.5": numbers of at least 0, at most `most`. Sets *count. STATUS_USAGE, in which `option` names the option.
  */
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count);

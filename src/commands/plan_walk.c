@@ -6,8 +6,6 @@
 #include "planner/picture.h"
 #include "planner/report.h"
 
-#include <stdlib.h>
-
 enum { MOST_STAGES = 4096, MOST_STEPS = 4 << 20 };
 
 struct options {
@@ -105,19 +103,6 @@ static void print(const struct walk *walk) {
                walk->makespan > 0 ? 100 * (1 - walk->busy[stage] / walk->makespan) : 0);
 }
 
-static int write_json(const char *path, const struct walk *walk) {
-    char *text;
-    json_begin();
-    int status = json_end(report_walk(walk), JSON_INDENT(1), &text);
-    struct strbuf out = STRBUF_INIT;
-    strbuf_format(&out, "%s\n", text ? text : "");
-    free(text);
-    if (!status)
-        status = plan_write(path, &out);
-    strbuf_free(&out);
-    return status;
-}
-
 static int write_picture(const char *path, const struct walk *walk,
                          int (*draw)(const struct walk *walk, struct strbuf *out)) {
     struct strbuf out = STRBUF_INIT;
@@ -129,7 +114,8 @@ static int write_picture(const char *path, const struct walk *walk,
 }
 
 static int write_all(const struct options *options, const struct walk *walk) {
-    int status = options->json ? write_json(options->json, walk) : STATUS_OK;
+    json_begin();
+    int status = options->json ? plan_write_json(options->json, report_walk(walk)) : STATUS_OK;
     if (!status && options->svg)
         status = write_picture(options->svg, walk, picture_timeline);
     if (!status && options->trace)

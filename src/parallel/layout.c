@@ -45,7 +45,7 @@ static struct pipeline_split split_of(const struct parallel_layout *layout) {
                                    .last = layout->last};
 }
 
-static bool works(const struct parallel_layout *layout) {
+bool parallel_layout_works(const struct parallel_layout *layout) {
     struct rule rules[MOST_RULES];
     int count = rules_of(layout, rules);
     for (int i = 0; i < count; i++)
@@ -71,7 +71,7 @@ static int nearest_layouts(const struct parallel_layout *layout, int ranks, stru
             other.grid.tensor = t;
             other.grid.pipeline = p;
             other.grid.data = ranks / fixed / t / p;
-            if (ranks / fixed / t % p || !works(&other))
+            if (ranks / fixed / t % p || !parallel_layout_works(&other))
                 continue;
             struct candidate new = {.grid = other.grid};
             new.distance = fabs(log2((double)t / layout->grid.tensor)) + fabs(log2((double)p / layout->grid.pipeline));
@@ -131,7 +131,7 @@ static bool add_broken_rule(struct strbuf *text, const struct parallel_layout *l
 }
 
 int parallel_layout_check(const struct parallel_layout *layout) {
-    if (works(layout))
+    if (parallel_layout_works(layout))
         return STATUS_OK;
     struct strbuf text = STRBUF_INIT;
     if (!add_broken_rule(&text, layout)) {

@@ -70,8 +70,8 @@ static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_PRODUCTS] = {0.7, 0.3, 1},
     [CLUSTER_SMALL_DIMENSION] = {100, 1, 2000},
     [CLUSTER_OTHER] = {0.5, 0.1, 1},
-    [CLUSTER_LAYER_FORWARD] = {1e-3, 1e-6, 0.02},
-    [CLUSTER_LAYER_BACKWARD] = {2e-3, 1e-6, 0.02},
+    [CLUSTER_LAYER_FORWARD] = {3e-3, 1e-6, 0.02},
+    [CLUSTER_LAYER_BACKWARD] = {6e-3, 1e-6, 0.02},
     [CLUSTER_TENSOR_HIDDEN] = {0.5, 0, 1},
     [CLUSTER_NETWORK] = {0.5, 0.05, 1},
     [CLUSTER_STEP] = {0.01, 0, 1},
@@ -162,6 +162,9 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
     strbuf_add(&cluster->text, text, length);
     if (!status)
         status = strbuf_status(&cluster->text);
+    const struct device_facts facts = {.kind = cluster->kind, .threads = 1};
+    if (!status)
+        status = device_sketch(&facts, &cluster->device);
     if (status)
         cluster_close(cluster);
     return status;
@@ -190,6 +193,7 @@ int cluster_open(const char *name_or_file, struct cluster *cluster) {
 }
 
 void cluster_close(struct cluster *cluster) {
+    device_close(cluster->device);
     config_free(cluster->config);
     strbuf_free(&cluster->text);
     *cluster = (struct cluster){0};

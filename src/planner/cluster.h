@@ -44,11 +44,13 @@ struct cluster {
                                                                                      host's memory is that of a node */
     struct config_quantity node_bandwidth, node_latency, network_bandwidth, network_latency;      /* one direction */
     struct config_quantity achieved[CLUSTER_CONSTANTS];
-    int train, serve; /* enum cluster_training, enum cluster_serving */
+    struct device *device; /* a sketch of `kind`, for plans of memory */
+    int train, serve;      /* enum cluster_training, enum cluster_serving */
 };
 
 /* Opens a shipped cluster by its name, or else a file. The caller closes it. STATUS_USAGE for a mistake in the file,
- * with its line and the nearest name; STATUS_NOT_FOUND with the names of shipped clusters; STATUS_IO, STATUS_MEMORY. */
+ * with its line and the nearest name. STATUS_UNSUPPORTED if this build lacks the backend `kind`. STATUS_NOT_FOUND, with
+ * the names of shipped clusters; STATUS_IO, STATUS_MEMORY. */
 int cluster_open(const char *name_or_file, struct cluster *cluster);
 /* Opens the text of a cluster file; errors call it `name`. */
 int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster);

@@ -16,3 +16,28 @@ json_t *report_walk(const struct walk *walk) {
     }
     return json_pack("{s:f, s:o, s:o}", "makespan", walk->makespan, "idle", idle, "steps", steps);
 }
+
+json_t *report_time(const struct cost_step *step) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "products", step->work.products, "other",
+                     step->work.other, "floor", step->work.floor, "tensor", step->work.tensor, "stages", step->stages,
+                     "bubble", step->bubble, "gradients", step->gradients, "optimizer", step->optimizer);
+}
+
+json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster) {
+    json_t *constants = json_object(), *rows = json_array();
+    for (int i = 0; i < FIT_CONSTANTS; i++) {
+        const struct config_quantity *constant = &cluster->achieved[fit_constants[i]];
+        bool is_on_bound = constant->value == constant->low || constant->value == constant->high;
+        json_object_set_new(constants, cluster_constant_name(fit_constants[i]),
+                            json_pack("{s:f, s:f, s:f, s:b}", "value", constant->value, "low", constant->low, "high",
+                                      constant->high, "is_on_bound", is_on_bound));
+    }
+    for (int i = 0; i < fit->count; i++) {
+        const struct fit_row *row = &fit->rows[i];
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:f, s:f, s:f, s:b, s:o}", "row", row->label, "seconds", row->seconds,
+                                        "predicted", row->step.seconds, "error", row->step.seconds / row->seconds - 1,
+                                        "is_fitted", row->is_fitted, "time", report_time(&row->step)));
+    }
+    return json_pack("{s:o, s:o}", "constants", constants, "rows", rows);
+}

@@ -3,6 +3,8 @@
 #ifndef CAMBIUM_PLANNER_REPORT_H
 #define CAMBIUM_PLANNER_REPORT_H
 
+#include "planner/fit.h"
+#include "planner/search.h"
 #include "planner/walk.h"
 
 #include "base/json.h"
@@ -10,5 +12,29 @@
 /* Makes {makespan, idle: [stages], steps: [{stage, kind, chunk, micro_batch, start, end}]}. Idle is the makespan less
  * the time in which the stage computes. */
 json_t *report_walk(const struct walk *walk);
+/* Makes {products, other, floor, tensor, stages, bubble, gradients, optimizer}, in seconds; they add up to the step. */
+json_t *report_time(const struct cost_step *step);
+/* Makes {constants: {NAME: {value, low, high, is_on_bound}}, rows: [{row, seconds, predicted, error, is_fitted}]}. */
+json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster);
+
+/* A training plan: searches for several numbers of nodes. */
+struct report_training {
+    const struct cluster *cluster;
+    const struct search_result *results; /* [count] */
+    int count;
+    const struct train_run *model; /* any resolved run of it */
+    double billions;               /* of its parameters */
+    double tokens;                 /* of the whole training; 0: unknown, and there are no days */
+    double rule_flops;             /* FLOP/s of a device in the rule 8TP/(nX) */
+};
+/* Makes {plan, cluster, stack, model, rule, plans}: docs/planning.md. */
+json_t *report_training(const struct report_training *report);
+/* Returns the FLOP/s of a device in a row. `counts_all`: attention to later tokens counts, as in published rates; else
+ * only what is computed counts. */
+double report_flops(const struct search_row *row, bool counts_all);
+/* Returns the days that `tokens` take. */
+double report_days(const struct search_row *row, double tokens);
+/* Prints the same for people, at most 120 columns wide. */
+void report_training_print(const struct report_training *report, FILE *out);
 
 #endif

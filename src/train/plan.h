@@ -7,7 +7,10 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "data/data.h"
+#include "kernels/device.h"
 #include "parallel/grid.h"
+#include "parallel/schedule.h"
+#include "parallel/work.h"
 
 #include <stdio.h>
 
@@ -41,6 +44,16 @@ struct train_plan {
  * ranks, all of which call this; NULL: the ranks will be threads of this process. STATUS_USAGE for an impossible
  * layout, STATUS_MEMORY, and the errors of gpt_data_open and model_open. */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
+/* Makes the grid of a run's ranks and the shape of its schedule. STATUS_USAGE for an impossible layout. */
+int train_plan_grid(const struct train_run *run, int ranks, struct rank_grid *grid, struct pipeline_shape *shape);
+/* Returns true if `ranks` have such a grid and schedule. */
+bool train_plan_is_possible(const struct train_run *run, int ranks);
+/* Plans rank `number` of `ranks` on a device, which may be a sketch. Opens no files and allocates none of the memory:
+ * `data` of the plan lacks the samples' index maps. `work`, if not NULL, receives the rank's work of a global batch;
+ * the caller frees it (work_free). STATUS_USAGE for an impossible layout, STATUS_MEMORY, and the errors of model_open.
+ */
+int train_plan_rank(const struct train_run *run, int ranks, int number, struct device *device, struct train_plan *plan,
+                    struct work_list *work);
 /* Return the bytes of all purposes: by memory, and in total. */
 struct train_bytes train_plan_bytes(const struct train_plan *plan);
 size_t train_plan_total(const struct train_plan *plan);

@@ -3,31 +3,46 @@
 
 #include "parallel/layout.h"
 
+/* Describes the layout of `ranks`. STATUS_USAGE when the sizes of the other axes do not divide their number. */
+static int describe_layout(const struct run_config *run, int ranks, struct parallel_layout *layout) {
+    struct rank_grid grid = {.tensor = (int)run->parallel.tensor_model_parallel_size,
+                             .context = (int)run->parallel.context_parallel_size,
+                             .expert = (int)run->parallel.expert_model_parallel_size,
+                             .data = 1,
+                             .pipeline = (int)run->parallel.pipeline_model_parallel_size};
+    int status = rank_grid_fill(&grid, ranks);
+    struct pipeline_split split = train_pipeline_split(run, &grid);
+    *layout = (struct parallel_layout){.grid = grid,
+                                       .chunks = split.chunks,
+                                       .first = split.first,
+                                       .last = split.last,
+                                       .sequence_parallel = run->parallel.sequence_parallel,
+                                       .layers = run->model.num_layers,
+                                       .heads = run->model.num_attention_heads,
+                                       .query_groups = run->model.num_query_groups,
+                                       .ffn_hidden = run->model.ffn_hidden_size,
+                                       .seq_length = run->data.seq_length,
+                                       .micro_batch = run->train.micro_batch_size,
+                                       .global_batch = run->train.global_batch_size};
+    return status;
+}
+
 int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) {
-    *grid = (struct rank_grid){.tensor = (int)run->parallel.tensor_model_parallel_size,
-                               .context = (int)run->parallel.context_parallel_size,
-                               .expert = (int)run->parallel.expert_model_parallel_size,
-                               .data = 1,
-                               .pipeline = (int)run->parallel.pipeline_model_parallel_size};
-    int status = rank_grid_fill(grid, ranks);
-    if (status)
-        return status;
-    struct pipeline_split split = train_pipeline_split(run, grid);
-    struct parallel_layout layout = {.grid = *grid,
-                                     .chunks = split.chunks,
-                                     .first = split.first,
-                                     .last = split.last,
-                                     .sequence_parallel = run->parallel.sequence_parallel,
-                                     .layers = run->model.num_layers,
-                                     .heads = run->model.num_attention_heads,
-                                     .query_groups = run->model.num_query_groups,
-                                     .ffn_hidden = run->model.ffn_hidden_size,
-                                     .seq_length = run->data.seq_length,
-                                     .micro_batch = run->train.micro_batch_size,
-                                     .global_batch = run->train.global_batch_size};
-    status = parallel_layout_check(&layout);
+    struct parallel_layout layout;
+    int status = describe_layout(run, ranks, &layout);
+    if (!status)
+        status = parallel_layout_check(&layout);
+    *grid = layout.grid;
     struct pipeline_shape shape = train_pipeline_shape(run, grid);
     return status ? status : pipeline_shape_check(&shape);
+}
+
+bool train_plan_is_possible(const struct train_run *run, int ranks) {
+    struct parallel_layout layout;
+    if (describe_layout(&run->config, ranks, &layout) || !parallel_layout_works(&layout))
+        return false;
+    struct pipeline_shape shape = train_pipeline_shape(&run->config, &layout.grid);
+    return !pipeline_shape_check(&shape);
 }
 
 /* ---- agreement ---- */

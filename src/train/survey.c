@@ -38,34 +38,74 @@ static void take_rank(struct survey *survey, const struct train_plan *rank_plan,
     plan->most_on_device = most;
 }
 
+/* A rank that plans. */
+struct sketched {
+    struct train_plan plan;
+    struct rank rank;
+    struct tuner_part tuner;
+};
+
+/* Plans rank `number`. The caller forgets *sketched, even after a failure. */
+static int plan_sketched(const struct train_run *run, const struct rank_grid *grid, int number, struct device *device,
+                         const struct gpt_data *data, struct sketched *sketched) {
+    *sketched = (struct sketched){0};
+    rank_sketch(&sketched->rank, grid, number, device);
+    return train_plan_fill(run, &sketched->rank, data, &sketched->tuner, &sketched->plan);
+}
+
+static void forget(const struct train_run *run, struct sketched *sketched) {
+    if (sketched->tuner.self)
+        run->tuner->close(sketched->tuner.self);
+    rank_close(&sketched->rank);
+}
+
+int train_plan_grid(const struct train_run *run, int ranks, struct rank_grid *grid, struct pipeline_shape *shape) {
+    int status = train_grid(&run->config, ranks, grid);
+    *shape = train_pipeline_shape(&run->config, grid);
+    return status;
+}
+
+int train_plan_rank(const struct train_run *run, int ranks, int number, struct device *device, struct train_plan *plan,
+                    struct work_list *work) {
+    struct sketched sketched;
+    struct rank_grid grid;
+    int status = train_grid(&run->config, ranks, &grid);
+    if (status)
+        return status;
+    status = plan_sketched(run, &grid, number, device, NULL, &sketched);
+    *plan = sketched.plan;
+    if (work && !status) {
+        *work = sketched.rank.work;
+        sketched.rank.work = (struct work_list){0};
+    }
+    forget(run, &sketched);
+    return status;
+}
+
 /* Plans the first rank at a place of the tensor and pipeline axes. The other ranks there have the same part of the
  * model, and differ only in the memory for saving. */
 static int plan_place(struct survey *survey, int first) {
-    struct device *device = NULL;
-    struct rank rank = {0};
-    struct tuner_part tuner = {0};
-    struct train_plan rank_plan;
+    struct sketched sketched;
+    struct device *device;
     const struct rank_grid *grid = &survey->grid;
     struct device_facts facts = {.kind = survey->run->config.device, .threads = survey->seats[first].threads};
     int status = device_sketch(&facts, &device);
-    if (!status)
-        rank_sketch(&rank, grid, first, device);
-    if (!status)
-        status = train_plan_fill(survey->run, &rank, &survey->data, &tuner, &rank_plan);
-    const struct rank_grid place = rank.place;
+    if (status)
+        return status;
+    status = plan_sketched(survey->run, grid, first, device, &survey->data, &sketched);
+    struct rank *rank = &sketched.rank;
+    const struct rank_grid place = rank->place;
     for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
-        rank.place = rank_plan.place = rank_grid_place(grid, r);
-        if (rank.place.pipeline != place.pipeline)
+        rank->place = sketched.plan.place = rank_grid_place(grid, r);
+        if (rank->place.pipeline != place.pipeline)
             break;
-        status = r > first ? train_saver_bytes(survey->run, &rank, &tuner, &rank_plan.checkpoint) : STATUS_OK;
+        status =
+            r > first ? train_saver_bytes(survey->run, rank, &sketched.tuner, &sketched.plan.checkpoint) : STATUS_OK;
         if (!status)
-            take_rank(survey, &rank_plan, survey->seats[r].is_here);
+            take_rank(survey, &sketched.plan, survey->seats[r].is_here);
     }
-    if (tuner.self)
-        survey->run->tuner->close(tuner.self);
-    rank_close(&rank);
-    if (device)
-        device_close(device);
+    forget(survey->run, &sketched);
+    device_close(device);
     return status;
 }
 

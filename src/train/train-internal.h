@@ -99,7 +99,7 @@ struct gpt_data_options train_data_options(const struct train_run *run);
 
 /* plan.c */
 /* Fills `plan`. Afterwards `rank` is still planning, and has noted the needs of model and optimizer. `data` has the
- * open files. */
+ * open files; NULL: they are not counted. */
 int train_plan_fill(const struct train_run *run, struct rank *rank, const struct gpt_data *data,
                     struct tuner_part *tuner, struct train_plan *plan);
 

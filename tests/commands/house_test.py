@@ -19,7 +19,7 @@ LIBRARY_ROOMS = {
     "oneapi": {"kernels"},
     "omp.h": {"kernels"},
     "immintrin.h": {"kernels"},
-    "yaml.h": {"config"},
+    "yaml.h": {"config", "planner"},
     "zlib.h": {"ckpt", "data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
     "pcre2.h": {"peft", "text"},

@@ -1,0 +1,386 @@
+/* cambium plan train: the fastest layouts of a training run on a cluster. */
+#include "launch.h"
+#include "plan.h"
+
+#include "config/config.h"
+#include "planner/picture.h"
+#include "planner/report.h"
+#include "planner/run_file.h"
+#include "planner/sizes.h"
+#include "pretrained/pretrained.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200 };
+
+struct options {
+    const char *model_size, *config, *model, *cluster, *nodes, *devices;
+    const char *json, *svg, *trace, *yaml;
+    struct config_list fixed;
+    double tokens, memory_share;
+    int64_t global_batch_size, seq_length, top, row;
+    int space, precision;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const char *const spaces[] = {"all", "hp-tool", "run", NULL}; /* enum search_space */
+static const char *const precisions[] = {"fp32", "bf16", NULL};
+static const struct config_row rows[] = {
+    {.path = "cluster",
+     .type = CONFIG_STRING,
+     .offset = AT(cluster),
+     .metavar = "NAME|FILE",
+     .is_required = true,
+     .help = "the cluster: a shipped one or a file; see 'cambium plan show --help'"},
+    {.path = "model-size",
+     .type = CONFIG_STRING,
+     .offset = AT(model_size),
+     .metavar = "SIZE",
+     .help = "a GPT of this number of parameters, such as 20B or 126M, in the shape of NVIDIA's tables"},
+    {.path = "config",
+     .type = CONFIG_STRING,
+     .offset = AT(config),
+     .metavar = "FILE.yaml",
+     .is_path = true,
+     .help = "a run file of cambium pretrain; the files that it names need not exist"},
+    {.path = "model",
+     .type = CONFIG_STRING,
+     .offset = AT(model),
+     .metavar = "DIR",
+     .is_path = true,
+     .help = "a model directory, of which only config.json is read"},
+    {.path = "nodes",
+     .type = CONFIG_STRING,
+     .offset = AT(nodes),
+     .metavar = "N[,N...]",
+     .help = "numbers of nodes; each has a search, and efficiency is compared with the first"},
+    {.path = "devices",
+     .type = CONFIG_STRING,
+     .offset = AT(devices),
+     .metavar = "N[,N...]",
+     .help = "numbers of devices, in place of --nodes"},
+    {.path = "space",
+     .type = CONFIG_CHOICE,
+     .offset = AT(space),
+     .default_text = "all",
+     .choices = spaces,
+     .help = "layouts to try: all, those of NVIDIA's tool, or only the run file's"},
+    {.path = "fix",
+     .type = CONFIG_LIST,
+     .offset = AT(fixed),
+     .metavar = "KEY=VALUE...",
+     .help = "keys of a run file that every layout has, such as parallel.tensor_model_parallel_size=4"},
+    {.path = "tokens",
+     .type = CONFIG_FLOAT,
+     .offset = AT(tokens),
+     .minimum = 1,
+     .maximum = 1e18,
+     .help = "tokens of the whole training, for its days"},
+    {.path = "top",
+     .type = CONFIG_INT,
+     .offset = AT(top),
+     .default_text = "10",
+     .minimum = 1,
+     .maximum = 1000,
+     .help = "rows to list"},
+    {.path = "json",
+     .type = CONFIG_STRING,
+     .offset = AT(json),
+     .metavar = "FILE",
+     .help = "write the plan as JSON; - is standard output, and then nothing else is there"},
+    {.path = "yaml",
+     .type = CONFIG_STRING,
+     .offset = AT(yaml),
+     .metavar = "FILE",
+     .help = "write the run file of a row; - is standard output"},
+    {.path = "row",
+     .type = CONFIG_INT,
+     .offset = AT(row),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 1000,
+     .help = "the row of --yaml, --svg and --trace, for the first number of nodes"},
+    {.path = "svg",
+     .type = CONFIG_STRING,
+     .offset = AT(svg),
+     .metavar = "FILE",
+     .help = "draw the row's timeline; - is standard output"},
+    {.path = "trace",
+     .type = CONFIG_STRING,
+     .offset = AT(trace),
+     .metavar = "FILE",
+     .help = "write the row's timeline as Chrome's trace events; - is standard output"},
+    {.path = "global-batch-size",
+     .type = CONFIG_INT,
+     .offset = AT(global_batch_size),
+     .minimum = 1,
+     .maximum = 1 << 24,
+     .help = "samples of a step; else the run file's, or the tables'"},
+    {.path = "seq-length",
+     .type = CONFIG_INT,
+     .offset = AT(seq_length),
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .help = "tokens of a sample; else the run file's, or 2,048"},
+    {.path = "precision",
+     .type = CONFIG_CHOICE,
+     .offset = AT(precision),
+     .default_text = "bf16",
+     .choices = precisions,
+     .help = "precision, without a run file"},
+    {.path = "memory-share",
+     .type = CONFIG_FLOAT,
+     .offset = AT(memory_share),
+     .default_text = "0.92",
+     .minimum = 0.01,
+     .maximum = 1,
+     .help = "the share of a device's memory that a layout may take"},
+};
+
+struct planning {
+    const struct options *options;
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run; /* resolved, with the layout that the file has */
+    struct search search;
+    char *fixed[64]; /* paths */
+    struct search_result results[MOST_COUNTS];
+    int count;
+    double billions;
+    bool writes_to_output; /* a file other than the table goes to standard output */
+};
+
+/* ---- the model ---- */
+
+static int take_size(struct planning *p, int64_t seq_length) {
+    struct size_shape shape;
+    int status = size_read(p->options->model_size, &p->search.billions);
+    if (!status)
+        status = size_shape(p->search.billions, TOOL_VOCABULARY, seq_length, &shape);
+    if (!status)
+        size_apply(&shape, TOOL_VOCABULARY, seq_length, &p->file.run);
+    return status;
+}
+
+static int take_model(struct planning *p, int64_t seq_length) {
+    struct pretrained model;
+    int status = pretrained_open_config(p->options->model, &model);
+    if (!status) {
+        run_config_take_model(&p->file.run, &model.config);
+        p->file.run.data.seq_length =
+            seq_length < model.config.max_position_embeddings ? seq_length : model.config.max_position_embeddings;
+    }
+    pretrained_close(&model);
+    return status;
+}
+
+static int count_parameters(struct planning *p) {
+    struct param_table table = {0};
+    int status = model_describe(&p->run.config.model, &table);
+    p->billions = status ? 0 : (double)param_table_elements(&table, false) / 1e9;
+    param_table_free(&table);
+    if (!p->options->model_size)
+        p->search.billions = p->billions;
+    return status;
+}
+
+/* Makes the configuration without its layout. */
+static int find_model(struct planning *p) {
+    const struct options *o = p->options;
+    int64_t seq_length = o->seq_length ? o->seq_length : 2048;
+    if (!!o->model_size + !!o->config + !!o->model != 1)
+        return status_fail(STATUS_USAGE, "plan train wants one of --model-size, --config and --model");
+    int status = run_file_read(o->config, o->fixed.items, o->fixed.count, &p->file);
+    if (status)
+        return status;
+    if (o->model_size)
+        status = take_size(p, seq_length);
+    else if (o->model)
+        status = take_model(p, seq_length);
+    if (!o->config)
+        p->file.run.train.precision = o->precision;
+    if (o->config && o->seq_length)
+        p->file.run.data.seq_length = o->seq_length;
+    if (o->global_batch_size)
+        p->file.run.train.global_batch_size = o->global_batch_size;
+    if (!status && !p->file.run.train.global_batch_size)
+        status = status_fail(STATUS_USAGE, "--global-batch-size is not given, nor train.global_batch_size");
+    if (!status)
+        status = run_file_resolve(&p->file.run, &p->run);
+    return status ? status : count_parameters(p);
+}
+
+/* ---- the searches ---- */
+
+static int list_fixed(struct planning *p) {
+    const struct config_list *fixed = &p->options->fixed;
+    if (fixed->count > sizeof p->fixed / sizeof *p->fixed)
+        return status_fail(STATUS_USAGE, "--fix has %zu keys", fixed->count);
+    for (size_t i = 0; i < fixed->count; i++) {
+        p->fixed[i] = strndup(fixed->items[i], strcspn(fixed->items[i], "="));
+        if (!p->fixed[i])
+            return status_fail(STATUS_MEMORY, "out of memory");
+        p->search.fixed_count = i + 1;
+    }
+    p->search.fixed = (const char *const *)p->fixed;
+    return STATUS_OK;
+}
+
+static int search_all(struct planning *p) {
+    double counts[MOST_COUNTS];
+    const struct options *o = p->options;
+    int wanted;
+    if (!o->nodes == !o->devices)
+        return status_fail(STATUS_USAGE, "plan train wants one of --nodes and --devices");
+    int status = plan_read_numbers(o->nodes ? "nodes" : "devices", o->nodes ? o->nodes : o->devices, counts,
+                                   MOST_COUNTS, &wanted);
+    for (int i = 0; i < wanted && !status; i++) {
+        double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
+        if (devices < 1 || devices > 1 << 20 || devices != floor(devices))
+            return status_fail(STATUS_USAGE, "%g devices: expected a whole number from 1 to 1048576", devices);
+        status = search_run(&p->search, (int)devices, &p->results[p->count++]);
+    }
+    return status;
+}
+
+/* ---- results ---- */
+
+static int write_yaml(const struct planning *p, const struct search_row *row) {
+    struct strbuf text = STRBUF_INIT;
+    struct run_config config = row->run.config;
+    config.train.train_iters = p->options->tokens > 0
+                                   ? (int64_t)ceil(p->options->tokens / (double)config.data.seq_length /
+                                                   (double)config.train.global_batch_size)
+                                   : p->file.run.train.train_iters;
+    config.optim.lr_decay_iters = 0;
+    config.checkpoint = p->file.run.checkpoint;
+    int status = run_file_write(&config, &text);
+    if (!status)
+        status = plan_write(p->options->yaml, &text);
+    strbuf_free(&text);
+    return status;
+}
+
+static int write_picture(const char *path, const struct walk *walk,
+                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
+    struct strbuf text = STRBUF_INIT;
+    int status = draw(walk, &text);
+    if (!status)
+        status = plan_write(path, &text);
+    strbuf_free(&text);
+    return status;
+}
+
+static int write_pictures(const struct planning *p, const struct search_row *row) {
+    struct walk walk = {0};
+    struct cost_work work;
+    struct cost_step step;
+    const struct options *o = p->options;
+    int status = cost_work_make(&row->run, &p->cluster, &work);
+    if (status)
+        return status;
+    status = cost_step(&row->run, p->results[0].ranks, &work, &p->cluster, &step, &walk);
+    if (!status && o->svg)
+        status = write_picture(o->svg, &walk, picture_timeline);
+    if (!status && o->trace)
+        status = write_picture(o->trace, &walk, picture_trace);
+    walk_free(&walk);
+    cost_work_free(&work);
+    return status;
+}
+
+static int write_row(const struct planning *p) {
+    const struct options *o = p->options;
+    const struct search_result *first = &p->results[0];
+    if (!o->yaml && !o->svg && !o->trace)
+        return STATUS_OK;
+    if (o->row > first->counts.listed)
+        return status_fail(STATUS_USAGE, "--row %lld: %lld rows are listed", (long long)o->row,
+                           (long long)first->counts.listed);
+    const struct search_row *row = &first->rows[o->row - 1];
+    int status = o->yaml ? write_yaml(p, row) : STATUS_OK;
+    return !status && (o->svg || o->trace) ? write_pictures(p, row) : status;
+}
+
+static bool is_output(const char *path) {
+    return path && !strcmp(path, "-");
+}
+
+static int write_all(const struct planning *p) {
+    const struct options *o = p->options;
+    const struct report_training report = {.cluster = &p->cluster,
+                                           .model = &p->run,
+                                           .billions = p->billions,
+                                           .results = p->results,
+                                           .count = p->count,
+                                           .tokens = o->tokens,
+                                           .rule_flops = 140e12};
+    int status = write_row(p);
+    json_begin();
+    if (!status && o->json)
+        status = plan_write_json(o->json, report_training(&report));
+    if (!is_output(o->json) && !is_output(o->yaml) && !is_output(o->svg) && !is_output(o->trace))
+        report_training_print(&report, stdout);
+    if (p->cluster.train == CLUSTER_TRAINS_CAMBIUM && device_uses_host_memory(p->cluster.kind))
+        log_info("workspaces are those of operations on %s, the cluster's device.kind", p->cluster.kind);
+    for (int i = 0; i < p->count && !status; i++)
+        if (!p->results[i].counts.listed)
+            status = status_fail(STATUS_MEMORY, "no layout fits on %d devices", p->results[i].ranks);
+    return status;
+}
+
+static int plan(const struct options *options) {
+    struct planning p = {.options = options};
+    int status = cluster_open(options->cluster, &p.cluster);
+    if (status)
+        return status;
+    p.search = (struct search){.cluster = &p.cluster,
+                               .space = (enum search_space)options->space,
+                               .memory_share = options->memory_share,
+                               .top = (int)options->top};
+    status = find_model(&p);
+    p.search.base = p.file.run;
+    if (!status)
+        status = list_fixed(&p);
+    if (!status)
+        status = search_all(&p);
+    if (!status)
+        status = write_all(&p);
+    for (int i = 0; i < p.count; i++)
+        search_free(&p.results[i]);
+    for (size_t i = 0; i < p.search.fixed_count; i++)
+        free(p.fixed[i]);
+    run_file_close(&p.file);
+    cluster_close(&p.cluster);
+    return status;
+}
+
+int plan_train_command(int argc, char **argv) {
+    static const struct config_command command = {
+        .name = "plan train",
+        .synopsis = "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR "
+                    "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
+                    "[--top N] [--json FILE] [--yaml FILE] [--row R] [--svg FILE] [--trace FILE]",
+        .description =
+            "Finds the layouts, micro batches and recomputations that train a model fastest on a cluster and fit into "
+            "its memory, and says how long a step takes. Memory is that of the trainer's own plan. docs/planning.md "
+            "describes the prediction and its errors. Exit status 1: nothing fits.",
+        .examples =
+            "  cambium plan train --cluster h100 --model-size 20B --nodes 8,16,32 --tokens 300e9\n"
+            "  cambium plan train --cluster ours.yaml --config run.yaml --nodes 4 --yaml best.yaml\n"
+            "  cambium plan train --cluster h100 --model Qwen3-8B --devices 64 --global-batch-size 512 --json -\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .positional_offset = SIZE_MAX,
+    };
+    struct options options = {0};
+    struct config *config;
+    bool is_answered;
+    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
+    if (!status && !is_answered)
+        status = plan(&options);
+    config_free(config);
+    return command_exit_status(status);
+}

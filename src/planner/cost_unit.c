@@ -1,0 +1,143 @@
+/* Seconds of operations and messages on a device of the cluster, and of the units that they make up. */
+#include "cost-internal.h"
+
+#include "train/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+void cost_add(struct cost_seconds *sum, const struct cost_seconds *more, double factor) {
+    sum->products += factor * more->products;
+    sum->other += factor * more->other;
+    sum->tensor += factor * more->tensor;
+    sum->floor += factor * more->floor;
+}
+
+double cost_ring(double bytes, int ranks, double passes, double bandwidth, double latency) {
+    if (ranks < 2)
+        return 0;
+    return passes * ((ranks - 1.0) / ranks * bytes / bandwidth + log2(ranks) * latency);
+}
+
+struct rates {
+    const struct cluster *cluster;
+    const struct cost_work *work;
+    double product, half; /* FLOP/s of large products; the dimension that halves it */
+    double bytes;         /* bytes/s of other operations */
+    bool stores_attention, selects_attention;
+};
+
+/* Returns the seconds of FLOPs in products with this smallest dimension. */
+static double product_seconds(const struct rates *rates, double flops, double least) {
+    return flops / (rates->product * least / (least + rates->half));
+}
+
+/* Adds `count` times the attention of a stack that stores its scores. They are written and read by the products, the
+ * scaled and masked softmax, and the dropout with its mask: 13 bytes a score forward, and 17 backward. */
+static void add_stored_attention(const struct rates *rates, const struct work_item *item, bool is_backward,
+                                 struct cost_seconds *sum) {
+    double rows = (double)item->work.shape[0], heads = (double)item->work.shape[1], head = (double)item->work.shape[2];
+    double scores = rows * (double)rates->work->seq_length * heads, count = (double)item->count;
+    bool repeats = is_backward && rates->selects_attention;
+    double products = is_backward ? (repeats ? 6 : 4) : 2, bytes = is_backward ? (repeats ? 30 : 17) : 13;
+    sum->products += count * product_seconds(rates, products * 2 * scores * head, head);
+    sum->other += count * (scores * bytes + item->work.bytes) / rates->bytes;
+}
+
+static void add_operation(const struct rates *rates, const struct work_item *item, struct cost_seconds *sum) {
+    const struct op_work *work = &item->work;
+    double count = (double)item->count;
+    bool is_attention = !strncmp(item->name, "attention_", 10);
+    if (is_attention && rates->stores_attention) {
+        add_stored_attention(rates, item, !strcmp(item->name, "attention_backward"), sum);
+    } else if (work->flops > 0) {
+        double least = is_attention ? (double)work->shape[2] : INFINITY;
+        for (int i = 0; i < 3 && !is_attention; i++)
+            least = work->shape[i] > 0 && (double)work->shape[i] < least ? (double)work->shape[i] : least;
+        double seconds = product_seconds(rates, work->flops, least), moved = work->bytes / rates->bytes;
+        sum->products += count * (seconds > moved ? seconds : moved);
+    } else {
+        sum->other += count * work->bytes / rates->bytes;
+    }
+}
+
+static void add_message(const struct rates *rates, const struct work_item *item, struct cost_seconds *sum) {
+    const struct cluster *cluster = rates->cluster;
+    bool is_within = item->ranks <= cluster->per_node;
+    double bandwidth = is_within ? cluster->node_bandwidth.value
+                                 : cluster->network_bandwidth.value * cluster->achieved[CLUSTER_NETWORK].value;
+    double latency = is_within ? cluster->node_latency.value : cluster->network_latency.value;
+    double passes = !strcmp(item->name, "all_reduce") ? 2 : 1;
+    sum->tensor += (double)item->count * cost_ring(item->work.bytes, item->ranks, passes, bandwidth, latency);
+}
+
+static struct cost_seconds sum_of(const struct rates *rates, enum cost_list list, enum work_part part) {
+    struct cost_seconds sum = {0};
+    const struct work_list *items = &rates->work->lists[list];
+    for (int i = 0; i < items->count; i++) {
+        const struct work_item *item = &items->items[i];
+        if (item->part != part || !item->count)
+            continue;
+        if (item->group == RANK_ALONE)
+            add_operation(rates, item, &sum);
+        else if (item->group == RANK_TENSOR || item->group == RANK_SHARERS)
+            add_message(rates, item, &sum);
+    }
+    return sum;
+}
+
+/* Divides two stages' sums: *layer is the mean of the layers that the larger one has more, *rest what the smaller one
+ * has besides its layer. */
+static void divide(const struct rates *rates, enum cost_list less, enum cost_list more, enum work_part part,
+                   struct cost_seconds *layer, struct cost_seconds *rest) {
+    struct cost_seconds smaller = sum_of(rates, less, part);
+    *layer = (struct cost_seconds){0};
+    struct cost_seconds larger = sum_of(rates, more, part);
+    cost_add(layer, &larger, 1 / rates->work->layers);
+    cost_add(layer, &smaller, -1 / rates->work->layers);
+    *rest = smaller;
+    cost_add(rest, layer, -1);
+}
+
+static void raise_to_floor(struct cost_seconds *seconds, double least) {
+    double total = cost_total(seconds);
+    seconds->floor += total < least ? least - total : 0;
+}
+
+void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
+                     struct cost_units *units) {
+    const struct config_quantity *achieved = cluster->achieved;
+    double peak = work->dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+    struct rates rates = {
+        .cluster = cluster,
+        .work = work,
+        .product = peak * achieved[CLUSTER_PRODUCTS].value,
+        .half = achieved[CLUSTER_SMALL_DIMENSION].value,
+        .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,
+        .stores_attention = cluster->train == CLUSTER_TRAINS_MEGATRON_2022,
+        .selects_attention = selects_attention,
+    };
+    struct cost_seconds ignored;
+    for (int part = WORK_FORWARD; part <= WORK_BACKWARD; part++) {
+        struct cost_seconds *seconds = part == WORK_FORWARD ? units->forward : units->backward;
+        double least = achieved[part == WORK_FORWARD ? CLUSTER_LAYER_FORWARD : CLUSTER_LAYER_BACKWARD].value;
+        double again = part == WORK_FORWARD ? 0 : achieved[CLUSTER_LAYER_FORWARD].value;
+        divide(&rates, COST_FIRST, COST_FIRST_MORE, (enum work_part)part, &seconds[COST_LAYER],
+               &seconds[COST_EMBEDDING]);
+        divide(&rates, COST_AGAIN, COST_AGAIN_MORE, (enum work_part)part, &seconds[COST_LAYER_AGAIN], &ignored);
+        seconds[COST_HEAD] = sum_of(&rates, COST_LAST, (enum work_part)part);
+        cost_add(&seconds[COST_HEAD], &seconds[COST_LAYER], -1);
+        /* The backward hides a share of its own messages, and none of those of a repeated forward. */
+        double hidden = part == WORK_BACKWARD ? achieved[CLUSTER_TENSOR_HIDDEN].value : 0;
+        seconds[COST_LAYER_AGAIN].tensor -= hidden * seconds[COST_LAYER].tensor;
+        for (int unit = 0; unit < COST_UNITS; unit++)
+            seconds[unit].tensor *= unit == COST_LAYER_AGAIN ? 1 : 1 - hidden;
+        if (rates.stores_attention && part == WORK_BACKWARD) { /* it repeats the whole forward */
+            seconds[COST_LAYER_AGAIN] = seconds[COST_LAYER];
+            cost_add(&seconds[COST_LAYER_AGAIN], &units->forward[COST_LAYER], 1);
+            seconds[COST_LAYER_AGAIN].floor = 0;
+        }
+        raise_to_floor(&seconds[COST_LAYER], least);
+        raise_to_floor(&seconds[COST_LAYER_AGAIN], least + again);
+    }
+}

@@ -1,0 +1,154 @@
+/* Fits constants by Levenberg and Marquardt's method, on the logarithms of constants and of step times. */
+#include "planner/fit.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_ROUNDS = 60 };
+
+const enum cluster_constant fit_constants[FIT_CONSTANTS] = {
+    CLUSTER_PRODUCTS, CLUSTER_SMALL_DIMENSION, CLUSTER_OTHER, CLUSTER_LAYER_FORWARD, CLUSTER_NETWORK,
+};
+
+static void set_constant(struct cluster *cluster, int i, double value) {
+    struct config_quantity *constant = &cluster->achieved[fit_constants[i]];
+    constant->value = fmin(fmax(value, constant->low), constant->high);
+    if (fit_constants[i] == CLUSTER_LAYER_FORWARD) {
+        struct config_quantity *backward = &cluster->achieved[CLUSTER_LAYER_BACKWARD];
+        backward->value = fmin(fmax(2 * constant->value, backward->low), backward->high);
+    }
+}
+
+static double constant_of(const struct cluster *cluster, int i) {
+    return cluster->achieved[fit_constants[i]].value;
+}
+
+int fit_predict(struct fit_rows *rows, const struct cluster *cluster) {
+    int status = STATUS_OK;
+    for (int i = 0; i < rows->count && !status; i++) {
+        struct fit_row *row = &rows->rows[i];
+        struct walk walk = {0};
+        status = cost_step(&row->run, (int)(row->nodes * cluster->per_node), &row->work, cluster, &row->step, &walk);
+        walk_free(&walk);
+        if (status)
+            status_wrap(status, "%s", row->label);
+    }
+    return status;
+}
+
+/* Predicts the marked rows and stores their errors; returns their sum of squares, below 0 for a failure. */
+static double errors_of(struct fit_rows *rows, const struct cluster *cluster, double *errors) {
+    double sum = 0;
+    for (int i = 0; i < rows->count; i++) {
+        struct fit_row *row = &rows->rows[i];
+        struct cost_step step;
+        errors[i] = 0;
+        if (!row->is_fitted)
+            continue;
+        if (cost_step(&row->run, (int)(row->nodes * cluster->per_node), &row->work, cluster, &step, NULL))
+            return -1;
+        errors[i] = log(step.seconds / row->seconds);
+        sum += errors[i] * errors[i];
+    }
+    return sum;
+}
+
+/* Solves a x = b by elimination, in place; x comes in b. a is positive definite. */
+static void solve(double a[FIT_CONSTANTS][FIT_CONSTANTS], double b[FIT_CONSTANTS]) {
+    for (int i = 0; i < FIT_CONSTANTS; i++)
+        for (int j = i + 1; j < FIT_CONSTANTS; j++) {
+            double factor = a[j][i] / a[i][i];
+            for (int k = i; k < FIT_CONSTANTS; k++)
+                a[j][k] -= factor * a[i][k];
+            b[j] -= factor * b[i];
+        }
+    for (int i = FIT_CONSTANTS - 1; i >= 0; i--) {
+        for (int k = i + 1; k < FIT_CONSTANTS; k++)
+            b[i] -= a[i][k] * b[k];
+        b[i] /= a[i][i];
+    }
+}
+
+struct fitting {
+    struct fit_rows *rows;
+    struct cluster *cluster;
+    double *errors, *moved;        /* [rows] */
+    double *slopes[FIT_CONSTANTS]; /* [rows] of the errors, by the logarithm of each constant */
+    double sum;                    /* of the squares */
+};
+
+/* Finds the slopes of the errors at the present constants. Returns false after a failure. */
+static bool find_slopes(struct fitting *fit) {
+    const double by = 1e-3;
+    for (int c = 0; c < FIT_CONSTANTS; c++) {
+        double value = constant_of(fit->cluster, c);
+        bool is_high = value * (1 + by) > fit->cluster->achieved[fit_constants[c]].high;
+        set_constant(fit->cluster, c, is_high ? value / (1 + by) : value * (1 + by));
+        double sum = errors_of(fit->rows, fit->cluster, fit->moved);
+        set_constant(fit->cluster, c, value);
+        for (int i = 0; i < fit->rows->count; i++)
+            fit->slopes[c][i] = (fit->moved[i] - fit->errors[i]) / (is_high ? -log1p(by) : log1p(by));
+        if (sum < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Tries a step that `damping` shortens. Returns true if it makes the errors smaller, and else takes it back. */
+static bool try_step(struct fitting *fit, double damping) {
+    double a[FIT_CONSTANTS][FIT_CONSTANTS] = {{0}}, b[FIT_CONSTANTS] = {0}, before[FIT_CONSTANTS];
+    for (int c = 0; c < FIT_CONSTANTS; c++) {
+        for (int d = 0; d < FIT_CONSTANTS; d++)
+            for (int i = 0; i < fit->rows->count; i++)
+                a[c][d] += fit->slopes[c][i] * fit->slopes[d][i];
+        for (int i = 0; i < fit->rows->count; i++)
+            b[c] -= fit->slopes[c][i] * fit->errors[i];
+        a[c][c] += damping * (a[c][c] + 1e-3);
+        before[c] = constant_of(fit->cluster, c);
+    }
+    solve(a, b);
+    for (int c = 0; c < FIT_CONSTANTS; c++)
+        set_constant(fit->cluster, c, before[c] * exp(fmin(fmax(b[c], -0.7), 0.7)));
+    double sum = errors_of(fit->rows, fit->cluster, fit->moved);
+    if (sum >= 0 && sum < fit->sum) {
+        fit->sum = sum;
+        memcpy(fit->errors, fit->moved, (size_t)fit->rows->count * sizeof *fit->errors);
+        return true;
+    }
+    for (int c = 0; c < FIT_CONSTANTS; c++)
+        set_constant(fit->cluster, c, before[c]);
+    return false;
+}
+
+static void descend(struct fitting *fit) {
+    double damping = 1e-2;
+    for (int round = 0; round < MOST_ROUNDS && find_slopes(fit); round++) {
+        double before = fit->sum;
+        bool is_better = false;
+        for (int tries = 0; tries < 8 && !is_better; tries++) {
+            is_better = try_step(fit, damping);
+            damping = is_better ? fmax(damping / 5, 1e-6) : damping * 5;
+        }
+        if (!is_better || before - fit->sum < 1e-4 * before)
+            return;
+    }
+}
+
+int fit_run(struct fit_rows *rows, struct cluster *cluster) {
+    double numbers[(FIT_CONSTANTS + 2) * 1024];
+    struct fitting fit = {.rows = rows, .cluster = cluster};
+    if (rows->count > 1024)
+        return status_fail(STATUS_USAGE, "%d rows; a fit takes at most 1024", rows->count);
+    fit.errors = numbers;
+    fit.moved = numbers + 1024;
+    for (int c = 0; c < FIT_CONSTANTS; c++) {
+        fit.slopes[c] = numbers + (c + 2) * 1024;
+        set_constant(cluster, c, cluster_neutral(fit_constants[c]).value);
+    }
+    int status = fit_predict(rows, cluster);
+    if (status)
+        return status;
+    fit.sum = errors_of(rows, cluster, fit.errors);
+    descend(&fit);
+    return fit_predict(rows, cluster);
+}

@@ -1,0 +1,39 @@
+/* Constants of a cluster from figures that people have: logs, papers, measurements. */
+#ifndef CAMBIUM_PLANNER_FIT_H
+#define CAMBIUM_PLANNER_FIT_H
+
+#include "planner/cost.h"
+#include "planner/run_file.h"
+
+/* A step time that somebody measured. */
+struct fit_row {
+    char *label; /* the row in words: its file and keys */
+    struct run_file file;
+    struct train_run run;
+    struct cost_work work;
+    int64_t nodes;
+    double seconds;
+    struct cost_step step; /* predicted */
+    bool is_fitted;
+};
+struct fit_rows {
+    struct fit_row *rows;
+    int count;
+};
+
+enum { FIT_CONSTANTS = 5 };
+/* The constants that are fitted. The floor of the backward is that of the forward, doubled. */
+extern const enum cluster_constant fit_constants[FIT_CONSTANTS];
+
+/* Reads a YAML list of {config: FILE, nodes: N, step_seconds: T}. A file's path is relative to the list's. Further keys
+ * of a row override those of its file ("parallel.KEY: VALUE"). The caller frees *rows. STATUS_USAGE with the line;
+ * STATUS_IO, STATUS_MEMORY. */
+int fit_rows_read(const char *path, const struct cluster *cluster, struct fit_rows *rows);
+void fit_rows_free(struct fit_rows *rows);
+/* Predicts all rows. The errors of cost_step, with the row. */
+int fit_predict(struct fit_rows *rows, const struct cluster *cluster);
+/* Fits the constants to the rows that are marked, from neutral starts, within the bounds of cluster->achieved. The sum
+ * of squares of the relative errors (as logarithms) is least. Then predicts all rows. */
+int fit_run(struct fit_rows *rows, struct cluster *cluster);
+
+#endif

@@ -1,0 +1,126 @@
+/* Memory of a run: plans of stages, a quick bound, and the formula of the stack of 2022. */
+#include "planner/memory.h"
+
+#include "parallel/layout.h"
+#include "parallel/pipeline.h"
+#include "train/plan.h"
+
+#include <stdlib.h>
+
+static void take(struct plan_memory *most, const struct plan_memory *memory) {
+    if (memory->device > most->device)
+        *most = *memory;
+}
+
+/* ---- this program ---- */
+
+static int plan_stage(const struct train_run *run, int ranks, const struct rank_grid *grid, int stage,
+                      const struct cluster *cluster, struct plan_memory *most) {
+    struct train_plan plan;
+    int status = train_plan_rank(run, ranks, stage * grid->tensor * grid->data, cluster->device, &plan, NULL);
+    if (status)
+        return status;
+    struct train_bytes bytes = train_plan_bytes(&plan);
+    take(most, &(const struct plan_memory){.stage = stage,
+                                           .weights = plan.weights,
+                                           .gradients = plan.gradients,
+                                           .optimizer = plan.optimizer,
+                                           .activations = plan.activations,
+                                           .workspace = plan.workspace,
+                                           .device = bytes.device,
+                                           .host = bytes.host});
+    return STATUS_OK;
+}
+
+/* ---- the stack of 2022 ---- */
+
+double memory_layer_2022(const struct run_config *run) {
+    double t = (double)run->parallel.tensor_model_parallel_size, s = (double)run->data.seq_length;
+    double h = (double)run->model.hidden_size, a = (double)run->model.num_attention_heads;
+    double sbh = s * (double)run->train.micro_batch_size * h;
+    bool is_cut = run->parallel.sequence_parallel && t > 1;
+    double scores = run->parallel.recompute_granularity == GRANULARITY_SELECTIVE ? 0 : 5 * a * s / (h * t);
+    if (run->parallel.recompute_granularity == GRANULARITY_FULL)
+        return 2 * sbh;
+    return sbh * ((is_cut ? 34 / t : 10 + 24 / t) + scores);
+}
+
+/* Returns how many micro batches a stage holds, in chunks. */
+static int held_chunks(const struct pipeline_shape *shape, int stage) {
+    int stashes;
+    return pipeline_stashes(shape, stage, &stashes) ? 0 : stashes;
+}
+
+static void formula_stage(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
+                          const struct cost_work *work, int stage, struct plan_memory *most) {
+    const struct run_config *c = &run->config;
+    int last = shape->stages - 1;
+    double layers = (double)c->model.num_layers / shape->stages, b = (double)c->train.micro_batch_size;
+    double sbh = (double)c->data.seq_length * b * (double)c->model.hidden_size;
+    double elements = layers * work->elements[COST_LAYER] + (stage == 0 ? work->elements[COST_EMBEDDING] : 0) +
+                      (stage == last ? work->elements[COST_HEAD] : 0);
+    if (last == 0 && !c->model.untie_embeddings_and_output_weights)
+        elements -= (double)(c->model.vocab_size * c->model.hidden_size) / grid->tensor;
+    double shards = c->parallel.use_distributed_optimizer ? grid->data : 1;
+    double kept = memory_layer_2022(c) * layers / shape->chunks * held_chunks(shape, stage);
+    kept += stage == 0 ? sbh * shape->stages / grid->tensor : 0; /* the embedding's dropout */
+    kept += stage == last
+                ? (4 * sbh + 4 * sbh / (double)c->model.hidden_size * (double)c->model.vocab_size) / grid->tensor
+                : 0; /* final norm, head's input, logits in fp32 */
+    struct plan_memory memory = {.stage = stage,
+                                 .weights = (size_t)(2 * elements),
+                                 .gradients = (size_t)(4 * elements),
+                                 .optimizer = (size_t)(12 * elements / shards),
+                                 .activations = (size_t)kept};
+    memory.device = memory.weights + memory.gradients + memory.optimizer + memory.activations;
+    take(most, &memory);
+}
+
+int memory_find(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
+                double limit, struct plan_memory *memory) {
+    struct rank_grid grid;
+    struct pipeline_shape shape;
+    int status = train_plan_grid(run, ranks, &grid, &shape);
+    *memory = (struct plan_memory){0};
+    for (int stage = 0; stage < shape.stages && !status; stage++) {
+        if (cluster->train == CLUSTER_TRAINS_MEGATRON_2022)
+            formula_stage(run, &grid, &shape, work, stage, memory);
+        else
+            status = plan_stage(run, ranks, &grid, stage, cluster, memory);
+        if (limit > 0 && (double)memory->device > limit)
+            return status;
+    }
+    return status;
+}
+
+/* ---- the quick bound ---- */
+
+double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
+                    const struct cost_work *work) {
+    const struct run_config *c = &run->config;
+    struct pipeline_split split = {.layers = c->model.num_layers,
+                                   .stages = grid->pipeline,
+                                   .chunks = shape->chunks,
+                                   .first = c->parallel.decoder_first_pipeline_num_layers,
+                                   .last = c->parallel.decoder_last_pipeline_num_layers};
+    int64_t first, count, layers = 0, least = INT64_MAX;
+    for (int chunk = 0; chunk < shape->chunks; chunk++) {
+        if (pipeline_layers(&split, 0, chunk, &first, &count))
+            return 0;
+        layers += count;
+        least = count < least ? count : least;
+    }
+    double shards = c->parallel.use_distributed_optimizer ? grid->data : 1;
+    double elements = (double)layers * work->elements[COST_LAYER];
+    double state = work->dtype == DTYPE_BF16 ? 12 : 8;
+    bool is_full = c->parallel.recompute_granularity == GRANULARITY_FULL;
+    double again = !is_full ? 0
+                   : c->parallel.recompute_method == METHOD_BLOCK && c->parallel.recompute_num_layers < least
+                       ? (double)c->parallel.recompute_num_layers
+                       : (double)least;
+    double kept = ((double)least - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
+    if (c->parallel.num_microbatches_with_partial_activation_checkpoints)
+        kept = (double)least * work->kept[COST_LAYER_AGAIN];
+    return elements * ((double)dtype_bytes(work->dtype) + sizeof(float) + state / shards) +
+           kept * held_chunks(shape, 0);
+}

@@ -1,0 +1,170 @@
+/* Training plans, as JSON and as a table. */
+#include "planner/report.h"
+
+#include "model/model.h"
+#include "planner/sizes.h"
+
+static double samples_per_s(const struct search_row *row) {
+    return (double)row->run.config.train.global_batch_size / row->step.seconds;
+}
+
+/* Returns FLOPs of one token in which every token sees all others. */
+static double all_flops_per_token(const struct model_config *model, int64_t seq_length) {
+    struct model_config without = *model;
+    without.window = 0;
+    double causal = model_flops_per_token(&without, seq_length);
+    struct model_widths widths = model_widths(model, 1);
+    return causal + 6.0 * (double)(widths.q * model->num_layers) * (double)seq_length;
+}
+
+double report_flops(const struct search_row *row, bool counts_all) {
+    const struct run_config *c = &row->run.config;
+    double flops = counts_all ? all_flops_per_token(&c->model, c->data.seq_length)
+                              : model_flops_per_token(&c->model, c->data.seq_length);
+    return flops * (double)c->data.seq_length * samples_per_s(row) / rank_grid_size(&row->grid);
+}
+
+double report_days(const struct search_row *row, double tokens) {
+    return tokens / (samples_per_s(row) * (double)row->run.config.data.seq_length) / 86400;
+}
+
+static double peak_of(const struct cluster *cluster, const struct search_row *row) {
+    return row->run.config.train.precision == PRECISION_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+}
+
+/* Writes the recomputation in words. */
+static const char *recompute_text(const struct run_config *c, char out[64]) {
+    static const char *const modules[] = {"", "norms", "act", "norms+act"};
+    int which = 0;
+    for (size_t i = 0; i < c->parallel.recompute_modules.count; i++)
+        which |= *c->parallel.recompute_modules.items[i] == 'l'   ? 1
+                 : *c->parallel.recompute_modules.items[i] == 'm' ? 2
+                                                                  : 0;
+    if (c->parallel.recompute_granularity == GRANULARITY_NONE)
+        return "none";
+    if (c->parallel.recompute_granularity == GRANULARITY_SELECTIVE)
+        return which ? modules[which] : "selective";
+    if (c->parallel.recompute_method == METHOD_UNIFORM)
+        return "full";
+    snprintf(out, 64, "block %lld", (long long)c->parallel.recompute_num_layers);
+    return out;
+}
+
+/* ---- JSON ---- */
+
+static json_t *layout_json(const struct search_row *row) {
+    const struct run_config *c = &row->run.config;
+    char text[64];
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:b, s:s, s:s, s:s}", "tensor", row->grid.tensor, "pipeline",
+        row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
+        (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches, "last_stage_layers",
+        (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
+        (int)c->parallel.sequence_parallel, "distributed_optimizer", (int)c->parallel.use_distributed_optimizer,
+        "recompute", recompute_text(c, text), "precision", c->train.precision == PRECISION_BF16 ? "bf16" : "fp32",
+        "sharding", c->parallel.use_distributed_optimizer ? "optim" : "none");
+}
+
+static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
+    const struct plan_memory *m = &row->memory;
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "stage", m->stage, "weights",
+                     (json_int_t)m->weights, "gradients", (json_int_t)m->gradients, "optimizer",
+                     (json_int_t)m->optimizer, "activations", (json_int_t)m->activations, "workspace",
+                     (json_int_t)m->workspace, "device", (json_int_t)m->device, "limit",
+                     (json_int_t)cluster->memory.value, "host", (json_int_t)m->host);
+}
+
+static json_t *row_json(const struct report_training *report, const struct search_row *row) {
+    double seconds = row->step.seconds, flops = report_flops(row, true);
+    json_t *json = json_pack("{s:o, s:b, s:f, s:f, s:f, s:f, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
+                             "step_seconds", seconds, "tflops", flops / 1e12, "tflops_causal",
+                             report_flops(row, false) / 1e12, "share_of_peak", flops / peak_of(report->cluster, row),
+                             "memory", memory_json(row, report->cluster), "time", report_time(&row->step));
+    if (report->tokens > 0)
+        json_object_set_new(json, "days", json_real(report_days(row, report->tokens)));
+    return json;
+}
+
+/* Returns the efficiency of a number of nodes compared with the first: the throughput of each device. */
+static double efficiency(const struct report_training *report, int index) {
+    const struct search_result *first = &report->results[0], *result = &report->results[index];
+    if (!first->counts.listed || !result->counts.listed)
+        return 0;
+    return samples_per_s(&result->rows[0]) / result->ranks / (samples_per_s(&first->rows[0]) / first->ranks);
+}
+
+static json_t *result_json(const struct report_training *report, int index) {
+    const struct search_result *result = &report->results[index];
+    const struct search_counts *c = &result->counts;
+    json_t *rows = json_array();
+    for (int64_t i = 0; i < c->listed; i++)
+        json_array_append_new(rows, row_json(report, &result->rows[i]));
+    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o}", "nodes",
+                     (double)result->ranks / (double)report->cluster->per_node, "devices", result->ranks, "efficiency",
+                     efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
+                     (json_int_t)c->all, "refused", (json_int_t)c->refused, "no_memory", (json_int_t)c->no_memory,
+                     "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows);
+}
+
+json_t *report_training(const struct report_training *report) {
+    json_t *plans = json_array();
+    for (int i = 0; i < report->count; i++)
+        json_array_append_new(plans, result_json(report, i));
+    const struct run_config *c = &report->model->config;
+    double billions = report->billions;
+    const struct search_result *first = &report->results[0];
+    double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, report->rule_flops) : 0;
+    return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
+                     report->cluster->name ? report->cluster->name : "", "stack",
+                     report->cluster->train == CLUSTER_TRAINS_CAMBIUM ? "cambium" : "megatron-2022", "constants",
+                     report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
+                     "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
+                     "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops",
+                     report->rule_flops / 1e12, "billions", billions, "days", days, "plans", plans);
+}
+
+/* ---- the table ---- */
+
+static void print_row(const struct report_training *report, const struct search_row *row, int64_t number, FILE *out) {
+    const struct run_config *c = &row->run.config;
+    char text[64];
+    fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9.4g %7.1f %5.1f", (long long)number, row->grid.tensor,
+            row->grid.pipeline, row->shape.chunks, row->grid.data, (long long)c->train.micro_batch_size,
+            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-",
+            c->parallel.use_distributed_optimizer ? "yes" : "-", recompute_text(c, text), row->step.seconds,
+            report_flops(row, true) / 1e12, 100 * report_flops(row, true) / peak_of(report->cluster, row));
+    if (report->tokens > 0)
+        fprintf(out, " %7.1f", report_days(row, report->tokens));
+    fprintf(out, " %7.1f\n", (double)row->memory.device / 1e9);
+}
+
+static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
+    const struct search_row *row = &result->nearest;
+    char text[64];
+    fprintf(
+        out,
+        "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB of %.1f GB; "
+        "more nodes or a smaller model would help\n",
+        row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
+        recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, report->cluster->memory.value / 1e9);
+}
+
+void report_training_print(const struct report_training *report, FILE *out) {
+    for (int i = 0; i < report->count; i++) {
+        const struct search_result *result = &report->results[i];
+        const struct search_counts *c = &result->counts;
+        fprintf(out,
+                "%s%d devices: %lld layouts, %lld refused, %lld without memory, %lld slower, %lld listed (%.1f s); "
+                "efficiency %.1f%%\n",
+                i ? "\n" : "", result->ranks, (long long)c->all, (long long)c->refused, (long long)c->no_memory,
+                (long long)c->slower, (long long)c->listed, result->seconds, 100 * efficiency(report, i));
+        if (result->has_nearest)
+            print_nearest(report, result, out);
+        if (!c->listed)
+            continue;
+        fprintf(out, "row tensor pipe chunks  data micro steps seq zero recompute   step, s  TFLOP/s peak%s   GB\n",
+                report->tokens > 0 ? "    days  memory," : "  memory,");
+        for (int64_t r = 0; r < c->listed; r++)
+            print_row(report, &result->rows[r], r + 1, out);
+    }
+}

@@ -1,0 +1,50 @@
+/* The search for the fastest layouts of a training run that fit.
+ *
+ * Every layout of a space is counted: refused (it is impossible), without memory, slower than enough rows that fit, or
+ * listed. Bounds of time and memory spare most layouts the walk and the plan; they decide nothing else. */
+#ifndef CAMBIUM_PLANNER_SEARCH_H
+#define CAMBIUM_PLANNER_SEARCH_H
+
+#include "planner/memory.h"
+
+enum search_space { SEARCH_ALL, SEARCH_HP_TOOL, SEARCH_RUN };
+
+struct search {
+    const struct cluster *cluster;
+    struct run_config base;    /* model, batch, precision, and the layout of SEARCH_RUN; as typed */
+    const struct tuner *tuner; /* NULL: the model trains */
+    enum search_space space;
+    double billions;          /* for SEARCH_HP_TOOL: the size that chooses the grid */
+    const char *const *fixed; /* [fixed_count] paths of keys whose value in `base` layouts must have */
+    size_t fixed_count;
+    double memory_share; /* of the device's memory */
+    int top;
+};
+
+/* A layout that fits. */
+struct search_row {
+    struct train_run run;
+    struct rank_grid grid;
+    struct pipeline_shape shape;
+    struct cost_step step;
+    struct plan_memory memory;
+};
+struct search_counts {
+    int64_t all, refused, no_memory, slower, listed;
+};
+struct search_result {
+    int64_t nodes;
+    int ranks;
+    struct search_row *rows; /* [counts.listed] the fastest first; near ties (1%) by less memory */
+    struct search_counts counts;
+    double seconds;   /* that the search took */
+    bool has_nearest; /* nothing fits, and this layout takes the least memory */
+    struct search_row nearest;
+};
+
+/* Searches on `ranks` devices. The caller frees *result with search_free, even after a failure. STATUS_USAGE for a base
+ * that is impossible in every layout; STATUS_MEMORY. */
+int search_run(const struct search *search, int ranks, struct search_result *result);
+void search_free(struct search_result *result);
+
+#endif

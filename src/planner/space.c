@@ -1,0 +1,164 @@
+/* Enumerates layouts. */
+#include "planner/space.h"
+
+#include "planner/sizes.h"
+
+#include <string.h>
+
+enum { MOST_MICRO_BATCH = 16, LARGE_VOCABULARY = 128000 };
+
+struct listing {
+    const struct search *search;
+    int ranks;
+    int64_t layers;
+    int (*add)(void *context, const struct candidate *candidate);
+    void *context;
+    int status;
+};
+
+static void add(struct listing *listing, const struct candidate *candidate) {
+    if (!listing->status)
+        listing->status = listing->add(listing->context, candidate);
+}
+
+/* ---- all ---- */
+
+static void add_recomputations(struct listing *listing, struct candidate candidate) {
+    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
+    int chunk_layers = (int)(listing->layers / (candidate.pipeline * candidate.chunks));
+    for (int how = 0; how < SPACE_RECOMPUTES; how++) {
+        candidate.recompute = (enum space_recompute)how;
+        candidate.block = 0;
+        if (is_2022 ? how >= SPACE_NORMS && how <= SPACE_SELECTIVE : how == SPACE_ATTENTION)
+            continue;
+        if (how != SPACE_BLOCK) {
+            add(listing, &candidate);
+            continue;
+        }
+        for (int quarter = 1, before = 0; quarter < 4; quarter++) {
+            candidate.block = chunk_layers * quarter / 4;
+            if (candidate.block > before && candidate.block < chunk_layers)
+                add(listing, &candidate);
+            before = candidate.block;
+        }
+    }
+}
+
+static void add_flags(struct listing *listing, struct candidate candidate) {
+    int data = listing->ranks / (candidate.tensor * candidate.pipeline);
+    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
+    for (int sequence = 0; sequence < (candidate.tensor > 1 ? 2 : 1); sequence++)
+        for (int sharded = 0; sharded < (data > 1 && !is_2022 ? 2 : 1); sharded++) {
+            candidate.is_sequence = sequence;
+            candidate.is_sharded = sharded;
+            add_recomputations(listing, candidate);
+        }
+}
+
+/* Adds even stages, and with a large vocabulary also last stages with fewer layers. */
+static void add_splits(struct listing *listing, struct candidate candidate) {
+    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
+    int64_t layers = listing->layers, stages = candidate.pipeline;
+    for (int chunks = 1; layers % stages == 0 && chunks <= (stages > 1 && !is_2022 ? layers / stages : 1); chunks++) {
+        candidate.chunks = chunks;
+        if (layers / stages % chunks == 0)
+            add_flags(listing, candidate);
+    }
+    candidate.chunks = 1;
+    for (int last = 1; stages > 1 && listing->search->base.model.vocab_size >= LARGE_VOCABULARY; last++) {
+        candidate.last = last;
+        if (last * stages >= layers)
+            break;
+        if ((layers - last) % (stages - 1) == 0)
+            add_flags(listing, candidate);
+    }
+}
+
+static void list_all(struct listing *listing) {
+    int most = (int)listing->search->cluster->per_node;
+    for (int tensor = 1; tensor <= most && tensor <= listing->ranks; tensor++)
+        for (int stages = 1; listing->ranks % tensor == 0 && stages <= listing->layers; stages++)
+            for (int micro = 1; listing->ranks / tensor % stages == 0 && micro <= MOST_MICRO_BATCH; micro++) {
+                int64_t samples = (int64_t)micro * (listing->ranks / tensor / stages);
+                if (listing->search->base.train.global_batch_size % samples == 0)
+                    add_splits(listing, (struct candidate){.tensor = tensor, .pipeline = stages, .micro_batch = micro});
+            }
+}
+
+/* ---- hp-tool ---- */
+
+static void add_of_tool(struct listing *listing, const struct size_grid *grid, struct candidate candidate) {
+    candidate.chunks = 1;
+    candidate.is_sequence = grid->is_large && candidate.tensor > 1;
+    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
+    candidate.recompute = !grid->is_large ? SPACE_KEEP : is_2022 ? SPACE_ATTENTION : SPACE_SELECTIVE;
+    add(listing, &candidate);
+    for (int64_t block = 1; !grid->is_large && block <= listing->layers / candidate.pipeline; block++) {
+        candidate.recompute = SPACE_BLOCK;
+        candidate.block = (int)block;
+        add(listing, &candidate);
+    }
+}
+
+static void list_tool(struct listing *listing) {
+    struct size_grid grid;
+    listing->status = size_grid(listing->search->billions, &grid);
+    for (int t = 0; t < SIZES_MOST && grid.tensor[t] && !listing->status; t++)
+        for (int stages = grid.least_pipeline; stages <= grid.most_pipeline; stages++)
+            for (int m = 0; listing->layers % stages == 0 && m < SIZES_MOST && grid.micro_batch[m]; m++)
+                add_of_tool(listing, &grid,
+                            (struct candidate){
+                                .tensor = grid.tensor[t], .pipeline = stages, .micro_batch = grid.micro_batch[m]});
+}
+
+int space_list(const struct search *search, int ranks, int (*add_)(void *context, const struct candidate *candidate),
+               void *context) {
+    struct listing listing = {
+        .search = search, .ranks = ranks, .layers = search->base.model.num_layers, .add = add_, .context = context};
+    if (search->space == SEARCH_ALL)
+        list_all(&listing);
+    else if (search->space == SEARCH_HP_TOOL)
+        list_tool(&listing);
+    return listing.status;
+}
+
+/* ---- candidates as configurations ---- */
+
+void space_apply(const struct candidate *candidate, struct run_config *run) {
+    static const char *const names[] = {"layernorm", "mlp_act", "core_attn"};
+    static const struct config_list modules[SPACE_RECOMPUTES] = {[SPACE_NORMS] = {(const char **)names, 1},
+                                                                 [SPACE_ACTIVATIONS] = {(const char **)names + 1, 1},
+                                                                 [SPACE_SELECTIVE] = {(const char **)names, 2},
+                                                                 [SPACE_ATTENTION] = {(const char **)names + 2, 1}};
+    bool is_selective = modules[candidate->recompute].count > 0;
+    bool is_full = candidate->recompute == SPACE_BLOCK || candidate->recompute == SPACE_FULL;
+    run->parallel.tensor_model_parallel_size = candidate->tensor;
+    run->parallel.pipeline_model_parallel_size = candidate->pipeline;
+    run->parallel.virtual_pipeline_model_parallel_size = candidate->chunks;
+    run->parallel.decoder_first_pipeline_num_layers = 0;
+    run->parallel.decoder_last_pipeline_num_layers = candidate->last;
+    run->parallel.sequence_parallel = candidate->is_sequence;
+    run->parallel.use_distributed_optimizer = candidate->is_sharded;
+    run->train.micro_batch_size = candidate->micro_batch;
+    run->parallel.recompute_granularity = is_full        ? GRANULARITY_FULL
+                                          : is_selective ? GRANULARITY_SELECTIVE
+                                                         : GRANULARITY_NONE;
+    run->parallel.recompute_method = candidate->recompute == SPACE_BLOCK ? METHOD_BLOCK : METHOD_UNIFORM;
+    run->parallel.recompute_num_layers = candidate->recompute == SPACE_BLOCK ? candidate->block : 1;
+    run->parallel.recompute_modules = modules[candidate->recompute];
+    run->parallel.num_microbatches_with_partial_activation_checkpoints = 0;
+}
+
+bool space_has_fixed(const struct search *search, const struct run_config *run) {
+    char wanted[256], has[256];
+    for (size_t k = 0; k < search->fixed_count; k++)
+        for (size_t i = 0; i < run_row_count; i++) {
+            if (strcmp(run_rows[i].path, search->fixed[k]))
+                continue;
+            config_value_text(&run_rows[i], (const char *)&search->base + run_rows[i].offset, wanted, sizeof wanted);
+            config_value_text(&run_rows[i], (const char *)run + run_rows[i].offset, has, sizeof has);
+            if (strcmp(wanted, has))
+                return false;
+        }
+    return true;
+}

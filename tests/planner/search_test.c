@@ -1,0 +1,189 @@
+/* The search: it lists what trying everything would list, and counts every layout. */
+#include "support/test.h"
+#include "support/tiny_model.h"
+
+#include "planner/run_file.h"
+#include "planner/search.h"
+#include "planner/sizes.h"
+#include "train/plan.h"
+
+#include <math.h>
+
+static const char *const keys[] = {
+    "model.num_layers=4",        "model.hidden_size=64", "model.num_attention_heads=4", "model.vocab_size=512",
+    "train.global_batch_size=8", "data.seq_length=64",   "train.precision=bf16",
+};
+enum { KEYS = sizeof keys / sizeof *keys };
+
+struct planned {
+    struct cluster cluster;
+    struct run_file file;
+    struct search search;
+};
+
+static void open_plan(struct planned *p, int top) {
+    test_ok(cluster_open("a100-80gb", &p->cluster));
+    /* Floors that are all of a layer's time would make every layout a tie. */
+    p->cluster.achieved[CLUSTER_LAYER_FORWARD].value = p->cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 1e-6;
+    test_ok(run_file_read(NULL, keys, KEYS, &p->file));
+    p->search = (struct search){
+        .cluster = &p->cluster, .base = p->file.run, .space = SEARCH_ALL, .memory_share = 0.92, .top = top};
+}
+
+/* Leaves few layouts, to save time. */
+static void fix_micro_batch(struct planned *p) {
+    static const char *const fixed[] = {"train.micro_batch_size"};
+    p->search.base.train.micro_batch_size = 2;
+    p->search.fixed = fixed;
+    p->search.fixed_count = 1;
+}
+
+static void close_plan(struct planned *p) {
+    run_file_close(&p->file);
+    cluster_close(&p->cluster);
+}
+
+static void counts_are_complete(const struct search_counts *c) {
+    assert_int_equal(c->all, c->refused + c->no_memory + c->slower + c->listed);
+}
+
+static void few_rows_are_the_best_of_many(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result few, many;
+    open_plan(&p, 8);
+    test_ok(search_run(&p.search, 4, &few));
+    p.search.top = 4000;
+    test_ok(search_run(&p.search, 4, &many)); /* nothing is slower than enough rows: every layout is planned */
+    counts_are_complete(&few.counts);
+    counts_are_complete(&many.counts);
+    assert_int_equal(few.counts.all, many.counts.all);
+    assert_int_equal(few.counts.listed, 8);
+    assert_int_equal(many.counts.slower, 0);
+    assert_true(many.counts.listed > 100);
+    double slowest = 0;
+    for (int i = 0; i < 8; i++)
+        slowest = fmax(slowest, few.rows[i].step.seconds);
+    int faster = 0;
+    for (int64_t i = 0; i < many.counts.listed; i++)
+        faster += many.rows[i].step.seconds < slowest * (1 - 1e-12);
+    assert_true(faster <= 8);
+    search_free(&few);
+    search_free(&many);
+    close_plan(&p);
+}
+
+static void memory_decides_and_is_that_of_the_plan(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result result, none;
+    open_plan(&p, 4);
+    fix_micro_batch(&p);
+    test_ok(search_run(&p.search, 4, &result));
+    const struct search_row *row = &result.rows[0];
+    size_t most = 0;
+    for (int stage = 0; stage < row->grid.pipeline; stage++) {
+        struct train_plan plan;
+        test_ok(
+            train_plan_rank(&row->run, 4, stage * row->grid.tensor * row->grid.data, p.cluster.device, &plan, NULL));
+        size_t bytes = train_plan_bytes(&plan).device;
+        most = bytes > most ? bytes : most;
+    }
+    assert_int_equal(row->memory.device, most);
+    p.cluster.memory.value = (double)most / 100;
+    test_ok(search_run(&p.search, 4, &none));
+    counts_are_complete(&none.counts);
+    assert_int_equal(none.counts.listed, 0);
+    assert_true(none.has_nearest);
+    assert_true((double)none.nearest.memory.device > p.cluster.memory.value);
+    search_free(&result);
+    search_free(&none);
+    close_plan(&p);
+}
+
+static void fixed_keys_are_in_every_row(void **state) {
+    (void)state;
+    static const char *const fixed[] = {"parallel.tensor_model_parallel_size", "train.micro_batch_size"};
+    struct planned p;
+    struct search_result result;
+    open_plan(&p, 50);
+    p.search.base.parallel.tensor_model_parallel_size = 2;
+    p.search.base.train.micro_batch_size = 2;
+    p.search.fixed = fixed;
+    p.search.fixed_count = 2;
+    test_ok(search_run(&p.search, 4, &result));
+    assert_true(result.counts.listed > 4);
+    for (int64_t i = 0; i < result.counts.listed; i++) {
+        assert_int_equal(result.rows[i].grid.tensor, 2);
+        assert_int_equal(result.rows[i].run.config.train.micro_batch_size, 2);
+    }
+    search_free(&result);
+    close_plan(&p);
+}
+
+static void a_row_is_a_run_file(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result result;
+    open_plan(&p, 4);
+    fix_micro_batch(&p);
+    test_ok(search_run(&p.search, 4, &result));
+    for (int64_t i = 0; i < result.counts.listed; i++) {
+        struct strbuf text = STRBUF_INIT;
+        struct run_file again;
+        struct train_run run;
+        struct rank_grid grid;
+        struct pipeline_shape shape;
+        char *directory = test_directory(), path[4096];
+        test_ok(run_file_write(&result.rows[i].run.config, &text));
+        snprintf(path, sizeof path, "%s/run.yaml", directory);
+        test_ok(file_write_atomic(path, strbuf_text(&text), text.length));
+        test_ok(run_file_read(path, NULL, 0, &again));
+        test_ok(run_file_resolve(&again.run, &run));
+        test_ok(train_plan_grid(&run, 4, &grid, &shape));
+        assert_memory_equal(&grid, &result.rows[i].grid, sizeof grid);
+        assert_int_equal(run.config.parallel.recompute_granularity,
+                         result.rows[i].run.config.parallel.recompute_granularity);
+        run_file_close(&again);
+        strbuf_free(&text);
+        free(directory);
+    }
+    search_free(&result);
+    close_plan(&p);
+}
+
+static void sizes_have_the_shapes_of_the_tables(void **state) {
+    (void)state;
+    static const struct {
+        double billions;
+        int layers, hidden, heads, batch;
+    } rows[] = {{0.126, 12, 768, 12, 256}, {5, 24, 4096, 32, 1440},    {20, 44, 6144, 48, 1440},
+                {40, 48, 8192, 64, 1440},  {175, 96, 12288, 96, 1536}, {530, 106, 20480, 128, 1920}};
+    struct size_shape shape;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        test_ok(size_shape(rows[i].billions, 51200, 2048, &shape));
+        assert_int_equal(shape.layers, rows[i].layers);
+        assert_int_equal(shape.hidden, rows[i].hidden);
+        assert_int_equal(shape.heads, rows[i].heads);
+        assert_int_equal(shape.global_batch, rows[i].batch);
+    }
+    for (double billions = 0.1; billions < 1100; billions *= 1.1) { /* every size has a shape near it */
+        test_ok(size_shape(billions, 51200, 2048, &shape));
+        assert_true(fabs(size_parameters(&shape, 51200, 2048) / billions - 1) < 0.1);
+    }
+    test_fails(size_shape(2000, 51200, 2048, &shape), STATUS_USAGE, "at most 1100");
+    assert_true(fabs(size_rule_billions(5, 300e9, 160, 140e12) - 4.03) < 0.005);
+    double billions;
+    test_ok(size_read("126M", &billions));
+    assert_true(fabs(billions - 0.126) < 1e-12);
+    test_fails(size_read("20", &billions), STATUS_USAGE, "'20' is not a size");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_rows_are_the_best_of_many),       cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
+        cmocka_unit_test(fixed_keys_are_in_every_row),         cmocka_unit_test(a_row_is_a_run_file),
+        cmocka_unit_test(sizes_have_the_shapes_of_the_tables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
