@@ -6,10 +6,10 @@
 #include "config/config.h"
 #include "convert/convert.h"
 
-enum { WRITE_AUTO, WRITE_FP32, WRITE_BF16 };
-static const char *const dtypes[] = {"auto", "fp32", "bf16", NULL};
+static const char *const dtypes[] = {[CONVERT_AUTO] = "auto", [CONVERT_FP32] = "fp32", [CONVERT_BF16] = "bf16",
+                                     [CONVERT_FP16] = "fp16", [CONVERT_Q8_0] = "q8_0", NULL};
 static const char *const targets[] = {
-    [CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp", NULL};
+    [CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp", [CONVERT_GGUF] = "gguf", NULL};
 
 struct options {
     const char *from, *output, *config, *tokenizer, *prefix;
@@ -41,7 +41,7 @@ static const struct config_row rows[] = {
      .metavar = "PATH",
      .is_path = true,
      .is_required = true,
-     .help = "the directory to write"},
+     .help = "the directory to write, or the file"},
     {.path = "config",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, config),
@@ -64,7 +64,8 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, dtype),
      .choices = dtypes,
      .default_text = "auto",
-     .help = "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32"},
+     .help = "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32; "
+             "fp16 and q8_0 are for GGUF"},
     {.path = "files",
      .type = CONFIG_INT,
      .offset = offsetof(struct options, files),
@@ -99,14 +100,13 @@ static const struct config_command command = {
 
 /* Converts. Runs in one process of a launch. */
 static int convert_once(const struct options *options) {
-    static const enum dtype types[] = {[WRITE_AUTO] = DTYPE_COUNT, [WRITE_FP32] = DTYPE_F32, [WRITE_BF16] = DTYPE_BF16};
     int status = convert(&(struct convert_request){.from = options->from,
                                                    .to = (enum convert_target)options->to,
                                                    .output = options->output,
                                                    .config = options->config,
                                                    .tokenizer = options->tokenizer,
                                                    .prefix = options->prefix,
-                                                   .dtype = types[options->dtype],
+                                                   .type = (enum convert_type)options->dtype,
                                                    .files = (int)options->files,
                                                    .max_shard_bytes = options->max_shard_size * 1000000});
     if (!status)

@@ -5,7 +5,16 @@
 
 #include "ckpt/exchange.h"
 #include "ckpt/gguf.h"
+#include "ckpt/gguf_write.h"
 #include "convert.h"
+
+#include "text/lists.h"
+
+/* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
+static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
+    bool is_written_so = request->type == CONVERT_AUTO ? is_bf16 : request->type == CONVERT_BF16;
+    return is_written_so ? DTYPE_BF16 : DTYPE_F32;
+}
 
 /* ---- source.c ---- */
 
@@ -63,6 +72,17 @@ int gguf_read_tokenizer(const struct gguf *file, const struct model_config *conf
 
 enum { GGUF_MAX_SOURCES = 3 };
 
+/* The names of a module. A linear of several parts may be one tensor, or one for each part. */
+struct gguf_module {
+    const char *whole, *parts[GGUF_MAX_SOURCES];
+    int64_t layer;    /* -1: none */
+    const char *kind; /* "weight" or "bias" */
+};
+/* Finds the module of a parameter. */
+void gguf_find_module(const struct param *param, struct gguf_module *module);
+/* Writes the name of a tensor of a module: the whole or a part. Returns `out`. */
+const char *gguf_tensor_name(const struct gguf_module *module, const char *part, char out[PARAM_NAME_BYTES]);
+
 /* A tensor whose rows follow those of the source before it. */
 struct gguf_source {
     const struct gguf_tensor *tensor;
@@ -99,5 +119,19 @@ int gguf_is_equal(const struct gguf *file, const struct gguf_tensor *a, const st
 
 /* Reads the rotation. */
 int gguf_read_rotation(const struct gguf *file, struct gguf_keys *keys, struct model_config *config);
+
+/* Returns what Llama 3's scaling divides a frequency by. */
+double gguf_llama3_divisor(const struct model_config *config, double frequency);
+
+/* ---- a model into a GGUF file ---- */
+
+/* gguf_tokenizer.c: return the name of a kind of tokenizers, of a pattern, and the number of a token's kind. */
+const char *gguf_tokenizer_name(bool is_by_characters);
+const char *gguf_pattern_name(enum tokenizer_list_words words);
+int32_t gguf_token_kind(enum tokenizer_list_kind kind);
+/* gguf_put_tokenizer.c: appends the keys of the model's tokenizer; a directory without one gives none. */
+int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
+/* to_gguf.c: writes a GGUF file. */
+int write_gguf(const struct convert_request *request, struct source *source);
 
 #endif

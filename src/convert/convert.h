@@ -10,16 +10,20 @@ enum convert_target {
     CONVERT_MODEL,   /* a model directory, or a checkpoint where there is a trainer's state */
     CONVERT_TENSORS, /* safetensors files of every tensor, under its own name and type */
     CONVERT_DCP,     /* a distributed checkpoint of PyTorch, of every tensor */
+    CONVERT_GGUF,    /* a GGUF file of a model */
 };
+
+/* CONVERT_AUTO: bf16 if the source's are, else fp32. The last two are for GGUF. */
+enum convert_type { CONVERT_AUTO, CONVERT_FP32, CONVERT_BF16, CONVERT_FP16, CONVERT_Q8_0 };
 
 struct convert_request {
     const char *from; /* a GGUF file or a directory */
     enum convert_target to;
-    const char *output;      /* the directory to write; ckpt_write_model says what may be replaced */
+    const char *output;      /* the directory or file to write; ckpt_write_model says what may be replaced */
     const char *config;      /* a config.json; NULL: the source's */
     const char *tokenizer;   /* a directory; NULL: the source's */
     const char *prefix;      /* before the model's names in the source; NULL: it is found */
-    enum dtype dtype;        /* of written weights: DTYPE_F32, DTYPE_BF16, or DTYPE_COUNT: bf16 if the source's are */
+    enum convert_type type;  /* of a model's written weights */
     int files;               /* of a distributed checkpoint, at least 1 */
     int64_t max_shard_bytes; /* of a file; 0: transformers' 50 GB */
 };

@@ -17,7 +17,7 @@ struct conversion {
 
 static void choose_type(struct conversion *c) {
     bool is_bf16 = !strcmp(gguf_main_type(c->file), "BF16");
-    c->weights.dtype = c->request->dtype != DTYPE_COUNT ? c->request->dtype : is_bf16 ? DTYPE_BF16 : DTYPE_F32;
+    c->weights.dtype = convert_dtype(c->request, is_bf16);
 }
 
 /* Makes config.json and reads it back, so that no configuration is written that could not be opened. */

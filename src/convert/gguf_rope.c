@@ -8,14 +8,14 @@
 enum { MAX_FREQUENCIES = 4096, LLAMA3_POSITIONS = 8192 };
 static const double LLAMA3_LOW = 1, LLAMA3_HIGH = 4, TOLERANCE = 1e-4, TURN = 6.283185307179586;
 
-/* Returns what Llama 3's scaling divides a frequency by. */
-static double llama3_divisor(double factor, double frequency) {
-    double turns = LLAMA3_POSITIONS * frequency / TURN; /* in the positions that the model had before */
-    if (turns < LLAMA3_LOW)
+double gguf_llama3_divisor(const struct model_config *config, double frequency) {
+    double low = config->rotary.low, high = config->rotary.high, factor = config->rotary.factor;
+    double turns = (double)config->rotary.original_positions * frequency / TURN;
+    if (turns < low)
         return factor;
-    if (turns > LLAMA3_HIGH)
+    if (turns > high)
         return 1;
-    double smooth = (turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW);
+    double smooth = (turns - low) / (high - low);
     return 1 / ((1 - smooth) / factor + smooth);
 }
 
@@ -34,21 +34,22 @@ static int read_llama3(const struct gguf *file, const struct gguf_tensor *tensor
         return status;
     for (int64_t i = 0; i < count; i++)
         factor = fmax(factor, (double)divisors[i]);
+    struct model_config scaled = *config;
+    scaled.rotary.factor = factor;
+    scaled.rotary.low = LLAMA3_LOW;
+    scaled.rotary.high = LLAMA3_HIGH;
+    scaled.rotary.original_positions = LLAMA3_POSITIONS;
     for (int64_t i = 0; i < count; i++) {
         double frequency = pow(config->rotary.base, -2.0 * (double)i / (double)config->kv_channels);
-        double expected = llama3_divisor(factor, frequency);
+        double expected = gguf_llama3_divisor(&scaled, frequency);
         if (fabs((double)divisors[i] - expected) > TOLERANCE * expected)
             return status_fail(STATUS_UNSUPPORTED,
                                "%s: rope_freqs.weight is not supported: number %lld is %g, and Llama 3's scaling makes "
                                "it %g",
                                gguf_path(file), (long long)i, (double)divisors[i], expected);
     }
-    if (factor > 1) {
-        config->rotary.factor = factor;
-        config->rotary.low = LLAMA3_LOW;
-        config->rotary.high = LLAMA3_HIGH;
-        config->rotary.original_positions = LLAMA3_POSITIONS;
-    }
+    if (factor > 1)
+        config->rotary = scaled.rotary;
     return STATUS_OK;
 }
 

@@ -17,10 +17,31 @@ static const struct pattern {
     {"llama3", LIST_LLAMA3, false, true, true},      {"llama-v3", LIST_LLAMA3, false, true, true},
     {"qwen2", LIST_QWEN2, true, false, false},       {"deepseek-r1-qwen", LIST_QWEN2, true, false, false},
     {"tekken", LIST_TEKKEN, false, true, true},      {"smollm", LIST_SMOLLM, false, false, false},
+    {"gpt-4o", LIST_O200K, false, false, false},
 };
+
+const char *gguf_tokenizer_name(bool is_by_characters) {
+    return is_by_characters ? "llama" : "gpt2";
+}
+
+const char *gguf_pattern_name(enum tokenizer_list_words words) {
+    size_t i = 0;
+    while (patterns[i].words != words)
+        i++;
+    return patterns[i].name;
+}
 
 /* The kinds of tokens, with the numbers of the format. */
 enum { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER, KIND_UNUSED, KIND_BYTE };
+
+int32_t gguf_token_kind(enum tokenizer_list_kind kind) {
+    static const int32_t kinds[] = {[LIST_NORMAL] = KIND_NORMAL,
+                                    [LIST_SPECIAL] = KIND_CONTROL,
+                                    [LIST_ADDED] = KIND_USER,
+                                    [LIST_BYTE] = KIND_BYTE,
+                                    [LIST_UNUSED] = KIND_UNUSED};
+    return kinds[kind];
+}
 
 struct reading {
     const struct gguf *file;
@@ -131,9 +152,9 @@ static int read_lists(struct reading *r) {
     int status = r->keys.status ? r->keys.status : read_tokens(r);
     if (status)
         return status;
-    if (!strcmp(model, "gpt2"))
+    if (!strcmp(model, gguf_tokenizer_name(false)))
         status = read_bytes(r);
-    else if (!strcmp(model, "llama"))
+    else if (!strcmp(model, gguf_tokenizer_name(true)))
         status = read_characters(r);
     else
         status = status_fail(STATUS_UNSUPPORTED,

@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Our modules, and theirs. A linear of several parts may be one tensor, or one for each part. */
-struct module_names {
+/* Our modules, and theirs. */
+static const struct module_names {
     const char *ours, *whole, *parts[GGUF_MAX_SOURCES];
-};
-static const struct module_names modules[] = {
+} modules[] = {
     {"embedding.token", "token_embd", {0}},
     {"embedding.position", "position_embd", {0}},
     {"norm1", "attn_norm", {0}},
@@ -42,25 +41,28 @@ static const char *tensor_name(int64_t layer, const char *module, const char *ki
     return out;
 }
 
+const char *gguf_tensor_name(const struct gguf_module *module, const char *part, char out[PARAM_NAME_BYTES]) {
+    return tensor_name(module->layer, part, module->kind, out);
+}
+
 bool gguf_has_module(const struct gguf *file, const char *module, const char *kind) {
     char name[PARAM_NAME_BYTES];
     return gguf_find(file, tensor_name(0, module, kind, name));
 }
 
-/* Returns the module of a parameter, its layer (-1: none) and whether it is a weight or a bias. */
-static const struct module_names *find_module(const struct param *param, int64_t *layer, const char **kind) {
+void gguf_find_module(const struct param *param, struct gguf_module *module) {
     const char *name = param->name, *dot = strrchr(name, '.');
-    *layer = -1;
+    *module = (struct gguf_module){.layer = -1, .kind = dot + 1};
     if (!strncmp(name, "layers.", 7)) {
         char *end;
-        *layer = strtoll(name + 7, &end, 10);
+        module->layer = strtoll(name + 7, &end, 10);
         name = end + 1;
     }
-    *kind = dot + 1;
-    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
-        if (strlen(modules[i].ours) == (size_t)(dot - name) && !strncmp(modules[i].ours, name, (size_t)(dot - name)))
-            return &modules[i];
-    return NULL;
+    size_t i = 0, length = (size_t)(dot - name);
+    while (strlen(modules[i].ours) != length || strncmp(modules[i].ours, name, length) != 0)
+        i++;
+    module->whole = modules[i].whole;
+    memcpy(module->parts, modules[i].parts, sizeof module->parts);
 }
 
 static int refuse_shape(const struct finder *f, const struct gguf_tensor *tensor, const struct param *param,
@@ -91,20 +93,19 @@ static int add_source(struct finder *f, const struct param *param, const char *n
 }
 
 static int find_sources(struct finder *f, const struct param *param, struct gguf_sources *sources) {
-    int64_t layer;
-    const char *kind;
+    struct gguf_module module;
     char name[PARAM_NAME_BYTES];
-    const struct module_names *module = find_module(param, &layer, &kind);
+    gguf_find_module(param, &module);
     struct model_widths w = model_widths(f->config, 1);
-    bool is_qkv = module->parts[2], is_whole = !module->parts[0] || (!is_qkv && !f->config->swiglu);
-    const struct gguf_tensor *whole = gguf_find(f->file, tensor_name(layer, module->whole, kind, name));
+    bool is_qkv = module.parts[2], is_whole = !module.parts[0] || (!is_qkv && !f->config->swiglu);
+    const struct gguf_tensor *whole = gguf_find(f->file, gguf_tensor_name(&module, module.whole, name));
     if (is_whole || (whole && whole->shape[0] == param->shape[0]))
         return param->is_zero && !whole ? STATUS_OK : add_source(f, param, name, param->shape[0], 0, sources);
     int status = STATUS_OK;
-    for (int i = 0; i < GGUF_MAX_SOURCES && module->parts[i] && !status; i++) {
+    for (int i = 0; i < GGUF_MAX_SOURCES && module.parts[i] && !status; i++) {
         bool is_paired = model_family(f->config)->has_paired_gguf_heads && is_qkv && i < 2;
         int64_t rows = !is_qkv ? w.ffn : i == 0 ? w.q : w.kv;
-        status = add_source(f, param, tensor_name(layer, module->parts[i], kind, name), rows, is_paired ? w.head : 0,
+        status = add_source(f, param, gguf_tensor_name(&module, module.parts[i], name), rows, is_paired ? w.head : 0,
                             sources);
     }
     return status;

@@ -140,7 +140,7 @@ static void choose_type(const struct convert_request *request, struct model_sour
             found = tensor->dtype;
         }
     }
-    m->dtype = request->dtype != DTYPE_COUNT ? request->dtype : found == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    m->dtype = convert_dtype(request, found == DTYPE_BF16);
 }
 
 /* Makes a config.json that names another type, where the one that was read does not fit. */

@@ -30,7 +30,9 @@ struct model_family {
     const char *class_name; /* of `transformers`, in "architectures" */
     struct param_files files;
     bool is_transposed;         /* files hold a linear's weight as [in, out] */
+    const char *gguf_name;      /* the architecture in GGUF files; NULL: `name` */
     bool has_paired_gguf_heads; /* GGUF files hold the rows of each head of q and k in pairs, one of each half */
+    bool has_gguf_window;       /* the architecture in GGUF files has one window for all layers */
     bool keeps_biases;          /* files have a bias for every linear: zeros if the model has none */
     const char *layers;         /* the name of the list of layers: the fourth layer is LAYERS.3 */
     struct {

@@ -16,6 +16,8 @@ const struct model_family model_family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
     LLAMA_LIKE_SEVEN,
+    .gguf_name = "llama",
+    .has_paired_gguf_heads = true,
     .eos_id = 2,
     .targets.scales = llama_like_scales_of_keys,
     .variant = &variant,

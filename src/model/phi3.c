@@ -28,6 +28,7 @@ static const struct llama_variant variant = {
 
 const struct model_family model_family_phi3 = {
     .name = "phi3",
+    .has_gguf_window = true,
     .class_name = "Phi3ForCausalLM",
     LLAMA_LIKE,
     .eos_id = 32000,

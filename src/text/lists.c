@@ -54,8 +54,10 @@ static void add_character_steps(const struct tokenizer_lists *lists, struct strb
 
 /* The same of words that begin as bytes. */
 static void add_byte_steps(const struct tokenizer_lists *lists, struct strbuf *out) {
-    static const enum word_pattern patterns[] = {
-        [LIST_LLAMA3] = WORDS_LLAMA3, [LIST_QWEN2] = WORDS_QWEN2, [LIST_TEKKEN] = WORDS_TEKKEN};
+    static const enum word_pattern patterns[] = {[LIST_LLAMA3] = WORDS_LLAMA3,
+                                                 [LIST_QWEN2] = WORDS_QWEN2,
+                                                 [LIST_TEKKEN] = WORDS_TEKKEN,
+                                                 [LIST_O200K] = WORDS_O200K};
     strbuf_format(out,
                   ",\n  \"normalizer\": %s,\n  \"pre_tokenizer\": ", lists->has_nfc ? "{\"type\": \"NFC\"}" : "null");
     if (lists->words == LIST_BYTE_LEVEL) {

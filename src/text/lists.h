@@ -20,7 +20,15 @@ enum tokenizer_list_kind {
 };
 
 /* Words are split by the pattern of GPT-2 or of another tokenizer, or begin as characters. */
-enum tokenizer_list_words { LIST_BYTE_LEVEL, LIST_LLAMA3, LIST_QWEN2, LIST_TEKKEN, LIST_SMOLLM, LIST_CHARACTERS };
+enum tokenizer_list_words {
+    LIST_BYTE_LEVEL,
+    LIST_LLAMA3,
+    LIST_QWEN2,
+    LIST_TEKKEN,
+    LIST_SMOLLM,
+    LIST_O200K,
+    LIST_CHARACTERS
+};
 
 struct tokenizer_lists {
     const struct tokenizer_name *tokens;   /* [count], by id: in GPT-2's byte alphabet, or with U+2581 for a space */
@@ -39,5 +47,18 @@ struct tokenizer_lists {
  * STATUS_INVALID for lists that contradict each other, STATUS_MEMORY. The caller frees the files with
  * tokenizer_files_free; on failure there is nothing to free. */
 int tokenizer_files_make(const struct tokenizer_lists *lists, const char *where, struct tokenizer_files *files);
+
+/* The lists of a tokenizer, and the memory that they lie in. */
+struct tokenizer_listing {
+    struct tokenizer_lists lists; /* scores are those of the merges; there is no chat template */
+    struct tokenizer_name *tokens, *merges;
+    enum tokenizer_list_kind *kinds;
+    double *scores;
+    struct strbuf text;
+};
+/* Lists an opened tokenizer. STATUS_UNSUPPORTED for words that no list can name; STATUS_MEMORY. Call
+ * tokenizer_listing_free in any case. */
+int tokenizer_list(const struct tokenizer *tokenizer, struct tokenizer_listing *listing);
+void tokenizer_listing_free(struct tokenizer_listing *listing);
 
 #endif

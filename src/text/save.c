@@ -7,23 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes the name of a token in the files. */
-static void add_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out) {
-    size_t length;
-    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
-    if (tokenizer->kinds[id] & TOKEN_RAW)
-        strbuf_add(out, bytes, length);
-    else if (tokenizer->kinds[id] & TOKEN_BYTE && length == 1)
-        strbuf_format(out, "<0x%02X>", bytes[0]);
-    else if (tokenizer->rules.is_by_characters)
-        space_marks_write(bytes, length, out);
-    else
-        byte_alphabet_encode(bytes, length, out);
-}
-
 static void add_json_name(const struct tokenizer *tokenizer, int32_t id, struct strbuf *scratch, struct strbuf *out) {
     strbuf_clear(scratch);
-    add_name(tokenizer, id, scratch);
+    token_name_write(tokenizer, id, scratch);
     json_add_string(out, strbuf_text(scratch), scratch->length);
 }
 
@@ -175,9 +161,9 @@ static void write_tokenizer_json(const struct tokenizer *tokenizer, struct strbu
 static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) {
     strbuf_add_text(out, "#version: 0.2\n");
     for (size_t i = 0; i < tokenizer->merge_count; i++) {
-        add_name(tokenizer, tokenizer->merges[i].left, out);
+        token_name_write(tokenizer, tokenizer->merges[i].left, out);
         strbuf_add_char(out, ' ');
-        add_name(tokenizer, tokenizer->merges[i].right, out);
+        token_name_write(tokenizer, tokenizer->merges[i].right, out);
         strbuf_add_char(out, '\n');
     }
 }

@@ -416,6 +416,9 @@ int token_name_byte(const char *name);
  * is written in neither; some bytes may then have been appended. */
 bool tokenizer_name_bytes(const struct tokenizer_rules *rules, const char *name, size_t length, struct strbuf *out);
 
+/* Appends the name of a token in the files: listing.c. */
+void token_name_write(const struct tokenizer *tokenizer, int32_t id, struct strbuf *out);
+
 /* GPT-2's alphabet: each byte as a printable character, and its order in the vocabulary. */
 /* The character of a byte. */
 uint32_t byte_alphabet_character(unsigned char byte);

@@ -11,7 +11,7 @@ import unittest
 import zlib
 
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
-                          keys_of, tensors_of, write_gguf)
+                          keys_of, tensors_of, read_gguf, write_gguf)
 from pretrain_support import Run
 from model_support import SOURCE, TINY, floats, read_safetensors, run, write_safetensors
 
@@ -215,6 +215,87 @@ class Torch(Convert):
         self.output = self.root / "other"
         write_safetensors(shards / "shard-00001-model-00001-of-00001.safetensors", {}, {})
         self.refuse_in_one_line("the parts of tensor 'w' do not cover it", "--to", "tensors", source=shards)
+
+
+def single(value):
+    """A number in 32 bits."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def q8_0(content):
+    """Numbers rounded as the gguf package rounds them."""
+    values, out = struct.unpack(f"<{len(content) // 4}f", content), b""
+    for group in (values[i:i + 32] for i in range(0, len(values), 32)):
+        scale = single(max(map(abs, group)) / 127)
+        inverse = single(1 / scale) if scale else 0
+        scaled = [single(value * inverse) for value in group]
+        out += struct.pack("<e32b", scale, *(int(math.copysign(math.floor(abs(v) + 0.5), v)) for v in scaled))
+    return out
+
+
+class Written(Convert):
+    """A model as GGUF has the tensors that llama.cpp's converter makes, and comes back."""
+
+    def to_gguf(self, source, *words):
+        self.file.unlink(missing_ok=True)
+        run("convert", "--from", source, "--to", "gguf", "--output", self.file, *words)
+        return read_gguf(self.file)
+
+    def test_tensors_and_keys_are_those_of_the_converter(self):
+        for name in ("llama_biases_linear", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial", "d64_untied", "d8_deep"):
+            with self.subTest(name):
+                keys, tensors = self.to_gguf(MODELS / name)
+                self.assertEqual(tensors, tensors_of(MODELS / name))
+                expected = {key: single(value) if isinstance(value, float) else value for key, value in keys_of(MODELS / name).items()}
+                self.assertEqual({key: keys[key] for key in expected}, expected)
+                vocabulary = tensors["token_embd.weight"][1][0]
+                write_gguf(self.file, keys | byte_tokens(vocabulary), tensors)  # a file without a tokenizer is not read
+                run("convert", "--from", self.file, "--to", "model", "--output", self.output)
+                self.assertEqual(read_safetensors(self.output / "model.safetensors"), read_safetensors(MODELS / name / "model.safetensors"))
+
+    def test_types(self):
+        exact = tensors_of(MODELS / "qwen2_tied")
+        for word, kind, change in (("fp16", TENSOR_F16, lambda c: struct.pack(f"<{len(c) // 4}e", *struct.unpack(f"<{len(c) // 4}f", c))),
+                                   ("q8_0", TENSOR_Q8_0, q8_0)):
+            keys, tensors = self.to_gguf(MODELS / "qwen2_tied", "--dtype", word)
+            self.assertEqual(keys["general.file_type"], {"fp16": 1, "q8_0": 7}[word])
+            for name, (found, shape, content) in tensors.items():
+                as_it_is, fits = len(shape) == 1, word == "fp16" or shape[-1] % 32 == 0
+                self.assertEqual(found, TENSOR_F32 if as_it_is else kind if fits else TENSOR_F16, name)
+                if not as_it_is and fits:
+                    self.assertEqual(content, change(exact[name][2]), name)
+
+    def test_llama_3s_scaling_is_a_tensor(self):
+        _, tensors = self.to_gguf(MODELS / "llama_3")
+        rope = json.loads((MODELS / "llama_3/config.json").read_text())["rope_parameters"]
+        kind, (count,), content = tensors["rope_freqs.weight"]
+        for i, divisor in enumerate(struct.unpack(f"<{count}f", content)):
+            turns = rope["original_max_position_embeddings"] * rope["rope_theta"] ** (-i / count) / (2 * math.pi)
+            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+            smooth = min(1, max(0, (turns - low) / (high - low)))
+            self.assertAlmostEqual(divisor, 1 / ((1 - smooth) / rope["factor"] + smooth), delta=1e-5 * divisor)
+
+    def test_a_tokenizer_of_bytes_comes_back(self):
+        keys, _ = self.to_gguf(TINY)
+        original = json.loads((TINY / "tokenizer.json").read_text())
+        for key, value in tokenizer_keys(original, "gpt-2").items():
+            self.assertEqual(keys[key][:len(value)] if isinstance(value, list) else keys[key], value, key)
+        run("convert", "--from", self.file, "--to", "model", "--output", self.output)
+        (self.root / "texts").write_text('{"text": "The tree grows in spring."}\n')
+        first, second = (run("score", "--model", model, "--input", self.root / "texts", "--precision", "fp32")[0]
+                         for model in (TINY, self.output))
+        self.assertEqual(first, second)
+
+    def test_what_the_format_cannot_say_is_refused(self):
+        for name, part in (("mistral_window", "a GGUF file of a mistral cannot have windows shorter than its positions"),
+                           ("qwen2_yarn_windows", "a GGUF file of a qwen2 cannot have windows"),
+                           ("d33_exact", "cannot have this activation")):
+            _, errors = run("convert", "--from", MODELS / name, "--to", "gguf", "--output", self.file, expect=1)
+            self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
+            self.assertFalse(self.file.exists())
+        self.to_gguf(MODELS / "qwen3")
+        _, errors = run("convert", "--from", MODELS / "qwen3", "--to", "gguf", "--output", self.file, expect=1)
+        self.assertIn("is already there: name another file, or remove it", errors)
 
 
 class Tokenizers(Convert):

@@ -1,6 +1,7 @@
 """A small writer of GGUF files, for tests: keys, tensors, and a model directory as llama.cpp's converter names and
 orders it."""
 import json
+import math
 import pathlib
 import re
 import struct
@@ -52,6 +53,43 @@ def write_gguf(path, keys, tensors, version=3, alignment=32):
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape)) + struct.pack("<IQ", kind, len(data))
         data += content + b"\0" * (-len(content) % alignment)
     pathlib.Path(path).write_bytes(head + b"\0" * (-len(head) % alignment) + data)
+
+
+def read_gguf(path):
+    """(keys, tensors) of a file, as write_gguf takes them."""
+    content, at = pathlib.Path(path).read_bytes(), 24
+    sizes = {U32: "I", I32: "i", F32: "f", BOOL: "?"}
+
+    def take(form):
+        nonlocal at
+        found = struct.unpack_from("<" + form, content, at)
+        at += struct.calcsize("<" + form)
+        return found[0] if len(found) == 1 else found
+
+    def take_text():
+        return bytes(take(f"{take('Q')}s")).decode()
+
+    def take_value(kind):
+        if kind != ARRAY:
+            return take_text() if kind == STRING else take(sizes[kind])
+        kind, count = take("IQ")
+        return [take_text() if kind == STRING else take(sizes[kind]) for _ in range(count)]
+
+    magic, version, tensor_count, key_count = struct.unpack_from("<4sIQQ", content)
+    assert (magic, version) == (b"GGUF", 3)
+    keys = {take_text(): take_value(take("I")) for _ in range(key_count)}
+    places = []
+    for _ in range(tensor_count):
+        name, dims = take_text(), take("I")
+        shape = [take("Q") for _ in range(dims)][::-1]
+        places.append((name, shape, take("I"), take("Q")))
+    start, tensors = at + -at % 32, {}
+    for name, shape, kind, place in places:
+        count = math.prod(shape)
+        size = {TENSOR_F32: 4 * count, TENSOR_F16: 2 * count, TENSOR_BF16: 2 * count, TENSOR_Q8_0: count // 32 * 34}[kind]
+        assert place % 32 == 0 and start + place + size <= len(content)
+        tensors[name] = (kind, shape, content[start + place:start + place + size])
+    return keys, tensors
 
 
 # ---- a model directory

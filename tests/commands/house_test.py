@@ -60,6 +60,7 @@ FAMILY_EXCEPTIONS = {
     "peft/rows.c": {"c_attn", "down_proj"},  # examples in the help
     "src/text/save.c": {"is_gpt2", "GPT2Tokenizer"},  # a class of tokenizers
     "src/convert/gguf_config.c": {"sliding_window"},  # a key of GGUF
+    "src/convert/to_gguf.c": {"sliding_window"},
     "src/convert/gguf_tokenizer.c": {'"gpt2"', '"llama"', '"qwen2"'},  # kinds of tokenizers
 }
 MAX_LINES = 800

@@ -62,7 +62,7 @@ static void convert_it(const char *path) {
              file_is_directory("/dev/shm") ? "/dev/shm" : "/tmp");
     require(mkdtemp(directory) != NULL, "no directory");
     snprintf(model, sizeof model, "%s/model", directory);
-    if (convert(&(struct convert_request){.from = path, .output = model, .dtype = DTYPE_COUNT})) {
+    if (convert(&(struct convert_request){.from = path, .output = model})) {
         require_one_line();
         require(!file_exists(model), "a part of a directory was written");
     } else {

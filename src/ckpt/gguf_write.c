@@ -1,0 +1,236 @@
+/* The header of a GGUF file is made in memory; tensors follow it row by row. Q8_0 rounds as llama.cpp's package does:
+ * half away from zero, with the scale before it is rounded to 16 bits. */
+#include "gguf_write.h"
+
+#include "gguf-internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 32, VERSION = 3, Q8_0_BYTES = 34, Q8_0_LARGEST = 127 };
+
+static const struct {
+    uint32_t number, file_type; /* in the format */
+    int elements, bytes;
+} types[] = {
+    [GGUF_WRITE_F32] = {0, 0, 1, 4},
+    [GGUF_WRITE_F16] = {1, 1, 1, 2},
+    [GGUF_WRITE_BF16] = {30, 32, 1, 2},
+    [GGUF_WRITE_Q8_0] = {8, 7, GGUF_ROW_GROUP, Q8_0_BYTES},
+};
+
+struct written_tensor {
+    char *name;
+    enum gguf_written type;
+    int64_t rows, columns, bytes;
+};
+
+struct gguf_output {
+    struct strbuf keys, infos;
+    uint64_t key_count;
+    struct written_tensor *tensors;
+    size_t count, capacity;
+    int64_t data_bytes;
+    int status;
+};
+
+uint32_t gguf_file_type(enum gguf_written type) {
+    return types[type].file_type;
+}
+
+int gguf_output_new(struct gguf_output **output) {
+    *output = calloc(1, sizeof **output);
+    return *output ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+void gguf_output_free(struct gguf_output *output) {
+    if (!output)
+        return;
+    for (size_t i = 0; i < output->count; i++)
+        free(output->tensors[i].name);
+    free(output->tensors);
+    strbuf_free(&output->keys);
+    strbuf_free(&output->infos);
+    free(output);
+}
+
+/* ---- keys ---- */
+
+static void add_text(struct strbuf *out, const char *text, uint64_t length) {
+    strbuf_add(out, &length, 8);
+    strbuf_add(out, text, length);
+}
+
+static struct strbuf *begin_key(struct gguf_output *output, const char *key, uint32_t kind) {
+    add_text(&output->keys, key, strlen(key));
+    strbuf_add(&output->keys, &kind, 4);
+    output->key_count++;
+    return &output->keys;
+}
+
+static struct strbuf *begin_array(struct gguf_output *output, const char *key, uint32_t kind, uint64_t count) {
+    struct strbuf *out = begin_key(output, key, GGUF_ARRAY);
+    strbuf_add(out, &kind, 4);
+    strbuf_add(out, &count, 8);
+    return out;
+}
+
+void gguf_put_text(struct gguf_output *output, const char *key, const char *text) {
+    add_text(begin_key(output, key, GGUF_STRING), text, strlen(text));
+}
+
+void gguf_put_integer(struct gguf_output *output, const char *key, uint32_t value) {
+    strbuf_add(begin_key(output, key, GGUF_U32), &value, 4);
+}
+
+void gguf_put_number(struct gguf_output *output, const char *key, float value) {
+    strbuf_add(begin_key(output, key, GGUF_F32), &value, 4);
+}
+
+void gguf_put_bool(struct gguf_output *output, const char *key, bool value) {
+    strbuf_add_char(begin_key(output, key, GGUF_BOOL), value);
+}
+
+void gguf_put_texts(struct gguf_output *output, const char *key, const struct gguf_text *texts, size_t count) {
+    struct strbuf *out = begin_array(output, key, GGUF_STRING, count);
+    for (size_t i = 0; i < count; i++)
+        add_text(out, texts[i].bytes, texts[i].length);
+}
+
+void gguf_put_numbers(struct gguf_output *output, const char *key, const float *values, size_t count) {
+    strbuf_add(begin_array(output, key, GGUF_F32, count), values, count * sizeof *values);
+}
+
+void gguf_put_integers(struct gguf_output *output, const char *key, const int32_t *values, size_t count) {
+    strbuf_add(begin_array(output, key, GGUF_I32, count), values, count * sizeof *values);
+}
+
+/* ---- tensors ---- */
+
+static int64_t aligned(int64_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_written type, int dims,
+                        const int64_t *shape) {
+    struct written_tensor tensor = {.type = type, .rows = dims > 1 ? shape[0] : 1, .columns = shape[dims - 1]};
+    struct written_tensor *tensors = array_grow(output->tensors, &output->capacity, output->count + 1, sizeof *tensors);
+    if (tensors)
+        output->tensors = tensors;
+    if (!tensors || !(tensor.name = strdup(name))) {
+        output->status = status_fail(STATUS_MEMORY, "out of memory");
+        return;
+    }
+    tensor.bytes = tensor.rows * (tensor.columns / types[type].elements) * types[type].bytes;
+    uint32_t count = (uint32_t)dims;
+    add_text(&output->infos, name, strlen(name));
+    strbuf_add(&output->infos, &count, 4);
+    for (int i = dims - 1; i >= 0; i--)
+        strbuf_add(&output->infos, &shape[i], 8);
+    strbuf_add(&output->infos, &types[type].number, 4);
+    strbuf_add(&output->infos, &output->data_bytes, 8);
+    output->data_bytes += aligned(tensor.bytes);
+    tensors[output->count++] = tensor;
+}
+
+/* Rounds 32 numbers to a scale and 32 integers. */
+static void write_q8_0(const float *values, unsigned char *out) {
+    float largest = 0;
+    for (int i = 0; i < GGUF_ROW_GROUP; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    float scale = largest / Q8_0_LARGEST, inverse = scale > 0 ? 1 / scale : 0;
+    uint16_t bits = f16_from_float(scale);
+    memcpy(out, &bits, sizeof bits);
+    for (int i = 0; i < GGUF_ROW_GROUP; i++)
+        out[2 + i] = (unsigned char)(int8_t)roundf(values[i] * inverse);
+}
+
+/* Stores numbers; returns the first that does not fit the type, or -1. */
+static int64_t store(enum gguf_written type, const float *values, int64_t count, unsigned char *out) {
+    int64_t wrong = dtype_find_not_finite(DTYPE_F32, values, count);
+    for (int64_t i = 0; i < count && wrong < 0; i += types[type].elements, out += types[type].bytes) {
+        uint16_t bits;
+        if (type == GGUF_WRITE_F32) {
+            memcpy(out, &values[i], sizeof *values);
+        } else if (type == GGUF_WRITE_Q8_0) {
+            write_q8_0(values + i, out);
+        } else {
+            bits = type == GGUF_WRITE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
+            memcpy(out, &bits, sizeof bits);
+            float again = type == GGUF_WRITE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
+            wrong = isfinite(again) ? -1 : i;
+        }
+    }
+    return wrong;
+}
+
+static int write_padding(FILE *stream, int64_t bytes, const char *path) {
+    static const char zeros[ALIGNMENT];
+    size_t count = (size_t)(aligned(bytes) - bytes);
+    return fwrite(zeros, 1, count, stream) == count ? STATUS_OK : status_fail_errno("cannot write %s", path);
+}
+
+static int write_tensor(const struct gguf_output *output, size_t index, FILE *stream, const char *path,
+                        int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
+                        void *context) {
+    const struct written_tensor *t = &output->tensors[index];
+    int64_t at_once = GGUF_BLOCK_ELEMENTS / t->columns > 0 ? GGUF_BLOCK_ELEMENTS / t->columns : 1;
+    float *values = malloc((size_t)(at_once * t->columns) * sizeof *values);
+    unsigned char *stored = malloc((size_t)(at_once * t->columns) * sizeof *values);
+    int status = values && stored ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t row = 0; row < t->rows && !status; row += at_once) {
+        int64_t rows = t->rows - row < at_once ? t->rows - row : at_once, count = rows * t->columns;
+        size_t bytes = (size_t)(count / types[t->type].elements * types[t->type].bytes);
+        status = get(context, index, row, rows, values);
+        int64_t wrong = status ? -1 : store(t->type, values, count, stored);
+        if (wrong >= 0)
+            status = status_fail(STATUS_INVALID, "%s: a number of '%s' in row %lld is too large for its type", path,
+                                 t->name, (long long)(row + wrong / t->columns));
+        if (!status && fwrite(stored, 1, bytes, stream) != bytes)
+            status = status_fail_errno("cannot write %s", path);
+    }
+    free(values);
+    free(stored);
+    return status ? status : write_padding(stream, t->bytes, path);
+}
+
+static int write_header(const struct gguf_output *output, FILE *stream, const char *path) {
+    struct strbuf head = STRBUF_INIT;
+    uint32_t version = VERSION;
+    uint64_t count = output->count;
+    strbuf_add_text(&head, "GGUF");
+    strbuf_add(&head, &version, 4);
+    strbuf_add(&head, &count, 8);
+    strbuf_add(&head, &output->key_count, 8);
+    strbuf_add(&head, output->keys.data, output->keys.length);
+    strbuf_add(&head, output->infos.data, output->infos.length);
+    int status = strbuf_status(&head);
+    if (!status && fwrite(head.data, 1, head.length, stream) != head.length)
+        status = status_fail_errno("cannot write %s", path);
+    if (!status)
+        status = write_padding(stream, (int64_t)head.length, path);
+    strbuf_free(&head);
+    return status;
+}
+
+int gguf_output_write(struct gguf_output *output, const char *path,
+                      int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
+                      void *context) {
+    struct file_writer writer;
+    int status = output->status ? output->status : strbuf_status(&output->keys);
+    if (!status)
+        status = strbuf_status(&output->infos);
+    if (!status)
+        status = file_writer_open(&writer, path);
+    if (status)
+        return status;
+    status = write_header(output, writer.stream, path);
+    for (size_t i = 0; i < output->count && !status; i++)
+        status = write_tensor(output, i, writer.stream, path, get, context);
+    if (!status)
+        status = file_writer_commit(&writer);
+    else
+        file_writer_abort(&writer);
+    return status;
+}

@@ -1,0 +1,43 @@
+"""GGUF files, against the live gguf package."""
+import unittest
+
+import numpy
+
+from gguf import GGMLQuantizationType, GGUFReader, quants
+from interop_support import SOURCE, Case
+from transformers import AutoModelForCausalLM
+
+MODELS = SOURCE / "tests/model/golden"
+
+
+class Written(Case):
+    def convert(self, name, kind):
+        file = self.directory / kind / f"{name}.gguf"
+        file.parent.mkdir(exist_ok=True)
+        self.run_program("convert", "--from", MODELS / name, "--to", "gguf", "--dtype", kind, "--output", file)
+        return file
+
+    def test_rounding_is_that_of_the_package(self):
+        for name in ("llama_biases_linear", "qwen2_tied", "qwen3", "phi3_partial", "d64_untied"):
+            full = {t.name: t for t in GGUFReader(self.convert(name, "fp32")).tensors}
+            count = 0
+            for tensor in GGUFReader(self.convert(name, "q8_0")).tensors:
+                if tensor.tensor_type == GGMLQuantizationType.Q8_0:
+                    expected = quants.quantize(full[tensor.name].data, GGMLQuantizationType.Q8_0)
+                    self.assertTrue(numpy.array_equal(expected, tensor.data), (name, tensor.name))
+                    count += 1
+            self.assertGreater(count, 2)
+
+    def test_every_key_is_read(self):
+        for name in ("llama_3", "qwen2_tied", "qwen3", "phi3_partial", "d64_untied"):
+            fields = GGUFReader(self.convert(name, "fp32")).fields
+            architecture = fields["general.architecture"].contents()
+            config = AutoModelForCausalLM.from_pretrained(MODELS / name).config
+            for key, value in (("block_count", config.num_hidden_layers), ("embedding_length", config.hidden_size),
+                               ("attention.head_count", config.num_attention_heads), ("context_length", config.max_position_embeddings),
+                               ("vocab_size", config.vocab_size)):
+                self.assertEqual(fields[f"{architecture}.{key}"].contents(), value, (name, key))
+
+
+if __name__ == "__main__":
+    unittest.main()
