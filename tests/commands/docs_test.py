@@ -4,8 +4,9 @@ small model, but those of CANNOT_RUN."""
 import itertools, json, os, pathlib, re, shlex, shutil, subprocess, tempfile, unittest
 
 from gguf_support import byte_tokens, keys_of, tensors_of, write_gguf
+import mpi_support  # root may start ranks
 from model_support import CAMBIUM, SANITIZED, SOURCE, run, write_byte_tokenizer, write_reciting_model
-from serve_support import Server, write_prompt
+from serve_support import PATIENCE, Server, write_prompt
 
 MOST_COLUMNS, MOST_LINES_OF_README = 120, 160
 INDEX = SOURCE / "docs/README.md"
@@ -15,11 +16,11 @@ KINDS = {"sh", "console", "yaml", "json", "text"}
 CANNOT_RUN = {
     r"^tools/(setup|quickstart|test|models)\b|^hf ": "the network, or many minutes: install_test.py, models_test.py, .ci/run",
     r"^cmake ": "a build of some minutes, and an installation: install_test.py",
-    r"^mpirun ": "several processes, on several hosts: model_ranks_test.py, processes_test.py, tests/cluster",
+    r"^mpirun .*(slot:PE|-H |cambium serve)": "many cores, several hosts, or a server of processes: tests/cluster, serve_faults_test.py",
     r"^sbatch ": "a cluster: tests/cluster/slurm_test.py",
     r"^podman ": "a network and containers: deploy_test.py",
     r"--device cuda": "a card: cuda_test.py has the commands on a stand-in",
-    r"^cambium bench |^tools/hosts |^python3 bench/": "minutes of measuring: bench_test.py, bench_serve_test.py",
+    r"^(mpirun -n 2 )?cambium bench |^tools/hosts |^python3 bench/": "minutes of measuring: bench_test.py, bench_serve_test.py",
 }
 # Keys that make a run of pretrain small. They stand after those of a page.
 SMALL = {"pretrain": ["--model.num_layers=1", "--model.hidden_size=16", "--model.num_attention_heads=2", "--data.seq_length=16",
@@ -83,6 +84,11 @@ def all_commands(page):
 
 def reason(command):
     return next((why for pattern, why in CANNOT_RUN.items() if re.search(pattern, command)), None)
+
+
+def is_installed(program, command):
+    """False if a command needs this program, which is not installed."""
+    return program not in command or shutil.which(program) is not None
 
 
 def anchors(page):
@@ -230,7 +236,10 @@ class Session:
     def __init__(self, workplace, root):
         shutil.copytree(workplace, root, symlinks=True)
         self.root, self.server = root, None
-        self.environment = os.environ | {"PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
+        more_ranks_than_cores = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                                 "OMPI_MCA_mpi_yield_when_idle": "1"}
+        self.environment = os.environ | more_ranks_than_cores | {
+            "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(root / "bin")}  # launches trip over each other's files
 
     def end(self):
         if self.server:
@@ -251,7 +260,7 @@ class Session:
             command = command.replace("localhost:8000", addresses["data"]).replace("localhost:8001", addresses["control"])
             return command.replace("curl ", "curl --fail-with-body --silent --show-error ")
         command = re.sub(r"train_iters=\d+", "train_iters=2", command)
-        is_own = re.match(r"cambium pretrain ", command) and "--init-from" not in command
+        is_own = re.match(r"(mpirun -n \d+ )?cambium pretrain ", command) and "--init-from" not in command
         return re.sub(r"( +#[^']*)?$", " " + " ".join(SMALL["pretrain"]), command, count=1) if is_own else command
 
     def run(self, command, printed):
@@ -265,6 +274,8 @@ class Session:
                               timeout=300, input="Once\n", text=True, errors="replace")  # a chat asks this
         fails = any("cambium: error: " in line for line in printed or ())
         assert (done.returncode != 0) == fails, f"{command}\nstatus {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-2000:]}"
+        if "/v1/drain" in command:
+            self.server.process.wait(PATIENCE)  # it ends by itself, and a signal just then would be its end
         return None
 
 
@@ -294,7 +305,7 @@ class Commands(unittest.TestCase):
                     session = Session(workplace, pathlib.Path(directory) / name_of(page).replace("/", "-"))
                     try:
                         for command, printed in all_commands(page):
-                            if not reason(command) and not ("protoc-c" in command and not shutil.which("protoc-c")):
+                            if not reason(command) and is_installed("mpirun", command) and is_installed("protoc-c", command):
                                 session.run(command, printed)
                     finally:
                         session.end()
