@@ -6,10 +6,11 @@ from pretrain_support import LONG, Run, timeless, wait_for
 
 TP2 = dict(parallel__tensor_model_parallel_size=2)
 ZERO = dict(parallel__use_distributed_optimizer="true")
+SHARDED = dict(parallel__data_parallel_sharding_strategy="optim_grads_params")
 PP2 = dict(parallel__pipeline_model_parallel_size=2)
 # In a pipeline that is as long as a batch has micro batches, ranks fill and flush it all the time.
-LAYOUTS = [(2, TP2), (4, dict(parallel__pipeline_model_parallel_size=4)), (4, dict(**TP2, **ZERO)), (4, dict(**TP2, **PP2)), (2, ZERO),
-           (4, dict(**PP2, **ZERO, parallel__virtual_pipeline_model_parallel_size=2)),
+LAYOUTS = [(2, TP2), (4, dict(parallel__pipeline_model_parallel_size=4)), (4, dict(**TP2, **ZERO)), (4, dict(**TP2, **PP2)), (2, SHARDED),
+           (4, dict(**PP2, **SHARDED, parallel__virtual_pipeline_model_parallel_size=2)),
            (3, dict(train__global_batch_size=3, checkpoint__async_save="true"))]
 KEYS = dict(model__num_layers=4, train__train_iters=60, train__micro_batch_size=1, checkpoint__save_interval=4)
 SECONDS = 10  # in which all other ranks must have ended

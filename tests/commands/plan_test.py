@@ -56,6 +56,8 @@ class Plans(unittest.TestCase):
         self.check(done.stderr, 1)
         done = run.run("tensor", ["--ranks", "2"], **MODEL, parallel__tensor_model_parallel_size=2)
         self.check(done.stderr, 1, self.host(done.stderr))
+        done = run.run("sharded", ["--ranks", "2"], **MODEL, parallel__data_parallel_sharding_strategy="optim_grads_params")
+        self.check(done.stderr, 1, self.host(done.stderr), 2 * ARENA)
         # Initial values come in blocks, which a thread's arena must not keep.
         done = run.run("vocabulary", ["--ranks", "2"], **{**MODEL, "model__vocab_size": 8000}, parallel__tensor_model_parallel_size=2)
         self.check(done.stderr, 1, self.host(done.stderr), 2 * ARENA)

@@ -136,7 +136,7 @@ static void tensor_ranks_share_the_work_and_sum(void **state) {
         double again = is_sequence_parallel ? 2 * LAYERS * stream : 0; /* inputs, whole for weight gradients */
         double ends = is_sequence_parallel ? 3 * stream : stream;      /* around the head and before the embedding */
         is_about(work_group_bytes(&part.rank.work, WORK_BACKWARD, RANK_TENSOR),
-                 times * 2 * LAYERS * stream + again + ends + 2 * ROWS * 3 * sizeof(double));
+                 times * 2 * LAYERS * stream + again + ends + 2 * ROWS * (double)sizeof(struct cross_entropy_part));
         test_model_close(&part);
     }
     double all = flops_of(&whole, "gemm", WORK_FORWARD) + flops_of(&whole, "gemm", WORK_BACKWARD);
