@@ -67,6 +67,9 @@
     PLAIN(embedding, embedding_backward_order)                                                                         \
     PLAIN(lstm, lstm_backward)                                                                                         \
     PLAIN(lstm, lstm_forward)                                                                                          \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_64)                                                             \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_128)                                                            \
+    PLAIN(paged_attention_tiles, paged_attention_tiles_256)                                                            \
     PLAIN(partial_sums, partial_sums)                                                                                  \
     PLAIN(rows, gather_rows)                                                                                           \
     PLAIN(sums, clip_factor)                                                                                           \

@@ -33,6 +33,37 @@ static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct
                                           .arguments = arguments});
 }
 
+/* ---- tensor cores ---- */
+
+struct tile_kernel {
+    int size, features;
+    enum cuda_kernel kernel;
+};
+#define TILE_KERNEL(size) {size, PAGED_TILE_FEATURES(size), CUDA_paged_attention_tiles_##size},
+static const struct tile_kernel tile_kernels[] = {PAGED_TILE_SIZES(TILE_KERNEL)};
+
+/* Returns the kernel by tiles for this call; NULL where only the plain ones serve. It reads units of pages. */
+static const struct tile_kernel *find_tiles(const struct paged_attention *a) {
+    size_t count = sizeof tile_kernels / sizeof *tile_kernels, place = 0;
+    while (place < count && a->head_size > tile_kernels[place].size)
+        place++;
+    bool is_served = a->type == DTYPE_BF16 && place < count && a->head_size % 2 == 0 && (uintptr_t)a->pages % 4 == 0;
+    return is_served ? &tile_kernels[place] : NULL;
+}
+
+/* One block for each row, for up to PAGED_PAIRS query heads of each key/value head, for each slab of features and each
+ * part. */
+static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, const struct paged_parts *parts) {
+    const struct paged_attention *a = &parts->a;
+    int64_t heads = (a->heads / a->kv_heads + PAGED_PAIRS - 1) / PAGED_PAIRS * a->kv_heads;
+    int64_t slabs = (a->head_size + tiles->features - 1) / tiles->features;
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = tiles->kernel,
+                                                         .type = DTYPE_BF16,
+                                                         .blocks = a->rows * heads * slabs * parts->count,
+                                                         .threads = 32,
+                                                         .arguments = parts});
+}
+
 int cuda_paged_attention(const struct exec *exec, const struct paged_attention *a) {
     int status = paged_attention_check(a);
     if (!status && a->type == DTYPE_BF16 && a->page_stride % 2)
@@ -42,11 +73,17 @@ int cuda_paged_attention(const struct exec *exec, const struct paged_attention *
         status = attention_check_workspace(exec, parts_bytes(a), "paged attention");
     if (status)
         return status;
-    if (!parts_bytes(a))
-        return launch(exec, CUDA_paged_attention, a, 1, a);
-    struct paged_parts parts = {.a = *a, .count = (int)parts_of(a), .result = exec->workspace};
-    status = launch(exec, CUDA_paged_attention_parts, a, parts.count, &parts);
-    return status ? status : launch(exec, CUDA_paged_attention_merge, a, 1, &parts);
+    bool is_cut = parts_bytes(a) > 0;
+    const struct tile_kernel *tiles = find_tiles(a);
+    struct paged_parts parts = {
+        .a = *a, .count = is_cut ? (int)parts_of(a) : 1, .result = is_cut ? exec->workspace : NULL};
+    if (tiles)
+        status = launch_tiles(exec, tiles, &parts);
+    else if (is_cut)
+        status = launch(exec, CUDA_paged_attention_parts, a, parts.count, &parts);
+    else
+        status = launch(exec, CUDA_paged_attention, a, 1, a);
+    return status || !is_cut ? status : launch(exec, CUDA_paged_attention_merge, a, 1, &parts);
 }
 
 int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size, enum dtype type) {

@@ -8,11 +8,18 @@
  * turns. */
 enum { PAGED_PART_TOKENS = 512, PAGED_WARPS = 8 };
 
+/* Tensor cores. SIZE(n): the sizes to which heads are padded. A block is one warp. It takes up to PAGED_PAIRS pairs of
+ * a query row and a query head, and computes this number of features. */
+#define PAGED_TILE_SIZES(SIZE)    SIZE(64) SIZE(128) SIZE(256)
+#define PAGED_TILE_FEATURES(size) ((size) <= 128 ? (size) : 128)
+enum { PAGED_PAIRS = 16 };
+
 /* A row's softmax over each part of its sequence. */
 struct paged_parts {
     struct paged_attention a;
     int count;     /* parts of a sequence of all its pages */
-    float *result; /* [N, H, count, 2 + D] largest score, sum of exponentials, sum of weighted values */
+    float *result; /* [N, H, count, 2 + D] largest score, sum of exponentials, sum of weighted values; or NULL: a block
+                      takes all parts */
 };
 
 #endif
