@@ -1,82 +1,24 @@
 """The page at / in Chromium: columns side by side, an adapter replaced, and that what a model writes never becomes part of
-the page. The browser is driven over WebDriver, which is HTTP and JSON (https://www.w3.org/TR/webdriver2)."""
-import http.client
+the page."""
 import json
 import pathlib
-import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
+from browser_support import CONTROL, ENTER, ESCAPE, SPACE, TAB, Browser, needs_chromium
 from model_support import write_reciting_model
 from serve_support import PATIENCE, Server, write_prompt
 
 HOSTILE = """<img src=x onerror="document.title='owned'"><script>document.title='owned'</script> and no more. """
 NAME = "<img src=x onerror=\"document.title='owned'\">"  # of the base
-
-
-class Browser:
-    def __init__(self):
-        words = ["chromedriver", "--port=0", "--allowed-ips="]
-        self.driver = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for line in self.driver.stdout:
-            if match := re.search(rb"started successfully on port (\d+)", line):
-                break
-        self.connection = http.client.HTTPConnection("127.0.0.1", int(match.group(1)), timeout=2 * PATIENCE)
-        self.profile = tempfile.TemporaryDirectory(prefix="cambium-test-", ignore_cleanup_errors=True)
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1000",
-                     f"--user-data-dir={self.profile.name}", "--no-proxy-server"]
-        session = self.command("POST", "/session", {"capabilities": {"alwaysMatch": {
-            "goog:loggingPrefs": {"browser": "WARNING"}, "timeouts": {"script": 1000 * PATIENCE},
-            "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": arguments}}}})
-        self.session = "/session/" + session["sessionId"]
-
-    def command(self, method, path, body=None):
-        self.connection.request(method, path, None if body is None else json.dumps(body), {"content-type": "application/json"})
-        answer = json.loads(self.connection.getresponse().read())["value"]
-        assert not (isinstance(answer, dict) and "error" in answer), answer
-        return answer
-
-    def open(self, address):
-        self.command("POST", self.session + "/url", {"url": f"http://{address}/"})
-
-    def leave(self):
-        self.command("POST", self.session + "/url", {"url": "about:blank"})
-
-    def run(self, script, *arguments):
-        return self.command("POST", self.session + "/execute/sync", {"script": script, "args": arguments})
-
-    def wait(self, condition):
-        """Until the expression is true in the page; its value."""
-        script = f"""const done = arguments[0];
-            const look = () => {{ const value = {condition}; if (value) done(value); else setTimeout(look, 10); }};
-            look();"""
-        return self.command("POST", self.session + "/execute/async", {"script": script, "args": []})
-
-    def press(self, *keys):
-        """Keys held down together."""
-        actions = [{"type": "keyDown", "value": key} for key in keys] + [{"type": "keyUp", "value": key} for key in keys[::-1]]
-        self.command("POST", self.session + "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
-
-    def log(self):
-        return [entry["message"] for entry in self.command("POST", self.session + "/se/log", {"type": "browser"})]
-
-    def close(self):
-        self.command("DELETE", self.session)
-        self.connection.close()
-        self.driver.terminate()
-        self.driver.wait()
-        self.driver.stdout.close()
-        self.profile.cleanup()
-
-
-CONTROL, ENTER, ESCAPE = "\ue009", "\ue007", "\ue00c"
 WRITTEN = "Object.fromEntries([...document.querySelectorAll('.column')].map(c => [c.dataset.model, c.querySelector('.written')?.textContent]))"
 IDLE = "document.getElementById('stop').disabled && document.querySelector('.column')"
 
 
-@unittest.skipUnless(shutil.which("chromium") and shutil.which("chromedriver"), "chromium or its driver is not found")
+@needs_chromium
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -221,7 +163,7 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.run(state)[0], False)
 
     @unittest.skipUnless(shutil.which("curl"), "curl is not found")
-    def test_the_last_request_is_a_command(self):
+    def test_the_last_request_is_a_command_and_a_program(self):
         self.open("data")
         self.choose(NAME)
         self.browser.run("""document.getElementById('prompt').value = "'";
@@ -231,6 +173,58 @@ class Page(unittest.TestCase):
         self.browser.wait(IDLE)
         done = subprocess.run(["sh", "-c", self.browser.run("return document.getElementById('curl').textContent")], capture_output=True, timeout=PATIENCE)
         self.assertEqual(json.loads(done.stdout)["choices"][0]["text"], self.text[:30], done.stderr)
+        program = self.browser.run("return document.getElementById('python').textContent")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.stdout, self.text[:30] + "\n", done.stderr)
+
+    def test_adapters_are_stacked_in_a_column(self):
+        self.open("data")
+        self.choose(NAME, "one", "two")
+        self.browser.run("document.getElementById('stacked').click()")
+        self.assertEqual(self.write(), {NAME: self.text[:60], "one + two": self.text[3:63]})  # the virtual tokens of both
+        self.check_is_whole()
+
+    def test_unlikely_tokens_are_shaded(self):
+        self.open("data")
+        self.choose(NAME)
+        self.browser.run("document.getElementById('shaded').click()")
+        self.assertEqual(self.write(), {NAME: self.text[:60]})
+        pieces = self.browser.run("return [...document.querySelectorAll('.piece')].map(p => [p.textContent, p.dataset.shade, p.title])")
+        self.assertEqual("".join(text for text, _, _ in pieces), self.text[:60])
+        for _, shade, title in pieces:  # it recites
+            self.assertEqual((shade, title.split()[0]), ("0", "probability"))
+            self.assertGreater(float(title.split()[1]), 0.5)
+        shades = "return [-0.1, -1, -2, -4, -9].map(l => makePiece('a', { token_logprobs: [l] }).dataset.shade)"
+        self.assertEqual(self.browser.run(shades), ["0", "1", "2", "3", "4"])
+        self.check_is_whole()
+
+    def test_markdown_becomes_elements_of_text_alone(self):
+        self.open("data")
+        text = "# A *b*\n- one `<i>`\n- **two**\n3. three\n> said\n\nfirst\nsecond <img src=x>\n```js\nalert(1)\n# no\n```\n[l](javascript:alert(1))"
+        shown = self.browser.run("""const shown = document.createElement('div');
+            shown.append(...markdown(arguments[0]));
+            return [shown.innerHTML, [...shown.querySelectorAll('*')].every(e => !e.attributes.length)];""", text)
+        self.assertEqual(shown, ["<h3>A <em>b</em></h3><ul><li>one <code>&lt;i&gt;</code></li><li><strong>two</strong></li></ul>"
+                                 "<ol><li>three</li></ol><blockquote><div>said</div></blockquote><p>first\nsecond &lt;img src=x&gt;</p>"
+                                 "<pre><code>alert(1)\n# no\n</code></pre><p>[l](javascript:alert(1))</p>", True])
+        self.check_is_whole()
+
+    def test_tab_reaches_all_that_can_be_used(self):
+        self.open("data")
+        self.browser.wait("document.querySelectorAll('#targets input').length === 4")
+        wanted = self.browser.run("""document.getElementById('prompt').focus();
+            return [...document.querySelectorAll('button, input, textarea, summary, [tabindex]')]
+                .filter(e => !e.disabled && e.checkVisibility() && !(e.type === 'radio' && !e.checked))
+                .map((e, i) => e.dataset.place = String(i));""")
+        reached = set()
+        for _ in range(len(wanted) + 6):
+            place = self.browser.run("return document.activeElement.dataset.place || ''")
+            reached.add(place)
+            if self.browser.run("return document.activeElement.id") == "shaded":
+                self.browser.press(SPACE)
+            self.browser.press(TAB)
+        self.assertEqual(set(wanted) - reached, set())
+        self.assertTrue(self.browser.run("return document.getElementById('shaded').checked"))
 
     def test_keys_are_enough(self):
         self.open("data")
