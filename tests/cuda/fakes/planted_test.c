@@ -1,0 +1,227 @@
+/* Faults planted in copies of the program's kernels: a statement of the PTX is removed or changed, and the check that
+ * is meant for it must find it. Most faults stop the launch with a message; the others give other results. */
+#include "cuda/attention.h"
+#include "cuda/attention_tiles.h"
+#include "cuda/fatbin.h"
+#include "cuda/kernels.h"
+#include "cuda/support.h"
+#include "cuda/transpose.h"
+#include "support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 70, SIZE = 64, COUNT = ROWS * SIZE, BYTES = COUNT * 2, TILES = 2 };
+enum { Q, K, V, OUT, DOUT, DQ, DK, DV, LSE, DELTA, TENSORS };
+
+/* One head of causal attention, and the results of kernels without faults. */
+static uint16_t tensors[TENSORS][COUNT];
+
+struct scene {
+    const char *file, *kernel;
+    int results[2]; /* tensors that it writes */
+    uint32_t blocks, threads, shared;
+};
+static const struct scene forward = {"attention_tiles", "attention_forward_tiles_64", {OUT, LSE}, TILES,
+                                     TILE_WARPS * 32,   ATTENTION_TILE_BYTES(SIZE)};
+static const struct scene queries = {
+    "attention_gradient_tiles", "attention_backward_queries_tiles_64", {DQ, DELTA}, TILES, TILE_WARPS * 32,
+    GRADIENT_TILE_BYTES(SIZE)};
+static const struct scene keys = {
+    "attention_gradient_tiles", "attention_backward_keys_tiles_64", {DK, DV}, TILES, TILE_WARPS * 32,
+    GRADIENT_TILE_BYTES(SIZE)};
+static const struct scene turn = {"transpose", "transpose_bf16", {OUT, OUT}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS, 0};
+
+struct fault {
+    const struct scene *scene;
+    const char *opcode;    /* the statement begins with it */
+    int which;             /* of these statements; ALL of them */
+    const char *from, *to; /* what changes in the statement; NULL: the statement goes */
+    const char *message;   /* of the launch; NULL: it ends, with other results */
+};
+enum { ALL = -1 };
+#define TILES_FAULT(opcode, which, from, to, message)                                                                  \
+    {&forward, opcode, which, from, to, message}, {&queries, opcode, which, from, to, message}, {                      \
+        &keys, opcode, which, from, to, message                                                                        \
+    }
+#define UNFILLED "a cp.async has not filled yet"
+
+static const struct fault faults[] = {
+    /* Barriers that are missing, or for some of the threads. */
+    TILES_FAULT("bar.sync", ALL, NULL, NULL, "shared memory"),
+    TILES_FAULT("bar.sync", ALL, ";", ", 64;", "shared memory"),
+    TILES_FAULT("bar.warp.sync", ALL, NULL, NULL, "race in shared memory"),
+    {&turn, "bar.sync", ALL, NULL, NULL, "shared memory"},
+    /* Asynchronous copies that are read early, or never made. */
+    TILES_FAULT("cp.async.wait_group", ALL, NULL, NULL, UNFILLED),
+    TILES_FAULT("cp.async.wait_group", ALL, "0", "1", UNFILLED),
+    TILES_FAULT("cp.async.commit_group", ALL, NULL, NULL, UNFILLED),
+    TILES_FAULT("cp.async.cg", 0, NULL, NULL, "nobody has written"),
+    /* Fragments of another matrix. */
+    TILES_FAULT("ldmatrix", ALL, ".trans", "", NULL),
+    TILES_FAULT("ldmatrix", 0, ".x4", ".x4.trans", NULL),
+    /* Sums over the wrong lanes. */
+    {&forward, "shfl.sync.bfly", ALL, ".bfly", ".idx", NULL},
+    {&queries, "shfl.sync.bfly", ALL, ".bfly", ".idx", NULL},
+    /* Blocks that do the work of others. */
+    TILES_FAULT("mov.u32", ALL, "%ctaid.x", "0", "race between blocks"),
+    {&turn, "mov.u32", ALL, "%ctaid.x", "0", "race between blocks"},
+    /* Places that are off by one, by an element and by less. */
+    TILES_FAULT("st.shared", 0, "]", "+4]", "race in shared memory"),
+    {&forward, "st.global.v4", 0, "]", "+2]", "misaligned"},
+    {&queries, "st.global.v4", 0, "]", "+2]", "misaligned"},
+    {&keys, "st.global.v4", 0, "]", "+2]", "misaligned"},
+    {&turn, "st.global", 0, "]", "+2]", "outside every allocation"},
+    {&turn, "ld.shared", 0, "]", "+2]", "nobody has written"},
+    /* Values that are missing. */
+    TILES_FAULT("mma.sync", 0, NULL, NULL, NULL),
+    TILES_FAULT("ld.param", 0, NULL, NULL, "reads a register that has no value"),
+    TILES_FAULT("mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"),
+    {&turn, "mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"},
+    {&turn, "st.shared", ALL, NULL, NULL, "nobody has written"},
+};
+
+/* ---- texts ---- */
+
+/* The text of a scene's kernel alone, with what comes before the first kernel of its file. The caller frees it. */
+static char *text_of(const struct scene *scene) {
+    const char *text = NULL;
+    size_t length, head;
+    char name[80];
+    for (const struct cuda_image *image = cuda_images; image->file; image++)
+        if (strcmp(image->file, scene->file) == 0)
+            assert_int_equal(fatbin_ptx(image->start, 90, &text, &length), 0);
+    assert_non_null(text);
+    snprintf(name, sizeof name, ".entry %s(", scene->kernel);
+    char *whole = strndup(text, length), *kernel = strstr(whole, name);
+    assert_non_null(kernel);
+    char *end = strstr(kernel, "\n}");
+    assert_non_null(end);
+    head = (size_t)(strstr(whole, ".visible .entry") - whole);
+    memmove(whole + head, kernel, (size_t)(end + 2 - kernel));
+    whole[head + (size_t)(end + 2 - kernel)] = 0;
+    return whole;
+}
+
+/* Changes one statement, of which `end` is the semicolon. Returns the text after it. */
+static char *change(char **text, char *at, char *end, const struct fault *fault) {
+    char *from = fault->from ? strstr(at, fault->from) : NULL;
+    if (!fault->to) {
+        memset(at, ' ', (size_t)(end + 1 - at));
+        return end;
+    }
+    size_t before = (size_t)(from - *text), gone = strlen(fault->from), more = strlen(fault->to);
+    char *made = malloc(strlen(*text) + more + 1);
+    sprintf(made, "%.*s%s%s", (int)before, *text, fault->to, from + gone);
+    free(*text);
+    *text = made;
+    return strchr(made + before + more - (fault->from[0] == ';'), ';');
+}
+
+/* Plants a fault. Returns how many statements it changed. */
+static int plant(char **text, const struct fault *fault) {
+    int seen = 0, planted = 0;
+    for (char *at = *text; (at = strstr(at, fault->opcode));) {
+        char *end = strchr(at, ';'), *from = fault->from ? strstr(at, fault->from) : at;
+        bool is_there = from && from <= end && (fault->which == ALL || seen++ == fault->which);
+        planted += is_there;
+        at = is_there ? change(text, at, end, fault) : end;
+    }
+    return planted;
+}
+
+/* ---- launches ---- */
+
+static void argue(const struct scene *scene, const uint64_t *at, void *arguments) {
+    struct attention a = {.rows = ROWS, .segments = 1, .heads = 1, .kv_heads = 1, .head_size = SIZE, .scale = 0.125f};
+    a.type = DTYPE_BF16;
+    a.q_stride = a.k_stride = a.v_stride = a.out_stride = SIZE;
+    const void **const memory[] = {&a.q,
+                                   &a.k,
+                                   &a.v,
+                                   (const void **)&a.out,
+                                   &a.dout,
+                                   (const void **)&a.dq,
+                                   (const void **)&a.dk,
+                                   (const void **)&a.dv,
+                                   (const void **)&a.lse};
+    for (int i = 0; i <= LSE; i++)
+        *memory[i] = (const void *)(uintptr_t)at[i];
+    a.segment_start = (const int64_t *)(uintptr_t)at[TENSORS];
+    struct attention_gradient gradient = {.a = a, .delta = (float *)(uintptr_t)at[DELTA]};
+    struct transpose t = {.rows = ROWS, .cols = SIZE, .type = DTYPE_BF16, .x = a.q, .y = a.out};
+    if (scene == &turn)
+        memcpy(arguments, &t, sizeof t);
+    else if (scene == &forward)
+        memcpy(arguments, &a, sizeof a);
+    else
+        memcpy(arguments, &gradient, sizeof gradient);
+}
+
+/* Runs a kernel on the tensors; its results go to `results`. Returns 0, or -1 with a message of PTX_MESSAGE bytes. */
+static int run(const struct scene *scene, const char *text, uint16_t results[2][COUNT], char *message) {
+    struct machine machine;
+    struct ptx_module *module;
+    uint64_t at[TENSORS + 1];
+    const int64_t starts[2] = {0, ROWS};
+    char arguments[sizeof(struct attention_gradient)];
+    kernel_machine(&machine, 1);
+    module = kernel_module(&machine, text);
+    for (int i = 0; i < TENSORS; i++)
+        at[i] = kernel_memory(&machine, tensors[i], BYTES);
+    at[TENSORS] = kernel_memory(&machine, starts, sizeof starts);
+    argue(scene, at, arguments);
+    int status = launch_run(&machine, &(const struct launch){.kernel = ptx_kernel_find(module, scene->kernel),
+                                                             .grid = {scene->blocks, 1, 1},
+                                                             .block = {scene->threads, 1, 1},
+                                                             .dynamic_shared = scene->shared,
+                                                             .params = arguments});
+    for (int i = 0; i < 2 && !status; i++)
+        assert_int_equal(memory_read(&machine, results[i], at[scene->results[i]], BYTES), 0);
+    memcpy(message, machine.message, PTX_MESSAGE);
+    ptx_close(module);
+    machine_close(&machine);
+    return status;
+}
+
+/* Runs the kernels without faults, each on the results of those before it. */
+static void fill_tensors(void) {
+    const struct scene *const scenes[] = {&forward, &queries, &keys};
+    static uint16_t results[2][COUNT];
+    char message[PTX_MESSAGE];
+    for (int i = 0; i < TENSORS * COUNT; i++)
+        tensors[i / COUNT][i % COUNT] = bf16_from_float((float)(i * 37 % 101 - 50) / 50);
+    for (int i = 0; i < 3; i++) {
+        char *text = text_of(scenes[i]);
+        if (run(scenes[i], text, results, message))
+            fail_msg("%s", message);
+        for (int r = 0; r < 2; r++)
+            memcpy(tensors[scenes[i]->results[r]], results[r], BYTES);
+        free(text);
+    }
+}
+
+static void each_fault_is_found(void **state) {
+    static uint16_t right[2][COUNT], results[2][COUNT];
+    char message[PTX_MESSAGE];
+    (void)state;
+    fill_tensors();
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        const struct fault *fault = &faults[i];
+        char *text = text_of(fault->scene);
+        assert_int_equal(run(fault->scene, text, right, message), 0);
+        if (plant(&text, fault) == 0)
+            fail_msg("fault %zu: %s has no such %s", i, fault->scene->kernel, fault->opcode);
+        int status = run(fault->scene, text, results, message);
+        if (!fault->message != !status)
+            fail_msg("fault %zu: %s", i, status ? message : "the launch ends");
+        if (status ? !strstr(message, fault->message) : !memcmp(right, results, sizeof right))
+            fail_msg("fault %zu: %s", i, status ? message : "the results are the same");
+        free(text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_fault_is_found)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
