@@ -145,15 +145,20 @@ static double data_ring(const struct layout *layout, double bytes, double passes
                      is_within ? cluster->node_latency.value : cluster->network_latency.value);
 }
 
-/* Returns when the sums of a stage's gradients end. Those of a layer start when its last backward has made them, one
- * after the other; without overlap, all start at the end. */
+static enum sharding sharding_of(const struct layout *layout) {
+    return layout->grid.data > 1 ? run_sharding(&layout->run->config) : SHARDING_NONE;
+}
+
+/* Returns when the sums of a stage's gradients end. Those of a layer start when its last backward has made them, or
+ * with shares of gradients each backward, one after the other. Without overlap, all start at the end. */
 static double sums_end(const struct layout *layout, const struct walk *walk, int stage, bool overlaps, double passes) {
     double end = 0, last = walk_event_at(walk, stage, walk->steps - 1)->end;
     for (int i = 0; i < walk->steps && overlaps; i++) {
         const struct walk_event *event = walk_event_at(walk, stage, i);
         const struct chunk *chunk = chunk_at(layout, stage, event->step.chunk);
         bool is_final =
-            event->step.kind == PIPELINE_BACKWARD && event->step.micro_batch + 1 == walk->shape.micro_batches;
+            event->step.kind == PIPELINE_BACKWARD &&
+            (sharding_of(layout) >= SHARDING_OPTIM_GRADS || event->step.micro_batch + 1 == walk->shape.micro_batches);
         double parts = (double)(chunk->layers > 0 ? chunk->layers : 1);
         double sum = data_ring(layout, chunk->elements / parts * sizeof(float), passes);
         for (int64_t part = 1; part <= (int64_t)parts && is_final; part++) {
@@ -162,24 +167,40 @@ static double sums_end(const struct layout *layout, const struct walk *walk, int
         }
     }
     if (!overlaps)
-        end = last + data_ring(layout, layout->stages[stage].elements * sizeof(float), passes);
+        end = last + data_ring(layout, layout->stages[stage].elements * sizeof(float), passes) *
+                         (sharding_of(layout) >= SHARDING_OPTIM_GRADS ? walk->shape.micro_batches : 1);
     return end > last ? end : last;
 }
 
-/* Returns the seconds for which a stage waits after its last step: for sums, for the weights of other ranks' updates,
- * and for the tied table's sum. */
+/* Returns the seconds for which a stage waits for weights that it has only shares of. Each step gathers the layers of
+ * its chunk, while it computes. */
+static double gather_seconds(const struct layout *layout, const struct walk *walk, int stage) {
+    bool overlaps = layout->run->config.parallel.overlap_param_gather;
+    double seconds = 0;
+    for (int i = 0; i < walk->steps && sharding_of(layout) == SHARDING_OPTIM_GRADS_PARAMS; i++) {
+        const struct walk_event *event = walk_event_at(walk, stage, i);
+        double bytes = chunk_at(layout, stage, event->step.chunk)->elements * (double)dtype_bytes(layout->work->dtype);
+        double gather = data_ring(layout, bytes, 1), hidden = overlaps ? event->end - event->start : 0;
+        seconds += gather > hidden ? gather - hidden : 0;
+    }
+    return seconds;
+}
+
+/* Returns the seconds for which a stage waits for the data ranks, and for the tied table's sum. It waits for sums, for
+ * the weights of other ranks' updates, and for weights of which it has shares. */
 static double gradient_seconds(const struct layout *layout, const struct walk *walk, int stage) {
     const struct run_config *config = &layout->run->config;
-    bool is_sharded = config->parallel.use_distributed_optimizer && layout->grid.data > 1;
+    bool is_sharded = sharding_of(layout) >= SHARDING_OPTIM;
     bool overlaps = is_megatron(layout) ? layout->shape.stages == 1 : config->parallel.overlap_grad_reduce;
     double last = walk_event_at(walk, stage, walk->steps - 1)->end;
     double seconds = layout->grid.data > 1 ? sums_end(layout, walk, stage, overlaps, is_sharded ? 1 : 2) - last : 0;
-    if (is_sharded) {
+    if (is_sharded && sharding_of(layout) < SHARDING_OPTIM_GRADS_PARAMS) {
         double bytes = layout->stages[stage].elements * (double)dtype_bytes(layout->work->dtype);
         double gather = data_ring(layout, bytes, 1);
         double hidden = config->parallel.overlap_param_gather ? layout->stages[stage].first_forward : 0;
         seconds += gather > hidden ? gather - hidden : 0;
     }
+    seconds += gather_seconds(layout, walk, stage);
     bool has_table = stage == 0 || stage == layout->shape.stages - 1;
     if (layout->shape.stages > 1 && has_table && !config->model.untie_embeddings_and_output_weights &&
         !layout->run->tuner)
@@ -192,7 +213,7 @@ static double gradient_seconds(const struct layout *layout, const struct walk *w
 
 static double update_seconds(const struct layout *layout, int stage) {
     const struct cluster *cluster = layout->cluster;
-    int shards = layout->run->config.parallel.use_distributed_optimizer ? layout->grid.data : 1;
+    int shards = sharding_of(layout) >= SHARDING_OPTIM ? layout->grid.data : 1;
     int64_t elements = (int64_t)(layout->stages[stage].elements / shards);
     double bytes =
         adamw_work(elements, layout->work->dtype).bytes + sum_of_squares_work(elements, NULL, false, NULL).bytes;

@@ -26,6 +26,7 @@ static struct train_run small_run(const struct train_run *run, const struct clus
     config->parallel.decoder_first_pipeline_num_layers = 0;
     config->parallel.decoder_last_pipeline_num_layers = 0;
     config->parallel.use_distributed_optimizer = false;
+    config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = 0;
     bool is_selective = config->parallel.recompute_granularity == GRANULARITY_SELECTIVE &&
                         cluster->train == CLUSTER_TRAINS_CAMBIUM; /* of 2022: attention, see cost_unit.c */

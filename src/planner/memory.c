@@ -61,7 +61,7 @@ static void formula_stage(const struct train_run *run, const struct rank_grid *g
                       (stage == last ? work->elements[COST_HEAD] : 0);
     if (last == 0 && !c->model.untie_embeddings_and_output_weights)
         elements -= (double)(c->model.vocab_size * c->model.hidden_size) / grid->tensor;
-    double shards = c->parallel.use_distributed_optimizer ? grid->data : 1;
+    double shards = run_sharding(c) >= SHARDING_OPTIM ? grid->data : 1;
     double kept = memory_layer_2022(c) * layers / shape->chunks * held_chunks(shape, stage);
     kept += stage == 0 ? sbh * shape->stages / grid->tensor : 0; /* the embedding's dropout */
     kept += stage == last
@@ -95,6 +95,14 @@ int memory_find(const struct train_run *run, int ranks, const struct cost_work *
 
 /* ---- the quick bound ---- */
 
+double memory_state(enum dtype dtype, enum sharding sharding, int data) {
+    double optimizer = (dtype == DTYPE_BF16 ? 3 : 2) * sizeof(float), gradients = sizeof(float);
+    double weights = (double)dtype_bytes(dtype);
+    return weights / (sharding >= SHARDING_OPTIM_GRADS_PARAMS ? data : 1) +
+           gradients / (sharding >= SHARDING_OPTIM_GRADS ? data : 1) +
+           optimizer / (sharding >= SHARDING_OPTIM ? data : 1);
+}
+
 double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
                     const struct cost_work *work) {
     const struct run_config *c = &run->config;
@@ -110,9 +118,7 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
         layers += count;
         least = count < least ? count : least;
     }
-    double shards = c->parallel.use_distributed_optimizer ? grid->data : 1;
     double elements = (double)layers * work->elements[COST_LAYER];
-    double state = work->dtype == DTYPE_BF16 ? 12 : 8;
     bool is_full = c->parallel.recompute_granularity == GRANULARITY_FULL;
     double again = !is_full ? 0
                    : c->parallel.recompute_method == METHOD_BLOCK && c->parallel.recompute_num_layers < least
@@ -121,6 +127,5 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
     double kept = ((double)least - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
     if (c->parallel.num_microbatches_with_partial_activation_checkpoints)
         kept = (double)least * work->kept[COST_LAYER_AGAIN];
-    return elements * ((double)dtype_bytes(work->dtype) + sizeof(float) + state / shards) +
-           kept * held_chunks(shape, 0);
+    return elements * memory_state(work->dtype, run_sharding(c), grid->data) + kept * held_chunks(shape, 0);
 }

@@ -55,14 +55,13 @@ static const char *recompute_text(const struct run_config *c, char out[64]) {
 static json_t *layout_json(const struct search_row *row) {
     const struct run_config *c = &row->run.config;
     char text[64];
-    return json_pack(
-        "{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:b, s:s, s:s, s:s}", "tensor", row->grid.tensor, "pipeline",
-        row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
-        (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches, "last_stage_layers",
-        (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
-        (int)c->parallel.sequence_parallel, "distributed_optimizer", (int)c->parallel.use_distributed_optimizer,
-        "recompute", recompute_text(c, text), "precision", c->train.precision == PRECISION_BF16 ? "bf16" : "fp32",
-        "sharding", c->parallel.use_distributed_optimizer ? "optim" : "none");
+    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:s, s:s, s:s}", "tensor", row->grid.tensor, "pipeline",
+                     row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
+                     (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches,
+                     "last_stage_layers", (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
+                     (int)c->parallel.sequence_parallel, "recompute", recompute_text(c, text), "precision",
+                     c->train.precision == PRECISION_BF16 ? "bf16" : "fp32", "sharding",
+                     run_shardings[run_sharding(c)]);
 }
 
 static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
@@ -126,13 +125,14 @@ json_t *report_training(const struct report_training *report) {
 /* ---- the table ---- */
 
 static void print_row(const struct report_training *report, const struct search_row *row, int64_t number, FILE *out) {
+    static const char *const zero[] = {"-", "1", "2", "3"}; /* the stage of ZeRO that is a strategy's other name */
     const struct run_config *c = &row->run.config;
     char text[64];
     fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9.4g %7.1f %5.1f", (long long)number, row->grid.tensor,
             row->grid.pipeline, row->shape.chunks, row->grid.data, (long long)c->train.micro_batch_size,
-            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-",
-            c->parallel.use_distributed_optimizer ? "yes" : "-", recompute_text(c, text), row->step.seconds,
-            report_flops(row, true) / 1e12, 100 * report_flops(row, true) / peak_of(report->cluster, row));
+            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", zero[run_sharding(c)],
+            recompute_text(c, text), row->step.seconds, report_flops(row, true) / 1e12,
+            100 * report_flops(row, true) / peak_of(report->cluster, row));
     if (report->tokens > 0)
         fprintf(out, " %7.1f", report_days(row, report->tokens));
     fprintf(out, " %7.1f\n", (double)row->memory.device / 1e9);

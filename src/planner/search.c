@@ -97,8 +97,7 @@ static double least_state(const struct searching *s, const struct candidate *can
     if (!work || s->search->space == SEARCH_RUN || candidate->last)
         return 0;
     double elements = work->elements[COST_LAYER] * (double)(run->config.model.num_layers / candidate->pipeline);
-    double state = work->dtype == DTYPE_BF16 ? 12 : 8;
-    return elements * ((double)dtype_bytes(work->dtype) + sizeof(float) + state / (candidate->is_sharded ? data : 1));
+    return elements * memory_state(work->dtype, candidate->sharding, data);
 }
 
 /* Takes a candidate of the space: counts it if it is impossible or exceeds the memory by the quick bound, and else

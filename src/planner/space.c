@@ -48,9 +48,9 @@ static void add_flags(struct listing *listing, struct candidate candidate) {
     int data = listing->ranks / (candidate.tensor * candidate.pipeline);
     bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     for (int sequence = 0; sequence < (candidate.tensor > 1 ? 2 : 1); sequence++)
-        for (int sharded = 0; sharded < (data > 1 && !is_2022 ? 2 : 1); sharded++) {
+        for (int sharding = 0; sharding <= (data > 1 && !is_2022 ? SHARDING_OPTIM_GRADS_PARAMS : 0); sharding++) {
             candidate.is_sequence = sequence;
-            candidate.is_sharded = sharded;
+            candidate.sharding = (enum sharding)sharding;
             add_recomputations(listing, candidate);
         }
 }
@@ -138,7 +138,8 @@ void space_apply(const struct candidate *candidate, struct run_config *run) {
     run->parallel.decoder_first_pipeline_num_layers = 0;
     run->parallel.decoder_last_pipeline_num_layers = candidate->last;
     run->parallel.sequence_parallel = candidate->is_sequence;
-    run->parallel.use_distributed_optimizer = candidate->is_sharded;
+    run->parallel.use_distributed_optimizer = candidate->sharding >= SHARDING_OPTIM;
+    run->parallel.data_parallel_sharding_strategy = (int)candidate->sharding;
     run->train.micro_batch_size = candidate->micro_batch;
     run->parallel.recompute_granularity = is_full        ? GRANULARITY_FULL
                                           : is_selective ? GRANULARITY_SELECTIVE

@@ -18,7 +18,8 @@ enum space_recompute {
 
 struct candidate {
     int tensor, pipeline, chunks, micro_batch, last; /* last: layers of the last stage; 0: like the others */
-    bool is_sequence, is_sharded;
+    bool is_sequence;
+    enum sharding sharding;
     enum space_recompute recompute;
     int block;    /* layers of SPACE_BLOCK */
     double least; /* seconds of a step */

@@ -101,6 +101,39 @@ static void memory_decides_and_is_that_of_the_plan(void **state) {
     close_plan(&p);
 }
 
+/* Each strategy lowers the bound, which stays below the plan. Shares of gradients are summed more often. */
+static void every_sharding_strategy_is_planned(void **state) {
+    (void)state;
+    struct planned p;
+    double least[SHARDING_OPTIM_GRADS_PARAMS + 1];
+    struct cost_step steps[SHARDING_OPTIM_GRADS_PARAMS + 1];
+    open_plan(&p, 4);
+    p.search.base.parallel.overlap_grad_reduce = p.search.base.parallel.overlap_param_gather = false;
+    for (int sharding = SHARDING_NONE; sharding <= SHARDING_OPTIM_GRADS_PARAMS; sharding++) {
+        struct run_config config = p.search.base;
+        struct train_run run;
+        struct cost_work work;
+        struct rank_grid grid;
+        struct pipeline_shape shape;
+        struct plan_memory memory;
+        config.parallel.data_parallel_sharding_strategy = sharding;
+        config.train.micro_batch_size = 1;
+        test_ok(run_file_resolve(&config, &run));
+        test_ok(cost_work_make(&run, &p.cluster, &work));
+        test_ok(train_plan_grid(&run, 4, &grid, &shape));
+        assert_int_equal(grid.data, 4);
+        test_ok(memory_find(&run, 4, &work, &p.cluster, 0, &memory));
+        least[sharding] = memory_least(&run, &grid, &shape, &work);
+        assert_true(least[sharding] > 0 && least[sharding] <= (double)memory.device);
+        assert_true(sharding == SHARDING_NONE || least[sharding] < least[sharding - 1]);
+        test_ok(cost_step(&run, 4, &work, &p.cluster, &steps[sharding], NULL));
+        cost_work_free(&work);
+    }
+    assert_true(steps[SHARDING_OPTIM_GRADS].gradients > steps[SHARDING_OPTIM].gradients);
+    assert_true(steps[SHARDING_OPTIM_GRADS_PARAMS].gradients > steps[SHARDING_OPTIM_GRADS].gradients);
+    close_plan(&p);
+}
+
 static void fixed_keys_are_in_every_row(void **state) {
     (void)state;
     static const char *const fixed[] = {"parallel.tensor_model_parallel_size", "train.micro_batch_size"};
@@ -181,8 +214,11 @@ static void sizes_have_the_shapes_of_the_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows_are_the_best_of_many),       cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
-        cmocka_unit_test(fixed_keys_are_in_every_row),         cmocka_unit_test(a_row_is_a_run_file),
+        cmocka_unit_test(few_rows_are_the_best_of_many),
+        cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
+        cmocka_unit_test(every_sharding_strategy_is_planned),
+        cmocka_unit_test(fixed_keys_are_in_every_row),
+        cmocka_unit_test(a_row_is_a_run_file),
         cmocka_unit_test(sizes_have_the_shapes_of_the_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
