@@ -145,6 +145,10 @@ const struct safetensor *ckpt_find_tensor(const struct ckpt_tensors *tensors, co
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name);
 /* Reads bytes [first, first + length) of the tensor number `index`, as they are. STATUS_INVALID. */
 int ckpt_read_bytes(const struct ckpt_tensors *tensors, size_t index, int64_t first, int64_t length, void *out);
+/* Reads elements [first, first + count) of a tensor that is there, as DTYPE_F32 or DTYPE_BF16. STATUS_INVALID when one
+ * is not finite; STATUS_UNSUPPORTED for other types. */
+int ckpt_read_numbers(const struct ckpt_tensors *tensors, const char *name, int64_t first, int64_t count,
+                      enum dtype dtype, void *out);
 /* Return the number of tensors, and of their elements. */
 size_t ckpt_count(const struct ckpt_tensors *tensors);
 int64_t ckpt_elements(const struct ckpt_tensors *tensors);

@@ -14,6 +14,10 @@ bool exchange_is_dcp(const char *directory);
  * they are not read. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int64_t *objects);
 
+/* Reads the arguments of a run of Megatron from its common.pt, as a JSON object of texts, numbers, bools and nulls; the
+ * caller frees *text. It is NULL when there are none. STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
+int exchange_read_megatron_arguments(const char *directory, char **text);
+
 /* A distributed checkpoint to be written. */
 struct exchange_dcp {
     const char *directory; /* what may be replaced is as in ckpt_write_model */

@@ -341,6 +341,12 @@ int ckpt_read_bytes(const struct ckpt_tensors *tensors, size_t index, int64_t fi
     return safetensors_read_bytes(entry->file, entry->tensor, first, length, out);
 }
 
+int ckpt_read_numbers(const struct ckpt_tensors *tensors, const char *name, int64_t first, int64_t count,
+                      enum dtype dtype, void *out) {
+    const struct tensor_entry *entry = find_exactly(tensors, name);
+    return safetensors_read_finite(entry->file, entry->tensor, first, count, dtype, out);
+}
+
 bool ckpt_has_tensor(const struct ckpt_tensors *tensors, const char *name) {
     return find_exactly(tensors, name) != NULL;
 }

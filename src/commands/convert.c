@@ -24,9 +24,9 @@ static const struct config_row rows[] = {
      .metavar = "PATH",
      .is_path = true,
      .is_required = true,
-     .help =
-         "a GGUF file; or a directory: a distributed checkpoint of PyTorch, files of safetensors, a model, checkpoints "
-         "(the newest is taken)"},
+     .help = "a GGUF file; or a directory: a distributed checkpoint of PyTorch or Megatron core, files of safetensors, "
+             "a model, checkpoints "
+             "(the newest is taken)"},
     {.path = "to",
      .type = CONFIG_CHOICE,
      .offset = offsetof(struct options, to),
@@ -88,7 +88,8 @@ static const struct config_command command = {
     .synopsis = "cambium convert --from PATH --to KIND --output PATH",
     .description =
         "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch and "
-        "the files of its HuggingFaceStorageWriter. It also reads GGUF with weights of F32, F16, BF16, Q8_0, Q4_0, "
+        "Megatron core, and the files of HuggingFaceStorageWriter. It also reads GGUF with weights of F32, F16, BF16, "
+        "Q8_0, Q4_0, "
         "Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as data, and "
         "nothing in them is executed.",
     .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to model --output out/smollm2\n"

@@ -41,16 +41,30 @@ struct model_source {
     struct tokenizer_files tokenizer;
     struct strbuf state_text; /* trainer_state.json without digests; "" when there is none */
     enum dtype dtype;         /* to write */
+    bool is_megatron;         /* its tensors have Megatron core's names and shapes */
 };
 /* Reads the configuration and the tokenizer, strips the prefix of the names, and checks all tensors of the model. */
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *model);
 void model_source_close(struct model_source *model);
+/* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. */
+int model_source_check(const struct model_source *model, const struct ckpt_array *arrays, int count);
 /* Reads a block of a parameter: `get` of struct ckpt_array, with a struct model_array as its context. */
 struct model_array {
     const struct model_source *model;
     struct ckpt_array array; /* how it is read */
 };
 int model_array_get(void *array, const struct ckpt_block *block, void *values);
+
+/* ---- Megatron core: megatron_config.c, megatron_weights.c ---- */
+
+/* True for the tensors of a GPT of Megatron core. */
+bool megatron_is_there(const struct ckpt_tensors *tensors);
+/* Reads the configuration from the run's arguments; *is_there is false when there are none. STATUS_INVALID,
+ * STATUS_UNSUPPORTED for what is not built, by the argument's name. */
+int megatron_read_config(const char *directory, struct model_config *config, bool *is_there);
+/* Check the shape of each parameter's tensor, and read a block as model_array_get does. STATUS_INVALID. */
+int megatron_check(const struct model_source *model);
+int megatron_get(const struct model_source *model, const struct ckpt_block *block, enum dtype dtype, void *values);
 
 /* to_dcp.c: writes all tensors, and the texts that are next to them. */
 int write_dcp(const struct convert_request *request, const struct source *source);

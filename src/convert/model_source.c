@@ -8,10 +8,26 @@
 
 enum { TEXT_LIMIT = 64 << 20 };
 
+/* Makes config.json from the arguments of a run of Megatron. */
+static int make_config(struct model_source *m, bool *is_there) {
+    char *text = NULL;
+    int status = megatron_read_config(m->source->directory, &m->config, is_there);
+    if (!status && *is_there)
+        status = model_write_config(&m->config, DTYPE_F32, &m->ends, &text);
+    if (!status && *is_there)
+        strbuf_add_text(&m->config_text, text);
+    free(text);
+    return status ? status : strbuf_status(&m->config_text);
+}
+
 static int read_config(const struct convert_request *request, struct model_source *m) {
     char where[PATH_MAX];
     enum dtype dtype;
-    int status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
+    bool is_there = false;
+    int status = m->is_megatron && !request->config ? make_config(m, &is_there) : STATUS_OK;
+    if (status || is_there)
+        return status ? status : model_describe(&m->config, &m->table);
+    status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
     if (request->config)
         snprintf(where, sizeof where, "%s", request->config);
     if (!status)
@@ -161,9 +177,9 @@ static int rewrite_config(struct model_source *m) {
 }
 
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
-    *m = (struct model_source){.source = source};
+    *m = (struct model_source){.source = source, .is_megatron = megatron_is_there(source->tensors)};
     int status = read_config(request, m);
-    if (!status)
+    if (!status && !m->is_megatron)
         status = strip_prefix(request, m);
     if (status)
         return status;
@@ -183,7 +199,13 @@ void model_source_close(struct model_source *m) {
     param_table_free(&m->table);
 }
 
+int model_source_check(const struct model_source *m, const struct ckpt_array *arrays, int count) {
+    return m->is_megatron ? megatron_check(m) : ckpt_check(m->source->tensors, &m->table, arrays, count);
+}
+
 int model_array_get(void *context, const struct ckpt_block *block, void *values) {
     const struct model_array *array = context;
+    if (array->model->is_megatron)
+        return megatron_get(array->model, block, array->array.dtype, values);
     return ckpt_read_block(array->model->source->tensors, &array->model->table, &array->array, block, values);
 }

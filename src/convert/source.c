@@ -1,6 +1,9 @@
 /* Finds the kind of a path: the first that fits. */
 #include "convert-internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static int open_dcp(struct source *source) {
     int64_t objects;
     source->kind = "a distributed checkpoint of PyTorch";
@@ -36,10 +39,37 @@ static int open_model(const char *path, struct source *source) {
     return status;
 }
 
+/* Finds the newest checkpoint of a run of Megatron, which names it in a file. */
+static int find_newest(const char *path, struct source *source) {
+    static const char tracker[] = "latest_checkpointed_iteration.txt";
+    char file[PATH_MAX], name[32], *end;
+    struct strbuf text = STRBUF_INIT;
+    int status = file_join(file, sizeof file, path, tracker);
+    if (!status)
+        status = file_read(file, 64, &text);
+    if (!status) {
+        long long iteration = strtoll(strbuf_text(&text), &end, 10);
+        bool is_number = end > strbuf_text(&text) && strspn(end, " \n") == strlen(end) && iteration >= 0;
+        snprintf(name, sizeof name, is_number ? "iter_%07lld" : "release", iteration);
+        if (!is_number && strncmp(strbuf_text(&text), name, strlen(name)) != 0)
+            status = status_fail(STATUS_INVALID, "%s: expected a number or 'release'", file);
+    }
+    if (!status)
+        status = file_join(source->directory, sizeof source->directory, path, name);
+    strbuf_free(&text);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
 int source_open(const char *path, struct source *source) {
     bool is_sharded;
+    char found[PATH_MAX];
     *source = (struct source){0};
     snprintf(source->directory, sizeof source->directory, "%s", path);
+    int status = find_newest(path, source);
+    if (status)
+        return status;
+    snprintf(found, sizeof found, "%s", source->directory);
+    path = found;
     if (exchange_is_dcp(path))
         return open_dcp(source);
     bool has_files = exchange_has_safetensors(path, &is_sharded);

@@ -224,7 +224,7 @@ static int check_source(struct writing *w) {
     if (!status && file_exists(w->request->output))
         status =
             status_fail(STATUS_INVALID, "%s is already there: name another file, or remove it", w->request->output);
-    return status ? status : ckpt_check(w->model.source->tensors, &w->model.table, read, 1);
+    return status ? status : model_source_check(&w->model, read, 1);
 }
 
 static int write(struct writing *w) {

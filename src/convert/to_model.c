@@ -45,7 +45,7 @@ static int find_iteration(const struct model_source *m, int64_t *iteration) {
 static int write(const struct convert_request *request, const struct model_source *m) {
     struct arrays arrays = {0};
     make_arrays(m, &arrays);
-    int status = ckpt_check(m->source->tensors, &m->table, arrays.read, arrays.count);
+    int status = model_source_check(m, arrays.read, arrays.count);
     if (status)
         return status;
     struct ckpt_model model = {.table = &m->table,

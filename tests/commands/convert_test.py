@@ -1,17 +1,21 @@
 """cambium convert: a model of any family, written as GGUF, becomes the model directory that it was. Tokenizers give the
 same ids. A hostile file is refused in one line, and nothing is written."""
+import argparse
 import json
 import math
+import os
 import pathlib
+import pickle
 import re
 import shutil
 import struct
 import tempfile
 import unittest
+import zipfile
 import zlib
 
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
-                          keys_of, tensors_of, read_gguf, write_gguf)
+                          keys_of, tensors_of, transposed, read_gguf, write_gguf)
 from pretrain_support import Run
 from model_support import SOURCE, TINY, floats, read_safetensors, run, write_safetensors
 
@@ -296,6 +300,142 @@ class Written(Convert):
         self.to_gguf(MODELS / "qwen3")
         _, errors = run("convert", "--from", MODELS / "qwen3", "--to", "gguf", "--output", self.file, expect=1)
         self.assertIn("is already there: name another file, or remove it", errors)
+
+
+class Call:
+    """A pickle that would call a function."""
+    def __init__(self, function, *arguments):
+        self.made = function, arguments
+
+    def __reduce__(self):
+        return self.made
+
+
+class Megatron(Convert):
+    """Checkpoints of Megatron core: layers are stacked, queries, keys and values fused by group, the vocabulary padded."""
+    golden = SOURCE / "tests/ckpt/golden/megatron"
+
+    def split(self, tensors, arguments):
+        """The tensors under Hugging Face's names."""
+        heads, hidden, count = arguments["num_attention_heads"], arguments["hidden_size"], arguments["num_layers"]
+        groups = arguments["num_query_groups"] if arguments["group_query_attention"] else heads
+        head, is_gpt2, out = arguments["kv_channels"], not arguments["swiglu"], {}
+
+        def part(name, layer=None, rows=None):
+            """Rows of a tensor, or of a layer of it."""
+            _, shape, content = tensors[name]
+            if layer is not None:
+                size = len(content) // shape[0]
+                shape, content = shape[1:], content[layer * size:(layer + 1) * size]
+            size = len(content) // shape[0]
+            rows = range(shape[0]) if rows is None else rows
+            return "F32", [len(rows), *shape[1:]], b"".join(content[row * size:(row + 1) * size] for row in rows)
+
+        def put(name, value, is_linear=False):
+            kind, shape, content = value
+            out[name] = (kind, shape[::-1], transposed(*shape, content)) if is_linear and is_gpt2 and len(shape) == 2 else value
+
+        def rows_of(first, heads_of_part):
+            return [(group * (heads // groups + 2) + first + i) * head + j for group in range(groups)
+                    for i in range(heads_of_part) for j in range(head)]
+
+        queries, keys, values = rows_of(0, heads // groups), rows_of(heads // groups, 1), rows_of(heads // groups + 1, 1)
+        vocabulary = range(arguments["vocab_size"])
+        top, layers, names = ("transformer.", "h", GPT2) if is_gpt2 else ("model.", "layers", LLAMA)
+        put(top + ("wte" if is_gpt2 else "embed_tokens") + ".weight", part("embedding.word_embeddings.weight", rows=vocabulary))
+        if is_gpt2:
+            put("transformer.wpe.weight", part("embedding.position_embeddings.weight"))
+        if arguments["untie_embeddings_and_output_weights"]:
+            put("lm_head.weight", part("output_layer.weight", rows=vocabulary))
+        for name in tensors:
+            module, kind = re.match(r"(.*?)_?(weight|bias)$", name).groups()
+            module = module.rstrip(".")
+            if name.startswith("decoder.final"):
+                put(f"{top}{'ln_f' if is_gpt2 else 'norm'}.{kind}", part(name))
+            for layer in range(count if name.startswith("decoder.layers.") else 0):
+                inner, prefix = module.removeprefix("decoder.layers."), f"{top}{layers}.{layer}."
+                if inner == "self_attention.linear_qkv" and not is_gpt2:
+                    for word, rows in (("q", queries), ("k", keys), ("v", values)):
+                        put(f"{prefix}self_attn.{word}_proj.{kind}", part(name, layer, rows))
+                elif inner == "self_attention.linear_qkv":
+                    put(f"{prefix}attn.c_attn.{kind}", part(name, layer, queries + keys + values), True)
+                elif inner == "mlp.linear_fc1" and not is_gpt2:
+                    for word, first in (("gate", 0), ("up", arguments["ffn_hidden_size"])):
+                        put(f"{prefix}mlp.{word}_proj.{kind}", part(name, layer, range(first, first + arguments["ffn_hidden_size"])))
+                else:
+                    put(f"{prefix}{names[inner]}.{kind}", part(name, layer), "norm" not in inner)
+        return out
+
+    def arguments(self, name):
+        """The arguments of a recorded run, in a pickle that this test trusts."""
+        with zipfile.ZipFile(self.golden / name / "common.pt") as archive:
+            return vars(pickle.loads(next(archive.read(n) for n in archive.namelist() if n.endswith("/data.pkl")))["args"])
+
+    def test_models_of_core_become_those_of_transformers(self):
+        for name, family in (("gpt", "gpt2"), ("gpt_4", "gpt2"), ("llama_4", "llama"), ("qwen2", "qwen2"), ("qwen3_4", "qwen3")):
+            with self.subTest(name):
+                shutil.rmtree(self.output, ignore_errors=True)
+                run("convert", "--from", self.golden / name, "--to", "tensors", "--output", self.output)
+                arguments, tensors = self.arguments(name), read_safetensors(self.output / "model.safetensors")
+                _, messages = run("convert", "--from", self.golden / name, "--to", "model", "--output", self.root / name)
+                config = json.loads((self.root / name / "config.json").read_text())
+                self.assertEqual((config["model_type"], config["vocab_size"]), (family, 61))
+                self.assertEqual(read_safetensors(self.root / name / "model.safetensors"), self.split(tensors, arguments))
+                self.assertIn(f"{4 * arguments['num_layers']} values are no tensors and are skipped", messages)
+
+    def rewrite(self, **changes):
+        """The recorded GPT with other arguments."""
+        copy = self.root / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.golden / "gpt", copy)
+        values = self.arguments("gpt") | changes
+        state = {"args": argparse.Namespace(**{key: value for key, value in values.items() if value is not None})}
+        with zipfile.ZipFile(copy / "common.pt", "w") as archive:
+            archive.writestr("common/data.pkl", pickle.dumps(state, protocol=2))
+        return copy
+
+    def test_what_is_not_built_is_refused_by_name(self):
+        marker = self.root / "ran"
+        for part, changes in {
+            "'squared_relu' must be false: this is not built": {"squared_relu": True},
+            "'num_experts' must be absent: experts are not built": {"num_experts": 8},
+            "'normalization' must be 'LayerNorm' or 'RMSNorm'": {"normalization": "L2Norm"},
+            "'position_embedding_type' must be": {"position_embedding_type": "mrope"},
+            "num_layers": {"num_layers": None},
+            "has the shape [1, 32, 16], but its arguments make it [1, 36, 16]": {"ffn_hidden_size": 36},
+            "missing tensor output_layer.weight": {"untie_embeddings_and_output_weights": True},
+            "common.pt: 'hidden_size' must be an integer": {"hidden_size": "16"},
+        }.items():
+            with self.subTest(part):
+                source = self.rewrite(**changes)
+                _, errors = run("convert", "--from", source, "--to", "model", "--output", self.output, expect=1)
+                self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
+                self.assertFalse(self.output.exists())
+        source = self.rewrite()
+        for value in (Call(os.system, f"touch {marker}"), Call(eval, f"open({str(marker)!r}, 'w')")):
+            with zipfile.ZipFile(source / "common.pt", "w") as archive:
+                archive.writestr("common/data.pkl", pickle.dumps({"args": value}, protocol=2))
+            _, errors = run("convert", "--from", source, "--to", "model", "--output", self.output, expect=1)
+            self.assertRegex(errors, r"common.pt: byte \d+: expected an argparse.Namespace as args\n$")
+            self.assertFalse(marker.exists())
+
+    def test_a_run_names_its_newest_checkpoint(self):
+        parent = self.root / "run"
+        shutil.copytree(self.golden / "gpt", parent / "iter_0000007")
+        (parent / "latest_checkpointed_iteration.txt").write_text("7")
+        _, messages = run("convert", "--from", parent, "--to", "model", "--output", self.output)
+        self.assertIn("run/iter_0000007: a distributed checkpoint", messages)
+        (parent / "latest_checkpointed_iteration.txt").write_text("seven")
+        _, errors = run("convert", "--from", parent, "--to", "model", "--output", self.output, expect=1)
+        self.assertIn("expected a number or 'release'", errors)
+
+
+# Modules within a layer, in Megatron core's names and in those of transformers.
+GPT2 = {"self_attention.linear_qkv.layer_norm": "ln_1", "mlp.linear_fc1.layer_norm": "ln_2", "self_attention.linear_proj": "attn.c_proj",
+        "mlp.linear_fc1": "mlp.c_fc", "mlp.linear_fc2": "mlp.c_proj"}
+LLAMA = {"self_attention.linear_qkv.layer_norm": "input_layernorm", "mlp.linear_fc1.layer_norm": "post_attention_layernorm",
+         "self_attention.linear_proj": "self_attn.o_proj", "mlp.linear_fc2": "mlp.down_proj", "self_attention.q_layernorm": "self_attn.q_norm",
+         "self_attention.k_layernorm": "self_attn.k_norm"}
 
 
 class Tokenizers(Convert):

@@ -1,0 +1,128 @@
+/* The tensors of Megatron core as the parameters of a model. All layers are one tensor, whose first axis is the layer.
+ * Each linear is [out, in], as ours are; queries, keys and values are fused by group: its queries, its key, its value.
+ */
+#include "convert-internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *ours, *theirs;
+} modules[] = {
+    {"embedding.token", "embedding.word_embeddings."},
+    {"embedding.position", "embedding.position_embeddings."},
+    {"norm1", "decoder.layers.self_attention.linear_qkv.layer_norm_"},
+    {"attention.qkv", "decoder.layers.self_attention.linear_qkv."},
+    {"attention.q_norm", "decoder.layers.self_attention.q_layernorm."},
+    {"attention.k_norm", "decoder.layers.self_attention.k_layernorm."},
+    {"attention.projection", "decoder.layers.self_attention.linear_proj."},
+    {"norm2", "decoder.layers.mlp.linear_fc1.layer_norm_"},
+    {"mlp.fc1", "decoder.layers.mlp.linear_fc1."},
+    {"mlp.fc2", "decoder.layers.mlp.linear_fc2."},
+    {"final_norm", "decoder.final_layernorm."},
+    {"head", "output_layer."},
+};
+static const char embedding_name[] = "embedding.word_embeddings.weight";
+
+/* A parameter's place: rows of a tensor. */
+struct place {
+    char name[PARAM_NAME_BYTES];
+    int64_t layer; /* -1: none */
+    bool is_qkv, has_more_rows;
+};
+
+static void find_place(const struct param *param, struct place *place) {
+    const char *name = param->name, *dot = strrchr(name, '.');
+    *place = (struct place){.layer = -1};
+    if (!strncmp(name, "layers.", 7)) {
+        char *end;
+        place->layer = strtoll(name + 7, &end, 10);
+        name = end + 1;
+    }
+    size_t i = 0, length = (size_t)(dot - name);
+    while (strlen(modules[i].ours) != length || strncmp(modules[i].ours, name, length) != 0)
+        i++;
+    snprintf(place->name, sizeof place->name, "%s%s", modules[i].theirs, dot + 1);
+    place->is_qkv = param->place == ATTACH_QKV;
+    place->has_more_rows = param->is_embedding || !strcmp(modules[i].ours, "head"); /* of the padded vocabulary */
+}
+
+bool megatron_is_there(const struct ckpt_tensors *tensors) {
+    return ckpt_has_tensor(tensors, embedding_name) && ckpt_has_tensor(tensors, "decoder.layers.mlp.linear_fc1.weight");
+}
+
+static int check_param(const struct model_source *m, const struct param *param, const struct safetensor *tensor,
+                       const struct place *place) {
+    int64_t expected[3] = {m->config.num_layers, param->shape[0], param->shape[1]};
+    const int64_t *shape = place->layer >= 0 ? expected : expected + 1;
+    int dims = param->dims + (place->layer >= 0);
+    bool fits = tensor->dims == dims;
+    for (int i = 0; i < dims && fits; i++)
+        fits = tensor->shape[i] == shape[i] || (i == 0 && place->has_more_rows && tensor->shape[0] > shape[0]);
+    if (fits)
+        return STATUS_OK;
+    struct strbuf shapes = STRBUF_INIT;
+    for (int i = 0; i < tensor->dims; i++)
+        strbuf_format(&shapes, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    strbuf_add_text(&shapes, "], but its arguments make it [");
+    for (int i = 0; i < dims; i++)
+        strbuf_format(&shapes, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    int status = status_fail(STATUS_INVALID, "%s: tensor '%s' has the shape [%s]", m->source->directory, place->name,
+                             strbuf_text(&shapes));
+    strbuf_free(&shapes);
+    return status;
+}
+
+int megatron_check(const struct model_source *m) {
+    size_t used = 0;
+    for (int i = 0; i < m->table.count; i++) {
+        const struct param *param = &m->table.rows[i];
+        struct place place;
+        find_place(param, &place);
+        const struct safetensor *tensor = ckpt_find_tensor(m->source->tensors, place.name);
+        if (!tensor && param->is_zero)
+            continue;
+        if (!tensor)
+            return status_fail(STATUS_INVALID, "%s: missing tensor %s", m->source->directory, place.name);
+        int status = check_param(m, param, tensor, &place);
+        if (status)
+            return status;
+        used += place.layer <= 0;
+    }
+    if (ckpt_count(m->source->tensors) > used)
+        log_info("%s: %zu tensors are no model's parameters and are skipped", m->source->directory,
+                 ckpt_count(m->source->tensors) - used);
+    return STATUS_OK;
+}
+
+/* Returns the row of the fused tensor that has a row of ours: all queries, all keys, all values. */
+static int64_t fused_row(const struct model_config *config, int64_t row) {
+    struct model_widths w = model_widths(config, 1);
+    int64_t in_group = w.heads / w.query_groups, head = row / w.head, place = row % w.head;
+    if (row < w.q)
+        return (head / in_group * (in_group + 2) + head % in_group) * w.head + place;
+    bool is_value = row >= w.q + w.kv;
+    head = (row - w.q - (is_value ? w.kv : 0)) / w.head;
+    return (head * (in_group + 2) + in_group + is_value) * w.head + place;
+}
+
+int megatron_get(const struct model_source *m, const struct ckpt_block *block, enum dtype dtype, void *values) {
+    const struct param *param = &m->table.rows[block->param];
+    struct place place;
+    find_place(param, &place);
+    int64_t columns = param->shape[1], first = place.layer > 0 ? place.layer * param->shape[0] : 0;
+    int64_t bytes = block->columns * (int64_t)dtype_bytes(dtype), head = model_widths(&m->config, 1).head;
+    int status = STATUS_OK;
+    if (!ckpt_has_tensor(m->source->tensors, place.name)) { /* a parameter that is zero */
+        memset(values, 0, (size_t)(block->rows * bytes));
+        return STATUS_OK;
+    }
+    for (int64_t i = 0, rows; i < block->rows && !status; i += rows) {
+        int64_t row = block->row + i, left = block->rows - i;
+        rows = block->columns < columns ? 1 : place.is_qkv && head - row % head < left ? head - row % head : left;
+        int64_t from = first + (place.is_qkv ? fused_row(&m->config, row) : row);
+        status = ckpt_read_numbers(m->source->tensors, place.name, from * columns + block->column,
+                                   rows * block->columns, dtype, (char *)values + i * bytes);
+    }
+    return status;
+}
