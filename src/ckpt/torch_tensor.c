@@ -179,33 +179,42 @@ int torch_tensor_read(const char *path, int descriptor, int64_t start, int64_t b
     return status;
 }
 
+/* Adds up piece `index` of the record. */
+static int sum_piece(const char *path, int descriptor, const struct torch_tensor *tensor, int64_t index,
+                     uint32_t *sum) {
+    int64_t at = index * SUMMED_BYTES, left = tensor->record_bytes - at;
+    size_t bytes = (size_t)(left < SUMMED_BYTES ? left : SUMMED_BYTES);
+    unsigned char *piece = malloc(bytes + 1);
+    int status = piece ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = file_pread_all(descriptor, piece, bytes, tensor->record_start + at, path);
+    if (!status)
+        *sum = (uint32_t)crc32_z(0, piece, bytes);
+    free(piece);
+    return status;
+}
+
 int torch_tensor_check(const char *path, int descriptor, const struct torch_tensor *tensor) {
     int64_t pieces = (tensor->record_bytes + SUMMED_BYTES - 1) / SUMMED_BYTES, failed = pieces;
     uint32_t *sums = calloc((size_t)pieces + 1, sizeof *sums), sum = 0;
-    if (!sums)
-        return status_fail(STATUS_MEMORY, "out of memory");
-#pragma omp parallel num_threads(usable_cores()) reduction(min : failed) if (pieces > 1)
-    {
-        unsigned char *piece = malloc(SUMMED_BYTES);
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < pieces; i++) {
-            int64_t at = i * SUMMED_BYTES, left = tensor->record_bytes - at;
-            size_t bytes = (size_t)(left < SUMMED_BYTES ? left : SUMMED_BYTES);
-            if (!piece || file_pread_all(descriptor, piece, bytes, tensor->record_start + at, path))
-                failed = i < failed ? i : failed;
-            else
-                sums[i] = (uint32_t)crc32_z(0, piece, bytes);
-        }
-        free(piece);
+    int status = sums ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory"), found = STATUS_OK;
+    if (status)
+        return status;
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed, found) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        int result = sum_piece(path, descriptor, tensor, i, &sums[i]);
+        failed = result && i < failed ? i : failed;
+        found = result < found ? result : found;
     }
     for (int64_t i = 0; i < pieces; i++) {
         int64_t left = tensor->record_bytes - i * SUMMED_BYTES;
         sum = (uint32_t)crc32_combine(sum, sums[i], left < SUMMED_BYTES ? left : SUMMED_BYTES);
     }
     free(sums);
-    if (failed < pieces)
-        return status_fail(STATUS_IO, "%s: cannot read %lld bytes at byte %lld", path, (long long)tensor->record_bytes,
-                           (long long)tensor->record_start);
+    if (found) /* the text of an error belongs to its thread */
+        return status_fail(found, "%s: cannot read byte %lld and those after it%s", path,
+                           (long long)(tensor->record_start + failed * SUMMED_BYTES),
+                           found == STATUS_MEMORY ? ": out of memory" : "");
     if (sum != tensor->crc)
         return status_fail(STATUS_INVALID, "%s: byte %lld: expected bytes with the sum that the archive has for them",
                            path, (long long)tensor->record_start);

@@ -2,6 +2,7 @@
  * whole, and the checkpoints before stay. Ranks are threads. */
 #include "tiny_gpt2.h"
 
+#include "ckpt/exchange.h"
 #include "support/failing.h"
 
 enum { RANKS = 2, DEADLINE = 60 /* seconds */ };
@@ -141,6 +142,61 @@ static void directories_are_read(void **state) {
         assert_int_equal(failing_try_all(read_model, &model, 150), 0);
         tiny_check_golden(&whole.values[0]);
     }
+}
+
+/* ---- other systems' directories ---- */
+
+struct exchange {
+    const char *from, *output;
+};
+
+/* Reads a distributed checkpoint, writes it as files of safetensors and as a distributed checkpoint, and reads both. */
+static int exchange_both(void *context) {
+    const struct exchange *x = context;
+    struct ckpt_tensors *first = NULL, *second = NULL, *third = NULL;
+    int64_t objects;
+    char tensors[300], dcp[300];
+    snprintf(tensors, sizeof tensors, "%s/tensors", x->output);
+    snprintf(dcp, sizeof dcp, "%s/dcp", x->output);
+    int status = exchange_open_dcp(x->from, &first, &objects);
+    int of_tensors = status ? status : exchange_write_tensors(tensors, first, 64);
+    int of_dcp = of_tensors;
+    if (!of_dcp)
+        of_dcp = exchange_write_dcp(&(struct exchange_dcp){.directory = dcp, .tensors = first, .files = 2});
+    status = of_dcp;
+    if (!status)
+        status = exchange_open_safetensors(tensors, &second);
+    if (!status)
+        status = exchange_open_dcp(dcp, &third, &objects);
+    failing_pause(true);
+    assert_true(!of_tensors || !file_exists(tensors));
+    assert_true(!of_dcp || !file_exists(dcp));
+    ckpt_close(first);
+    ckpt_close(second);
+    ckpt_close(third);
+    test_ok(file_remove_tree(x->output));
+    failing_pause(false);
+    return status;
+}
+
+static void distributed_checkpoints_are_read_and_written(void **state) {
+    char path[300];
+    (void)state;
+    snprintf(path, sizeof path, "%s/exchange", root);
+    struct exchange x = {.from = TEST_DATA "/ckpt/golden/dcp/rows_uneven", .output = path};
+    assert_in_range(failing_try_all(exchange_both, &x, 200), 0, SWEPT);
+}
+
+static int read_arguments(void *context) {
+    char *text;
+    int status = exchange_read_megatron_arguments(context, &text);
+    free(text);
+    return status;
+}
+
+static void arguments_of_megatron_are_read(void **state) {
+    (void)state;
+    assert_int_equal(failing_try_all(read_arguments, TEST_DATA "/ckpt/golden/megatron/gpt", 200), 0);
 }
 
 static int write_model(void *context) {
@@ -300,6 +356,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_written_and_read),
         cmocka_unit_test(directories_are_read),
+        cmocka_unit_test(distributed_checkpoints_are_read_and_written),
+        cmocka_unit_test(arguments_of_megatron_are_read),
         cmocka_unit_test(a_directory_is_written),
         cmocka_unit_test(checkpoints_are_whole_and_resumed),
         cmocka_unit_test(checkpoints_in_the_background_are_whole),
