@@ -4,10 +4,10 @@
 
 #include "kernels/device.h"
 
-/* Counts since the device was opened: copies each way between host and device, and waits of the host that found work
- * still to run. */
+/* Counts since the device was opened: copies each way between host and device, copies within the device, and waits of
+ * the host that found work still to run. */
 struct late_counts {
-    int64_t uploads, downloads, waits;
+    int64_t uploads, downloads, moves, waits;
 };
 /* Returns the counts of a device of the backend late. Any thread. */
 struct late_counts late_counts(const struct device *device);

@@ -45,6 +45,7 @@ static void count_copy(struct late_counts *counts, const struct late_entry *entr
     bool is_copy = entry->kind == LATE_COPY;
     counts->uploads += is_copy && copy->kind == COPY_TO_DEVICE;
     counts->downloads += is_copy && copy->kind == COPY_TO_HOST;
+    counts->moves += is_copy && copy->kind == COPY_ON_DEVICE;
 }
 
 /* ---- the order ---- */

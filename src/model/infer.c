@@ -301,23 +301,32 @@ static int check_step(const struct model *model, const struct model_step *step) 
                                         : STATUS_OK;
 }
 
-/* Copies the changed rows of the page table to their places in the device's table. */
-static int update_page_table(struct model *model, const struct model_step *step, const int32_t *rows) {
-    int64_t pages = model->options.infer.max_pages;
-    int status = STATUS_OK;
-    for (int64_t i = 0; i < step->changed_rows && !status; i++)
-        status = stream_copy(model->rank->exec.stream, model->step.page_table + step->changed_row[i] * pages,
-                             rows + i * pages, (size_t)pages * sizeof(int32_t));
-    return status;
+/* Rows of the page table, from the first that changed to the last: one copy brings them to their place in the device's
+ * table. */
+struct changed_rows {
+    int64_t first, count;
+    const int32_t *uploaded; /* [count, max_pages] in the step's block */
+};
+
+static struct changed_rows add_changed_rows(struct upload *upload, const struct model *model,
+                                            const struct model_step *step) {
+    int64_t pages = model->options.infer.max_pages, first = step->changed_rows ? step->changed_row[0] : 0, last = first;
+    for (int64_t i = 1; i < step->changed_rows; i++) {
+        int64_t row = step->changed_row[i];
+        first = row < first ? row : first;
+        last = row > last ? row : last;
+    }
+    struct changed_rows rows = {.first = first, .count = step->changed_rows ? last - first + 1 : 0};
+    rows.uploaded =
+        upload_add(upload, step->page_table + first * pages, (size_t)(rows.count * pages) * sizeof(int32_t));
+    return rows;
 }
 
-static const int32_t *add_changed_rows(struct upload *upload, const struct model *model,
-                                       const struct model_step *step) {
-    size_t bytes = (size_t)model->options.infer.max_pages * sizeof(int32_t);
-    char *to = upload_take(upload, (size_t)step->changed_rows * bytes);
-    for (int64_t i = 0; i < step->changed_rows; i++)
-        memcpy(to + (size_t)i * bytes, step->page_table + step->changed_row[i] * model->options.infer.max_pages, bytes);
-    return upload_place(upload, to);
+static int update_page_table(struct model *model, const struct changed_rows *rows) {
+    int64_t pages = model->options.infer.max_pages;
+    return rows->count ? stream_copy(model->rank->exec.stream, model->step.page_table + rows->first * pages,
+                                     rows->uploaded, (size_t)(rows->count * pages) * sizeof(int32_t))
+                       : STATUS_OK;
 }
 
 static void add_wanted(struct upload *upload, struct model *model, const struct model_step *step) {
@@ -355,13 +364,13 @@ static int upload_step(struct model *model, const struct model_step *step) {
     device->sequence = upload_add(upload, step->sequence, rows);
     device->cached = upload_add(upload, step->cached, rows);
     device->place = upload_add(upload, step->place, rows);
-    const int32_t *changed = add_changed_rows(upload, model, step);
+    struct changed_rows changed = add_changed_rows(upload, model, step);
     if (model->share.has_head && step->logit_rows)
         add_wanted(upload, model, step);
     if (hooks && hooks->upload.bytes)
         hooks->upload.add(hooks->upload.self, upload);
     status = upload_end(upload, model->rank->exec.stream);
-    return status ? status : update_page_table(model, step, changed);
+    return status ? status : update_page_table(model, &changed);
 }
 
 int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {

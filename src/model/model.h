@@ -226,7 +226,8 @@ struct model_step {
     const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
     const int32_t
         *place; /* [N] page * KV_PAGE_TOKENS + token within it: the place for the row's key and value; -1: none */
-    /* Rows of the page table that have changed since the previous step, at most max_sequences. */
+    /* Rows of the page table that have changed since the previous step, at most max_sequences. The rows between them
+     * are read, too: they are as they were. */
     int64_t changed_rows;
     const int32_t *changed_row; /* [changed_rows] each once */
     const int32_t *page_table;  /* [max_sequences, max_pages] */

@@ -39,7 +39,8 @@ static struct {
     struct streams streams;
     struct stream *null_stream;
     unsigned long allocations, launches, copies;
-    CUresult error; /* of the first fault */
+    unsigned long contexts; /* that are retained */
+    CUresult error;         /* of the first fault */
 } card = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static unsigned long setting(const char *name, unsigned long otherwise) {
@@ -93,10 +94,15 @@ static CUresult leave(CUresult result) {
     return result;
 }
 
-__attribute__((destructor)) static void write_report(void) {
+/* A process that ends may still have threads on the card. Then its memory stays. */
+__attribute__((destructor)) static void close_card(void) {
     const char *path = getenv("CAMBIUM_CUDA_REPORT");
     if (card.is_open && path && counts_write(&card.machine, path)) {
         perror(path);
+    }
+    if (card.is_open && !card.contexts) {
+        stream_close(&card.streams, card.null_stream);
+        machine_close(&card.machine);
     }
 }
 
@@ -200,12 +206,16 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUde
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     (void)device;
     *context = (CUcontext)&card;
-    return leave(enter());
+    CUresult result = enter();
+    card.contexts += !result;
+    return leave(result);
 }
 
 API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     (void)device;
-    return leave(enter());
+    CUresult result = enter();
+    card.contexts -= card.contexts > 0;
+    return leave(result);
 }
 
 API CUresult cuCtxSetCurrent(CUcontext context) {

@@ -31,8 +31,10 @@ static struct engine_row row_of(int sequence, int text, int i) {
                                .label = (text * 7 + i * 5 + 5) % V};
 }
 
+/* At the beginning of a page the rows of all texts in the page table change: one copy puts them there. */
 static void a_decode_step_is_one_upload_one_download_and_one_wait(void **state) {
     (void)state;
+    int64_t moves[T];
     struct engine *engine = open_engine("late");
     const struct device *device = engine_rank(engine)->device;
     struct engine_result results[2];
@@ -45,7 +47,10 @@ static void a_decode_step_is_one_upload_one_download_and_one_wait(void **state) 
         assert_int_equal(after.uploads - before.uploads, 1);
         assert_int_equal(after.downloads - before.downloads, 1);
         assert_int_equal(after.waits - before.waits, 1);
+        moves[i] = after.moves - before.moves;
     }
+    for (int i = 0; i < T; i++)
+        assert_int_equal(moves[i], moves[1] + (i % KV_PAGE_TOKENS == 0));
     engine_close(engine);
 }
 

@@ -17,13 +17,17 @@ extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *memory, size_t bytes);
 extern void *__libc_memalign(size_t alignment, size_t bytes);
 
+/* Libraries whose allocations are their own: also the driver of a card, and its library of products. */
+static const char *const others[] = {"libdnnl", "libstdc++", "libgomp", "libcuda.", "libcublasLt."};
+
 static void count(const void *caller) {
     Dl_info info;
     if (!atomic_load_explicit(&is_counting, memory_order_relaxed) || !dladdr(caller, &info))
         return;
-    if (!strstr(info.dli_fname, "libdnnl") && !strstr(info.dli_fname, "libstdc++") &&
-        !strstr(info.dli_fname, "libgomp"))
-        atomic_fetch_add(&allocations, 1);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(info.dli_fname, others[i]))
+            return;
+    atomic_fetch_add(&allocations, 1);
 }
 
 void *malloc(size_t bytes) {

@@ -232,7 +232,8 @@ static void every_stage_is_planned(void **state) {
         assert_int_equal(plan.place.pipeline, stage);
         assert_int_equal(plan.ranks_here, 2);
         assert_in_range(plan.weights, whole.weights * 5 / 8, whole.weights);
-        assert_true(train_plan_of_host(&plan) < 2 * train_plan_total(&plan) * 7 / 8); /* the other stage has less */
+        size_t held = train_plan_total(&plan) - plan.workspace; /* a device's library may want the same at each stage */
+        assert_true(train_plan_of_host(&plan) < 2 * (held * 7 / 8 + plan.workspace)); /* the other stage has less */
         assert_true(train_plan_of_host(&plan) > train_plan_total(&plan) * 9 / 8);
     }
     test_ok(train_plan_make(&run, 6, NULL, &plan)); /* three copies of the data */
