@@ -215,13 +215,17 @@ static int sum_squares_between(struct optimizer *optimizer, int64_t first, int64
 
 /* Adds the squares of this rank's pieces of the parameters that are cut over the tensor ranks, or of the copies. */
 static int sum_squares(struct optimizer *optimizer, bool of_copies, double *sum) {
-    const struct param_store *store = optimizer->store;
+    const struct param_map *map = &optimizer->store->map;
     const struct gradient_sync *sync = optimizer->sync;
+    int64_t least = of_copies ? map->sharded_elements : 0,
+            most = of_copies ? map->flat_elements : map->sharded_elements;
     int status = STATUS_OK;
     for (int i = 0; i < sync->piece_count && !status; i++) {
         const struct sync_piece *piece = &sync->pieces[i];
-        if ((piece->bucket_first >= store->map.sharded_elements) == of_copies)
-            status = sum_squares_between(optimizer, piece->first, piece->first + piece->count, sum);
+        int64_t first = piece->first > least ? piece->first : least, end = piece->first + piece->count;
+        end = end < most ? end : most;
+        if (first < end)
+            status = sum_squares_between(optimizer, first, end, sum);
     }
     return status;
 }

@@ -124,8 +124,7 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
         for (int i = 0; i < sync->bucket_count; i++)
             add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
     } else {
-        add_piece(sync, 0, store->map.sharded_elements, 0);
-        add_piece(sync, store->map.sharded_elements, store->map.flat_elements - store->map.sharded_elements, 0);
+        add_piece(sync, 0, store->map.flat_elements, 0);
     }
     order_pieces(sync);
     qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);

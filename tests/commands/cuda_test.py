@@ -1,6 +1,9 @@
 """--device cuda, on libraries that stand in for NVIDIA's: they execute the program's own kernels on the CPU. Training,
 tuning and completions are those of the CPU, and checkpoints go from one device to the other."""
+import collections
 import os
+import pathlib
+import tempfile
 import unittest
 
 import finetune_support
@@ -29,7 +32,7 @@ def setUpModule():
     os.environ["LD_LIBRARY_PATH"] = STANDIN
 
 
-class Pretraining(unittest.TestCase):
+class Runs(unittest.TestCase):
     def setUp(self):
         self.run_of = Run()
 
@@ -37,6 +40,8 @@ class Pretraining(unittest.TestCase):
         self.run_of.run(name, [*use, *device], **keys)
         return self.run_of.records(name)
 
+
+class Pretraining(Runs):
     def test_losses_are_the_cpus_in_every_layout_of_one_card(self):
         expected = self.train("cpu", device=[])
         self.assertEqual(len(expected), 20)
@@ -64,6 +69,49 @@ class Pretraining(unittest.TestCase):
             with self.subTest(name):
                 self.train(name, device=devices[0], train__exit_interval=10)
                 assert_same_run(self, self.train(name, device=devices[1]), whole, losses=1e-5, norms=1e-3)
+
+
+def counted(action):
+    """Returns the stand-in's counts of an action: launches by kernel, and the driver's calls."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = pathlib.Path(directory, "report")
+        os.environ["CAMBIUM_CUDA_REPORT"] = str(report)
+        action()
+        del os.environ["CAMBIUM_CUDA_REPORT"]
+        counts = collections.Counter()
+        for line in rows(report.read_bytes()):
+            counts.update({line["kernel"]: line["launches"]} if "kernel" in line else line)
+        return counts
+
+
+@unittest.skipIf(SANITIZED, "the counts are the same")
+class Counts(Runs):
+    """The calls of one step are the difference between two runs, divided by the steps between them."""
+
+    def step(self, layers):
+        def train(iterations):
+            return counted(lambda: self.train(f"{layers}-{iterations}", train__train_iters=iterations, train__global_batch_size=2,
+                                              model__num_layers=layers))
+        more = train(6)
+        more.subtract(train(4))
+        return {name: count / 2 for name, count in more.items()}
+
+    def test_a_training_step(self):
+        two, three = self.step(2), self.step(3)
+        for step in (two, three):
+            self.assertEqual((step.pop("allocations"), step.pop("waits"), step["adamw_fp32"]), (0, 1, 1))
+            for name in ("uploads", "downloads"):
+                del step[name]
+        # A layer has 11 launches forward and 24 backward, 4 and 8 of which are the library's products.
+        self.assertLessEqual(sum(three.values()) - sum(two.values()), 11 + 24 - 4 - 8)
+
+    def test_a_decode_step(self):
+        def generate(tokens):
+            return counted(lambda: run("generate", "--model", TINY, "--prompt", "Hello there", "--max-new-tokens", tokens,
+                                       "--ignore-eos", "--temperature", "0", *CUDA))
+        more = generate("13")
+        more.subtract(generate("8"))
+        self.assertEqual([more[name] / 5 for name in ("allocations", "uploads", "downloads", "waits")], [0, 1, 1, 1])
 
 
 class Tuning(finetune_support.Tuning):

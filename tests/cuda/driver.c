@@ -1,10 +1,10 @@
 /* libcuda.so.1 for tests: the calls of NVIDIA's driver API that the program makes, on one card of the interpreter's.
  *
  * The environment decides, read when the card is opened: CAMBIUM_CUDA_SEED sets the order of streams, blocks and warps.
- * CAMBIUM_CUDA_REPORT names a file for counts by kernel, written at the end of the process. CAMBIUM_CUDA_MEMORY is the
- * card's memory in MiB. CAMBIUM_CUDA_FAIL lists calls that fail: "alloc:3,launch:10,copy:2" is the third allocation,
- * the tenth launch, the second copy. A fault goes to standard error in words, and every later call fails with its
- * number. */
+ * CAMBIUM_CUDA_REPORT names a file for the counts of calls and of each kernel, written at the end of the process.
+ * CAMBIUM_CUDA_MEMORY is the card's memory in MiB. CAMBIUM_CUDA_FAIL lists calls that fail: "alloc:3,launch:10,copy:2"
+ * is the third allocation, the tenth launch, the second copy. A fault goes to standard error in words, and every later
+ * call fails with its number. */
 #include "cuda/driver_stream.h"
 #include "cuda/fatbin.h"
 #include "cuda/library.h"
@@ -39,8 +39,10 @@ static struct {
     struct streams streams;
     struct stream *null_stream;
     unsigned long allocations, launches, copies;
-    unsigned long contexts; /* that are retained */
-    CUresult error;         /* of the first fault */
+    unsigned long uploads, downloads; /* copies between host and device */
+    unsigned long waits;              /* of the host, for a stream or an event with work to run */
+    unsigned long contexts;           /* that are retained */
+    CUresult error;                   /* of the first fault */
 } card = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static unsigned long setting(const char *name, unsigned long otherwise) {
@@ -94,10 +96,21 @@ static CUresult leave(CUresult result) {
     return result;
 }
 
+/* One line with the calls of the driver; those of the kernels follow. */
+static int write_calls(const char *path) {
+    FILE *file = fopen(path, "a");
+    if (!file) {
+        return -1;
+    }
+    fprintf(file, "{\"allocations\": %lu, \"uploads\": %lu, \"downloads\": %lu, \"waits\": %lu}\n", card.allocations,
+            card.uploads, card.downloads, card.waits);
+    return fclose(file) ? -1 : 0;
+}
+
 /* A process that ends may still have threads on the card. Then its memory stays. */
 __attribute__((destructor)) static void close_card(void) {
     const char *path = getenv("CAMBIUM_CUDA_REPORT");
-    if (card.is_open && path && counts_write(&card.machine, path)) {
+    if (card.is_open && path && (write_calls(path) || counts_write(&card.machine, path))) {
         perror(path);
     }
     if (card.is_open && !card.contexts) {
@@ -277,6 +290,10 @@ static CUresult queue(CUstream stream, struct work *work) {
     if (!result && work->kind <= WORK_SET && work->kind != WORK_LAUNCH) {
         work->fails = fails("copy", ++card.copies);
     }
+    if (!result) {
+        card.uploads += work->kind == WORK_WRITE;
+        card.downloads += work->kind == WORK_READ;
+    }
     if (!result && stream_queue(stream_of(stream), work)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -346,6 +363,7 @@ API CUresult cuStreamDestroy_v2(CUstream stream) {
 API CUresult cuStreamSynchronize(CUstream stream) {
     CUresult result = enter();
     if (!result) {
+        card.waits += stream_of(stream)->first != NULL;
         streams_run(&card.streams, stream_of(stream), NULL);
     }
     return leave(result);
@@ -393,8 +411,10 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = enter();
+    const struct event *awaited = (const struct event *)event;
     if (!result) {
-        streams_run(&card.streams, NULL, (struct event *)event);
+        card.waits += awaited->done < awaited->recorded;
+        streams_run(&card.streams, NULL, awaited);
     }
     return leave(result);
 }
