@@ -96,6 +96,7 @@ static const struct {
     const char *summary;
 } plans[] = {
     {"train", plan_train_command, "find the fastest layouts that train a model"},
+    {"serve", plan_serve_command, "find the layouts that serve a model"},
     {"walk", plan_walk_command, "walk a pipeline's schedule in time"},
     {"fit", plan_fit_command, "fit constants to measured times"},
     {"show", plan_show_command, "check a cluster file"},

@@ -8,6 +8,8 @@
 
 /* cambium plan train: layouts for a cluster. */
 int plan_train_command(int argc, char **argv);
+/* cambium plan serve: layouts that serve a model. */
+int plan_serve_command(int argc, char **argv);
 /* cambium plan walk: a schedule in time. */
 int plan_walk_command(int argc, char **argv);
 /* cambium plan fit: constants from measured times. */

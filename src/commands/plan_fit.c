@@ -30,7 +30,7 @@ static const struct config_row rows[] = {
      .metavar = "FILE.yaml",
      .is_path = true,
      .is_required = true,
-     .help = "a list of {config: RUN.yaml, nodes: N, step_seconds: T}; further keys override those of the run file"},
+     .help = "a list of {config: RUN.yaml, nodes: N, step_seconds: T}, or of latencies; docs/planning.md has the keys"},
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(output),
@@ -70,6 +70,7 @@ static int choose(const struct options *options, struct fit_rows *fit) {
 static void print(const struct fit_rows *fit, const struct cluster *cluster) {
     double largest[2] = {0}, sum[2] = {0};
     int count[2] = {0};
+    const struct fit_kind *kind = fit_kind_of(fit);
     for (int i = 0; i < fit->count; i++) {
         const struct fit_row *row = &fit->rows[i];
         double error = row->step.seconds / row->seconds - 1;
@@ -84,10 +85,10 @@ static void print(const struct fit_rows *fit, const struct cluster *cluster) {
             log_info("%d rows %s: largest error %.1f%%, mean %.1f%%", count[is_fitted],
                      is_fitted ? "fitted" : "not fitted", 100 * largest[is_fitted],
                      100 * sum[is_fitted] / count[is_fitted]);
-    for (int i = 0; i < FIT_CONSTANTS; i++) {
-        const struct config_quantity *constant = &cluster->achieved[fit_constants[i]];
+    for (int i = 0; i < kind->count; i++) {
+        const struct config_quantity *constant = &cluster->achieved[kind->constants[i]];
         bool is_on_bound = constant->value == constant->low || constant->value == constant->high;
-        log_info("%s %.6g%s", cluster_constant_name(fit_constants[i]), constant->value,
+        log_info("%s %.6g%s", cluster_constant_name(kind->constants[i]), constant->value,
                  is_on_bound ? ", on its bound: the rows do not decide it" : "");
     }
 }

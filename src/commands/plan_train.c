@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "config/config.h"
+#include "planner/page.h"
 #include "planner/picture.h"
 #include "planner/report.h"
 #include "planner/run_file.h"
@@ -17,7 +18,7 @@ enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
-    const char *json, *svg, *trace, *yaml;
+    const char *html, *json, *svg, *trace, *yaml;
     struct config_list fixed;
     double tokens, memory_share;
     int64_t global_batch_size, seq_length, top, row;
@@ -85,6 +86,11 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 1000,
      .help = "rows to list"},
+    {.path = "html",
+     .type = CONFIG_STRING,
+     .offset = AT(html),
+     .metavar = "FILE",
+     .help = "write the plan as one page with pictures; - is standard output"},
     {.path = "json",
      .type = CONFIG_STRING,
      .offset = AT(json),
@@ -101,7 +107,7 @@ static const struct config_row rows[] = {
      .default_text = "1",
      .minimum = 1,
      .maximum = 1000,
-     .help = "the row of --yaml, --svg and --trace, for the first number of nodes"},
+     .help = "the row of --yaml and of timelines, for the first number of nodes"},
     {.path = "svg",
      .type = CONFIG_STRING,
      .offset = AT(svg),
@@ -273,7 +279,17 @@ static int write_picture(const char *path, const struct walk *walk,
     return status;
 }
 
-static int write_pictures(const struct planning *p, const struct search_row *row) {
+static int write_page(const struct planning *p, const struct report_training *report, const struct walk *walk) {
+    struct strbuf text = STRBUF_INIT;
+    int status = page_training(report, walk, &text);
+    if (!status)
+        status = plan_write(p->options->html, &text);
+    strbuf_free(&text);
+    return status;
+}
+
+static int write_pictures(const struct planning *p, const struct report_training *report,
+                          const struct search_row *row) {
     struct walk walk = {0};
     struct cost_work work;
     struct cost_step step;
@@ -286,22 +302,25 @@ static int write_pictures(const struct planning *p, const struct search_row *row
         status = write_picture(o->svg, &walk, picture_timeline);
     if (!status && o->trace)
         status = write_picture(o->trace, &walk, picture_trace);
+    if (!status && o->html)
+        status = write_page(p, report, &walk);
     walk_free(&walk);
     cost_work_free(&work);
     return status;
 }
 
-static int write_row(const struct planning *p) {
+static int write_row(const struct planning *p, const struct report_training *report) {
     const struct options *o = p->options;
     const struct search_result *first = &p->results[0];
-    if (!o->yaml && !o->svg && !o->trace)
+    bool has_pictures = o->svg || o->trace || o->html;
+    if ((!o->yaml && !has_pictures) || !first->counts.listed)
         return STATUS_OK;
     if (o->row > first->counts.listed)
         return status_fail(STATUS_USAGE, "--row %lld: %lld rows are listed", (long long)o->row,
                            (long long)first->counts.listed);
     const struct search_row *row = &first->rows[o->row - 1];
     int status = o->yaml ? write_yaml(p, row) : STATUS_OK;
-    return !status && (o->svg || o->trace) ? write_pictures(p, row) : status;
+    return !status && has_pictures ? write_pictures(p, report, row) : status;
 }
 
 static bool is_output(const char *path) {
@@ -317,11 +336,11 @@ static int write_all(const struct planning *p) {
                                            .count = p->count,
                                            .tokens = o->tokens,
                                            .rule_flops = 140e12};
-    int status = write_row(p);
+    int status = write_row(p, &report);
     json_begin();
     if (!status && o->json)
         status = plan_write_json(o->json, report_training(&report));
-    if (!is_output(o->json) && !is_output(o->yaml) && !is_output(o->svg) && !is_output(o->trace))
+    if (!is_output(o->html) && !is_output(o->json) && !is_output(o->yaml) && !is_output(o->svg) && !is_output(o->trace))
         report_training_print(&report, stdout);
     if (p->cluster.train == CLUSTER_TRAINS_CAMBIUM && device_uses_host_memory(p->cluster.kind))
         log_info("workspaces are those of operations on %s, the cluster's device.kind", p->cluster.kind);
@@ -362,7 +381,7 @@ int plan_train_command(int argc, char **argv) {
         .name = "plan train",
         .synopsis = "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR "
                     "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
-                    "[--top N] [--json FILE] [--yaml FILE] [--row R] [--svg FILE] [--trace FILE]",
+                    "[--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] [--svg FILE] [--trace FILE]",
         .description =
             "Finds the layouts, micro batches and recomputations that train a model fastest on a cluster and fit into "
             "its memory, and says how long a step takes. Memory is that of the trainer's own plan. docs/planning.md "

@@ -91,6 +91,10 @@ struct engine_plan {
  * rank. It reads configuration and adapters, but no weights. Errors of engine_open that follow from the options and the
  * files. */
 int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan);
+/* The same, and the work of each of `count` steps on this rank (model_step_work). The caller frees the lists
+ * (work_free), even after a failure; they start zeroed. */
+int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
+                     struct engine_plan *plan, struct work_list *lists);
 /* Return the plan's total of the device and of the host. */
 size_t engine_plan_device_bytes(const struct engine_plan *plan);
 size_t engine_plan_host_bytes(const struct engine_plan *plan);

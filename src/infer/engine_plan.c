@@ -66,7 +66,14 @@ static int plan_pages(struct engine *engine, int number, int64_t *pages) {
     return status;
 }
 
-static int plan_on(struct engine *engine, int number, struct engine_plan *plan) {
+/* Steps whose work is listed. */
+struct listing {
+    const struct model_step_shape *shapes;
+    int count;
+    struct work_list *lists;
+};
+
+static int plan_on(struct engine *engine, int number, const struct listing *listing, struct engine_plan *plan) {
     int64_t pages = 0;
     size_t images = 0;
     struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
@@ -81,12 +88,16 @@ static int plan_on(struct engine *engine, int number, struct engine_plan *plan) 
         status = engine_plan_images(engine, &images);
     if (!status)
         engine_fill_plan(engine, pages, images, plan);
+    for (int i = 0; i < listing->count && !status; i++)
+        status = model_step_work(engine->model, &listing->shapes[i], &listing->lists[i]);
     forget_sketch(engine);
     device_close(engine->device);
     return status;
 }
 
-int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan) {
+int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
+                     struct engine_plan *plan, struct work_list *lists) {
+    const struct listing listing = {shapes, count, lists};
     struct engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -96,8 +107,12 @@ int engine_plan_make(const struct engine_options *options, int number, struct en
         engine->options.grid = (struct rank_grid){1, 1, 1, 1, 1};
     int status = engine_find_model(engine);
     if (!status)
-        status = plan_on(engine, number, plan);
+        status = plan_on(engine, number, &listing, plan);
     pretrained_close(&engine->base);
     free(engine);
     return status;
+}
+
+int engine_plan_make(const struct engine_options *options, int number, struct engine_plan *plan) {
+    return engine_plan_work(options, number, NULL, 0, plan, NULL);
 }

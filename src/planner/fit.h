@@ -4,30 +4,39 @@
 
 #include "planner/cost.h"
 #include "planner/run_file.h"
+#include "planner/serve.h"
 
-/* A step time that somebody measured. */
+/* The seconds of a training step, or of a batch of requests, that somebody measured. */
 struct fit_row {
     char *label; /* the row in words: its file and keys */
     struct run_file file;
     struct train_run run;
-    struct cost_work work;
+    struct cost_work work; /* of training */
+    struct serve_work serving;
     int64_t nodes;
     double seconds;
-    struct cost_step step; /* predicted */
+    struct cost_step step; /* predicted; of serving, only its seconds */
     bool is_fitted;
 };
 struct fit_rows {
     struct fit_row *rows;
     int count;
+    bool is_serving; /* else of training */
 };
 
-enum { FIT_CONSTANTS = 5 };
 /* The constants that are fitted. The floor of the backward is that of the forward, doubled. */
-extern const enum cluster_constant fit_constants[FIT_CONSTANTS];
+enum { FIT_CONSTANTS = 7 };
+struct fit_kind {
+    int count;
+    enum cluster_constant constants[FIT_CONSTANTS];
+};
+/* Returns the constants of training or of serving. */
+const struct fit_kind *fit_kind_of(const struct fit_rows *rows);
 
-/* Reads a YAML list of {config: FILE, nodes: N, step_seconds: T}. A file's path is relative to the list's. Further keys
- * of a row override those of its file ("parallel.KEY: VALUE"). The caller frees *rows. STATUS_USAGE with the line;
- * STATUS_IO, STATUS_MEMORY. */
+/* Reads a YAML list of {config: FILE, nodes: N, step_seconds: T}, or for serving of {config: FILE, tensor: T, pipeline:
+ * P, batch: B, input_len: I, output_len: O, latency_ms: L}. All rows are of one kind. A file's path is relative to the
+ * list's. Further keys of a row override those of its file ("parallel.KEY: VALUE"). The caller frees *rows.
+ * STATUS_USAGE with the line; STATUS_IO, STATUS_MEMORY. */
 int fit_rows_read(const char *path, const struct cluster *cluster, struct fit_rows *rows);
 void fit_rows_free(struct fit_rows *rows);
 /* Predicts all rows. The errors of cost_step, with the row. */

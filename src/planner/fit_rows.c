@@ -12,9 +12,13 @@ enum { MOST_KEYS = 64, MOST_BYTES = 1 << 20 };
 struct entry {
     char *config, *keys[MOST_KEYS];
     size_t count;
-    double nodes, step_seconds;
+    double numbers[8]; /* in the order of number_keys; 0: absent */
     size_t line;
 };
+
+enum { NODES, STEP_SECONDS, TENSOR, PIPELINE, BATCH, INPUT_LEN, OUTPUT_LEN, LATENCY_MS, NUMBERS };
+static const char *const number_keys[NUMBERS] = {"nodes", "step_seconds", "tensor",     "pipeline",
+                                                 "batch", "input_len",    "output_len", "latency_ms"};
 
 struct reader {
     const char *name;
@@ -47,10 +51,9 @@ static int take(struct reader *reader, const char *key, struct entry *entry) {
     const char *text = (const char *)reader->event.data.scalar.value;
     if (reader->event.type != YAML_SCALAR_EVENT)
         return fail_at(reader, "expected a single value");
-    if (!strcmp(key, "nodes"))
-        return read_number(reader, text, &entry->nodes);
-    if (!strcmp(key, "step_seconds"))
-        return read_number(reader, text, &entry->step_seconds);
+    for (int i = 0; i < NUMBERS; i++)
+        if (!strcmp(key, number_keys[i]))
+            return read_number(reader, text, &entry->numbers[i]);
     if (!strcmp(key, "config")) {
         free(entry->config);
         entry->config = strdup(text);
@@ -58,7 +61,8 @@ static int take(struct reader *reader, const char *key, struct entry *entry) {
     }
     if (!strchr(key, '.'))
         return status_fail(STATUS_USAGE,
-                           "%s:%zu: unknown key '%.80s': expected config, nodes, step_seconds, or a key of a run file",
+                           "%s:%zu: unknown key '%.80s': expected config, nodes and step_seconds, keys of serving, or "
+                           "a key of a run file",
                            reader->name, reader->event.start_mark.line + 1, key);
     if (entry->count == MOST_KEYS)
         return fail_at(reader, "too many keys in a row");
@@ -78,9 +82,15 @@ static int read_entry(struct reader *reader, struct entry *entry) {
             status = take(reader, key, entry);
         free(key);
     }
-    if (!status && (!entry->config || entry->nodes == 0 || entry->step_seconds == 0))
-        status =
-            status_fail(STATUS_USAGE, "%s:%zu: a row needs config, nodes and step_seconds", reader->name, entry->line);
+    const double *n = entry->numbers;
+    bool is_serving =
+        n[LATENCY_MS] > 0 && n[TENSOR] > 0 && n[PIPELINE] > 0 && n[BATCH] > 0 && n[INPUT_LEN] > 0 && n[OUTPUT_LEN] > 0;
+    bool is_training = n[NODES] > 0 && n[STEP_SECONDS] > 0;
+    if (!status && (!entry->config || is_serving == is_training))
+        status = status_fail(STATUS_USAGE,
+                             "%s:%zu: a row needs config, nodes and step_seconds, or config, tensor, pipeline, batch, "
+                             "input_len, output_len and latency_ms",
+                             reader->name, entry->line);
     return status;
 }
 
@@ -102,14 +112,22 @@ static int open_row(const struct reader *reader, const struct cluster *cluster, 
         status = run_file_read(path, (const char *const *)entry->keys, entry->count, &row->file);
     if (!status)
         status = run_file_resolve(&row->file.run, &row->run);
-    if (!status)
+    const double *n = entry->numbers;
+    const struct serve_layout layout = {(int)n[TENSOR], (int)n[PIPELINE], (int64_t)n[BATCH], (int64_t)n[INPUT_LEN],
+                                        (int64_t)n[OUTPUT_LEN]};
+    if (!status && layout.batch)
+        status = serve_work_make(&row->run.config.model, &layout, cluster, &row->serving);
+    else if (!status)
         status = cost_work_make(&row->run, cluster, &row->work);
-    strbuf_format(&label, "%s, %.0f nodes", entry->config, entry->nodes);
+    strbuf_add_text(&label, entry->config);
+    for (int i = 0; i < NUMBERS; i++)
+        if (n[i] > 0 && i != STEP_SECONDS && i != LATENCY_MS)
+            strbuf_format(&label, ", %s %.0f", number_keys[i], n[i]);
     for (size_t i = 0; i < entry->count; i++)
         strbuf_format(&label, ", %s", entry->keys[i]);
     row->label = label.data;
-    row->nodes = (int64_t)entry->nodes;
-    row->seconds = entry->step_seconds;
+    row->nodes = (int64_t)n[NODES];
+    row->seconds = layout.batch ? n[LATENCY_MS] / 1e3 : n[STEP_SECONDS];
     row->is_fitted = true;
     if (!status)
         return strbuf_status(&label);
@@ -132,6 +150,10 @@ static int read_list(struct reader *reader, const struct cluster *cluster, struc
             rows->rows = more;
             more[rows->count] = (struct fit_row){0};
             status = open_row(reader, cluster, &entry, &more[rows->count++]);
+            bool is_serving = more[rows->count - 1].serving.layout.batch > 0;
+            if (!status && rows->count > 1 && is_serving != rows->is_serving)
+                status = fail_at(reader, "rows of training and of serving in one list");
+            rows->is_serving = is_serving;
         } else if (!status) {
             status = status_fail(STATUS_MEMORY, "out of memory");
         }
@@ -164,6 +186,7 @@ void fit_rows_free(struct fit_rows *rows) {
         free(rows->rows[i].label);
         run_file_close(&rows->rows[i].file);
         cost_work_free(&rows->rows[i].work);
+        serve_work_free(&rows->rows[i].serving);
     }
     free(rows->rows);
     *rows = (struct fit_rows){0};

@@ -25,10 +25,11 @@ json_t *report_time(const struct cost_step *step) {
 
 json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster) {
     json_t *constants = json_object(), *rows = json_array();
-    for (int i = 0; i < FIT_CONSTANTS; i++) {
-        const struct config_quantity *constant = &cluster->achieved[fit_constants[i]];
+    const struct fit_kind *kind = fit_kind_of(fit);
+    for (int i = 0; i < kind->count; i++) {
+        const struct config_quantity *constant = &cluster->achieved[kind->constants[i]];
         bool is_on_bound = constant->value == constant->low || constant->value == constant->high;
-        json_object_set_new(constants, cluster_constant_name(fit_constants[i]),
+        json_object_set_new(constants, cluster_constant_name(kind->constants[i]),
                             json_pack("{s:f, s:f, s:f, s:b}", "value", constant->value, "low", constant->low, "high",
                                       constant->high, "is_on_bound", is_on_bound));
     }

@@ -5,6 +5,7 @@
 
 #include "planner/fit.h"
 #include "planner/search.h"
+#include "planner/serve.h"
 #include "planner/walk.h"
 
 #include "base/json.h"
@@ -36,5 +37,10 @@ double report_flops(const struct search_row *row, bool counts_all);
 double report_days(const struct search_row *row, double tokens);
 /* Prints the same for people, at most 120 columns wide. */
 void report_training_print(const struct report_training *report, FILE *out);
+
+/* Makes {plan, cluster, stack, best, rows}: docs/planning.md. */
+json_t *report_serving(const struct serve_result *result, const struct cluster *cluster);
+/* Prints the best row and the Pareto set, at most `top` rows. */
+void report_serving_print(const struct serve_result *result, int top, FILE *out);
 
 #endif

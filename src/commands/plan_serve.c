@@ -1,0 +1,201 @@
+/* cambium plan serve: layouts that serve a model on a cluster. */
+#include "launch.h"
+#include "plan.h"
+
+#include "config/config.h"
+#include "planner/report.h"
+#include "planner/run_file.h"
+#include "planner/sizes.h"
+#include "pretrained/pretrained.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOOL_VOCABULARY = 51200, TOOL_POSITIONS = 2048 };
+
+struct options {
+    struct config_list words; /* the model and the cluster */
+    int64_t devices, input_len, output_len, batch, tensor, pipeline, top;
+    double max_latency_ms, min_tokens_per_s, memory_share;
+    const char *json;
+    int space;
+};
+
+#define AT(field) offsetof(struct options, field)
+#define COUNT(name, field, default_, most, help_)                                                                      \
+    {                                                                                                                  \
+        .path = name, .type = CONFIG_INT, .offset = AT(field), .default_text = default_, .minimum = 1,                 \
+        .maximum = (most), .help = help_                                                                               \
+    }
+static const char *const spaces[] = {"all", "hp-tool", NULL};
+static const struct config_row rows[] = {
+    {.path = "devices",
+     .type = CONFIG_INT,
+     .offset = AT(devices),
+     .minimum = 1,
+     .maximum = 4096,
+     .is_required = true,
+     .help = "devices of a model at most; more devices serve replicas of it"},
+    COUNT("input-len", input_len, "60", 1 << 20, "tokens of a prompt"),
+    COUNT("output-len", output_len, "20", 1 << 20, "tokens of a completion"),
+    COUNT("batch", batch, NULL, 1 << 16, "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    COUNT("tensor", tensor, NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
+    COUNT("pipeline", pipeline, NULL, 4096, "stages; when not given, all sizes"),
+    {.path = "max-latency-ms",
+     .type = CONFIG_FLOAT,
+     .offset = AT(max_latency_ms),
+     .minimum = 0,
+     .maximum = 1e9,
+     .help = "the longest time of a whole request"},
+    {.path = "min-tokens-per-s",
+     .type = CONFIG_FLOAT,
+     .offset = AT(min_tokens_per_s),
+     .minimum = 0,
+     .maximum = 1e12,
+     .help = "the least number of completion tokens per second, of a model's devices together"},
+    {.path = "space",
+     .type = CONFIG_CHOICE,
+     .offset = AT(space),
+     .default_text = "all",
+     .choices = spaces,
+     .help = "layouts to try: all, or those of NVIDIA's tool"},
+    {.path = "json",
+     .type = CONFIG_STRING,
+     .offset = AT(json),
+     .metavar = "FILE",
+     .help = "write the plan as JSON; - is standard output, and then nothing else is there"},
+    COUNT("top", top, "10", 1000, "rows to print"),
+    {.path = "memory-share",
+     .type = CONFIG_FLOAT,
+     .offset = AT(memory_share),
+     .default_text = "0.92",
+     .minimum = 0.01,
+     .maximum = 1,
+     .help = "the share of a device's memory that a layout may take"},
+};
+
+/* Takes the model: a size, or the config.json of a directory. */
+static int find_model(const char *word, struct train_run *run) {
+    struct run_file file = {0};
+    struct size_shape shape;
+    struct pretrained model;
+    double billions;
+    if (file_exists(word)) {
+        int status = pretrained_open_config(word, &model);
+        run->config.model = model.config;
+        pretrained_close(&model);
+        return status;
+    }
+    int status = size_read(word, &billions);
+    if (status)
+        return status_fail(STATUS_USAGE, "%s is no model directory, and no size such as 20B or 126M", word);
+    status = size_shape(billions, TOOL_VOCABULARY, TOOL_POSITIONS, &shape);
+    if (!status)
+        status = run_file_read(NULL, NULL, 0, &file);
+    if (!status) {
+        size_apply(&shape, TOOL_VOCABULARY, TOOL_POSITIONS, &file.run);
+        status = run_file_resolve(&file.run, run);
+    }
+    run_file_close(&file);
+    return status;
+}
+
+/* Prints the command that serves the best row. */
+static void print_command(const struct serve_row *row, const char *model) {
+    printf("\ncambium serve --model %s --max-sequences %lld", model, (long long)row->layout.batch);
+    if (row->layout.tensor * row->layout.pipeline > 1)
+        printf(" --ranks %d --parallel.tensor_model_parallel_size=%d --parallel.pipeline_model_parallel_size=%d",
+               row->layout.tensor * row->layout.pipeline, row->layout.tensor, row->layout.pipeline);
+    printf("\n");
+}
+
+static int fail_limits(const struct serve_result *result) {
+    if (!result->count)
+        return status_fail(STATUS_MEMORY, "no layout fits: %d without memory, %d refused", result->no_memory,
+                           result->refused);
+    const struct serve_row *row = &result->rows[result->nearest];
+    return status_fail(STATUS_INVALID,
+                       "no layout is within the limits; nearest: tensor %d, pipeline %d, batch %lld takes %.0f ms and "
+                       "gives %.0f tokens/s",
+                       row->layout.tensor, row->layout.pipeline, (long long)row->layout.batch, 1e3 * row->times.latency,
+                       row->times.tokens_per_s);
+}
+
+static int plan(const struct options *options, const struct cluster *cluster, const struct train_run *run) {
+    const struct serve_search search = {.cluster = cluster,
+                                        .model = &run->config.model,
+                                        .devices = (int)options->devices,
+                                        .input_len = options->input_len,
+                                        .output_len = options->output_len,
+                                        .batch = options->batch,
+                                        .tensor = (int)options->tensor,
+                                        .pipeline = (int)options->pipeline,
+                                        .is_tool = options->space == 1,
+                                        .max_latency = options->max_latency_ms / 1e3,
+                                        .min_tokens_per_s = options->min_tokens_per_s,
+                                        .memory_share = options->memory_share};
+    struct serve_result result;
+    int status = serve_search_run(&search, &result);
+    json_begin();
+    if (!status && options->json)
+        status = plan_write_json(options->json, report_serving(&result, cluster));
+    if (!status && !(options->json && !strcmp(options->json, "-"))) {
+        report_serving_print(&result, (int)options->top, stdout);
+        if (result.best >= 0)
+            print_command(&result.rows[result.best], options->words.items[0]);
+    }
+    if (!status && result.best < 0)
+        status = fail_limits(&result);
+    free(result.rows);
+    return status;
+}
+
+static int run_plan(const struct options *options) {
+    struct cluster cluster;
+    static struct train_run run;
+    int64_t positions = options->input_len + options->output_len;
+    if (options->words.count != 2)
+        return status_fail(STATUS_USAGE, "plan serve wants a model and a cluster");
+    int status = cluster_open(options->words.items[1], &cluster);
+    if (status)
+        return status;
+    status = find_model(options->words.items[0], &run);
+    if (!status && positions > run.config.model.max_position_embeddings)
+        status =
+            status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
+                        (long long)positions, (long long)run.config.model.max_position_embeddings);
+    if (!status)
+        status = plan(options, &cluster, &run);
+    cluster_close(&cluster);
+    return status;
+}
+
+int plan_serve_command(int argc, char **argv) {
+    static const struct config_command command = {
+        .name = "plan serve",
+        .synopsis =
+            "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
+            "[--pipeline P] [--max-latency-ms X] [--min-tokens-per-s Y] [--space all|hp-tool] [--json FILE] "
+            "[--top N]",
+        .description =
+            "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
+            "is "
+            "a model directory, of which only config.json is read, or a size such as 20B. CLUSTER is a shipped cluster "
+            "or "
+            "a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
+            "layout is within them.",
+        .examples = "  cambium plan serve 20B h100 --devices 8 --max-latency-ms 1000\n"
+                    "  cambium plan serve Qwen3-8B h100 --devices 4 --input-len 1024 --output-len 256 --json -\n",
+        .rows = rows,
+        .row_count = sizeof rows / sizeof *rows,
+        .positional_offset = AT(words),
+    };
+    struct options options = {0};
+    struct config *config;
+    bool is_answered;
+    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
+    if (!status && !is_answered)
+        status = run_plan(&options);
+    config_free(config);
+    return command_exit_status(status);
+}

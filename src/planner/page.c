@@ -1,0 +1,156 @@
+/* Writes the page of a training plan. */
+#include "planner/page.h"
+
+#include "planner/picture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { WIDTH = 640, HEIGHT = 300, MARGIN = 50, BAR = 18 };
+
+static const char head[] =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Training plan</title>\n<style>\n"
+    ":root{color-scheme:light dark;--ink:#222;--paper:#fff;--line:#999}\n"
+    "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#181818;--line:#777}}\n"
+    "@media print{:root{--ink:#000;--paper:#fff}}\n"
+    "body{font:16px/1.5 sans-serif;color:var(--ink);background:var(--paper);max-width:60em;margin:auto;padding:1em}\n"
+    "svg{width:100%;height:auto}svg text{font:12px sans-serif;fill:var(--ink)}\n"
+    ".wrap{overflow-x:auto}table{border-collapse:collapse;font-size:14px}td,th{padding:.2em .6em;text-align:right}\n"
+    "tr{border-bottom:1px solid var(--line)}line{stroke:var(--line)}.limit{stroke:#c33;stroke-dasharray:4}\n"
+    ".dot{fill:#4c8bc0}.best{fill:#e08a3c}.p0{fill:#4c8bc0}.p1{fill:#7ab}.p2{fill:#bbb}.p3{fill:#5a5}.p4{fill:#a7c}\n"
+    ".p5{fill:#ccc;stroke:#999}.p6{fill:#e08a3c}.p7{fill:#c55}\n</style>\n</head>\n<body>\n";
+
+/* Adds text that may have signs of markup. */
+static void add_escaped(struct strbuf *out, const char *text) {
+    for (; *text; text++)
+        switch (*text) {
+        case '<':
+            strbuf_add_text(out, "&lt;");
+            break;
+        case '>':
+            strbuf_add_text(out, "&gt;");
+            break;
+        case '&':
+            strbuf_add_text(out, "&amp;");
+            break;
+        default:
+            strbuf_add_char(out, *text);
+        }
+}
+
+static const char *const part_names[] = {"products", "other",  "floor",     "tensor",
+                                         "stages",   "bubble", "gradients", "optimizer"};
+enum { PARTS = sizeof part_names / sizeof *part_names };
+
+static void parts_of(const struct cost_step *s, double parts[PARTS]) {
+    const double all[PARTS] = {s->work.products, s->work.other, s->work.floor, s->work.tensor,
+                               s->stages,        s->bubble,     s->gradients,  s->optimizer};
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = fmax(all[i], 0);
+}
+
+/* Adds the rows' step times over their memory, with the limit. */
+static void add_scatter(const struct report_training *report, const struct search_result *result, struct strbuf *out) {
+    double limit = report->cluster->memory.value, most = 0;
+    for (int64_t i = 0; i < result->counts.listed; i++)
+        most = fmax(most, result->rows[i].step.seconds);
+    strbuf_format(
+        out,
+        "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Step time over memory</title>\n"
+        "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\"/><line x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
+        "<line class=\"limit\" x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
+        "<text x=\"%d\" y=\"%d\">memory of a device, limit %.0f GB</text><text x=\"0\" y=\"12\">%.3g s</text>\n",
+        WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30, WIDTH - 20, WIDTH - 20,
+        HEIGHT - 30, MARGIN, HEIGHT - 8, limit / 1e9, most);
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        const struct search_row *row = &result->rows[i];
+        double x = MARGIN + (double)row->memory.device / limit * (WIDTH - MARGIN - 20);
+        double y = (HEIGHT - 30) * (1 - row->step.seconds / (1.1 * most));
+        strbuf_format(
+            out,
+            "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"6\"><title>row %lld: %.4g s, %.1f GB, tensor %d, "
+            "pipeline %d</title></circle>\n",
+            i ? "dot" : "best", x, y, (long long)i + 1, row->step.seconds, (double)row->memory.device / 1e9,
+            row->grid.tensor, row->grid.pipeline);
+    }
+    strbuf_add_text(out, "</svg>\n");
+}
+
+/* Adds a bar for each row, divided by the causes of its time. */
+static void add_bars(const struct search_result *result, struct strbuf *out) {
+    double most = 0;
+    for (int64_t i = 0; i < result->counts.listed; i++)
+        most = fmax(most, result->rows[i].step.seconds);
+    strbuf_format(out, "<svg viewBox=\"0 0 %d %lld\" role=\"img\"><title>Where the time goes</title>\n", WIDTH,
+                  (long long)result->counts.listed * BAR + 4);
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        double parts[PARTS], x = MARGIN;
+        parts_of(&result->rows[i].step, parts);
+        strbuf_format(out, "<text x=\"0\" y=\"%lld\">row %lld</text>", (long long)i * BAR + 13, (long long)i + 1);
+        for (int part = 0; part < PARTS; part++) {
+            double width = parts[part] / most * (WIDTH - MARGIN);
+            strbuf_format(out,
+                          "<rect class=\"p%d\" x=\"%.2f\" y=\"%lld\" width=\"%.2f\" height=\"%d\"><title>row %lld, %s: "
+                          "%.4g s</title></rect>\n",
+                          part, x, (long long)i * BAR + 1, width, BAR - 3, (long long)i + 1, part_names[part],
+                          parts[part]);
+            x += width;
+        }
+    }
+    strbuf_add_text(out, "</svg>\n");
+}
+
+static void add_times(const struct search_result *result, struct strbuf *out) {
+    strbuf_add_text(out, "<div class=\"wrap\"><table><tr><th>row</th>");
+    for (int part = 0; part < PARTS; part++)
+        strbuf_format(out, "<th>%s, s</th>", part_names[part]);
+    strbuf_add_text(out, "</tr>\n");
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        double parts[PARTS];
+        parts_of(&result->rows[i].step, parts);
+        strbuf_format(out, "<tr><td>%lld</td>", (long long)i + 1);
+        for (int part = 0; part < PARTS; part++)
+            strbuf_format(out, "<td>%.3g</td>", parts[part]);
+        strbuf_add_text(out, "</tr>\n");
+    }
+    strbuf_add_text(out, "</table></div>\n");
+}
+
+/* Adds the plan as the command prints it. */
+static int add_table(const struct report_training *report, struct strbuf *out) {
+    char *text = NULL;
+    size_t length;
+    FILE *stream = open_memstream(&text, &length);
+    if (!stream)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    report_training_print(report, stream);
+    bool is_written = !fclose(stream);
+    strbuf_add_text(out, "<div class=\"wrap\"><pre>");
+    if (is_written)
+        add_escaped(out, text);
+    strbuf_add_text(out, "</pre></div>\n");
+    free(text);
+    return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+int page_training(const struct report_training *report, const struct walk *walk, struct strbuf *out) {
+    const struct search_result *first = &report->results[0];
+    strbuf_add_text(out, head);
+    strbuf_add_text(out, "<h1>Training plan</h1>\n<p>");
+    add_escaped(out, report->cluster->name ? report->cluster->name : "a cluster");
+    strbuf_format(out, ", %.3g billion parameters. Constants: ", report->billions);
+    add_escaped(out, report->cluster->source ? report->cluster->source : "neutral");
+    strbuf_add_text(out, ".</p>\n<h2>Layouts</h2>\n");
+    int status = add_table(report, out);
+    strbuf_add_text(out, "<h2>Step time over memory</h2>\n");
+    add_scatter(report, first, out);
+    strbuf_add_text(out, "<h2>Where the time goes</h2>\n");
+    add_bars(first, out);
+    add_times(first, out);
+    strbuf_add_text(out, "<h2>The best row's timeline</h2>\n");
+    if (!status)
+        status = picture_timeline(walk, out);
+    strbuf_add_text(out, "</body>\n</html>\n");
+    return status ? status : strbuf_status(out);
+}

@@ -1,0 +1,67 @@
+"""cambium plan: JSON alone on standard output, a page that is whole by itself, run files, and errors of one line."""
+import json
+import pathlib
+import re
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+from model_support import run
+
+TRAIN = ("plan", "train", "--cluster", "a100-80gb", "--model-size", "126M", "--devices", "4", "--top", "3", "--fix",
+         "train.micro_batch_size=2", "parallel.pipeline_model_parallel_size=2", "--tokens", "1e9")
+
+
+class Training(unittest.TestCase):
+    def test_one_plan_is_json_and_a_page_and_a_run_file(self):
+        with tempfile.TemporaryDirectory() as directory:
+            page, row = pathlib.Path(directory, "plan.html"), pathlib.Path(directory, "row.yaml")
+            output, _ = run(*TRAIN, "--json", "-", "--html", page, "--yaml", row)
+            plan = json.loads(output)
+            self.assertEqual((plan["plan"], plan["stack"], plan["model"]["num_layers"]), ("train", "cambium", 12))
+            found = plan["plans"][0]
+            counts = found["candidates"]
+            self.assertEqual(counts["all"], sum(counts[key] for key in ("refused", "no_memory", "slower", "listed")))
+            self.assertEqual(len(found["rows"]), 3)
+            for best in found["rows"]:
+                self.assertAlmostEqual(sum(best["time"].values()), best["step_seconds"], delta=1e-6 * best["step_seconds"])
+                memory = best["memory"]
+                self.assertEqual(sum(memory[part] for part in ("weights", "gradients", "optimizer", "activations", "workspace")),
+                                 memory["device"])
+                self.assertLessEqual(memory["device"], memory["limit"])
+                self.assertEqual((best["layout"]["micro_batch_size"], best["layout"]["pipeline"]), (2, 2))
+            text = page.read_text()
+            xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
+            self.assertEqual(set(re.findall(r"https?://[^\"<]*", text)), {"http://www.w3.org/2000/svg"})
+            again, _ = run("plan", "train", "--cluster", "a100-80gb", "--config", row, "--devices", "4", "--space", "run",
+                           "--json", "-")
+            same = json.loads(again)["plans"][0]["rows"][0]
+            self.assertEqual((same["memory"], same["layout"]), (found["rows"][0]["memory"], found["rows"][0]["layout"]))
+
+    def test_errors_are_one_line(self):
+        for words, status, part in (
+                (("--cluster", "h10", "--model-size", "5B", "--nodes", "1"), 1, "did you mean h100?"),
+                (("--cluster", "h100", "--nodes", "1"), 2, "one of --model-size, --config and --model"),
+                (("--cluster", "h100", "--model-size", "5", "--nodes", "1"), 2, "is not a size"),
+                (("--cluster", "h100", "--model-size", "5B"), 2, "one of --nodes and --devices"),
+                (("--cluster", "h100", "--model-size", "5B", "--nodes", "0"), 2, "0 devices")):
+            _, errors = run("plan", "train", *words, expect=status)
+            self.assertIn(part, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+
+
+class Serving(unittest.TestCase):
+    def test_a_plan_has_a_best_row_within_its_limits(self):
+        output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--json", "-")
+        plan = json.loads(output)
+        best = plan["rows"][plan["best"]]
+        self.assertTrue(best["is_allowed"] and best["is_pareto"])
+        self.assertLessEqual(best["latency_ms"], 1000)
+        self.assertEqual(max(row["requests_per_s_per_device"] for row in plan["rows"] if row["is_allowed"]),
+                         best["requests_per_s_per_device"])
+        _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)
+        self.assertIn("nearest: tensor 1", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+/* Plans of serving: published latencies of FasterTransformer, and memory that is the engine's. */
+#include "support/test.h"
+
+#include "planner/fit.h"
+#include "planner/serve.h"
+
+#include <math.h>
+
+static const char latencies[] = TEST_DATA "/planner/azure/latencies.yaml";
+
+static double error_of(const struct fit_row *row) {
+    return fabs(row->step.seconds / row->seconds - 1);
+}
+
+static void the_shipped_constants_give_the_published_latencies(void **state) {
+    (void)state;
+    struct cluster cluster;
+    struct fit_rows rows;
+    double largest = 0, sum = 0;
+    test_ok(cluster_open("azure-a100-80gb-2022", &cluster));
+    test_ok(fit_rows_read(latencies, &cluster, &rows));
+    assert_int_equal(rows.count, 16);
+    test_ok(fit_predict(&rows, &cluster));
+    for (int i = 0; i < rows.count; i++) {
+        largest = fmax(largest, error_of(&rows.rows[i]));
+        sum += error_of(&rows.rows[i]);
+    }
+    assert_true(largest < 0.15);
+    assert_true(sum / rows.count < 0.06);
+    fit_rows_free(&rows);
+    cluster_close(&cluster);
+}
+
+static void latencies_of_5b_predict_those_of_20b(void **state) {
+    (void)state;
+    struct cluster cluster;
+    struct fit_rows rows;
+    double largest = 0, sum = 0;
+    test_ok(cluster_open("azure-a100-80gb-2022", &cluster));
+    test_ok(fit_rows_read(latencies, &cluster, &rows));
+    for (int i = 0; i < rows.count; i++)
+        rows.rows[i].is_fitted = i < 8;
+    test_ok(fit_run(&rows, &cluster));
+    for (int i = 8; i < rows.count; i++) {
+        largest = fmax(largest, error_of(&rows.rows[i]));
+        sum += error_of(&rows.rows[i]);
+    }
+    assert_true(largest < 0.25);
+    assert_true(sum / 8 < 0.12);
+    fit_rows_free(&rows);
+    cluster_close(&cluster);
+}
+
+static void rows_are_of_one_kind(void **state) {
+    (void)state;
+    struct cluster cluster;
+    struct fit_rows rows;
+    char *directory = test_directory(), path[4096];
+    static const char *const texts[][2] = {
+        {"- {config: a.yaml, nodes: 1}\n", ":1: a row needs config, nodes and step_seconds"},
+        {"- {config: a.yaml, nodes: x, step_seconds: 1}\n", ":1: expected a number above 0"},
+        {"- {nodes: 1, step: 1}\n", "unknown key 'step'"},
+        {"a: 1\n", "expected a list of rows"},
+        {"- 1\n", "expected a row"},
+        {"[]\n", "has no rows"},
+    };
+    test_ok(cluster_open("a100-80gb", &cluster));
+    snprintf(path, sizeof path, "%s/rows.yaml", directory);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        test_ok(file_write_atomic(path, texts[i][0], strlen(texts[i][0])));
+        test_fails(fit_rows_read(path, &cluster, &rows), STATUS_USAGE, texts[i][1]);
+    }
+    cluster_close(&cluster);
+    free(directory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_shipped_constants_give_the_published_latencies),
+        cmocka_unit_test(latencies_of_5b_predict_those_of_20b),
+        cmocka_unit_test(rows_are_of_one_kind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
