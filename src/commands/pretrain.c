@@ -3,10 +3,12 @@
 #include "training.h"
 
 #include "config/run.h"
+#include "planner/run_file.h"
+#include "pretrained/pretrained.h"
 
 struct options {
-    const char *config, *init_from;
-    int64_t ranks; /* 0: not given */
+    const char *config, *init_from, *cluster;
+    int64_t ranks, nodes, devices; /* 0: not given */
     bool is_dry_run;
     struct run_config run;
 };
@@ -32,13 +34,30 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
      .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
+    {.path = "cluster",
+     .type = CONFIG_STRING,
+     .offset = offsetof(struct options, cluster),
+     .metavar = "NAME|FILE",
+     .help = "of --dry-run: plan for this cluster ('cambium plan show --help'); data and weights need not exist"},
+    {.path = "nodes",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, nodes),
+     .minimum = 1,
+     .maximum = 1 << 16,
+     .help = "of --cluster: its nodes"},
+    {.path = "devices",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, devices),
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .help = "of --cluster: its devices, in place of --nodes"},
 };
 
 static struct config_command describe(void) {
     return (struct config_command){
         .name = "pretrain",
         .synopsis = "cambium pretrain --config FILE.yaml [--section.key=value ...] [--init-from DIR] [--ranks N] "
-                    "[--dry-run]",
+                    "[--dry-run [--cluster NAME|FILE --nodes N|--devices N]]",
         .description =
             "Trains a GPT on a dataset of 'cambium preprocess'. FILE.yaml has keys in sections; each can also be "
             "given, or changed, as --section.key=value. SIGTERM and SIGINT finish the step, save and exit with 0; "
@@ -48,6 +67,7 @@ static struct config_command describe(void) {
         .examples = "  cambium pretrain --config run.yaml\n"
                     "  cambium pretrain --config run.yaml --optim.lr=3e-4 --train.train_iters=2000\n"
                     "  cambium pretrain --config run.yaml --init-from model --dry-run\n"
+                    "  cambium pretrain --config run.yaml --dry-run --cluster h100 --nodes 4\n"
                     "  cambium pretrain --config run.yaml --ranks 4 --parallel.tensor_model_parallel_size=2\n"
                     "  mpirun -n 4 cambium pretrain --config run.yaml --parallel.tensor_model_parallel_size=2\n",
         .rows = rows,
@@ -81,12 +101,39 @@ struct pretraining {
     const struct config_command *command;
     struct options *options;
     struct train_run run;
+    struct cluster cluster; /* opened if it was given */
     int ranks;
 };
+
+/* Prepares a plan for another machine, without the files that the run names. */
+static int prepare_elsewhere(struct pretraining *p) {
+    struct options *o = p->options;
+    if (!o->is_dry_run || !o->nodes == !o->devices)
+        return status_fail(STATUS_USAGE, "--cluster is for --dry-run, with one of --nodes and --devices");
+    int status = cluster_open(o->cluster, &p->cluster);
+    p->ranks = (int)(o->devices ? o->devices : o->nodes * p->cluster.per_node);
+    if (!status && o->init_from) {
+        struct pretrained model;
+        status = pretrained_open_config(o->init_from, &model);
+        if (!status)
+            run_config_take_model(&o->run, &model.config);
+        pretrained_close(&model);
+    }
+    if (!status)
+        status = run_file_resolve(&o->run, &p->run);
+    p->run.config.checkpoint = o->run.checkpoint; /* its copies are in the plan */
+    if (!status)
+        o->run = p->run.config;
+    return status;
+}
 
 /* Prepares the run, before its ranks are planned. */
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct pretraining *p = context;
+    if (p->options->cluster)
+        return prepare_elsewhere(p);
+    if (p->options->nodes || p->options->devices)
+        return status_fail(STATUS_USAGE, "--nodes and --devices are of --cluster");
     int status = launch_ranks(launch, p->options->ranks, &p->ranks);
     if (!status && !p->options->is_dry_run)
         status = device_find(p->options->run.device);
@@ -112,15 +159,18 @@ static void dump(const void *context) {
 
 static int run(struct launch *launch, void *context) {
     const struct pretraining *p = context;
-    return training_launch(
-        launch,
-        &(const struct training){
-            .run = &p->run, .ranks = p->ranks, .is_dry_run = p->options->is_dry_run, .dump = dump, .context = p});
+    return training_launch(launch, &(const struct training){.run = &p->run,
+                                                            .ranks = p->ranks,
+                                                            .is_dry_run = p->options->is_dry_run,
+                                                            .cluster = p->options->cluster ? &p->cluster : NULL,
+                                                            .dump = dump,
+                                                            .context = p});
 }
 
 static void close_all(void *context) {
     struct pretraining *p = context;
     train_run_free(&p->run);
+    cluster_close(&p->cluster);
 }
 
 int command_pretrain(int argc, char **argv) {

@@ -37,6 +37,32 @@ static int print(const struct training *training, const struct train_plan *plan)
     return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
 }
 
+/* Plans the stage that takes most of a device of the cluster, and refuses it if the cluster has too little memory. */
+static int plan_elsewhere(const struct training *training) {
+    const struct cluster *cluster = training->cluster;
+    struct train_plan most = {0};
+    struct rank_grid grid;
+    struct pipeline_shape shape;
+    int status = train_plan_grid(training->run, training->ranks, &grid, &shape);
+    for (int stage = 0; stage < shape.stages && !status; stage++) {
+        struct train_plan plan;
+        int first = stage * grid.tensor * grid.data;
+        status = train_plan_rank(training->run, training->ranks, first, cluster->device, &plan, NULL);
+        if (!status && train_plan_bytes(&plan).device > train_plan_bytes(&most).device)
+            most = plan;
+    }
+    const struct train_bytes bytes = train_plan_bytes(&most);
+    int64_t on_node = training->ranks < cluster->per_node ? training->ranks : cluster->per_node;
+    most.device_memory = (size_t)cluster->memory.value;
+    most.most_on_device = bytes.device;
+    most.here.host = bytes.host * (size_t)on_node;
+    if (!status)
+        status = print(training, &most);
+    double host = cluster->host_memory.value;
+    const struct memory_limit limit = {.bytes = host > 0 ? (size_t)host : SIZE_MAX};
+    return status ? status : train_plan_check(training->run, &most, &limit);
+}
+
 /* ---- the run ---- */
 
 static int train(struct comm *world, void *context) {
@@ -63,6 +89,8 @@ static int train(struct comm *world, void *context) {
 int training_launch(struct launch *launch, const struct training *training) {
     struct training own = *training;
     struct train_plan plan;
+    if (own.cluster)
+        return launch_agree(launch, plan_elsewhere(&own));
     int status = launch_agree(launch, train_plan_make(own.run, own.ranks, launch->world, &plan));
     if (status)
         return status;

@@ -4,12 +4,14 @@
 
 #include "launch.h"
 
+#include "planner/cluster.h"
 #include "train/train.h"
 
 struct training {
     const struct train_run *run; /* prepared */
     int ranks;
-    bool is_dry_run; /* prints the configuration and the plan, and trains nothing */
+    bool is_dry_run;               /* prints the configuration and the plan, and trains nothing */
+    const struct cluster *cluster; /* of a dry run whose plan is for another machine; NULL: this one */
     /* Prints the resolved configuration to standard output; an error is found by the caller, in the stream. */
     void (*dump)(const void *context);
     const void *context; /* of `dump` */

@@ -33,7 +33,7 @@ struct train_plan {
     size_t data, checkpoint;                                      /* of the host */
     struct gpt_data_bytes of_data; /* included in `data` of each rank, but counted once for ranks that share it */
     int64_t parameters, trainable_parameters;
-    int threads;                 /* of the first rank of this process */
+    int threads;                 /* of the first rank of this process; 0: the plan is of another machine */
     char cores[80];              /* the reason for this number, in words */
     double flops_per_token;      /* of training; a weight of a frozen base counts 4 operations, not 6 */
     double head_flops_per_token; /* the part of these that only tokens have whose loss counts */

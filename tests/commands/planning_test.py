@@ -38,6 +38,23 @@ class Training(unittest.TestCase):
             same = json.loads(again)["plans"][0]["rows"][0]
             self.assertEqual((same["memory"], same["layout"]), (found["rows"][0]["memory"], found["rows"][0]["layout"]))
 
+    def test_a_rows_run_file_has_its_memory_in_a_dry_run(self):
+        with tempfile.TemporaryDirectory() as directory:
+            row = pathlib.Path(directory, "row.yaml")
+            output, _ = run(*TRAIN, "--json", "-", "--yaml", row)
+            planned = json.loads(output)["plans"][0]["rows"][0]["memory"]["device"]
+            words = ("pretrain", "--config", row, "--dry-run", "--cluster")
+            output, _ = run(*words, "a100-80gb", "--devices", "4")
+            shown = float(re.search(r"# +device +([0-9.]+) MiB", output.decode())[1])
+            self.assertAlmostEqual(shown, planned / 2**20, delta=0.06)
+            small = pathlib.Path(directory, "small.yaml")
+            text = run("plan", "show", "a100-80gb")[0].decode()
+            small.write_text(text.replace("memory: 80 GB", "memory: 1 GB", 1))
+            _, errors = run(*words, small, "--devices", "4", expect=1)
+            self.assertIn("not enough memory", errors)
+            _, errors = run(*words, "a100-80gb", expect=2)
+            self.assertIn("one of --nodes and --devices", errors)
+
     def test_errors_are_one_line(self):
         for words, status, part in (
                 (("--cluster", "h10", "--model-size", "5B", "--nodes", "1"), 1, "did you mean h100?"),
