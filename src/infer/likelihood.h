@@ -14,6 +14,7 @@ struct likelihood {
     int64_t count, first; /* 1 <= first < count */
     double logprob;       /* result: the sum over the continuation */
     bool is_greedy;       /* result: each token of the continuation is the likeliest */
+    int64_t cached;       /* result: tokens at its beginning that were found in the prefix cache */
 };
 /* Requests and their tokens. Starts zeroed. */
 struct likelihood_list {

@@ -14,6 +14,10 @@ struct asked {
     bool is_submitted, has_begun;
 };
 
+static void on_start(void *context, int64_t cached) {
+    ((struct asked *)context)->request->cached = cached;
+}
+
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
     struct asked *asked = context;
     (void)index;
@@ -35,7 +39,7 @@ static int submit(struct engine *engine, struct scheduler *scheduler, int slot, 
         .sampling = {.top_p = 1, .repetition_penalty = 1},
         .wants_prompt_logprobs = true,
         .first_prompt_logprob = asked->request->first,
-        .calls = {.on_prompt_logprob = on_prompt_logprob},
+        .calls = {.on_start = on_start, .on_prompt_logprob = on_prompt_logprob},
         .context = asked,
     };
     asked->is_submitted = true;

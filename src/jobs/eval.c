@@ -14,8 +14,9 @@
 enum {
     STEP_ROWS = 256,
     SEQUENCES = 32,
-    ROUND_ROWS = 64,       /* for each leader */
-    ROUND_TOKENS = 1 << 14 /* a round ends after this number of tokens, or after one longer row */
+    ROUND_ROWS = 64,        /* for each leader */
+    ROUND_TOKENS = 1 << 14, /* a round ends after this number of tokens, or after one longer row */
+    FOUND = 3               /* numbers of a request's results */
 };
 
 /* The leader of a replica of the model. The first of them also reads and writes. */
@@ -33,14 +34,15 @@ struct evaluator {
     struct eval_result *results; /* [task_count] */
     struct file_writer samples;
     struct progress progress;
-    int64_t done, total;   /* rows */
-    struct eval_row *rows; /* [capacity] of the round */
+    int64_t done, total;    /* rows */
+    int64_t tokens, cached; /* of requests so far, and those of them that the prefix cache had */
+    struct eval_row *rows;  /* [capacity] of the round */
     int64_t row_count, capacity;
     /* The round, on all leaders: */
     struct likelihood_list requests;
     int32_t *owners;           /* [requests.count] the leader that computes each */
     struct likelihood **share; /* [requests.count] those of this leader */
-    double *found;             /* [requests.count, 2] logprob and flag */
+    double *found;             /* [requests.count, FOUND] logprob, flag, cached tokens */
     int64_t room;              /* of these arrays */
 };
 
@@ -189,7 +191,7 @@ static int make_room(struct evaluator *e, int64_t count) {
     free(e->found);
     e->owners = calloc((size_t)count, sizeof *e->owners);
     e->share = calloc((size_t)count, sizeof *e->share);
-    e->found = calloc((size_t)count, 2 * sizeof *e->found);
+    e->found = calloc((size_t)count, FOUND * sizeof *e->found);
     e->room = e->owners && e->share && e->found ? count : 0;
     return e->room ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
@@ -244,14 +246,16 @@ static int collect(struct evaluator *e) {
         return STATUS_OK;
     for (int64_t i = 0; i < count; i++) {
         bool is_own = e->owners[i] == own;
-        e->found[2 * i] = is_own ? e->requests.items[i].logprob : 0;
-        e->found[2 * i + 1] = is_own && e->requests.items[i].is_greedy;
+        e->found[FOUND * i] = is_own ? e->requests.items[i].logprob : 0;
+        e->found[FOUND * i + 1] = is_own && e->requests.items[i].is_greedy;
+        e->found[FOUND * i + 2] = is_own ? (double)e->requests.items[i].cached : 0;
     }
-    struct comm_data data = {.send = e->found, .receive = e->found, .count = 2 * count, .dtype = DTYPE_F64};
+    struct comm_data data = {.send = e->found, .receive = e->found, .count = FOUND * count, .dtype = DTYPE_F64};
     status = comm_all_reduce(e->leaders, &data, COMM_SUM);
     for (int64_t i = 0; i < count && !status; i++) {
-        e->requests.items[i].logprob = e->found[2 * i];
-        e->requests.items[i].is_greedy = e->found[2 * i + 1] != 0;
+        e->requests.items[i].logprob = e->found[FOUND * i];
+        e->requests.items[i].is_greedy = e->found[FOUND * i + 1] != 0;
+        e->requests.items[i].cached = (int64_t)e->found[FOUND * i + 2];
     }
     return status;
 }
@@ -279,6 +283,8 @@ static int note_row(struct evaluator *e, const struct eval_row *row) {
         struct task_result *of = &found[task->kind == TASK_ROLLING ? 0 : i];
         of->logprob += request->logprob;
         of->is_greedy = request->is_greedy;
+        e->tokens += request->count;
+        e->cached += request->cached;
     }
     task_sums_add(&result->sums, task, &row->texts, found);
     result->requests += row->request_count;
@@ -374,6 +380,9 @@ static int lead(struct evaluator *e) {
     progress_begin(&e->progress, "evaluating", e->total);
     status = evaluate(e);
     progress_end(&e->progress);
+    if (!status && e->tokens)
+        log_info("%lld tokens of prompts, %lld of them from the prefix cache", (long long)e->tokens,
+                 (long long)e->cached);
     return status || !e->is_first ? status : finish(e);
 }
 
