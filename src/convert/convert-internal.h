@@ -142,7 +142,7 @@ double gguf_llama3_divisor(const struct model_config *config, double frequency);
 /* gguf_tokenizer.c: return the name of a kind of tokenizers, of a pattern, and the number of a token's kind. */
 const char *gguf_tokenizer_name(bool is_by_characters);
 const char *gguf_pattern_name(enum tokenizer_list_words words);
-int32_t gguf_token_kind(enum tokenizer_list_kind kind);
+int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown);
 /* gguf_put_tokenizer.c: appends the keys of the model's tokenizer; a directory without one gives none. */
 int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
 /* to_gguf.c: writes a GGUF file. */

@@ -36,13 +36,13 @@ static int fill(const struct tokenizer_lists *lists, struct arrays *a) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < lists->count; i++) {
         a->tokens[i] = (struct gguf_text){.bytes = lists->tokens[i].bytes, .length = lists->tokens[i].length};
-        a->kinds[i] = gguf_token_kind(lists->kinds[i]);
+        a->kinds[i] = gguf_token_kind(lists->kinds[i], lists->words == LIST_CHARACTERS && (int64_t)i == lists->unk);
         a->scores[i] = (float)lists->scores[i];
     }
     for (size_t i = 0; i < padded; i++) {
         int length = snprintf(a->paddings[i], sizeof *a->paddings, "[PAD%zu]", lists->count + i);
         a->tokens[lists->count + i] = (struct gguf_text){.bytes = a->paddings[i], .length = (size_t)length};
-        a->kinds[lists->count + i] = gguf_token_kind(LIST_UNUSED);
+        a->kinds[lists->count + i] = gguf_token_kind(LIST_UNUSED, false);
     }
     for (size_t i = 0; i < lists->merge_count; i++)
         a->merges[i] = (struct gguf_text){.bytes = lists->merges[i].bytes, .length = lists->merges[i].length};

@@ -34,13 +34,13 @@ const char *gguf_pattern_name(enum tokenizer_list_words words) {
 /* The kinds of tokens, with the numbers of the format. */
 enum { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER, KIND_UNUSED, KIND_BYTE };
 
-int32_t gguf_token_kind(enum tokenizer_list_kind kind) {
+int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown) {
     static const int32_t kinds[] = {[LIST_NORMAL] = KIND_NORMAL,
                                     [LIST_SPECIAL] = KIND_CONTROL,
                                     [LIST_ADDED] = KIND_USER,
                                     [LIST_BYTE] = KIND_BYTE,
                                     [LIST_UNUSED] = KIND_UNUSED};
-    return kinds[kind];
+    return is_unknown ? KIND_UNKNOWN : kinds[kind];
 }
 
 struct reading {

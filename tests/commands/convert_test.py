@@ -456,6 +456,13 @@ class Tokenizers(Convert):
     def ids(self, directory, text, *words):
         return run("tokenize", "--tokenizer", directory, *words, input=text.encode())[0]
 
+    def again(self):
+        """The directory as a GGUF file, and as a directory again; returns the file's keys."""
+        self.file.unlink()
+        run("convert", "--from", self.output, "--to", "gguf", "--output", self.file)
+        run("convert", "--from", self.file, "--to", "model", "--output", self.root / "again")
+        return read_gguf(self.file)[0]
+
     def test_patterns_give_the_same_ids(self):
         text = "".join((TOKENIZERS / name).read_text() for name in ("corpus.txt", "kinds.txt"))[:20000]
         text += "\nIt's 12345 o'clock, e\u0301 \u00e9; <|endoftext|>\n"
@@ -468,8 +475,10 @@ class Tokenizers(Convert):
             same = self.root / "same"
             same.mkdir(exist_ok=True)
             (same / "tokenizer.json").write_text(json.dumps(tokenizer))
+            self.assertEqual(self.again()["tokenizer.ggml.pre"], pattern)
             for words in ((), ("--allow-special",)):
                 self.assertEqual(self.ids(self.output, text, *words), self.ids(same, text, *words), name)
+                self.assertEqual(self.ids(self.root / "again", text, *words), self.ids(same, text, *words), name)
 
     def test_scores_merge_as_sentencepiece_does(self):
         letters = "abcdeghilnorstuw\u2581"
@@ -485,6 +494,13 @@ class Tokenizers(Convert):
         for line in ("the other in the end", "hello and hello then", "a tinier ing on  the  air", "shell rest"):
             expected = [names.index(part) for part in sentencepiece(line, pieces)]
             self.assertEqual([int(id) for id in self.ids(self.output, line + "\n").split()], expected, line)
+        keys = self.again()
+        self.assertEqual((keys["tokenizer.ggml.model"], keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]), ("llama", names, kinds))
+        self.assertEqual([keys[f"tokenizer.ggml.{key}"] for key in ("bos_token_id", "eos_token_id", "unknown_token_id", "add_bos_token")],
+                         [1, 2, 0, True])
+        self.assertEqual(keys["tokenizer.chat_template"], "{{ 'hi' }}")
+        for line in ("the other in the end", "a tinier ing on  the  air"):
+            self.assertEqual(self.ids(self.root / "again", line + "\n"), self.ids(self.output, line + "\n"))
         with_begin = self.ids(self.output, "the\n", "--add-special").split()
         self.assertEqual(int(with_begin[0]), 1)
         self.assertIn(names.index("<0x7A>"), map(int, self.ids(self.output, "z\n").split()))
