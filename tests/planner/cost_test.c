@@ -1,0 +1,148 @@
+/* The cost model: layers, embedding and head make up the work of whole stages, and each cause of time has its effect.
+ */
+#include "support/test.h"
+
+#include "planner/cost.h"
+#include "planner/run_file.h"
+#include "train/plan.h"
+
+#include <math.h>
+
+enum { MOST_KEYS = 16 };
+
+struct planned {
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct cost_work work;
+};
+
+/* Opens a run of 8 layers with these further keys. */
+static void open_run(struct planned *p, const char *const *keys) {
+    const char *all[MOST_KEYS] = {"model.num_layers=8",       "model.hidden_size=64", "model.num_attention_heads=4",
+                                  "model.vocab_size=512",     "data.seq_length=64",   "train.precision=bf16",
+                                  "train.global_batch_size=8"};
+    size_t count = 7;
+    for (; *keys; keys++)
+        all[count++] = *keys;
+    test_ok(cluster_open("a100-80gb", &p->cluster));
+    test_ok(run_file_read(NULL, all, count, &p->file));
+    test_ok(run_file_resolve(&p->file.run, &p->run));
+    test_ok(cost_work_make(&p->run, &p->cluster, &p->work));
+}
+
+static void close_run(struct planned *p) {
+    cost_work_free(&p->work);
+    run_file_close(&p->file);
+    cluster_close(&p->cluster);
+}
+
+static double seconds_of(struct planned *p, int ranks) {
+    struct cost_step step;
+    test_ok(cost_step(&p->run, ranks, &p->work, &p->cluster, &step, NULL));
+    return step.seconds;
+}
+
+static const char *const layouts[][MOST_KEYS] = {
+    {NULL},
+    {"parallel.tensor_model_parallel_size=2", NULL},
+    {"parallel.tensor_model_parallel_size=4", "parallel.sequence_parallel=true", "train.micro_batch_size=2", NULL},
+    {"parallel.pipeline_model_parallel_size=2", NULL},
+    {"parallel.pipeline_model_parallel_size=4", "parallel.virtual_pipeline_model_parallel_size=2", NULL},
+    {"parallel.pipeline_model_parallel_size=2", "parallel.decoder_last_pipeline_num_layers=2", NULL},
+    {"parallel.recompute_granularity=selective", "parallel.recompute_modules=[layernorm, mlp_act]", NULL},
+    {"model.swiglu=true", "model.untie_embeddings_and_output_weights=true", "model.num_query_groups=2",
+     "model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.add_bias_linear=false",
+     "model.hidden_dropout=0", "model.attention_dropout=0", NULL},
+    {"train.precision=fp32", "parallel.pipeline_model_parallel_size=2", NULL},
+};
+
+/* With free memory, messages and floors, a step takes the FLOPs of its busiest stage. */
+static void units_make_up_the_work_of_whole_stages(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        struct planned p;
+        struct cost_step step;
+        struct train_plan plan;
+        struct work_list list = {0};
+        open_run(&p, layouts[i]);
+        p.cluster.memory_bandwidth.value = p.cluster.node_bandwidth.value = 1e30;
+        p.cluster.network_bandwidth.value = 1e30;
+        p.cluster.node_latency.value = p.cluster.network_latency.value = 0;
+        p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = p.cluster.achieved[CLUSTER_STEP].value = 0;
+        p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+        int tensor = (int)p.run.config.parallel.tensor_model_parallel_size;
+        int ranks = tensor * (int)p.run.config.parallel.pipeline_model_parallel_size;
+        test_ok(cost_step(&p.run, ranks, &p.work, &p.cluster, &step, NULL));
+        test_ok(train_plan_rank(&p.run, ranks, step.stage * tensor, p.cluster.device, &plan, &list));
+        double flops = work_sum(&list, WORK_FORWARD).flops + work_sum(&list, WORK_BACKWARD).flops;
+        double micro_batches = (double)(8 / p.run.config.train.micro_batch_size);
+        bool is_bf16 = p.run.config.train.precision == PRECISION_BF16;
+        double peak = is_bf16 ? p.cluster.peak_bf16.value : p.cluster.peak_fp32.value;
+        double expected = flops * micro_batches / (peak * p.cluster.achieved[CLUSTER_PRODUCTS].value);
+        assert_true(fabs(step.work.products / expected - 1) < 1e-9);
+        work_free(&list);
+        close_run(&p);
+    }
+}
+
+/* Each constant and each speed makes a step slower, or leaves it as it is where it has no part. */
+static void every_cause_has_its_effect(void **state) {
+    (void)state;
+    static const char *const keys[] = {"parallel.tensor_model_parallel_size=2",
+                                       "parallel.pipeline_model_parallel_size=2", NULL};
+    struct planned p;
+    open_run(&p, keys);
+    p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 1e-9;
+    p.cluster.per_node = 2; /* stages are on two nodes */
+    double plain = seconds_of(&p, 4);
+    double *const values[] = {&p.cluster.peak_bf16.value,
+                              &p.cluster.memory_bandwidth.value,
+                              &p.cluster.node_bandwidth.value,
+                              &p.cluster.network_bandwidth.value,
+                              &p.cluster.achieved[CLUSTER_PRODUCTS].value,
+                              &p.cluster.achieved[CLUSTER_OTHER].value,
+                              &p.cluster.achieved[CLUSTER_NETWORK].value,
+                              &p.cluster.achieved[CLUSTER_TENSOR_HIDDEN].value};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        double value = *values[i];
+        *values[i] = value / 2;
+        assert_true(seconds_of(&p, 4) > plain);
+        *values[i] = value;
+    }
+    double *const times[] = {&p.cluster.node_latency.value, &p.cluster.network_latency.value,
+                             &p.cluster.achieved[CLUSTER_STEP].value,
+                             &p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        double value = *times[i];
+        *times[i] = 2 * value;
+        assert_true(seconds_of(&p, 4) > plain);
+        *times[i] = value;
+    }
+    p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 1;
+    assert_true(seconds_of(&p, 4) > 8 * 4); /* 8 micro batches through 4 layers of a stage */
+    close_run(&p);
+}
+
+static void a_bound_of_time_is_below_the_step(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        struct planned p;
+        double least;
+        open_run(&p, layouts[i]);
+        int ranks = (int)(p.run.config.parallel.tensor_model_parallel_size *
+                          p.run.config.parallel.pipeline_model_parallel_size);
+        test_ok(cost_least(&p.run, ranks, &p.work, &p.cluster, &least));
+        assert_true(least > 0 && least <= seconds_of(&p, ranks) * (1 + 1e-12));
+        close_run(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(units_make_up_the_work_of_whole_stages),
+        cmocka_unit_test(every_cause_has_its_effect),
+        cmocka_unit_test(a_bound_of_time_is_below_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
