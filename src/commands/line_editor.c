@@ -152,9 +152,10 @@ static void close_libedit(struct line_editor *editor) {
     editor->libedit = (struct libedit){0};
 }
 
-/* Opens libedit, which then reads and shows UTF-8 whatever the environment's locale is. */
+/* Opens libedit, which then reads and shows UTF-8 whatever the environment's locale is. It stays loaded, because it
+ * keeps the terminal's description for the life of the process. */
 static void open_libedit(struct line_editor *editor) {
-    editor->libedit.library = dlopen("libedit.so.2", RTLD_NOW | RTLD_LOCAL);
+    editor->libedit.library = dlopen("libedit.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!editor->libedit.library)
         return;
     locale_t before = uselocale(editor->locale);
