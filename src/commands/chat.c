@@ -270,13 +270,13 @@ static int answer_line(struct conversation *conversation, struct strbuf *line, b
     }
     if (!strbuf_text(line)[strspn(strbuf_text(line), " \t\n")])
         return STATUS_OK;
-    int status = survive(ask(conversation, line, &reason));
+    int status = ask(conversation, line, &reason);
     if (reason == FINISH_LENGTH && !status)
         log_info("the answer ends here: --max-new-tokens, or the end of the context");
     *is_last = stop_requested() == SIGTERM;
     if (!*is_last)
         stop_take();
-    return status;
+    return survive(status);
 }
 
 static int talk_at_terminal(const struct chat_command *c, struct conversation *conversation) {
