@@ -68,6 +68,7 @@ struct late_recording {
 struct late_block {
     char *start;
     size_t bytes; /* whole pages */
+    size_t requested;
     struct late_block *next;
 };
 
@@ -102,7 +103,8 @@ struct late_work {
     const char *name;
     int (*run)(const struct exec *exec, const void *arguments); /* `exec` is the CPU's */
     const void *arguments;                                      /* copied */
-    size_t bytes;
+    size_t bytes;                                               /* whole pages */
+    size_t requested;
     const size_t *pointers; /* offsets of the arguments that point to device memory, or are NULL */
     int pointer_count;
     enum late_kind kind;

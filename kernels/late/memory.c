@@ -34,8 +34,9 @@ int late_alloc(struct device *device, size_t bytes, bool is_zeroed, void **memor
     if (!is_zeroed)
         memset(start, LATE_POISON, whole);
     pthread_mutex_lock(&own->lock);
-    *block = (struct late_block){.start = start, .bytes = whole, .next = own->blocks};
+    *block = (struct late_block){.start = start, .bytes = whole, .requested = bytes, .next = own->blocks};
     own->blocks = block;
+    own->counts.allocated += (int64_t)bytes;
     if (!own->is_working)
         protect_block(block, PROT_NONE);
     pthread_mutex_unlock(&own->lock);
@@ -52,6 +53,7 @@ void late_free(struct device *device, void *memory) {
     struct late_block *block = *at;
     assert(block); /* neither foreign nor freed twice */
     *at = block->next;
+    own->counts.allocated -= (int64_t)block->requested;
     pthread_mutex_unlock(&own->lock);
     munmap(block->start, block->bytes);
     free(block);

@@ -1,0 +1,86 @@
+/* The bytes that a rank allocates on its device are those of its plan, and a step allocates none. Ranks are threads on
+ * the backend late, which counts. */
+#include "train/support.h"
+
+#include "late/late.h"
+#include "parallel/rank.h"
+
+enum { LAYERS = 4, BATCH = 8 };
+
+struct layout {
+    int tensor, data, pipeline, chunks, sharding, kept;
+    bool is_untied, is_bf16;
+};
+
+static int expect_planned(struct trainer *trainer, const char *when) {
+    size_t planned = train_plan_bytes(trainer_plan(trainer)).device;
+    int64_t allocated = late_counts(trainer_rank(trainer)->device).allocated;
+    return allocated == (int64_t)planned ? STATUS_OK
+                                         : status_fail(STATUS_INVALID, "%s: %lld bytes are allocated, %zu planned",
+                                                       when, (long long)allocated, planned);
+}
+
+static int run_rank(struct comm *world, void *context) {
+    const struct train_run *run = context;
+    struct trainer *trainer;
+    struct train_record record;
+    log_quiet(true);
+    int status = trainer_open(run, world, &trainer);
+    if (!status)
+        status = expect_planned(trainer, "after the opening");
+    if (!status)
+        status = trainer_step(trainer, &record);
+    if (!status)
+        status = expect_planned(trainer, "after a step");
+    if (!status)
+        status = trainer_await_weights(trainer);
+    if (status)
+        comm_abort(world, status_text());
+    trainer_close(trainer);
+    return status;
+}
+
+static void check(const char **prefix, const struct layout *layout) {
+    struct train_run run = make_run(prefix, layout->is_bf16 ? PRECISION_BF16 : PRECISION_FP32, 1);
+    struct run_config *config = &run.config;
+    config->device = "late";
+    config->model.num_layers = LAYERS;
+    config->model.untie_embeddings_and_output_weights = layout->is_untied;
+    config->train.global_batch_size = BATCH;
+    config->parallel.tensor_model_parallel_size = layout->tensor;
+    config->parallel.pipeline_model_parallel_size = layout->pipeline;
+    config->parallel.virtual_pipeline_model_parallel_size = layout->chunks;
+    config->parallel.data_parallel_sharding_strategy = layout->sharding;
+    config->parallel.fsdp_keep_gathered = layout->kept;
+    test_ok(run_config_resolve(config));
+    print_message("tensor %d data %d pipeline %d of %d chunks, %s, %d kept\n", layout->tensor, layout->data,
+                  layout->pipeline, layout->chunks, run_shardings[layout->sharding], layout->kept);
+    test_ok(comm_local_run(layout->tensor * layout->data * layout->pipeline, run_rank, &run));
+}
+
+static void what_is_allocated_is_what_was_planned(void **state) {
+    (void)state;
+    static const int grids[][4] = {{1, 2, 1, 1}, {2, 2, 1, 1}, {1, 2, 2, 1}, {1, 2, 2, 2}, {1, 4, 1, 1}, {2, 2, 2, 1}};
+    char *prefix = write_text();
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++)
+        for (int sharding = SHARDING_NONE; sharding <= SHARDING_OPTIM_GRADS_PARAMS; sharding++)
+            for (int kept = 0; kept < (sharding == SHARDING_OPTIM_GRADS_PARAMS ? 2 : 1); kept++) {
+                struct layout layout = {.tensor = grids[g][0],
+                                        .data = grids[g][1],
+                                        .pipeline = grids[g][2],
+                                        .chunks = grids[g][3],
+                                        .sharding = sharding,
+                                        .kept = kept,
+                                        .is_untied = g % 2,
+                                        .is_bf16 = (g + (size_t)sharding) % 2};
+                check((const char **)&prefix, &layout);
+            }
+    free(prefix);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_allocated_is_what_was_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
