@@ -3,8 +3,8 @@
 #include "ckpt/exchange.h"
 #include "support/test.h"
 
-/* A sanitizer keeps what was freed. */
-#ifdef __SANITIZE_ADDRESS__
+/* A sanitizer keeps what was freed, or a shadow of it. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { MOST_MEMORY = 1 << 30 };
 #else
 enum { MOST_MEMORY = 64 << 20 };
