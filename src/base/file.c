@@ -321,13 +321,38 @@ static int create_temporary(struct file_writer *writer, const char *parent, int 
     return status;
 }
 
-int file_writer_open(struct file_writer *writer, const char *path) {
+/* The path that a writer replaces: a link stands for its file. A device or a pipe is written in place. */
+static int find_target(struct file_writer *writer, const char *path, bool *is_in_place) {
+    char real[PATH_MAX];
+    struct stat found;
+    bool exists = stat(path, &found) == 0;
+    if (exists && S_ISDIR(found.st_mode))
+        return status_fail(STATUS_IO, "cannot create %s: it is a directory", path);
+    *is_in_place = exists && !S_ISREG(found.st_mode);
+    bool is_file = exists && !*is_in_place;
+    if (is_file && !realpath(path, real))
+        return status_fail_errno("cannot create %s", path);
+    writer->path = strdup(is_file ? real : path);
+    return writer->path ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int create_beside(struct file_writer *writer, int *descriptor) {
     char parent[PATH_MAX];
+    int status = file_parent(writer->path, parent, sizeof parent);
+    while (!status && *descriptor < 0)
+        status = create_temporary(writer, parent, descriptor);
+    return status;
+}
+
+int file_writer_open(struct file_writer *writer, const char *path) {
     int descriptor = -1;
-    *writer = (struct file_writer){.path = strdup(path)};
-    int status = writer->path ? file_parent(path, parent, sizeof parent) : status_fail(STATUS_MEMORY, "out of memory");
-    while (!status && descriptor < 0)
-        status = create_temporary(writer, parent, &descriptor);
+    bool is_in_place = false;
+    *writer = (struct file_writer){0};
+    int status = find_target(writer, path, &is_in_place);
+    if (!status && !is_in_place)
+        status = create_beside(writer, &descriptor);
+    else if (!status && (descriptor = open(path, O_WRONLY | O_CLOEXEC)) < 0)
+        status = status_fail_errno("cannot open %s", path);
     if (!status && !(writer->stream = fdopen(descriptor, "wb"))) {
         status = status_fail_errno("cannot create %s", path);
         close(descriptor);
@@ -339,14 +364,14 @@ int file_writer_open(struct file_writer *writer, const char *path) {
 
 int file_writer_commit(struct file_writer *writer) {
     int status = STATUS_OK;
-    if (fflush(writer->stream) || ferror(writer->stream) || fsync(fileno(writer->stream)))
+    if (fflush(writer->stream) || ferror(writer->stream) || (writer->temporary && fsync(fileno(writer->stream))))
         status = status_fail_errno("cannot write %s", writer->path);
     if (fclose(writer->stream) && !status)
         status = status_fail_errno("cannot write %s", writer->path);
     writer->stream = NULL;
-    if (!status && rename(writer->temporary, writer->path))
+    if (!status && writer->temporary && rename(writer->temporary, writer->path))
         status = status_fail_errno("cannot rename %s to %s", writer->temporary, writer->path);
-    if (!status) {
+    if (!status && writer->temporary) {
         free(writer->temporary);
         writer->temporary = NULL;
         status = sync_parent(writer->path);

@@ -52,13 +52,14 @@ int file_pread_all(int descriptor, void *bytes, size_t length, off_t offset, con
 int file_sync(const char *path);
 
 /* A file that appears whole under `path`, by file_writer_commit, or not at all. It is written next to its target under
- * a random name; nothing that already exists is touched. */
+ * a random name, and replaces a regular file that is there. A link stays, and its file is replaced. A device or a pipe,
+ * as /dev/null or /dev/stdout, is written in place. */
 struct file_writer {
     FILE *stream;
     char *path;
-    char *temporary;
+    char *temporary; /* NULL when `path` is written in place */
 };
-/* Opens `writer->stream` for a new file. STATUS_IO, STATUS_MEMORY. */
+/* Opens `writer->stream`. STATUS_IO (also for a directory), STATUS_MEMORY. */
 int file_writer_open(struct file_writer *writer, const char *path);
 /* Flushes, syncs and renames. It also reports errors of earlier writes to the stream. On failure nothing is left on the
  * disk. */

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Known answers of Philox4x32-10 from the Random123 distribution (kat_vectors). */
@@ -106,6 +107,30 @@ static void an_aborted_file_leaves_nothing(void **state) {
     test_fails(file_read(path, 4, &text), STATUS_INVALID, "more than the 4 allowed");
     strbuf_free(&text);
     test_fails(file_write_atomic("/dev/full/x", "a", 1), STATUS_IO, "/dev/full/x");
+    free(directory);
+}
+
+static void a_file_replaces_no_link_and_no_pipe(void **state) {
+    (void)state;
+    char *directory = test_directory(), link[256], real[256], pipe[256], got[8];
+    snprintf(link, sizeof link, "%s/link", directory);
+    snprintf(real, sizeof real, "%s/real", directory);
+    snprintf(pipe, sizeof pipe, "%s/pipe", directory);
+    test_ok(file_write_atomic(real, "older", 5));
+    assert_int_equal(symlink("real", link), 0);
+    test_ok(file_write_atomic(link, "newer", 5));
+    assert_int_equal(readlink(link, got, sizeof got), 4);
+    int file = open(real, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(file, got, sizeof got), 5);
+    assert_memory_equal(got, "newer", 5);
+    close(file);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    file = open(pipe, O_RDWR | O_CLOEXEC);
+    test_ok(file_write_atomic(pipe, "piped", 5));
+    assert_int_equal(read(file, got, sizeof got), 5);
+    assert_memory_equal(got, "piped", 5);
+    close(file);
+    test_fails(file_write_atomic(directory, "none", 4), STATUS_IO, "it is a directory");
     free(directory);
 }
 
@@ -461,6 +486,7 @@ int main(void) {
         cmocka_unit_test(a_number_that_is_not_finite_is_found_where_it_is),
         cmocka_unit_test(arena_plan_is_the_allocation),
         cmocka_unit_test(an_aborted_file_leaves_nothing),
+        cmocka_unit_test(a_file_replaces_no_link_and_no_pipe),
         cmocka_unit_test(wrapping_keeps_the_first_cause),
         cmocka_unit_test(an_error_is_one_line),
         cmocka_unit_test(an_error_is_utf8_without_controls),
