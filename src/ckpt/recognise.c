@@ -20,7 +20,7 @@ bool exchange_has_safetensors(const char *directory, bool *is_sharded) {
     size_t count;
     bool is_there = false;
     *is_sharded = false;
-    if (file_list(directory, &names, &count))
+    if (!file_is_directory(directory) || file_list(directory, &names, &count))
         return false;
     for (size_t i = 0; i < count; i++) {
         is_there |= exchange_is_safetensors(names[i]);

@@ -18,6 +18,7 @@ static void check_vector(struct engine *engine, json_t *vector, size_t number) {
     struct generate_options options = {
         .prompt = ids,
         .prompt_length = (int64_t)json_array_size(prompt),
+        .slot = -1,
         .max_new_tokens = (int64_t)json_array_size(json_array_get(texts, 0)),
         .samples = SAMPLES,
         .sampling = {.temperature = json_real_value(json_object_get(vector, "temperature")),

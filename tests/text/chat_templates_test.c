@@ -187,7 +187,7 @@ static void a_template_that_drops_thoughts_trains_the_last_answer(void **state) 
     struct strbuf shown = STRBUF_INIT;
     (void)state;
     test_fails(render_row("Qwen-Qwen3-0.6B", THOUGHTS, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
-               "answer 2 differently when more messages follow, so that it cannot be trained in its place: set "
+               "answer 2 differently when more messages follow, so it cannot be trained in its place: set "
                "data.answers to last");
     test_ok(render_row("Qwen-Qwen3-0.6B", THOUGHTS, CHAT_ANSWERS_LAST, &shown));
     assert_string_equal(
