@@ -90,12 +90,14 @@ static void count_no_memory(struct searching *s, const struct candidate *candida
 /* Returns bytes that weights, gradients and optimizer of the first stage take at least, if a work of as many tensor
  * ranks tells the size of a layer; else 0. */
 static double least_state(const struct searching *s, const struct candidate *candidate, const struct train_run *run) {
-    int data = s->result->ranks / (candidate->tensor * candidate->pipeline);
+    if (s->search->space == SEARCH_RUN || candidate->last)
+        return 0;
     const struct cost_work *work = NULL;
     for (int i = 0; i < s->work_count && !work; i++)
         work = s->works[i].tensor == candidate->tensor ? &s->works[i].work : NULL;
-    if (!work || s->search->space == SEARCH_RUN || candidate->last)
+    if (!work)
         return 0;
+    int data = s->result->ranks / (candidate->tensor * candidate->pipeline);
     double elements = work->elements[COST_LAYER] * (double)(run->config.model.num_layers / candidate->pipeline);
     return elements * memory_state(work->dtype, candidate->sharding, data);
 }
