@@ -1,6 +1,7 @@
 /* Checks boxes when they are opened, and reads ranges of a tensor from all boxes that have a part of them. */
 #include "boxes.h"
 
+#include "exchange.h"
 #include "torch_tensor.h"
 
 #include <fcntl.h>

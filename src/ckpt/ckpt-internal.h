@@ -49,23 +49,12 @@ int safetensors_type_number(const char *type);
 /* Returns our type of that name; DTYPE_COUNT when we have none. */
 enum dtype safetensors_type_dtype(const char *type);
 
-/* Tensors whose bytes are put together from other files. Its functions may be called by several threads. */
-struct tensor_source {
-    /* Checks tensor `index` once, before its bytes are read. */
-    int (*prepare)(void *context, size_t index);
-    /* Reads bytes [first, first + length) of a tensor, row-major. */
-    int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
-    void (*close)(void *context); /* also frees the names */
-    void *context;
-};
-/* Opens such tensors as if they were in a file called `path`. The array is copied; the names stay the source's. The
- * file owns the source from here on, unless the call fails. STATUS_MEMORY. */
+struct tensor_source; /* exchange.h */
+
+/* Opens the tensors of a source as if they were in a file called `path`. The array is copied; the names stay the
+ * source's. The file owns the source from here on, unless the call fails. STATUS_MEMORY. */
 int safetensors_open_source(const char *path, const struct safetensor *tensors, size_t count,
                             const struct tensor_source *source, struct safetensors **file);
-
-/* Opens the tensors of a source as those of a directory. STATUS_INVALID when two have one name; ownership as above. */
-int ckpt_open_source(const char *directory, const struct safetensor *list, size_t count,
-                     const struct tensor_source *source, struct ckpt_tensors **tensors);
 
 struct tensor_entry {
     const struct safetensors *file;

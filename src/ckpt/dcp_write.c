@@ -1,4 +1,5 @@
-/* Writes a distributed checkpoint of PyTorch: each tensor as one archive, in one of several files, and the list. */
+/* Writes a distributed checkpoint of PyTorch: each part of a tensor as one archive, in one of several files, and the
+ * list. A tensor is one part, or a stack of rows of its first axis. */
 #include "exchange.h"
 #include "save-internal.h"
 #include "torch_tensor.h"
@@ -11,8 +12,12 @@
 
 #define METADATA_MODULE "torch.distributed.checkpoint.metadata"
 
-/* The place of a tensor's archive. */
-struct place {
+/* A part of a tensor, and the place of its archive. */
+struct part {
+    const struct safetensor *tensor;
+    size_t index;             /* of the tensor */
+    struct safetensor values; /* the part as a tensor of its own */
+    int64_t row;              /* of the first axis, where it begins */
     int file;
     int64_t start, length;
 };
@@ -20,7 +25,9 @@ struct place {
 struct writing {
     const struct exchange_dcp *request;
     const char *directory;
-    struct place *places; /* [tensors] */
+    struct part *parts; /* in the order of tensors and rows */
+    size_t count;
+    struct part object; /* the place of the one object that there is */
 };
 
 static void file_name(int file, char out[64]) {
@@ -68,47 +75,79 @@ static int describe(const struct safetensor *tensor, struct strbuf *out) {
 
 struct reading {
     const struct ckpt_tensors *tensors;
-    size_t index;
+    const struct part *part;
 };
 
-static int read_tensor(void *context, int64_t first, int64_t length, void *out) {
+static int read_part(void *context, int64_t first, int64_t length, void *out) {
     const struct reading *r = context;
-    return ckpt_read_bytes(r->tensors, r->index, first, length, out);
+    return ckpt_read_bytes(r->tensors, r->part->index, r->part->row * r->part->values.bytes + first, length, out);
 }
 
-static int write_tensor(const struct writing *w, size_t index, const char *path, int descriptor) {
-    const struct safetensor *tensor = ckpt_tensor_at(w->request->tensors, index);
-    struct reading reading = {.tensors = w->request->tensors, .index = index};
+static int write_part(const struct writing *w, struct part *part, const char *path, int descriptor) {
+    struct reading reading = {.tensors = w->request->tensors, .part = part};
     struct strbuf pickle = STRBUF_INIT;
-    int status = describe(tensor, &pickle);
+    int status = describe(&part->values, &pickle);
     const struct archive archive = {.records = {{"archive/data.pkl", pickle.data, (int64_t)pickle.length},
                                                 {"archive/byteorder", "little", 6},
                                                 {"archive/version", "3\n", 2},
-                                                {"archive/data/0", NULL, tensor->bytes}},
+                                                {"archive/data/0", NULL, part->values.bytes}},
                                     .count = 4,
-                                    .read = read_tensor,
+                                    .read = read_part,
                                     .context = &reading};
     if (!status)
-        status = archive_write(&archive, path, descriptor, w->places[index].start, &w->places[index].length);
+        status = archive_write(&archive, path, descriptor, part->start, &part->length);
     strbuf_free(&pickle);
     return status;
 }
 
+/* Writes the object, which all names share. */
+static int write_object(struct part *object, const char *path, int descriptor) {
+    static const char pickle[] =
+        PICKLE_BEGIN PICKLE_EMPTY_LIST PICKLE_MARK PICKLE_WRITE_NONE PICKLE_END_LIST PICKLE_STOP;
+    const struct archive archive = {.records = {{"archive/data.pkl", pickle, sizeof pickle - 1},
+                                                {"archive/byteorder", "little", 6},
+                                                {"archive/version", "3\n", 2}},
+                                    .count = 3};
+    return archive_write(&archive, path, descriptor, object->start, &object->length);
+}
+
 /* ---- files ---- */
 
-/* Gives each file a run of tensors with about the same number of bytes. */
-static void choose_files(struct writing *w) {
+static int list_parts(struct writing *w) {
     const struct ckpt_tensors *tensors = w->request->tensors;
-    int64_t total = 1, before = 0;
-    for (size_t i = 0; i < tensors->count; i++)
-        total += ckpt_tensor_at(tensors, i)->bytes;
+    const char *stacked = w->request->stacked;
+    size_t capacity = 0;
     for (size_t i = 0; i < tensors->count; i++) {
-        w->places[i].file = (int)((double)before / (double)total * w->request->files);
-        before += ckpt_tensor_at(tensors, i)->bytes;
+        const struct safetensor *tensor = ckpt_tensor_at(tensors, i);
+        bool is_stack = stacked && !strncmp(tensor->name, stacked, strlen(stacked)) && tensor->dims && tensor->bytes;
+        int64_t count = is_stack ? tensor->shape[0] : 1;
+        struct part part = {.tensor = tensor, .index = i, .values = *tensor};
+        if (is_stack)
+            part.values.shape[0] = 1;
+        part.values.elements /= count;
+        part.values.bytes /= count;
+        struct part *parts = array_grow(w->parts, &capacity, w->count + (size_t)count, sizeof *parts);
+        if (!parts)
+            return STATUS_MEMORY;
+        w->parts = parts;
+        for (part.row = 0; part.row < count; part.row++)
+            parts[w->count++] = part;
+    }
+    return STATUS_OK;
+}
+
+/* Gives each file a run of parts with about the same number of bytes. */
+static void choose_files(struct writing *w) {
+    int64_t total = 1, before = 0;
+    for (size_t i = 0; i < w->count; i++)
+        total += w->parts[i].values.bytes;
+    for (size_t i = 0; i < w->count; i++) {
+        w->parts[i].file = (int)((double)before / (double)total * w->request->files);
+        before += w->parts[i].values.bytes;
     }
 }
 
-static int write_file(const struct writing *w, int file) {
+static int write_file(struct writing *w, int file) {
     char name[64], path[PATH_MAX];
     int64_t at = 0;
     file_name(file, name);
@@ -118,12 +157,16 @@ static int write_file(const struct writing *w, int file) {
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return status_fail_errno("cannot create %s", path);
-    for (size_t i = 0; i < w->request->tensors->count && !status; i++) {
-        if (w->places[i].file != file)
+    if (w->request->object_count && file == w->object.file) {
+        status = write_object(&w->object, path, descriptor);
+        at = w->object.length;
+    }
+    for (size_t i = 0; i < w->count && !status; i++) {
+        if (w->parts[i].file != file)
             continue;
-        w->places[i].start = at;
-        status = write_tensor(w, i, path, descriptor);
-        at += w->places[i].length;
+        w->parts[i].start = at;
+        status = write_part(w, &w->parts[i], path, descriptor);
+        at += w->parts[i].length;
     }
     if (!status && fsync(descriptor))
         status = status_fail_errno("cannot write %s", path);
@@ -160,8 +203,19 @@ static void add_properties(struct strbuf *out, const char *type) {
     strbuf_add_text(out, PICKLE_ONE_TUPLE PICKLE_CALL PICKLE_WRITE_FALSE PICKLE_END_TUPLE PICKLE_SET_STATE);
 }
 
-static void add_tensor(struct strbuf *out, const struct safetensor *tensor) {
-    static const int64_t zeros[SAFETENSORS_MAX_DIMS];
+static void add_chunk(struct strbuf *out, const struct part *part) {
+    const int64_t offsets[SAFETENSORS_MAX_DIMS] = {part->row};
+    begin_object(out, METADATA_MODULE, "ChunkStorageMetadata");
+    pickle_add_text(out, "offsets");
+    add_size(out, offsets, part->values.dims);
+    pickle_add_text(out, "sizes");
+    add_size(out, part->values.shape, part->values.dims);
+    end_object(out);
+}
+
+/* Adds the tensor of a part, with all of its parts; returns the next part. */
+static const struct part *add_tensor(struct strbuf *out, const struct part *part, const struct part *end) {
+    const struct safetensor *tensor = part->tensor;
     pickle_add_text(out, tensor->name);
     begin_object(out, METADATA_MODULE, "TensorStorageMetadata");
     pickle_add_text(out, "properties");
@@ -170,46 +224,56 @@ static void add_tensor(struct strbuf *out, const struct safetensor *tensor) {
     add_size(out, tensor->shape, tensor->dims);
     pickle_add_text(out, "chunks");
     strbuf_add_text(out, PICKLE_EMPTY_LIST PICKLE_MARK);
-    begin_object(out, METADATA_MODULE, "ChunkStorageMetadata");
-    pickle_add_text(out, "offsets");
-    add_size(out, zeros, tensor->dims);
-    pickle_add_text(out, "sizes");
-    add_size(out, tensor->shape, tensor->dims);
-    end_object(out);
+    for (; part < end && part->tensor == tensor; part++)
+        add_chunk(out, part);
     strbuf_add_text(out, PICKLE_END_LIST);
     end_object(out);
+    return part;
 }
 
-static void add_place(struct strbuf *out, const struct safetensor *tensor, const struct place *place) {
-    static const int64_t zeros[SAFETENSORS_MAX_DIMS];
+/* Adds where a part of the tensor or object of this name lies. An object has no offset. */
+static void add_place(struct strbuf *out, const char *fqn, const struct part *part) {
+    const int64_t offsets[SAFETENSORS_MAX_DIMS] = {part->row};
     char name[64];
-    file_name(place->file, name);
+    file_name(part->file, name);
     begin_object(out, METADATA_MODULE, "MetadataIndex");
     pickle_add_text(out, "fqn");
-    pickle_add_text(out, tensor->name);
+    pickle_add_text(out, fqn);
     pickle_add_text(out, "offset");
-    add_size(out, zeros, tensor->dims);
+    if (part->tensor)
+        add_size(out, offsets, part->values.dims);
+    else
+        strbuf_add_text(out, PICKLE_WRITE_NONE);
     pickle_add_text(out, "index");
-    pickle_add_integer(out, 0);
+    if (part->tensor)
+        pickle_add_integer(out, part->row);
+    else
+        strbuf_add_text(out, PICKLE_WRITE_NONE);
     end_object(out);
     begin_object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
     pickle_add_text(out, "relative_path");
     pickle_add_text(out, name);
     pickle_add_text(out, "offset");
-    pickle_add_integer(out, place->start);
+    pickle_add_integer(out, part->start);
     pickle_add_text(out, "length");
-    pickle_add_integer(out, place->length);
+    pickle_add_integer(out, part->length);
     end_object(out);
 }
 
 static void add_list(struct strbuf *out, const struct writing *w) {
-    const struct ckpt_tensors *tensors = w->request->tensors;
+    const struct exchange_dcp *request = w->request;
+    const struct ckpt_tensors *tensors = request->tensors;
     strbuf_add_text(out, PICKLE_BEGIN);
     begin_object(out, METADATA_MODULE, "Metadata");
     pickle_add_text(out, "state_dict_metadata");
     strbuf_add_text(out, PICKLE_EMPTY_DICT PICKLE_MARK);
-    for (size_t i = 0; i < tensors->count; i++)
-        add_tensor(out, ckpt_tensor_at(tensors, i));
+    for (const struct part *part = w->parts; part < w->parts + w->count;)
+        part = add_tensor(out, part, w->parts + w->count);
+    for (size_t i = 0; i < request->object_count; i++) {
+        pickle_add_text(out, request->objects[i]);
+        pickle_add_global(out, METADATA_MODULE, "BytesStorageMetadata");
+        strbuf_add_text(out, PICKLE_EMPTY_TUPLE PICKLE_NEW);
+    }
     strbuf_add_text(out, PICKLE_END_DICT);
     pickle_add_text(out, "planner_data");
     strbuf_add_text(out, PICKLE_EMPTY_DICT PICKLE_MARK);
@@ -221,8 +285,10 @@ static void add_list(struct strbuf *out, const struct writing *w) {
     strbuf_add_text(out, PICKLE_END_DICT);
     pickle_add_text(out, "storage_data");
     strbuf_add_text(out, PICKLE_EMPTY_DICT PICKLE_MARK);
-    for (size_t i = 0; i < tensors->count; i++)
-        add_place(out, ckpt_tensor_at(tensors, i), &w->places[i]);
+    for (size_t i = 0; i < w->count; i++)
+        add_place(out, w->parts[i].tensor->name, &w->parts[i]);
+    for (size_t i = 0; i < request->object_count; i++)
+        add_place(out, request->objects[i], &w->object);
     strbuf_add_text(out, PICKLE_END_DICT);
     pickle_add_text(out, "storage_meta");
     strbuf_add_text(out, PICKLE_WRITE_NONE);
@@ -257,8 +323,10 @@ static int check_types(const struct ckpt_tensors *tensors) {
 
 int exchange_write_dcp(const struct exchange_dcp *request) {
     struct staging staging = {.mark = -1};
-    struct writing w = {.request = request, .places = calloc(request->tensors->count + 1, sizeof *w.places)};
-    int status = w.places ? check_types(request->tensors) : status_fail(STATUS_MEMORY, "out of memory");
+    struct writing w = {.request = request};
+    int status = check_types(request->tensors);
+    if (!status)
+        status = list_parts(&w);
     if (!status)
         status = save_check_replaceable(request->directory);
     if (!status)
@@ -270,6 +338,8 @@ int exchange_write_dcp(const struct exchange_dcp *request) {
         status = write_file(&w, file);
     if (!status)
         status = write_list(&w);
+    if (!status && request->arguments)
+        status = megatron_arguments_write(w.directory, request->arguments);
     if (!status)
         status = save_texts(w.directory, &(const struct ckpt_save){.model = {.config_text = request->config_text,
                                                                              .texts = request->texts,
@@ -278,6 +348,6 @@ int exchange_write_dcp(const struct exchange_dcp *request) {
     if (!status)
         status = staging_commit(&staging);
     staging_abort(&staging);
-    free(w.places);
+    free(w.parts);
     return status ? status_wrap(status, "%s was not written", request->directory) : STATUS_OK;
 }

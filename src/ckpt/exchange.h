@@ -8,6 +8,20 @@
 
 #include "ckpt.h"
 
+/* Tensors whose bytes are put together from others. Its functions may be called by several threads. */
+struct tensor_source {
+    /* Checks tensor `index` once, before its bytes are read. */
+    int (*prepare)(void *context, size_t index);
+    /* Reads bytes [first, first + length) of a tensor, row-major. */
+    int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);
+    void (*close)(void *context); /* also frees the names */
+    void *context;
+};
+/* Opens the tensors of a source as those of a directory. The array is copied; the names stay the source's. The tensors
+ * own the source from here on, unless the call fails. STATUS_INVALID when two have one name. */
+int ckpt_open_source(const char *directory, const struct safetensor *list, size_t count,
+                     const struct tensor_source *source, struct ckpt_tensors **tensors);
+
 /* True for a directory with `.metadata`. */
 bool exchange_is_dcp(const char *directory);
 /* Opens its tensors, under the names of the state dict that was saved. *objects: how many of its values are no tensors;
@@ -22,8 +36,13 @@ int exchange_read_megatron_arguments(const char *directory, char **text);
 struct exchange_dcp {
     const char *directory; /* what may be replaced is as in ckpt_write_model */
     const struct ckpt_tensors *tensors;
-    int files;                     /* to divide the tensors into, at least 1 */
-    const char *config_text;       /* config.json; NULL: none */
+    int files;                  /* to divide the tensors into, at least 1 */
+    const char *stacked;        /* tensors whose names begin so have a part for each row of their first axis;
+                                 * NULL: each tensor is one part */
+    const char *const *objects; /* [object_count] names of objects, each the list [None] */
+    size_t object_count;
+    const char *arguments;   /* of a run of Megatron, as exchange_read_megatron_arguments makes them; NULL: none */
+    const char *config_text; /* config.json; NULL: none */
     const struct ckpt_text *texts; /* further files */
     int text_count;
     const struct tokenizer_files *tokenizer; /* NULL: none */

@@ -1,12 +1,16 @@
-/* Reads the arguments of a Megatron run from the pickle in common.pt: an argparse.Namespace. */
+/* The arguments of a Megatron run, in the pickle of common.pt: an argparse.Namespace. */
 #include "ckpt-internal.h"
 #include "exchange.h"
 #include "pickle.h"
+#include "torch_write.h"
 #include "zip.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define COMMON_FILE "common.pt"
 
 enum { COMMON_LIMIT = 64 << 20 };
 
@@ -83,12 +87,87 @@ int exchange_read_megatron_arguments(const char *directory, char **text) {
     int descriptor;
     int64_t size;
     *text = NULL;
-    int status = file_join(path, sizeof path, directory, "common.pt");
+    int status = file_join(path, sizeof path, directory, COMMON_FILE);
     if (!status)
         status = file_open_to_read(path, &descriptor, &size);
     if (status)
         return status == STATUS_NOT_FOUND ? STATUS_OK : status;
     status = read_common(path, descriptor, size, text);
     close(descriptor);
+    return status;
+}
+
+/* ---- writing ---- */
+
+static void add_argument(struct strbuf *out, const char *name, const json_t *value) {
+    pickle_add_text(out, name);
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        pickle_add_text(out, json_string_value(value));
+        break;
+    case JSON_INTEGER:
+        pickle_add_integer(out, json_integer_value(value));
+        break;
+    case JSON_REAL:
+        pickle_add_number(out, json_real_value(value));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        strbuf_add_text(out, json_is_true(value) ? PICKLE_WRITE_TRUE : PICKLE_WRITE_FALSE);
+        break;
+    default:
+        strbuf_add_text(out, PICKLE_WRITE_NONE);
+    }
+}
+
+static void add_common(struct strbuf *out, json_t *arguments) {
+    const char *name;
+    json_t *value;
+    strbuf_add_text(out, PICKLE_BEGIN PICKLE_EMPTY_DICT PICKLE_MARK);
+    pickle_add_text(out, "iteration");
+    pickle_add_integer(out, 0);
+    pickle_add_text(out, "checkpoint_version");
+    pickle_add_number(out, 3);
+    pickle_add_text(out, "args");
+    pickle_add_global(out, "argparse", "Namespace");
+    strbuf_add_text(out, PICKLE_EMPTY_TUPLE PICKLE_NEW PICKLE_EMPTY_DICT PICKLE_MARK);
+    json_object_foreach(arguments, name, value) {
+        add_argument(out, name, value);
+    }
+    strbuf_add_text(out, PICKLE_END_DICT PICKLE_SET_STATE PICKLE_END_DICT PICKLE_STOP);
+}
+
+static int write_common(const char *path, const struct strbuf *pickle) {
+    const struct archive archive = {.records = {{"common/data.pkl", pickle->data, (int64_t)pickle->length},
+                                                {"common/byteorder", "little", 6},
+                                                {"common/version", "3\n", 2}},
+                                    .count = 3};
+    int64_t length;
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return status_fail_errno("cannot create %s", path);
+    int status = archive_write(&archive, path, descriptor, 0, &length);
+    if (!status && fsync(descriptor))
+        status = status_fail_errno("cannot write %s", path);
+    close(descriptor);
+    return status;
+}
+
+int megatron_arguments_write(const char *directory, const char *arguments) {
+    char path[PATH_MAX];
+    json_t *object;
+    json_error_t error;
+    struct strbuf pickle = STRBUF_INIT;
+    int status = json_read(arguments, strlen(arguments), JSON_REJECT_DUPLICATES, &object, &error);
+    if (status)
+        return status == STATUS_MEMORY ? status : status_fail(STATUS_INVALID, "arguments: %s", error.text);
+    add_common(&pickle, object);
+    json_decref(object);
+    status = strbuf_status(&pickle);
+    if (!status)
+        status = file_join(path, sizeof path, directory, COMMON_FILE);
+    if (!status)
+        status = write_common(path, &pickle);
+    strbuf_free(&pickle);
     return status;
 }

@@ -2,6 +2,7 @@
  * reference implementation (safetensors 0.8, tensor.rs). The header has at most 100 MB and no duplicate keys, and
  * tensors are adjacent from the first byte of the data to the last. */
 #include "ckpt-internal.h"
+#include "exchange.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

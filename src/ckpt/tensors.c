@@ -1,5 +1,6 @@
 /* The tensor files of a directory: one file or shards with an index, and their tensors under one list of names. */
 #include "ckpt-internal.h"
+#include "exchange.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -52,4 +52,8 @@ struct archive {
  * STATUS_MEMORY. */
 int archive_write(const struct archive *archive, const char *path, int descriptor, int64_t start, int64_t *length);
 
+/* megatron_arguments.c: writes common.pt with the arguments of exchange_write_dcp. STATUS_INVALID, STATUS_IO,
+ * STATUS_MEMORY. */
+int megatron_arguments_write(const char *directory, const char *arguments);
+
 #endif

@@ -9,12 +9,13 @@
 static const char *const dtypes[] = {[CONVERT_AUTO] = "auto", [CONVERT_FP32] = "fp32", [CONVERT_BF16] = "bf16",
                                      [CONVERT_FP16] = "fp16", [CONVERT_Q8_0] = "q8_0", NULL};
 static const char *const targets[] = {
-    [CONVERT_MODEL] = "model", [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp", [CONVERT_GGUF] = "gguf", NULL};
+    [CONVERT_MODEL] = "model",       [CONVERT_TENSORS] = "tensors", [CONVERT_DCP] = "dcp",
+    [CONVERT_MEGATRON] = "megatron", [CONVERT_GGUF] = "gguf",       NULL};
 
 struct options {
     const char *from, *output, *config, *tokenizer, *prefix;
     int to, dtype;
-    int64_t files, max_shard_size;
+    int64_t files, tensor, max_shard_size;
 };
 
 static const struct config_row rows[] = {
@@ -73,6 +74,13 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 10000,
      .help = "to divide the tensors of a distributed checkpoint into"},
+    {.path = "tensor",
+     .type = CONFIG_INT,
+     .offset = offsetof(struct options, tensor),
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 1024,
+     .help = "tensor ranks of Megatron's run: zero rows pad the vocabulary to a multiple of 128 for each"},
     {.path = "max-shard-size",
      .type = CONFIG_INT,
      .offset = offsetof(struct options, max_shard_size),
@@ -109,6 +117,7 @@ static int convert_once(const struct options *options) {
                                                    .prefix = options->prefix,
                                                    .type = (enum convert_type)options->dtype,
                                                    .files = (int)options->files,
+                                                   .tensor = (int)options->tensor,
                                                    .max_shard_bytes = options->max_shard_size * 1000000});
     if (!status)
         log_info("%s is written", options->output);

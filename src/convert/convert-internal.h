@@ -55,13 +55,31 @@ struct model_array {
 };
 int model_array_get(void *array, const struct ckpt_block *block, void *values);
 
-/* ---- Megatron core: megatron_config.c, megatron_weights.c ---- */
+/* ---- Megatron core: megatron_config.c, megatron_weights.c, to_megatron.c ---- */
 
 /* True for the tensors of a GPT of Megatron core. */
 bool megatron_is_there(const struct ckpt_tensors *tensors);
 /* Reads the configuration from the run's arguments; *is_there is false when there are none. STATUS_INVALID,
  * STATUS_UNSUPPORTED for what is not built, by the argument's name. */
 int megatron_read_config(const char *directory, struct model_config *config, bool *is_there);
+enum { MEGATRON_VOCABULARY_GROUP = 128 }; /* each tensor rank has a multiple of these rows, by Megatron's default */
+
+/* Makes the arguments of a run with this model, as a JSON object for free(). STATUS_UNSUPPORTED for what Megatron's
+ * arguments cannot say, with `where`. */
+int megatron_write_arguments(const char *where, const struct model_config *config, int64_t padded_vocabulary,
+                             int tensor_ranks, char **text);
+
+/* A parameter's place: rows of a tensor. */
+struct megatron_place {
+    char name[PARAM_NAME_BYTES];
+    int64_t layer; /* -1: none */
+    bool is_qkv, has_more_rows;
+};
+void megatron_find_place(const struct param *param, struct megatron_place *place);
+/* Returns the row of our queries, keys and values that is this row of the fused ones; *rows: how many of the next rows
+ * follow it there and here. */
+int64_t megatron_our_row(const struct model_config *config, int64_t fused, int64_t *rows);
+
 /* Check the shape of each parameter's tensor, and read a block as model_array_get does. STATUS_INVALID. */
 int megatron_check(const struct model_source *model);
 int megatron_get(const struct model_source *model, const struct ckpt_block *block, enum dtype dtype, void *values);
@@ -145,6 +163,8 @@ const char *gguf_pattern_name(enum tokenizer_list_words words);
 int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown);
 /* gguf_put_tokenizer.c: appends the keys of the model's tokenizer; a directory without one gives none. */
 int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
+/* to_megatron.c: writes a checkpoint of Megatron core. */
+int write_megatron(const struct convert_request *request, struct source *source);
 /* to_gguf.c: writes a GGUF file. */
 int write_gguf(const struct convert_request *request, struct source *source);
 

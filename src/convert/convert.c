@@ -3,14 +3,15 @@
 
 /* Refuses options that this conversion would ignore. */
 static int check_options(const struct convert_request *request, bool is_file) {
-    bool is_model = request->to == CONVERT_MODEL || request->to == CONVERT_GGUF;
-    const char *unused = is_file && request->to != CONVERT_MODEL        ? "to (a GGUF file becomes a model)"
-                         : request->config && (is_file || !is_model)    ? "config"
-                         : request->tokenizer && (is_file || !is_model) ? "tokenizer"
-                         : request->prefix && (is_file || !is_model)    ? "prefix"
-                         : request->type && !is_model                   ? "dtype"
-                         : request->type > CONVERT_BF16 && request->to == CONVERT_MODEL ? "dtype=fp16 or q8_0"
-                                                                                        : NULL;
+    bool is_model = request->to != CONVERT_TENSORS && request->to != CONVERT_DCP;
+    const char *unused = is_file && request->to != CONVERT_MODEL                  ? "to (a GGUF file becomes a model)"
+                         : request->config && (is_file || !is_model)              ? "config"
+                         : request->tokenizer && (is_file || !is_model)           ? "tokenizer"
+                         : request->prefix && (is_file || !is_model)              ? "prefix"
+                         : request->type && !is_model                             ? "dtype"
+                         : request->tensor > 1 && request->to != CONVERT_MEGATRON ? "tensor"
+                         : request->type > CONVERT_BF16 && request->to != CONVERT_GGUF ? "dtype=fp16 or q8_0"
+                                                                                       : NULL;
     return unused ? status_fail(STATUS_USAGE, "this conversion does not take --%s", unused) : STATUS_OK;
 }
 
@@ -28,6 +29,8 @@ int convert(const struct convert_request *request) {
         status = exchange_write_tensors(request->output, source.tensors, request->max_shard_bytes);
     else if (!status && request->to == CONVERT_DCP)
         status = write_dcp(request, &source);
+    else if (!status && request->to == CONVERT_MEGATRON)
+        status = write_megatron(request, &source);
     else if (!status && request->to == CONVERT_GGUF)
         status = write_gguf(request, &source);
     else if (!status)

@@ -7,10 +7,11 @@
 #include "pretrained/pretrained.h"
 
 enum convert_target {
-    CONVERT_MODEL,   /* a model directory, or a checkpoint where there is a trainer's state */
-    CONVERT_TENSORS, /* safetensors files of every tensor, under its own name and type */
-    CONVERT_DCP,     /* a distributed checkpoint of PyTorch, of every tensor */
-    CONVERT_GGUF,    /* a GGUF file of a model */
+    CONVERT_MODEL,    /* a model directory, or a checkpoint where there is a trainer's state */
+    CONVERT_TENSORS,  /* safetensors files of every tensor, under its own name and type */
+    CONVERT_DCP,      /* a distributed checkpoint of PyTorch, of every tensor */
+    CONVERT_MEGATRON, /* a checkpoint of Megatron core, of a model */
+    CONVERT_GGUF,     /* a GGUF file of a model */
 };
 
 /* CONVERT_AUTO: bf16 if the source's are, else fp32. The last two are for GGUF. */
@@ -25,6 +26,7 @@ struct convert_request {
     const char *prefix;      /* before the model's names in the source; NULL: it is found */
     enum convert_type type;  /* of a model's written weights */
     int files;               /* of a distributed checkpoint, at least 1 */
+    int tensor;              /* ranks that divide Megatron's vocabulary, at least 1 */
     int64_t max_shard_bytes; /* of a file; 0: transformers' 50 GB */
 };
 

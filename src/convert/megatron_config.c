@@ -1,10 +1,16 @@
-/* The configuration of a Megatron run's model, from its arguments. Names are Megatron-LM's. */
+/* The configuration of a Megatron run's model, from its arguments and as arguments. Names are Megatron-LM's. */
 #include "convert-internal.h"
 
+#include "base/json.h"
 #include "base/json_keys.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Megatron fixes these numbers of Llama 3's scaling. */
+enum { LLAMA3_POSITIONS = 8192 };
+static const double llama3_low = 1, llama3_high = 4;
 
 /* Refuses what this program does not have, by the argument's name. */
 static void refuse_others(struct json_keys *keys) {
@@ -70,23 +76,18 @@ static void read_parts(struct json_keys *keys, struct model_config *c) {
             json_keys_number(keys, "rotary_seq_len_interpolation_factor", 0, 1, MODEL_MAX_POSITIONS);
         if (json_keys_bool(keys, "use_rope_scaling", false)) {
             c->rotary.factor = json_keys_number(keys, "rope_scaling_factor", 8, 1, MODEL_MAX_POSITIONS);
-            c->rotary.low = 1;
-            c->rotary.high = 4;
-            c->rotary.original_positions = 8192;
+            c->rotary.low = llama3_low;
+            c->rotary.high = llama3_high;
+            c->rotary.original_positions = LLAMA3_POSITIONS;
         }
     }
 }
 
-int megatron_read_config(const char *directory, struct model_config *config, bool *is_there) {
-    char *text = NULL, where[PATH_MAX + 16];
+/* Reads the arguments; messages call them `where`. */
+static int parse(const char *text, const char *where, struct model_config *config) {
     struct json_keys keys;
     *config = (struct model_config){0};
-    int status = exchange_read_megatron_arguments(directory, &text);
-    *is_there = text != NULL;
-    if (status || !text)
-        return status;
-    snprintf(where, sizeof where, "%s/common.pt", directory);
-    status = json_keys_open(&keys, text, where, JSON_MUST_BE);
+    int status = json_keys_open(&keys, text, where, JSON_MUST_BE);
     if (!status) {
         refuse_others(&keys);
         read_sizes(&keys, config);
@@ -94,10 +95,100 @@ int megatron_read_config(const char *directory, struct model_config *config, boo
         status = keys.status;
     }
     json_keys_close(&keys);
+    return status;
+}
+
+int megatron_read_config(const char *directory, struct model_config *config, bool *is_there) {
+    char *text = NULL, where[PATH_MAX + 16];
+    int status = exchange_read_megatron_arguments(directory, &text);
+    *is_there = text != NULL;
+    if (status || !text)
+        return status;
+    snprintf(where, sizeof where, "%s/common.pt", directory);
+    status = parse(text, where, config);
     free(text);
     if (!status && model_config_resolve(config))
         status = status_wrap(STATUS_INVALID, "%s", where);
     if (!status && model_family_choose(config))
         status = status_wrap(STATUS_UNSUPPORTED, "%s", where);
     return status;
+}
+
+/* ---- writing ---- */
+
+/* Returns a part of the model that the arguments have no word for; NULL: there is none. */
+static const char *find_unsaid(const struct model_config *c) {
+    bool is_llama3 = c->rotary.low == llama3_low && c->rotary.high == llama3_high &&
+                     c->rotary.original_positions == LLAMA3_POSITIONS;
+    double positions = c->rotary.interpolation;
+    if (c->window > 0 && c->window < c->max_position_embeddings)
+        return "windows shorter than its positions";
+    if (c->position_embedding == POSITION_YARN)
+        return "YaRN's scaling of positions";
+    if (c->position_embedding == POSITION_ROPE && c->rotary.factor > 0 && !is_llama3)
+        return "other frequencies and positions in Llama 3's scaling than 1, 4 and 8192";
+    if (c->position_embedding == POSITION_ROPE && positions > 1 && positions != floor(positions))
+        return "a scaling of positions that is no integer";
+    if (!c->add_bias_linear && (c->add_projection_bias || c->add_mlp_bias))
+        return "biases in this part of its linears";
+    return NULL;
+}
+
+/* Adds an integer where the number is one, as Megatron's parser makes it. */
+static void set_number(json_t *object, const char *name, double value) {
+    bool is_integer = value == floor(value) && fabs(value) < 1e15;
+    json_object_set_new(object, name, is_integer ? json_integer((json_int_t)value) : json_real(value));
+}
+
+static void set_rotation(json_t *object, const struct model_config *c) {
+    set_number(object, "rotary_base", c->rotary.base);
+    json_object_set_new(object, "rotary_percent", json_real(c->rotary.percent));
+    if (c->rotary.interpolation > 1)
+        set_number(object, "rotary_seq_len_interpolation_factor", c->rotary.interpolation);
+    json_object_set_new(object, "use_rope_scaling", json_boolean(c->rotary.factor > 0));
+    if (c->rotary.factor > 0)
+        json_object_set_new(object, "rope_scaling_factor", json_real(c->rotary.factor));
+}
+
+static void set_parts(json_t *object, const struct model_config *c) {
+    bool is_rms = c->normalization == NORMALIZATION_RMS, is_learned = c->position_embedding == POSITION_LEARNED;
+    bool is_tanh = c->activation == ACTIVATION_GELU_TANH && !c->swiglu;
+    json_object_set_new(object, "normalization", json_string(is_rms ? "RMSNorm" : "LayerNorm"));
+    json_object_set_new(object, "norm_epsilon", json_real(c->layernorm_epsilon));
+    json_object_set_new(object, "swiglu", json_boolean(c->swiglu));
+    json_object_set_new(object, "bias_gelu_fusion", json_boolean(is_tanh));
+    json_object_set_new(object, "add_bias_linear", json_boolean(c->add_bias_linear));
+    json_object_set_new(object, "add_qkv_bias", json_boolean(c->add_qkv_bias));
+    json_object_set_new(object, "qk_layernorm", json_boolean(c->qk_layernorm));
+    json_object_set_new(object, "untie_embeddings_and_output_weights",
+                        json_boolean(c->untie_embeddings_and_output_weights));
+    json_object_set_new(object, "position_embedding_type", json_string(is_learned ? "learned_absolute" : "rope"));
+    if (!is_learned)
+        set_rotation(object, c);
+}
+
+int megatron_write_arguments(const char *where, const struct model_config *c, int64_t padded_vocabulary,
+                             int tensor_ranks, char **text) {
+    const char *unsaid = find_unsaid(c);
+    *text = NULL;
+    if (unsaid)
+        return status_fail(STATUS_UNSUPPORTED, "%s: a checkpoint of Megatron core cannot have %s", where, unsaid);
+    json_begin();
+    json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:i, s:i}",    //
+                               "num_layers", (json_int_t)c->num_layers,                                //
+                               "hidden_size", (json_int_t)c->hidden_size,                              //
+                               "ffn_hidden_size", (json_int_t)c->ffn_hidden_size,                      //
+                               "num_attention_heads", (json_int_t)c->num_attention_heads,              //
+                               "num_query_groups", (json_int_t)c->num_query_groups,                    //
+                               "group_query_attention", c->num_query_groups != c->num_attention_heads, //
+                               "kv_channels", (json_int_t)c->kv_channels,                              //
+                               "max_position_embeddings", (json_int_t)c->max_position_embeddings,      //
+                               "seq_length", (json_int_t)c->max_position_embeddings,                   //
+                               "vocab_size", (json_int_t)c->vocab_size,                                //
+                               "padded_vocab_size", (json_int_t)padded_vocabulary,                     //
+                               "make_vocab_size_divisible_by", MEGATRON_VOCABULARY_GROUP,              //
+                               "tensor_model_parallel_size", tensor_ranks);
+    if (object)
+        set_parts(object, c);
+    return json_end(object, JSON_COMPACT, text);
 }

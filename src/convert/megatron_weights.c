@@ -24,16 +24,9 @@ static const struct {
 };
 static const char embedding_name[] = "embedding.word_embeddings.weight";
 
-/* A parameter's place: rows of a tensor. */
-struct place {
-    char name[PARAM_NAME_BYTES];
-    int64_t layer; /* -1: none */
-    bool is_qkv, has_more_rows;
-};
-
-static void find_place(const struct param *param, struct place *place) {
+void megatron_find_place(const struct param *param, struct megatron_place *place) {
     const char *name = param->name, *dot = strrchr(name, '.');
-    *place = (struct place){.layer = -1};
+    *place = (struct megatron_place){.layer = -1};
     if (!strncmp(name, "layers.", 7)) {
         char *end;
         place->layer = strtoll(name + 7, &end, 10);
@@ -52,7 +45,7 @@ bool megatron_is_there(const struct ckpt_tensors *tensors) {
 }
 
 static int check_param(const struct model_source *m, const struct param *param, const struct safetensor *tensor,
-                       const struct place *place) {
+                       const struct megatron_place *place) {
     int64_t expected[3] = {m->config.num_layers, param->shape[0], param->shape[1]};
     const int64_t *shape = place->layer >= 0 ? expected : expected + 1;
     int dims = param->dims + (place->layer >= 0);
@@ -77,8 +70,8 @@ int megatron_check(const struct model_source *m) {
     size_t used = 0;
     for (int i = 0; i < m->table.count; i++) {
         const struct param *param = &m->table.rows[i];
-        struct place place;
-        find_place(param, &place);
+        struct megatron_place place;
+        megatron_find_place(param, &place);
         const struct safetensor *tensor = ckpt_find_tensor(m->source->tensors, place.name);
         if (!tensor && param->is_zero)
             continue;
@@ -106,10 +99,20 @@ static int64_t fused_row(const struct model_config *config, int64_t row) {
     return (head * (in_group + 2) + in_group + is_value) * w.head + place;
 }
 
+int64_t megatron_our_row(const struct model_config *config, int64_t fused, int64_t *rows) {
+    struct model_widths w = model_widths(config, 1);
+    int64_t in_group = w.heads / w.query_groups, head = fused / w.head, place = fused % w.head;
+    int64_t group = head / (in_group + 2), number = head % (in_group + 2);
+    *rows = (number < in_group ? in_group - number : 1) * w.head - place;
+    if (number < in_group)
+        return (group * in_group + number) * w.head + place;
+    return w.q + (number > in_group ? w.kv : 0) + group * w.head + place;
+}
+
 int megatron_get(const struct model_source *m, const struct ckpt_block *block, enum dtype dtype, void *values) {
     const struct param *param = &m->table.rows[block->param];
-    struct place place;
-    find_place(param, &place);
+    struct megatron_place place;
+    megatron_find_place(param, &place);
     int64_t columns = param->shape[1], first = place.layer > 0 ? place.layer * param->shape[0] : 0;
     int64_t bytes = block->columns * (int64_t)dtype_bytes(dtype), head = model_widths(&m->config, 1).head;
     int status = STATUS_OK;

@@ -24,14 +24,14 @@ static int read_config(const struct convert_request *request, struct model_sourc
     char where[PATH_MAX];
     enum dtype dtype;
     bool is_there = false;
-    int status = m->is_megatron && !request->config ? make_config(m, &is_there) : STATUS_OK;
-    if (status || is_there)
-        return status ? status : model_describe(&m->config, &m->table);
-    status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
+    int status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
     if (request->config)
         snprintf(where, sizeof where, "%s", request->config);
-    if (!status)
-        status = file_read(where, TEXT_LIMIT, &m->config_text);
+    if (!status && m->is_megatron && !file_exists(where))
+        status = make_config(m, &is_there);
+    if (status || is_there)
+        return status ? status : model_describe(&m->config, &m->table);
+    status = file_read(where, TEXT_LIMIT, &m->config_text);
     if (status == STATUS_NOT_FOUND && !request->config)
         return status_fail(status, "%s has no config.json: name one with --config", m->source->directory);
     if (!status)

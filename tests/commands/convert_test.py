@@ -366,9 +366,9 @@ class Megatron(Convert):
                     put(f"{prefix}{names[inner]}.{kind}", part(name, layer), "norm" not in inner)
         return out
 
-    def arguments(self, name):
-        """The arguments of a recorded run, in a pickle that this test trusts."""
-        with zipfile.ZipFile(self.golden / name / "common.pt") as archive:
+    def arguments(self, directory):
+        """The arguments of a run, in a pickle that this test trusts."""
+        with zipfile.ZipFile(self.golden / directory / "common.pt") as archive:
             return vars(pickle.loads(next(archive.read(n) for n in archive.namelist() if n.endswith("/data.pkl")))["args"])
 
     def test_models_of_core_become_those_of_transformers(self):
@@ -382,6 +382,67 @@ class Megatron(Convert):
                 self.assertEqual((config["model_type"], config["vocab_size"]), (family, 61))
                 self.assertEqual(read_safetensors(self.root / name / "model.safetensors"), self.split(tensors, arguments))
                 self.assertIn(f"{4 * arguments['num_layers']} values are no tensors and are skipped", messages)
+
+    def fused(self, tensors):
+        """Tensors of a Llama under the names that a Phi-3 has."""
+        out, parts = {}, {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
+        order = list(parts)
+        for name in sorted(tensors, key=lambda n: order.index(n.split(".")[-2]) if n.split(".")[-2] in parts else 0):
+            words = name.split(".")
+            words[-2] = parts.get(words[-2], words[-2])
+            kind, shape, content = tensors[name]
+            _, before, head = out.get(".".join(words), (kind, [0], b""))
+            out[".".join(words)] = kind, [before[0] + shape[0], *shape[1:]], head + content
+        return out
+
+    def test_models_of_every_family_become_those_of_core_and_come_back(self):
+        """Layers are stacked, and zero rows pad the vocabulary. The directory has the model's own texts too; without them
+        the arguments alone give the same weights."""
+        mistral = self.root / "mistral"
+        shutil.copytree(MODELS / "mistral_window", mistral)
+        config = json.loads((mistral / "config.json").read_text()) | {"sliding_window": None}
+        (mistral / "config.json").write_text(json.dumps(config))
+        sources = [MODELS / name for name in ("d64_untied", "d5_tied", "d33_exact", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial")]
+        for source in (*sources, mistral):
+            with self.subTest(source.name):
+                core, whole, back = (self.root / f"{source.name}.{kind}" for kind in ("core", "tensors", "back"))
+                run("convert", "--from", source, "--to", "megatron", "--tensor", 2, "--files", 2, "--output", core)
+                self.assertEqual(json.loads((core / "metadata.json").read_text()),
+                                 json.loads((self.golden / "gpt/metadata.json").read_text()))
+                run("convert", "--from", core, "--to", "tensors", "--output", whole)
+                tensors, expected = read_safetensors(whole / "model.safetensors"), read_safetensors(source / "model.safetensors")
+                arguments = self.arguments(core)
+                split = self.split(tensors, arguments)
+                self.assertEqual(self.fused(split) if source.name == "phi3_partial" else split, expected)
+                _, (rows, columns), content = tensors["embedding.word_embeddings.weight"]
+                vocabulary = json.loads((source / "config.json").read_text())["vocab_size"]
+                self.assertEqual((rows, arguments["padded_vocab_size"], arguments["vocab_size"]), (256, 256, vocabulary))
+                self.assertFalse(any(content[4 * vocabulary * columns:]))
+                _, messages = run("convert", "--from", core, "--to", "model", "--output", back)
+                self.assertIn(f"{4 * arguments['num_layers']} values are no tensors and are skipped", messages)
+                self.assertEqual((back / "model.safetensors").read_bytes(), (source / "model.safetensors").read_bytes())
+                self.assertEqual((back / "config.json").read_bytes(), (source / "config.json").read_bytes())
+                (core / "config.json").unlink()
+                shutil.rmtree(back)
+                run("convert", "--from", core, "--to", "model", "--output", back)
+                found = read_safetensors(back / "model.safetensors")
+                self.assertEqual(self.fused(found) if source.name == "phi3_partial" else found, expected)
+                original = json.loads((source / "config.json").read_text())
+                for key, value in json.loads((back / "config.json").read_text()).items():
+                    if key in original and original[key] is not None and value is not None and not key.endswith(
+                            ("model_type", "architectures", "token_id", "_range", "max_window_layers")):
+                        self.assertEqual(value, original[key], key)
+
+    def test_what_the_arguments_cannot_say_is_refused(self):
+        for name, part in (("mistral_window", "cannot have windows shorter than its positions"),
+                           ("llama_3", "cannot have other frequencies and positions in Llama 3's scaling"),
+                           ("llama_biases_linear", "cannot have a scaling of positions that is no integer"),
+                           ("qwen2_yarn_windows", "cannot have windows")):
+            _, errors = run("convert", "--from", MODELS / name, "--to", "megatron", "--output", self.output, expect=1)
+            self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
+            self.assertFalse(self.output.exists())
+        _, errors = run("convert", "--from", MODELS / "qwen3", "--to", "dcp", "--tensor", 2, "--output", self.output, expect=2)
+        self.assertIn("this conversion does not take --tensor", errors)
 
     def rewrite(self, **changes):
         """The recorded GPT with other arguments."""

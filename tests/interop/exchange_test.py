@@ -1,4 +1,5 @@
-"""Distributed checkpoints, both ways, against a live torch."""
+"""Distributed checkpoints, both ways, against a live torch, and against Megatron core where that is installed."""
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,18 @@ class Exchange(Case):
             shutil.rmtree(output, ignore_errors=True)
             self.run_program("convert", "--from", directory, "--to", "tensors", "--output", output)
             self.assert_equal(load_file(output / "model.safetensors"), load_file(directory / "expected.safetensors"), directory)
+
+    @unittest.skipUnless(importlib.util.find_spec("megatron"), "megatron-core is not installed (pip install --no-deps megatron-core)")
+    def test_core_reads_what_is_written_for_it(self):
+        """All families, with the states that core asks for, and for two tensor ranks."""
+        directories = []
+        for name in ("d64_untied", "d5_tied", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial"):
+            core, whole = self.directory / f"{name}.core", self.directory / f"{name}.tensors"
+            self.run_program("convert", "--from", SOURCE / "tests/model/golden" / name, "--to", "megatron", "--tensor", 2, "--files", 2, "--output", core)
+            self.run_program("convert", "--from", core, "--to", "tensors", "--output", whole)
+            directories += [core, whole / "model.safetensors"]
+        subprocess.run([sys.executable, SOURCE / "tools/golden/megatron_checkpoints.py", "--read", *directories], cwd=SOURCE, check=True,
+                       capture_output=True)
 
 
 if __name__ == "__main__":
