@@ -214,15 +214,12 @@ static int write_header(const struct gguf_output *output, FILE *stream, const ch
     return status;
 }
 
-int gguf_output_write(struct gguf_output *output, const char *path,
+/* Writes the whole file at `place`; messages call it `path`. */
+static int write_file(const struct gguf_output *output, const char *place, const char *path,
                       int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
                       void *context) {
     struct file_writer writer;
-    int status = output->status ? output->status : strbuf_status(&output->keys);
-    if (!status)
-        status = strbuf_status(&output->infos);
-    if (!status)
-        status = file_writer_open(&writer, path);
+    int status = file_writer_open(&writer, place);
     if (status)
         return status;
     status = write_header(output, writer.stream, path);
@@ -232,5 +229,34 @@ int gguf_output_write(struct gguf_output *output, const char *path,
         status = file_writer_commit(&writer);
     else
         file_writer_abort(&writer);
+    return status;
+}
+
+/* Moves the file to its path. */
+static int publish(const char *place, const char *path) {
+    char parent[PATH_MAX];
+    if (rename(place, path))
+        return status_fail_errno("cannot rename %s to %s", place, path);
+    int status = file_parent(path, parent, sizeof parent);
+    return status ? status : file_sync(parent);
+}
+
+int gguf_output_write(struct gguf_output *output, const char *path,
+                      int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
+                      void *context) {
+    struct staging staging = {.mark = -1}; /* its box is swept after a kill */
+    char place[PATH_MAX];
+    int status = output->status ? output->status : strbuf_status(&output->keys);
+    if (!status)
+        status = strbuf_status(&output->infos);
+    if (!status)
+        status = staging_begin(&staging, path);
+    if (!status)
+        status = file_join(place, sizeof place, staging.directory, "file");
+    if (!status)
+        status = write_file(output, place, path, get, context);
+    if (!status)
+        status = publish(place, path);
+    staging_abort(&staging);
     return status;
 }

@@ -3,6 +3,8 @@
 #include "ckpt/exchange.h"
 #include "support/test.h"
 
+#include <zlib.h>
+
 /* A sanitizer keeps what was freed, or a shadow of it. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { MOST_MEMORY = 1 << 30 };
@@ -340,47 +342,90 @@ static void try_pickle(const void *bytes, size_t length, const char *part) {
 }
 #define TRY(text, part) try_pickle(text, sizeof(text) - 1, part)
 
+/* Functions that a pickle may call in Python. */
+static const char *const callees[] = {
+    "os\nsystem",
+    "posix\nsystem",
+    "nt\nsystem",
+    "builtins\neval",
+    "builtins\nexec",
+    "__builtin__\neval",
+    "__builtin__\nexecfile",
+    "builtins\n__import__",
+    "builtins\ngetattr",
+    "builtins\ncompile",
+    "builtins\nopen",
+    "subprocess\nPopen",
+    "subprocess\ncall",
+    "subprocess\nrun",
+    "os\npopen",
+    "os\nexecv",
+    "runpy\nrun_path",
+    "pty\nspawn",
+    "shutil\nrmtree",
+    "importlib\nimport_module",
+    "torch\nload",
+    "pickle\nloads",
+    "types\nFunctionType",
+    "webbrowser\nopen",
+};
+enum { CALLEES = sizeof callees / sizeof *callees };
+
+/* Returns a pickle that calls one of them with a command that makes a file. */
+static struct strbuf make_call(const char *callee, char marker[4096]) {
+    struct strbuf text = STRBUF_INIT;
+    char command[8192];
+    snprintf(marker, 4096, "%s/ran", root);
+    int length = snprintf(command, sizeof command, "touch %s", marker);
+    strbuf_format(&text,
+                  "\x80\x02"
+                  "c%s\nX",
+                  callee);
+    strbuf_add(&text, &length, 4);
+    strbuf_format(&text, "%s\x85R.", command);
+    return text;
+}
+
+/* Makes a record of the archive hold these bytes and then points, with the sum that it then has. */
+static void replace_record(struct strbuf *archive, const char *entry, const struct strbuf *bytes) {
+    uint32_t old_sum, length, start;
+    memcpy(&old_sum, entry + 16, sizeof old_sum);
+    memcpy(&length, entry + 20, sizeof length);
+    memcpy(&start, entry + 42, sizeof start);
+    uint16_t name, extra;
+    memcpy(&name, archive->data + start + 26, sizeof name);
+    memcpy(&extra, archive->data + start + 28, sizeof extra);
+    char *record = archive->data + start + 30 + name + extra;
+    assert_true(bytes->length <= length);
+    memset(record, '.', length);
+    memcpy(record, bytes->data, bytes->length);
+    uint32_t sum = (uint32_t)crc32(0, (const unsigned char *)record, length);
+    for (size_t at = 0; at + 4 <= archive->length; at++)
+        if (!memcmp(archive->data + at, &old_sum, sizeof sum))
+            memcpy(archive->data + at, &sum, sizeof sum);
+}
+
+static void descriptions_that_call_something_are_refused_and_nothing_runs(void **state) {
+    (void)state;
+    take("no_version");
+    for (int i = 0; i < CALLEES; i++) {
+        char marker[4096];
+        struct strbuf text = make_call(callees[i], marker);
+        replace_record(&blob, blob.data + find(&blob, "PK\x01\x02", 4), &text); /* the first one is data.pkl */
+        write_file("__0_0.distcp", blob.data, blob.length);
+        refused("expected a tensor");
+        assert_false(file_exists(marker));
+        strbuf_free(&text);
+    }
+    give();
+}
+
 static void pickles_that_call_something_are_refused_and_nothing_runs(void **state) {
     (void)state;
-    static const char *const callees[] = {
-        "os\nsystem",
-        "posix\nsystem",
-        "nt\nsystem",
-        "builtins\neval",
-        "builtins\nexec",
-        "__builtin__\neval",
-        "__builtin__\nexecfile",
-        "builtins\n__import__",
-        "builtins\ngetattr",
-        "builtins\ncompile",
-        "builtins\nopen",
-        "subprocess\nPopen",
-        "subprocess\ncall",
-        "subprocess\nrun",
-        "os\npopen",
-        "os\nexecv",
-        "runpy\nrun_path",
-        "pty\nspawn",
-        "shutil\nrmtree",
-        "importlib\nimport_module",
-        "torch\nload",
-        "pickle\nloads",
-        "types\nFunctionType",
-        "webbrowser\nopen",
-    };
-    char marker[4096];
-    snprintf(marker, sizeof marker, "%s/ran", root);
     take("no_version");
-    for (size_t i = 0; i < sizeof callees / sizeof *callees; i++) {
-        struct strbuf text = STRBUF_INIT;
-        char command[8192];
-        int length = snprintf(command, sizeof command, "touch %s", marker);
-        strbuf_format(&text,
-                      "\x80\x02"
-                      "c%s\nX",
-                      callees[i]);
-        strbuf_add(&text, &length, 4);
-        strbuf_format(&text, "%s\x85R.", command);
+    for (int i = 0; i < CALLEES; i++) {
+        char marker[4096];
+        struct strbuf text = make_call(callees[i], marker);
         try_pickle(text.data, text.length, "expected an object of torch.distributed.checkpoint.metadata.Metadata");
         assert_false(file_exists(marker));
         strbuf_free(&text);
@@ -443,6 +488,7 @@ int main(void) {
         cmocka_unit_test(damaged_elements_and_descriptions_are_refused),
         cmocka_unit_test(an_element_that_was_changed_is_refused),
         cmocka_unit_test(a_list_that_says_something_else_is_refused),
+        cmocka_unit_test(descriptions_that_call_something_are_refused_and_nothing_runs),
         cmocka_unit_test(pickles_that_call_something_are_refused_and_nothing_runs),
         cmocka_unit_test(limits_hold_before_memory_is_taken),
     };

@@ -269,6 +269,18 @@ class Written(Convert):
                 if not as_it_is and fits:
                     self.assertEqual(content, change(exact[name][2]), name)
 
+    def test_a_mistral_without_windows_is_a_llama(self):
+        """llama.cpp knows no other name for it; rows of queries and keys are in its order."""
+        mistral, llama = self.root / "mistral", self.root / "llama"
+        config = json.loads((MODELS / "mistral_window/config.json").read_text()) | {"sliding_window": None}
+        for directory, more in ((mistral, {}), (llama, {"model_type": "llama"})):
+            shutil.copytree(MODELS / "mistral_window", directory)
+            (directory / "config.json").write_text(json.dumps(config | more))
+        keys, tensors = self.to_gguf(mistral)
+        self.assertEqual((keys["general.architecture"], keys["llama.context_length"]), ("llama", config["max_position_embeddings"]))
+        self.assertNotIn("llama.attention.sliding_window", keys)
+        self.assertEqual(tensors, tensors_of(llama))
+
     def test_llama_3s_scaling_is_a_tensor(self):
         _, tensors = self.to_gguf(MODELS / "llama_3")
         rope = json.loads((MODELS / "llama_3/config.json").read_text())["rope_parameters"]
