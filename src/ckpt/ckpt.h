@@ -41,7 +41,7 @@ struct ckpt_tensors; /* The open tensor files of a directory. */
 /* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
 struct ckpt_array {
     const char *prefix;  /* before each tensor's name in the files: "" for weights, "exp_avg." */
-    enum dtype dtype;    /* DTYPE_F32 or DTYPE_BF16: of the values in the calls below, and of written files */
+    enum dtype dtype;    /* of values in the calls below, and of files: DTYPE_F32, DTYPE_BF16; writing also DTYPE_F16 */
     bool only_trainable; /* frozen parameters have no such numbers */
     /* For writing: this rank has the same numbers as the rank `copy_of` of the world, which owns them. */
     bool is_copy;

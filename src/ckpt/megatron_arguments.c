@@ -38,8 +38,9 @@ static void add_value(json_t *object, const char *key, const struct pickle_node 
 }
 
 static int make_json(const struct pickle *pickle, const struct pickle_node *arguments, char **text) {
-    const struct pickle_node *state = arguments->state;
-    if (!pickle_is_object(arguments, "argparse", "Namespace") || !state || state->kind != PICKLE_DICT)
+    bool is_there = pickle_is_object(arguments, "argparse", "Namespace");
+    const struct pickle_node *state = is_there ? arguments->state : NULL;
+    if (!state || state->kind != PICKLE_DICT)
         return pickle_refuse(pickle, arguments, "an argparse.Namespace as args");
     int status = STATUS_OK;
     json_begin();

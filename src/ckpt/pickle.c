@@ -19,7 +19,7 @@ static const size_t most_memory = (size_t)4 << 30;
 struct block {
     struct block *next;
     size_t used, capacity;
-    _Alignas(16) char bytes[];
+    _Alignas(8) char bytes[];
 };
 
 struct pickle {
@@ -30,7 +30,7 @@ struct pickle {
     const struct pickle_node *root;
     struct block *blocks;
     size_t memory, memory_limit; /* in blocks */
-    struct pickle_node none, truth[2], small[256];
+    struct pickle_node none, truth[2], small[256], empty_tuple;
 };
 
 struct machine {
@@ -55,7 +55,7 @@ static void fail(struct machine *m, const char *expected) {
 static void *take_memory(struct machine *m, size_t bytes) {
     struct pickle *pickle = m->pickle;
     struct block *block = pickle->blocks;
-    bytes = (bytes + 15) / 16 * 16;
+    bytes = (bytes + 7) / 8 * 8;
     if (!block || block->capacity - block->used < bytes) {
         size_t capacity = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
         if (capacity > pickle->memory_limit - pickle->memory) {
@@ -112,13 +112,23 @@ static void push(struct machine *m, struct pickle_node *node) {
     m->stack[m->stack_count++] = node;
 }
 
-static struct pickle_node *push_new(struct machine *m, enum pickle_kind kind) {
-    struct pickle_node *node = m->status ? NULL : take_memory(m, sizeof *node);
+/* Makes a node with the members of its kind, all zero. */
+static struct pickle_node *make_node(struct machine *m, enum pickle_kind kind) {
+    bool has_name = kind == PICKLE_GLOBAL || kind == PICKLE_PERSISTENT;
+    size_t bytes = kind == PICKLE_OBJECT ? sizeof(struct pickle_node)
+                   : has_name            ? offsetof(struct pickle_node, callee)
+                                         : offsetof(struct pickle_node, name);
+    struct pickle_node *node = m->status ? NULL : take_memory(m, bytes);
     if (node) {
         node->kind = kind;
         node->at = (uint32_t)m->at;
-        push(m, node);
     }
+    return node;
+}
+
+static struct pickle_node *push_new(struct machine *m, enum pickle_kind kind) {
+    struct pickle_node *node = make_node(m, kind);
+    push(m, node);
     return m->status ? NULL : node;
 }
 
@@ -279,6 +289,11 @@ static void do_stack_global(struct machine *m, int argument) {
     push_global(m, module->text, module->count, name->text, name->count);
 }
 
+static void do_empty_tuple(struct machine *m, int argument) {
+    (void)argument;
+    push(m, &m->pickle->empty_tuple);
+}
+
 static void do_new(struct machine *m, int kind) {
     push_new(m, (enum pickle_kind)kind);
 }
@@ -289,10 +304,9 @@ static void do_tuple(struct machine *m, int count) {
     for (size_t i = 0; i < items && !m->status; i++)
         pop(m);
     struct pickle_node **first = m->stack + m->stack_count;
-    struct pickle_node *node = m->status ? NULL : take_memory(m, sizeof *node);
+    struct pickle_node *node = make_node(m, PICKLE_TUPLE);
     if (!node)
         return;
-    *node = (struct pickle_node){.kind = PICKLE_TUPLE, .at = (uint32_t)m->at};
     add_items(m, node, first, items);
     push(m, node);
 }
@@ -389,18 +403,18 @@ struct opcode {
     int argument;
 };
 static const struct opcode opcodes[256] = {
-    [0x80] = {do_proto, 1},        [0x95] = {do_nothing, 8},       ['.'] = {do_stop, 0},
-    ['('] = {do_mark, 0},          ['N'] = {do_none, 0},           [0x88] = {do_bool, 1},
-    [0x89] = {do_bool, 0},         ['J'] = {do_integer, 4},        ['K'] = {do_integer, 1},
-    ['M'] = {do_integer, 2},       [0x8a] = {do_long, 0},          ['G'] = {do_number, 8},
-    [0x8c] = {do_text, 1},         ['X'] = {do_text, 4},           ['c'] = {do_global, 0},
-    [0x93] = {do_stack_global, 0}, [')'] = {do_new, PICKLE_TUPLE}, ['t'] = {do_tuple, -1},
-    [0x85] = {do_tuple, 1},        [0x86] = {do_tuple, 2},         [0x87] = {do_tuple, 3},
-    [']'] = {do_new, PICKLE_LIST}, ['a'] = {do_append, false},     ['e'] = {do_append, true},
-    ['}'] = {do_new, PICKLE_DICT}, ['s'] = {do_set_item, false},   ['u'] = {do_set_item, true},
-    [0x81] = {do_call, 0},         ['R'] = {do_call, 0},           ['b'] = {do_build, 0},
-    ['Q'] = {do_persistent, 0},    [0x94] = {do_remember, 0},      ['q'] = {do_remember, 1},
-    ['r'] = {do_remember, 4},      ['h'] = {do_recall, 1},         ['j'] = {do_recall, 4},
+    [0x80] = {do_proto, 1},        [0x95] = {do_nothing, 8},     ['.'] = {do_stop, 0},
+    ['('] = {do_mark, 0},          ['N'] = {do_none, 0},         [0x88] = {do_bool, 1},
+    [0x89] = {do_bool, 0},         ['J'] = {do_integer, 4},      ['K'] = {do_integer, 1},
+    ['M'] = {do_integer, 2},       [0x8a] = {do_long, 0},        ['G'] = {do_number, 8},
+    [0x8c] = {do_text, 1},         ['X'] = {do_text, 4},         ['c'] = {do_global, 0},
+    [0x93] = {do_stack_global, 0}, [')'] = {do_empty_tuple, 0},  ['t'] = {do_tuple, -1},
+    [0x85] = {do_tuple, 1},        [0x86] = {do_tuple, 2},       [0x87] = {do_tuple, 3},
+    [']'] = {do_new, PICKLE_LIST}, ['a'] = {do_append, false},   ['e'] = {do_append, true},
+    ['}'] = {do_new, PICKLE_DICT}, ['s'] = {do_set_item, false}, ['u'] = {do_set_item, true},
+    [0x81] = {do_call, 0},         ['R'] = {do_call, 0},         ['b'] = {do_build, 0},
+    ['Q'] = {do_persistent, 0},    [0x94] = {do_remember, 0},    ['q'] = {do_remember, 1},
+    ['r'] = {do_remember, 4},      ['h'] = {do_recall, 1},       ['j'] = {do_recall, 4},
 };
 
 static int run(struct machine *m) {
@@ -435,6 +449,7 @@ int pickle_read(const char *where, int64_t start, const void *bytes, size_t leng
         pickle->small[i] = (struct pickle_node){.kind = PICKLE_INTEGER, .integer = i};
     for (int i = 0; i < 2; i++)
         pickle->truth[i] = (struct pickle_node){.kind = PICKLE_BOOL, .integer = i};
+    pickle->empty_tuple = (struct pickle_node){.kind = PICKLE_TUPLE};
     struct machine m = {.pickle = pickle};
     int status = run(&m);
     free(m.stack);

@@ -28,22 +28,25 @@ enum pickle_kind {
     PICKLE_PERSISTENT, /* arguments: the id */
 };
 
+/* A list has a million of them, so a node takes memory only for the members that its kind has. */
 struct pickle_node {
     enum pickle_kind kind;
-    uint32_t at; /* byte of the pickle; 0 for small numbers, None, True and False, which are shared */
+    uint32_t at; /* byte of the pickle; 0 for small numbers, None, True, False and (), which are shared */
     uint32_t count, capacity;
     union {
         int64_t integer; /* also of a bool; a larger one is refused */
         double number;
-        const char *text; /* [count], not terminated; of a global: its module */
-        const struct pickle_node *callee;
+        const char *text;                 /* [count], not terminated; of a global: its module */
+        const struct pickle_node **items; /* [count] of a tuple, a list, a dict or an object */
     };
+    /* of a global, an object and a persistent id alone */
     union {
         const struct pickle_node *arguments;
         const char *name; /* of a global, [capacity] */
     };
+    /* of an object alone */
+    const struct pickle_node *callee;
     const struct pickle_node *state; /* NULL: none */
-    const struct pickle_node **items;
 };
 
 struct pickle;

@@ -66,7 +66,7 @@ static const struct config_row rows[] = {
      .choices = dtypes,
      .default_text = "auto",
      .help = "of a model's written weights. auto keeps every value: bf16 if most of the source is bf16, else fp32; "
-             "fp16 and q8_0 are for GGUF"},
+             "q8_0 is for GGUF"},
     {.path = "files",
      .type = CONFIG_INT,
      .offset = offsetof(struct options, files),

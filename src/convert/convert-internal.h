@@ -12,6 +12,8 @@
 
 /* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
 static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
+    if (request->type == CONVERT_FP16)
+        return DTYPE_F16;
     bool is_written_so = request->type == CONVERT_AUTO ? is_bf16 : request->type == CONVERT_BF16;
     return is_written_so ? DTYPE_BF16 : DTYPE_F32;
 }
@@ -48,6 +50,9 @@ int model_source_open(const struct convert_request *request, struct source *sour
 void model_source_close(struct model_source *model);
 /* Checks the names and shapes of all tensors that the arrays need, as ckpt_check does. STATUS_INVALID. */
 int model_source_check(const struct model_source *model, const struct ckpt_array *arrays, int count);
+/* Rounds values of a parameter to 16 bits. STATUS_INVALID when one is not finite in that type. */
+int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
+                uint16_t *out);
 /* Reads a block of a parameter: `get` of struct ckpt_array, with a struct model_array as its context. */
 struct model_array {
     const struct model_source *model;

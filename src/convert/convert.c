@@ -10,8 +10,8 @@ static int check_options(const struct convert_request *request, bool is_file) {
                          : request->prefix && (is_file || !is_model)              ? "prefix"
                          : request->type && !is_model                             ? "dtype"
                          : request->tensor > 1 && request->to != CONVERT_MEGATRON ? "tensor"
-                         : request->type > CONVERT_BF16 && request->to != CONVERT_GGUF ? "dtype=fp16 or q8_0"
-                                                                                       : NULL;
+                         : request->type == CONVERT_Q8_0 && request->to != CONVERT_GGUF ? "dtype=q8_0"
+                                                                                        : NULL;
     return unused ? status_fail(STATUS_USAGE, "this conversion does not take --%s", unused) : STATUS_OK;
 }
 

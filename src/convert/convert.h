@@ -14,7 +14,7 @@ enum convert_target {
     CONVERT_GGUF,     /* a GGUF file of a model */
 };
 
-/* CONVERT_AUTO: bf16 if the source's are, else fp32. The last two are for GGUF. */
+/* CONVERT_AUTO: bf16 if the source's are, else fp32. The last is for GGUF. */
 enum convert_type { CONVERT_AUTO, CONVERT_FP32, CONVERT_BF16, CONVERT_FP16, CONVERT_Q8_0 };
 
 struct convert_request {

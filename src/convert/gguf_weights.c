@@ -169,8 +169,8 @@ int gguf_weights_get(void *context, const struct ckpt_block *block, void *values
     const struct gguf_weights *weights = context;
     const struct gguf_sources *sources = &weights->sources[block->param];
     int64_t count = block->rows * block->columns, first = 0; /* row of the parameter where a source begins */
-    bool is_bf16 = weights->dtype == DTYPE_BF16;
-    float *fp32 = is_bf16 ? weights->block : values;
+    bool is_rounded = weights->dtype != DTYPE_F32;
+    float *fp32 = is_rounded ? weights->block : values;
     int status = STATUS_OK;
     memset(fp32, 0, (size_t)count * sizeof *fp32);
     for (int i = 0; i < sources->count && !status; i++) {
@@ -182,11 +182,9 @@ int gguf_weights_get(void *context, const struct ckpt_block *block, void *values
                                fp32 + (from - block->row) * block->columns);
         first = end;
     }
-    for (int64_t i = 0; i < count && is_bf16 && !status; i++)
-        ((uint16_t *)values)[i] = bf16_from_float(fp32[i]);
-    if (!status && is_bf16 && dtype_find_not_finite(DTYPE_BF16, values, count) >= 0)
-        status = status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in bf16", gguf_path(weights->file),
-                             weights->table->rows[block->param].name);
+    if (!status && is_rounded)
+        status = model_round(gguf_path(weights->file), &weights->table->rows[block->param], fp32, count, weights->dtype,
+                             values);
     return status;
 }
 

@@ -203,8 +203,38 @@ int model_source_check(const struct model_source *m, const struct ckpt_array *ar
     return m->is_megatron ? megatron_check(m) : ckpt_check(m->source->tensors, &m->table, arrays, count);
 }
 
+int model_round(const char *where, const struct param *param, const float *values, int64_t count, enum dtype dtype,
+                uint16_t *out) {
+    const uint16_t exponent = dtype == DTYPE_F16 ? 0x7c00 : 0x7f80; /* of what is not finite */
+    bool is_finite = true;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = dtype == DTYPE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
+        is_finite &= (out[i] & exponent) != exponent;
+    }
+    if (!is_finite)
+        return status_fail(STATUS_INVALID, "%s: %s has numbers that are not finite in %s", where, param->name,
+                           dtype_name(dtype));
+    return STATUS_OK;
+}
+
+/* Reads fp32 and rounds. */
+static int get_fp16(const struct model_array *array, const struct ckpt_block *block, uint16_t *out) {
+    struct model_array fp32 = *array;
+    int64_t count = block->rows * block->columns;
+    float *values = malloc((size_t)count * sizeof *values + 1);
+    fp32.array.dtype = DTYPE_F32;
+    int status = values ? model_array_get(&fp32, block, values) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = model_round(array->model->source->directory, &array->model->table.rows[block->param], values, count,
+                             DTYPE_F16, out);
+    free(values);
+    return status;
+}
+
 int model_array_get(void *context, const struct ckpt_block *block, void *values) {
     const struct model_array *array = context;
+    if (array->array.dtype == DTYPE_F16)
+        return get_fp16(array, block, values);
     if (array->model->is_megatron)
         return megatron_get(array->model, block, array->array.dtype, values);
     return ckpt_read_block(array->model->source->tensors, &array->model->table, &array->array, block, values);

@@ -101,6 +101,12 @@ class Models(Convert):
         self.assertEqual((written[ours], config["dtype"]), (("BF16", shape, upper(content)), "bfloat16"))
         rounded = self.convert(keys, tensors, "--dtype", "bf16")[1]
         self.assertEqual({kind for kind, _, _ in rounded.values()}, {"BF16"})
+        config, rounded = self.convert(keys, tensors, "--dtype", "fp16")
+        self.assertEqual((rounded[ours], config["dtype"]), (("F16", shape, halves), "float16"))
+        large = tensors | {name: (TENSOR_F32, shape, floats([70000.0, *values[1:]]))}
+        write_gguf(self.file, keys, large)
+        _, errors = run("convert", "--from", self.file, "--to", "model", "--dtype", "fp16", "--output", self.root / "large", expect=1)
+        self.assertIn("layers.0.mlp.fc2.weight has numbers that are not finite in fp16", errors)
         name, ours = "blk.0.attn_output.weight", "model.layers.0.self_attn.o_proj.weight"
         blocks = b"".join(struct.pack("<e32b", 0.125 * (i + 1), *range(-16 - i % 3, 16 - i % 3)) for i in range(32))
         expected = [0.125 * (i + 1) * q for i in range(32) for q in range(-16 - i % 3, 16 - i % 3)]
@@ -158,6 +164,12 @@ class Torch(Convert):
         run("convert", "--from", self.source, "--to", "model", "--config", self.model / "config.json", "--prefix", "module.", "--dtype", "bf16",
             "--output", again)
         self.assertEqual({kind for kind, _, _ in read_safetensors(again / "model.safetensors").values()}, {"BF16"})
+        shutil.rmtree(again)
+        run("convert", "--from", self.output, "--to", "model", "--dtype", "fp16", "--output", again)
+        exact = read_safetensors(self.output / "model.safetensors")
+        halves = {name: ("F16", shape, struct.pack(f"<{len(c) // 4}e", *struct.unpack(f"<{len(c) // 4}f", c))) for name, (_, shape, c) in exact.items()}
+        self.assertEqual(read_safetensors(again / "model.safetensors"), halves)
+        self.assertEqual(json.loads((again / "config.json").read_text())["dtype"], "float16")
 
     def test_a_checkpoint_comes_back_to_the_byte_and_training_resumes(self):
         """Also with master weights; the distributed checkpoint is divided into files."""

@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Bytes of a file: the fault comes at its first byte, within a list or header, within the numbers. Each direction
- * writes a larger file than all of them. */
-static const rlim_t limits[] = {1, 4000, 16000};
+/* Bytes of a file: the fault comes within a text, a list or header, or the numbers. The mark of an unfinished output is
+ * smaller than all of them, and each direction writes a larger file. */
+static const rlim_t limits[] = {500, 4000, 16000};
 enum { LIMITS = sizeof limits / sizeof *limits, SAW_FULL_DISK = 7 };
 
 /* Converts in a process that may not write larger files; returns how it ended. */
