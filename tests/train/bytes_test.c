@@ -1,9 +1,13 @@
-/* The bytes that a rank allocates on its device are those of its plan, and a step allocates none. Ranks are threads on
- * the backend late, which counts. */
+/* The bytes that a rank allocates on its device are those of its plan, and a step allocates none. The messages of
+ * shares are those of the plan, too. Ranks are threads on the backend late, which counts. */
+#include "train-internal.h"
 #include "train/support.h"
 
 #include "late/late.h"
-#include "parallel/rank.h"
+#include "parallel/sharded.h"
+
+#include <math.h>
+#include <string.h>
 
 enum { LAYERS = 4, BATCH = 8 };
 
@@ -20,6 +24,31 @@ static int expect_planned(struct trainer *trainer, const char *when) {
                                                        when, (long long)allocated, planned);
 }
 
+/* Returns the bytes of a kind of planned message among the data ranks, once for a global batch. */
+static double planned_messages(const struct rank *rank, const char *name) {
+    double bytes = 0;
+    for (int i = 0; i < rank->work.count; i++) {
+        const struct work_item *item = &rank->work.items[i];
+        if (item->group == RANK_BUCKETS && !strcmp(item->name, name))
+            bytes += item->work.bytes * (double)item->count;
+    }
+    return bytes;
+}
+
+/* Compares the messages of one step. A store with whole weights gathers them by other means. */
+static int expect_messages(struct trainer *trainer, const struct param_store *store) {
+    struct sharded_counts counts = sharded_counts(store);
+    const struct rank *rank = trainer_rank(trainer);
+    double summed = counts.summed * sizeof(float), gathered = counts.gathered * (double)dtype_bytes(store->map.type);
+    if (param_cuts_gradients(store) && fabs(summed - planned_messages(rank, "reduce_scatter")) > 0)
+        return status_fail(STATUS_INVALID, "%.0f bytes are summed, %.0f planned", summed,
+                           planned_messages(rank, "reduce_scatter"));
+    if (sharded_cuts_weights(store) && fabs(gathered - planned_messages(rank, "all_gather")) > 0)
+        return status_fail(STATUS_INVALID, "%.0f bytes are gathered, %.0f planned", gathered,
+                           planned_messages(rank, "all_gather"));
+    return STATUS_OK;
+}
+
 static int run_rank(struct comm *world, void *context) {
     const struct train_run *run = context;
     struct trainer *trainer;
@@ -32,6 +61,8 @@ static int run_rank(struct comm *world, void *context) {
         status = trainer_step(trainer, &record);
     if (!status)
         status = expect_planned(trainer, "after a step");
+    if (!status)
+        status = expect_messages(trainer, model_store(trainer->model));
     if (!status)
         status = trainer_await_weights(trainer);
     if (status)
