@@ -1,6 +1,8 @@
 /* cambium plan train: the fastest layouts of a training run on a cluster. */
 #include "launch.h"
 #include "plan.h"
+#include "stack.h"
+#include "tuner.h"
 
 #include "config/config.h"
 #include "planner/page.h"
@@ -19,7 +21,8 @@ enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200 };
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
     const char *html, *json, *svg, *trace, *yaml;
-    struct config_list fixed;
+    struct config_list fixed, methods;
+    struct stack_options peft; /* of section rows */
     double tokens, memory_share;
     int64_t global_batch_size, seq_length, top, row;
     int space, precision;
@@ -73,6 +76,11 @@ static const struct config_row rows[] = {
      .offset = AT(fixed),
      .metavar = "KEY=VALUE...",
      .help = "keys of a run file that every layout has, such as parallel.tensor_model_parallel_size=4"},
+    {.path = "method",
+     .type = CONFIG_LIST,
+     .offset = AT(methods),
+     .metavar = "METHOD...",
+     .help = "plan a fine-tuning with these methods, as finetune's --peft; keys of the section peft set them up"},
     {.path = "tokens",
      .type = CONFIG_FLOAT,
      .offset = AT(tokens),
@@ -150,12 +158,15 @@ struct planning {
     struct cluster cluster;
     struct run_file file;
     struct train_run run; /* resolved, with the layout that the file has */
+    const struct config *given;
     struct search search;
+    struct stack stack;
+    struct tuner_adapters adapters;
+    struct tuner tuner;
     char *fixed[64]; /* paths */
     struct search_result results[MOST_COUNTS];
     int count;
     double billions;
-    bool writes_to_output; /* a file other than the table goes to standard output */
 };
 
 /* ---- the model ---- */
@@ -218,6 +229,31 @@ static int find_model(struct planning *p) {
     return status ? status : count_parameters(p);
 }
 
+/* Chooses the methods of a fine-tuning. */
+static int find_methods(struct planning *p) {
+    const struct options *o = p->options;
+    struct peft_alone_key alone;
+    const struct config_row *key;
+    const char *idle = NULL;
+    if (o->methods.count || config_is_given(p->given, "peft.type")) {
+        if (p->cluster.train != CLUSTER_TRAINS_CAMBIUM)
+            return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
+                               "megatron-2022");
+        if (o->yaml)
+            return status_fail(STATUS_USAGE, "--yaml writes run files of pretrain: not with --method");
+        int status = stack_choose(&p->stack, &o->methods, &o->peft, p->given);
+        p->adapters = (struct tuner_adapters){p->stack.configs, p->stack.count, NULL};
+        p->tuner = tuner_of_adapters(&p->adapters);
+        p->search.tuner = p->stack.count ? &p->tuner : NULL;
+        return status;
+    }
+    for (size_t i = 0; !idle && (key = peft_key(i)); i++)
+        idle = config_is_given(p->given, key->path) ? key->path : NULL;
+    for (size_t i = 0; !idle && peft_alone_key(i, &alone); i++)
+        idle = config_is_given(p->given, alone.path) ? alone.path : NULL;
+    return idle ? status_fail(STATUS_USAGE, "%s does nothing without --method", idle) : STATUS_OK;
+}
+
 /* ---- the searches ---- */
 
 static int list_fixed(struct planning *p) {
@@ -247,6 +283,8 @@ static int search_all(struct planning *p) {
         if (devices < 1 || devices > 1 << 20 || devices != floor(devices))
             return status_fail(STATUS_USAGE, "%g devices: expected a whole number from 1 to 1048576", devices);
         status = search_run(&p->search, (int)devices, &p->results[p->count++]);
+        if (!status && !p->results[i].counts.listed)
+            status = search_find_fit(&p->search, &p->results[i]);
     }
     return status;
 }
@@ -350,8 +388,8 @@ static int write_all(const struct planning *p) {
     return status;
 }
 
-static int plan(const struct options *options) {
-    struct planning p = {.options = options};
+static int plan(const struct options *options, const struct config *given) {
+    struct planning p = {.options = options, .given = given};
     int status = cluster_open(options->cluster, &p.cluster);
     if (status)
         return status;
@@ -361,6 +399,8 @@ static int plan(const struct options *options) {
                                .top = (int)options->top};
     status = find_model(&p);
     p.search.base = p.file.run;
+    if (!status)
+        status = find_methods(&p);
     if (!status)
         status = list_fixed(&p);
     if (!status)
@@ -377,11 +417,16 @@ static int plan(const struct options *options) {
 }
 
 int plan_train_command(int argc, char **argv) {
-    static const struct config_command command = {
+    struct config_row *peft = malloc(stack_rows(NULL, 0) * sizeof *peft);
+    if (!peft)
+        return command_exit_status(status_fail(STATUS_MEMORY, "out of memory"));
+    const struct config_command command = {
         .name = "plan train",
-        .synopsis = "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR "
-                    "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
-                    "[--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] [--svg FILE] [--trace FILE]",
+        .synopsis =
+            "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR "
+            "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
+            "[--method METHOD... [--peft.KEY=VALUE ...]] [--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] "
+            "[--svg FILE] [--trace FILE]",
         .description =
             "Finds the layouts, micro batches and recomputations that train a model fastest on a cluster and fit into "
             "its memory, and says how long a step takes. Memory is that of the trainer's own plan. docs/planning.md "
@@ -389,9 +434,13 @@ int plan_train_command(int argc, char **argv) {
         .examples =
             "  cambium plan train --cluster h100 --model-size 20B --nodes 8,16,32 --tokens 300e9\n"
             "  cambium plan train --cluster ours.yaml --config run.yaml --nodes 4 --yaml best.yaml\n"
-            "  cambium plan train --cluster h100 --model Qwen3-8B --devices 64 --global-batch-size 512 --json -\n",
+            "  cambium plan train --cluster h100 --model Qwen3-8B --devices 64 --global-batch-size 512 --json -\n"
+            "  cambium plan train --cluster h100 --model Qwen3-8B --nodes 1 --global-batch-size 64 --method lora "
+            "--peft.r=16\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
+        .section_rows = peft,
+        .section_row_count = stack_rows(peft, offsetof(struct options, peft)),
         .positional_offset = SIZE_MAX,
     };
     struct options options = {0};
@@ -399,7 +448,8 @@ int plan_train_command(int argc, char **argv) {
     bool is_answered;
     int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
     if (!status && !is_answered)
-        status = plan(&options);
+        status = plan(&options, config);
     config_free(config);
+    free(peft);
     return command_exit_status(status);
 }

@@ -10,7 +10,8 @@
 /* The seconds of a chunk. */
 struct chunk {
     int64_t layers;
-    double elements;
+    double elements; /* that train */
+    double weights;  /* bytes */
     struct cost_seconds forward, backward;
     struct cost_seconds backward_again; /* of micro batches that recompute all layers */
 };
@@ -64,6 +65,7 @@ static void fill_chunk(struct layout *layout, int stage, int number) {
     cost_add(&chunk->backward, &units->backward[COST_LAYER_AGAIN], again);
     cost_add(&chunk->backward_again, &units->backward[COST_LAYER_AGAIN], (double)chunk->layers);
     chunk->elements = (double)chunk->layers * layout->work->elements[COST_LAYER];
+    chunk->weights = (double)chunk->layers * layout->work->weights[COST_LAYER];
     for (int end = 0; end < 2; end++) {
         enum cost_unit unit = end ? COST_HEAD : COST_EMBEDDING;
         if (place != (end ? last : 0))
@@ -72,8 +74,10 @@ static void fill_chunk(struct layout *layout, int stage, int number) {
         cost_add(&chunk->backward, &units->backward[unit], 1);
         cost_add(&chunk->backward_again, &units->backward[unit], 1);
         chunk->elements += layout->work->elements[unit];
+        chunk->weights += layout->work->weights[unit];
     }
-    if (last == 0 && !layout->run->config.model.untie_embeddings_and_output_weights) /* one table, not two */
+    if (last == 0 && !layout->run->tuner &&
+        !layout->run->config.model.untie_embeddings_and_output_weights) /* one table, not two */
         chunk->elements -= (double)(layout->run->config.model.vocab_size * layout->run->config.model.hidden_size) /
                            layout->grid.tensor;
     if (place == last && again > 0 && !is_megatron(layout)) {
@@ -179,8 +183,8 @@ static double gather_seconds(const struct layout *layout, const struct walk *wal
     double seconds = 0;
     for (int i = 0; i < walk->steps && sharding_of(layout) == SHARDING_OPTIM_GRADS_PARAMS; i++) {
         const struct walk_event *event = walk_event_at(walk, stage, i);
-        double bytes = chunk_at(layout, stage, event->step.chunk)->elements * (double)dtype_bytes(layout->work->dtype);
-        double gather = data_ring(layout, bytes, 1), hidden = overlaps ? event->end - event->start : 0;
+        double gather = data_ring(layout, chunk_at(layout, stage, event->step.chunk)->weights, 1);
+        double hidden = overlaps ? event->end - event->start : 0;
         seconds += gather > hidden ? gather - hidden : 0;
     }
     return seconds;

@@ -33,6 +33,7 @@ struct cost_work {
     struct work_list lists[COST_LISTS];
     double layers;               /* that COST_FIRST_MORE has more than COST_FIRST */
     double elements[COST_UNITS]; /* that train */
+    double weights[COST_UNITS];  /* bytes, frozen ones included */
     double kept[2];              /* bytes that a layer keeps of a micro batch: COST_LAYER, COST_LAYER_AGAIN */
     double message_bytes;        /* between stages */
     enum dtype dtype;

@@ -44,10 +44,17 @@ static int64_t sample_layers(const struct model_config *model) {
     return !model->window ? 1 : model->num_layers < MOST ? model->num_layers : MOST;
 }
 
+/* Divides figures of the stages into those of the units; COST_FIRST_MORE has `more` layers more. */
+static void divide(const double lists[COST_LISTS], double more, double units[COST_UNITS]) {
+    units[COST_LAYER] = units[COST_LAYER_AGAIN] = (lists[COST_FIRST_MORE] - lists[COST_FIRST]) / more;
+    units[COST_EMBEDDING] = lists[COST_FIRST] - units[COST_LAYER];
+    units[COST_HEAD] = lists[COST_LAST] - units[COST_LAYER];
+}
+
 int cost_work_make(const struct train_run *run, const struct cluster *cluster, struct cost_work *work) {
     const struct run_config *config = &run->config;
     int64_t tensor = config->parallel.tensor_model_parallel_size, more = sample_layers(&config->model);
-    double elements[COST_LISTS] = {0}, kept[COST_LISTS] = {0};
+    double elements[COST_LISTS] = {0}, weights[COST_LISTS] = {0}, kept[COST_LISTS] = {0};
     int status = STATUS_OK;
     *work = (struct cost_work){
         .layers = (double)more,
@@ -61,12 +68,11 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
         status = train_plan_rank(&made, (int)tensor * 2, small[i].is_last ? (int)tensor : 0, cluster->device, &plan,
                                  &work->lists[i]);
         elements[i] = status ? 0 : (double)plan.gradients / sizeof(float);
+        weights[i] = status ? 0 : (double)plan.weights;
         kept[i] = status ? 0 : (double)plan.activations;
     }
-    work->elements[COST_LAYER] = (elements[COST_FIRST_MORE] - elements[COST_FIRST]) / (double)more;
-    work->elements[COST_LAYER_AGAIN] = work->elements[COST_LAYER];
-    work->elements[COST_EMBEDDING] = elements[COST_FIRST] - work->elements[COST_LAYER];
-    work->elements[COST_HEAD] = elements[COST_LAST] - work->elements[COST_LAYER];
+    divide(elements, (double)more, work->elements);
+    divide(weights, (double)more, work->weights);
     work->kept[COST_LAYER] = (kept[COST_FIRST_MORE] - kept[COST_FIRST]) / (double)more;
     work->kept[COST_LAYER_AGAIN] = (kept[COST_AGAIN_MORE] - kept[COST_AGAIN]) / (double)more;
     int64_t rows = config->train.micro_batch_size * config->data.seq_length;

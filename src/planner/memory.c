@@ -95,12 +95,12 @@ int memory_find(const struct train_run *run, int ranks, const struct cost_work *
 
 /* ---- the quick bound ---- */
 
-double memory_state(enum dtype dtype, enum sharding sharding, int data) {
-    double optimizer = (dtype == DTYPE_BF16 ? 3 : 2) * sizeof(float), gradients = sizeof(float);
-    double weights = (double)dtype_bytes(dtype);
-    return weights / (sharding >= SHARDING_OPTIM_GRADS_PARAMS ? data : 1) +
-           gradients / (sharding >= SHARDING_OPTIM_GRADS ? data : 1) +
-           optimizer / (sharding >= SHARDING_OPTIM ? data : 1);
+double memory_layer_state(const struct cost_work *work, enum sharding sharding, int data) {
+    double optimizer = (work->dtype == DTYPE_BF16 ? 3 : 2) * sizeof(float), gradients = sizeof(float);
+    double states =
+        gradients / (sharding >= SHARDING_OPTIM_GRADS ? data : 1) + optimizer / (sharding >= SHARDING_OPTIM ? data : 1);
+    return work->weights[COST_LAYER] / (sharding >= SHARDING_OPTIM_GRADS_PARAMS ? data : 1) +
+           work->elements[COST_LAYER] * states;
 }
 
 double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
@@ -118,7 +118,6 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
         layers += count;
         least = count < least ? count : least;
     }
-    double elements = (double)layers * work->elements[COST_LAYER];
     bool is_full = c->parallel.recompute_granularity == GRANULARITY_FULL;
     double again = !is_full ? 0
                    : c->parallel.recompute_method == METHOD_BLOCK && c->parallel.recompute_num_layers < least
@@ -127,5 +126,5 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
     double kept = ((double)least - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
     if (c->parallel.num_microbatches_with_partial_activation_checkpoints)
         kept = (double)least * work->kept[COST_LAYER_AGAIN];
-    return elements * memory_state(work->dtype, run_sharding(c), grid->data) + kept * held_chunks(shape, 0);
+    return (double)layers * memory_layer_state(work, run_sharding(c), grid->data) + kept * held_chunks(shape, 0);
 }

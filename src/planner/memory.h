@@ -20,9 +20,8 @@ int memory_find(const struct train_run *run, int ranks, const struct cost_work *
 /* Returns bytes that the first stage takes at least, from the work of the run's units: a quick bound. */
 double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
                     const struct cost_work *work);
-/* Returns the bytes of weights, gradients and optimizer that an element of a layer takes at least on one of `data` data
- * ranks. */
-double memory_state(enum dtype dtype, enum sharding sharding, int data);
+/* Returns the bytes of weights, gradients and optimizer that a layer takes at least on one of `data` data ranks. */
+double memory_layer_state(const struct cost_work *work, enum sharding sharding, int data);
 /* Returns the bytes that a layer of the stack of 2022 keeps of a micro batch: table 2 of arXiv 2205.05198. */
 double memory_layer_2022(const struct run_config *run);
 

@@ -21,7 +21,8 @@ double report_flops(const struct search_row *row, bool counts_all) {
     const struct run_config *c = &row->run.config;
     double flops = counts_all ? all_flops_per_token(&c->model, c->data.seq_length)
                               : model_flops_per_token(&c->model, c->data.seq_length);
-    return flops * (double)c->data.seq_length * samples_per_s(row) / rank_grid_size(&row->grid);
+    double share = row->run.tuner ? 4.0 / 6 : 1; /* a frozen weight has no gradient */
+    return share * flops * (double)c->data.seq_length * samples_per_s(row) / rank_grid_size(&row->grid);
 }
 
 double report_days(const struct search_row *row, double tokens) {
@@ -32,7 +33,8 @@ static double peak_of(const struct cluster *cluster, const struct search_row *ro
     return row->run.config.train.precision == PRECISION_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
 }
 
-/* Writes the recomputation in words. */
+/* Writes the recomputation in words: "block 3/2" for two micro batches that recompute 3 layers while others recompute
+ * all. */
 static const char *recompute_text(const struct run_config *c, char out[64]) {
     static const char *const modules[] = {"", "norms", "act", "norms+act"};
     int which = 0;
@@ -46,7 +48,10 @@ static const char *recompute_text(const struct run_config *c, char out[64]) {
         return which ? modules[which] : "selective";
     if (c->parallel.recompute_method == METHOD_UNIFORM)
         return "full";
-    snprintf(out, 64, "block %lld", (long long)c->parallel.recompute_num_layers);
+    int64_t partial = c->parallel.num_microbatches_with_partial_activation_checkpoints;
+    int used = snprintf(out, 64, "block %lld", (long long)c->parallel.recompute_num_layers);
+    if (partial)
+        snprintf(out + used, 64 - (size_t)used, "/%lld", (long long)partial);
     return out;
 }
 
@@ -98,11 +103,14 @@ static json_t *result_json(const struct report_training *report, int index) {
     json_t *rows = json_array();
     for (int64_t i = 0; i < c->listed; i++)
         json_array_append_new(rows, row_json(report, &result->rows[i]));
-    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o}", "nodes",
+    json_t *fit = result->fit_ranks
+                      ? json_pack("{s:i, s:o}", "devices", result->fit_ranks, "row", row_json(report, &result->fit))
+                      : json_null();
+    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:o}", "nodes",
                      (double)result->ranks / (double)report->cluster->per_node, "devices", result->ranks, "efficiency",
                      efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
                      (json_int_t)c->all, "refused", (json_int_t)c->refused, "no_memory", (json_int_t)c->no_memory,
-                     "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows);
+                     "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows, "nearest", fit);
 }
 
 json_t *report_training(const struct report_training *report) {
@@ -143,10 +151,19 @@ static void print_nearest(const struct report_training *report, const struct sea
     char text[64];
     fprintf(
         out,
-        "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB of %.1f GB; "
-        "more nodes or a smaller model would help\n",
+        "nothing fits; nearest: tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB of %.1f GB\n",
         row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
         recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, report->cluster->memory.value / 1e9);
+}
+
+static void print_fit(const struct search_result *result, FILE *out) {
+    const struct search_row *row = &result->fit;
+    char text[64];
+    fprintf(out,
+            "this fits: %d devices, tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB and "
+            "%.4g s\n",
+            result->fit_ranks, row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
+            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, row->step.seconds);
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
@@ -160,6 +177,8 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 (long long)c->slower, (long long)c->listed, result->seconds, 100 * efficiency(report, i));
         if (result->has_nearest)
             print_nearest(report, result, out);
+        if (result->fit_ranks)
+            print_fit(result, out);
         if (!c->listed)
             continue;
         fprintf(out, "row tensor pipe chunks  data micro steps seq zero recompute   step, s  TFLOP/s peak%s   GB\n",

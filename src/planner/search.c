@@ -98,8 +98,8 @@ static double least_state(const struct searching *s, const struct candidate *can
     if (!work)
         return 0;
     int data = s->result->ranks / (candidate->tensor * candidate->pipeline);
-    double elements = work->elements[COST_LAYER] * (double)(run->config.model.num_layers / candidate->pipeline);
-    return elements * memory_state(work->dtype, candidate->sharding, data);
+    double layers = (double)(run->config.model.num_layers / candidate->pipeline);
+    return layers * memory_layer_state(work, candidate->sharding, data);
 }
 
 /* Takes a candidate of the space: counts it if it is impossible or exceeds the memory by the quick bound, and else
@@ -269,6 +269,27 @@ int search_run(const struct search *search, int ranks, struct search_result *res
     free(s.works);
     free(s.candidates);
     result->seconds = clock_seconds() - start;
+    return status;
+}
+
+int search_find_fit(const struct search *search, struct search_result *result) {
+    enum { MOST_RANKS = 1 << 20, DOUBLINGS = 8 };
+    struct search wider = *search;
+    bool is_all = search->space == SEARCH_ALL && !search->fixed_count;
+    int64_t ranks = is_all ? 2 * (int64_t)result->ranks : result->ranks;
+    int status = STATUS_OK;
+    wider.space = SEARCH_ALL;
+    wider.fixed_count = 0;
+    wider.top = 1;
+    for (int i = 0; i < DOUBLINGS && ranks <= MOST_RANKS && !result->fit_ranks && !status; i++, ranks *= 2) {
+        struct search_result found;
+        status = search_run(&wider, (int)ranks, &found);
+        if (!status && found.counts.listed) {
+            result->fit_ranks = (int)ranks;
+            result->fit = found.rows[0];
+        }
+        search_free(&found);
+    }
     return status;
 }
 

@@ -40,11 +40,16 @@ struct search_result {
     double seconds;   /* that the search took */
     bool has_nearest; /* nothing fits, and this layout takes the least memory */
     struct search_row nearest;
+    int fit_ranks; /* devices of `fit`; 0: none was found */
+    struct search_row fit;
 };
 
 /* Searches on `ranks` devices. The caller frees *result with search_free, even after a failure. STATUS_USAGE for a base
  * that is impossible in every layout; STATUS_MEMORY. */
 int search_run(const struct search *search, int ranks, struct search_result *result);
+/* After a search in which nothing fits: finds the fastest layout of all on as few devices as fit, twice as many at a
+ * time, and stores it in result->fit. STATUS_MEMORY. */
+int search_find_fit(const struct search *search, struct search_result *result);
 void search_free(struct search_result *result);
 
 #endif

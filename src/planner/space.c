@@ -1,6 +1,7 @@
 /* Enumerates layouts. */
 #include "planner/space.h"
 
+#include "parallel/pipeline.h"
 #include "planner/sizes.h"
 
 #include <string.h>
@@ -23,7 +24,18 @@ static void add(struct listing *listing, const struct candidate *candidate) {
 
 /* ---- all ---- */
 
-static void add_recomputations(struct listing *listing, struct candidate candidate) {
+/* Adds candidates in which a part of the micro batches recomputes half of a chunk's layers, and the others all. */
+static void add_partial(struct listing *listing, struct candidate candidate, int held, int chunk_layers) {
+    candidate.block = chunk_layers / 2;
+    for (int quarter = 1; quarter < 4 && candidate.block > 0; quarter++) {
+        int before = candidate.partial;
+        candidate.partial = held * quarter / 4;
+        if (candidate.partial > before)
+            add(listing, &candidate);
+    }
+}
+
+static void add_recomputations(struct listing *listing, struct candidate candidate, int held) {
     bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     int chunk_layers = (int)(listing->layers / (candidate.pipeline * candidate.chunks));
     for (int how = 0; how < SPACE_RECOMPUTES; how++) {
@@ -41,17 +53,33 @@ static void add_recomputations(struct listing *listing, struct candidate candida
                 add(listing, &candidate);
             before = candidate.block;
         }
+        if (!is_2022)
+            add_partial(listing, candidate, held, chunk_layers);
     }
+}
+
+/* Returns how many micro batches the first stage holds at once. */
+static int held_at_once(const struct listing *listing, const struct candidate *candidate, int data) {
+    int64_t samples = (int64_t)candidate->micro_batch * data;
+    const struct pipeline_shape shape = {
+        .stages = candidate->pipeline,
+        .chunks = candidate->chunks,
+        .micro_batches = (int)(listing->search->base.train.global_batch_size / samples),
+        .group_size = candidate->pipeline,
+    };
+    int held;
+    return pipeline_stashes(&shape, 0, &held) ? 0 : held;
 }
 
 static void add_flags(struct listing *listing, struct candidate candidate) {
     int data = listing->ranks / (candidate.tensor * candidate.pipeline);
+    int held = candidate.pipeline > 1 ? held_at_once(listing, &candidate, data) : 1;
     bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     for (int sequence = 0; sequence < (candidate.tensor > 1 ? 2 : 1); sequence++)
         for (int sharding = 0; sharding <= (data > 1 && !is_2022 ? SHARDING_OPTIM_GRADS_PARAMS : 0); sharding++) {
             candidate.is_sequence = sequence;
             candidate.sharding = (enum sharding)sharding;
-            add_recomputations(listing, candidate);
+            add_recomputations(listing, candidate, held);
         }
 }
 
@@ -147,7 +175,7 @@ void space_apply(const struct candidate *candidate, struct run_config *run) {
     run->parallel.recompute_method = candidate->recompute == SPACE_BLOCK ? METHOD_BLOCK : METHOD_UNIFORM;
     run->parallel.recompute_num_layers = candidate->recompute == SPACE_BLOCK ? candidate->block : 1;
     run->parallel.recompute_modules = modules[candidate->recompute];
-    run->parallel.num_microbatches_with_partial_activation_checkpoints = 0;
+    run->parallel.num_microbatches_with_partial_activation_checkpoints = candidate->partial;
 }
 
 bool space_has_fixed(const struct search *search, const struct run_config *run) {

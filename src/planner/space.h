@@ -22,6 +22,7 @@ struct candidate {
     enum sharding sharding;
     enum space_recompute recompute;
     int block;    /* layers of SPACE_BLOCK */
+    int partial;  /* of SPACE_BLOCK: micro batches that recompute only these, of those held at once; 0: all do */
     double least; /* seconds of a step */
 };
 

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from model_support import run
+from model_support import TINY, run
 
 TRAIN = ("plan", "train", "--cluster", "a100-80gb", "--model-size", "126M", "--devices", "4", "--top", "3", "--fix",
          "train.micro_batch_size=2", "parallel.pipeline_model_parallel_size=2", "--tokens", "1e9")
@@ -54,6 +54,30 @@ class Training(unittest.TestCase):
             self.assertIn("not enough memory", errors)
             _, errors = run(*words, "a100-80gb", expect=2)
             self.assertIn("one of --nodes and --devices", errors)
+
+    def test_a_tuning_has_the_memory_of_finetune(self):
+        with tempfile.TemporaryDirectory() as directory:
+            data = pathlib.Path(directory, "rows.jsonl")
+            data.write_text('{"prompt": "a", "completion": "b"}\n')
+            keys = ("parallel.data_parallel_sharding_strategy=optim_grads_params", "train.micro_batch_size=2",
+                    "parallel.tensor_model_parallel_size=1", "parallel.pipeline_model_parallel_size=1",
+                    "parallel.recompute_granularity=none", "parallel.use_distributed_optimizer=true")
+            words = ("plan", "train", "--cluster", "a100-80gb", "--model", TINY, "--devices", "2", "--global-batch-size", "4",
+                     "--seq-length", "16", "--json", "-", "--fix", *keys)
+            output, _ = run(*words, "--method", "lora", "--peft.r=4")
+            tuned = json.loads(output)["plans"][0]["rows"][0]
+            output, _ = run("finetune", "--model", TINY, "--data", data, "--output", directory + "/out", "--peft.r=4",
+                            "--ranks", "2", "--dry-run", "--train.global_batch_size=4", "--data.seq_length=16",
+                            "--train.precision=bf16", *(f"--{key}" for key in keys))
+            for part in ("weights", "gradients", "optimizer", "activations", "workspace"):
+                shown = float(re.search(rf"# +{part} +([0-9.]+) MiB", output.decode())[1])
+                self.assertAlmostEqual(shown, tuned["memory"][part] / 2**20, delta=0.06)
+            full = json.loads(run(*words)[0])["plans"][0]["rows"][0]
+            self.assertLess(2 * tuned["memory"]["gradients"], full["memory"]["gradients"])
+            _, errors = run(*words, "--peft.r=4", expect=2)
+            self.assertIn("peft.r does nothing without --method", errors)
+            _, errors = run(*words, "--method", "lora", "--yaml", directory + "/row.yaml", expect=2)
+            self.assertIn("not with --method", errors)
 
     def test_errors_are_one_line(self):
         for words, status, part in (

@@ -68,6 +68,10 @@ static void few_rows_are_the_best_of_many(void **state) {
     for (int64_t i = 0; i < many.counts.listed; i++)
         faster += many.rows[i].step.seconds < slowest * (1 - 1e-12);
     assert_true(faster <= 8);
+    int partial = 0;
+    for (int64_t i = 0; i < many.counts.listed; i++)
+        partial += many.rows[i].run.config.parallel.num_microbatches_with_partial_activation_checkpoints > 0;
+    assert_true(partial > 0);
     search_free(&few);
     search_free(&many);
     close_plan(&p);
@@ -98,6 +102,38 @@ static void memory_decides_and_is_that_of_the_plan(void **state) {
     assert_true((double)none.nearest.memory.device > p.cluster.memory.value);
     search_free(&result);
     search_free(&none);
+    close_plan(&p);
+}
+
+/* First the fixed keys give way, and then there are more devices, no more than it takes. */
+static void what_would_fit_is_found(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result result, all;
+    int seen = 0;
+    open_plan(&p, 1);
+    fix_micro_batch(&p);
+    p.cluster.memory.value = 1e5;
+    test_ok(search_run(&p.search, 4, &result));
+    double most = (double)result.nearest.memory.device / p.search.memory_share;
+    search_free(&result);
+    for (double share = 1; share > 0.3; share *= 0.8) {
+        p.search.fixed_count = 1;
+        p.cluster.memory.value = share * most;
+        test_ok(search_run(&p.search, 4, &result));
+        if (!result.counts.listed) {
+            test_ok(search_find_fit(&p.search, &result));
+            assert_true(result.fit_ranks >= 4);
+            assert_true((double)result.fit.memory.device <= p.cluster.memory.value * p.search.memory_share);
+            p.search.fixed_count = 0;
+            test_ok(search_run(&p.search, 4, &all));
+            assert_int_equal(all.counts.listed > 0, result.fit_ranks == 4);
+            search_free(&all);
+            seen |= result.fit_ranks == 4 ? 1 : 2;
+        }
+        search_free(&result);
+    }
+    assert_int_equal(seen, 3);
     close_plan(&p);
 }
 
@@ -216,6 +252,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_are_the_best_of_many),
         cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
+        cmocka_unit_test(what_would_fit_is_found),
         cmocka_unit_test(every_sharding_strategy_is_planned),
         cmocka_unit_test(fixed_keys_are_in_every_row),
         cmocka_unit_test(a_row_is_a_run_file),
