@@ -1,4 +1,5 @@
 /* cambium finetune: trains a few parameters on a frozen model, or the whole model, on rows with answers. */
+#include "finetune.h"
 #include "commands.h"
 #include "model_arguments.h"
 #include "stack.h"
@@ -33,6 +34,7 @@ struct options {
     const char *config, *model, *output, *init_adapter;
     struct config_list peft, data, valid_data, adapters;
     int64_t ranks; /* 0: not given */
+    struct training_target target;
     bool is_dry_run;
     struct sections sections;
 };
@@ -85,6 +87,7 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
      .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
+    TRAINING_TARGET_ROWS(offsetof(struct options, target)),
     RANKS_ROW(offsetof(struct options, ranks),
               "ranks to train on, as threads of this process; 1 when not given, and under mpirun or srun theirs"),
 };
@@ -220,7 +223,7 @@ static struct config_command describe(const struct named_rows *named, const stru
     return (struct config_command){
         .name = "finetune",
         .synopsis = "cambium finetune --model DIR --peft METHOD... --data FILE.jsonl --output DIR "
-                    "[OPTIONS] [--section.key=value ...]",
+                    "[OPTIONS] [--section.key=value ...] [--dry-run [--cluster NAME|FILE --nodes N|--devices N]]",
         .description =
             "Trains a small set of parameters on a frozen model, and writes an adapter that Hugging Face's PEFT reads. "
             "--peft full trains all weights instead, and writes models. "
@@ -246,6 +249,43 @@ static struct config_command describe(const struct named_rows *named, const stru
     };
 }
 
+/* ---- run files for other commands ---- */
+
+int finetune_write_run_file(const struct run_config *run, const struct stack *stack, const struct stack_options *peft,
+                            struct strbuf *out) {
+    struct named_rows named;
+    struct options values = {0};
+    struct config *defaults = NULL;
+    char *text = NULL;
+    size_t count, length;
+    bool is_answered;
+    name_rows(&named);
+    struct config_row *sections = section_rows(&named, &count);
+    FILE *stream = open_memstream(&text, &length);
+    int status = sections && stream ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    const struct config_command all = describe(&named, sections, count);
+    if (!status)
+        status = config_parse(&all, 0, NULL, &values, &defaults, &is_answered);
+    values.sections.run = *run;
+    values.sections.run.checkpoint.save = NULL;
+    values.sections.peft = *peft;
+    if (run->train.train_iters)
+        values.sections.tuning.epochs = 0; /* the iterations decide */
+    if (!status) {
+        stack_drop_rows(stack, sections, &count);
+        const struct config_command command = describe(&named, sections, count);
+        config_dump(&command, &values, stream);
+    }
+    if (stream && fclose(stream) && !status)
+        status = status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        strbuf_add(out, text, length);
+    free(text);
+    free(sections);
+    config_free(defaults);
+    return status ? status : strbuf_status(out);
+}
+
 /* ---- the tuner ---- */
 
 struct tuning {
@@ -253,7 +293,8 @@ struct tuning {
     struct config_row *sections; /* [section_count] rows of the YAML file's sections */
     size_t section_count;
     int ranks;
-    bool fits_rows; /* data.seq_length follows from the rows */
+    struct cluster cluster; /* opened if it was given */
+    bool fits_rows;         /* data.seq_length follows from the rows */
     struct train_run run;
     struct tuner_adapters adapters;
     struct tuner tuner;
@@ -474,12 +515,40 @@ static void set_run(struct tuning *tuning, struct options *options) {
     options->sections.tuning.epochs = 0;        /* not given: the resolved run has iterations */
 }
 
+/* Prepares a plan for another machine, without rows and weights. */
+static int prepare_elsewhere(const struct config *given, struct tuning *tuning) {
+    struct options *options = tuning->options;
+    int64_t iterations = options->sections.run.train.train_iters;
+    if (!options->model)
+        return status_fail(STATUS_USAGE, "finetune: --model is not given");
+    if (options->sections.run.data.seq_length == 0)
+        return status_fail(STATUS_USAGE, "data.seq_length is not given, and with --cluster no rows are read");
+    int status = choose_stack(options, given, &tuning->stack);
+    if (!status)
+        choose_lr(options, &tuning->stack);
+    options->sections.run.checkpoint.save = options->output;
+    if (!status)
+        status = training_prepare_elsewhere(&options->target, options->is_dry_run, &options->sections.run,
+                                            options->model, &tuning->run, &tuning->cluster, &tuning->ranks);
+    if (!status && !tuning->stack.is_full)
+        set_tuner(tuning, options);
+    options->sections.run = tuning->run.config;
+    options->sections.run.train.train_iters = iterations;
+    if (iterations)
+        options->sections.tuning.epochs = 0;
+    return status;
+}
+
 static int prepare(const struct launch *launch, const struct config *given, void *context) {
     struct tuning *tuning = context;
     struct options *options = tuning->options;
+    if (options->target.cluster)
+        return prepare_elsewhere(given, tuning);
     bool skips = options->sections.run.train.skip_train;
     bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
-    int status = launch_ranks(launch, options->ranks, &tuning->ranks);
+    int status = training_check_here(&options->target);
+    if (!status)
+        status = launch_ranks(launch, options->ranks, &tuning->ranks);
     if (by_epochs)
         options->sections.run.train.train_iters = MANY_ITERATIONS;
     tuning->fits_rows = options->sections.run.data.seq_length == 0;
@@ -553,12 +622,14 @@ static void dump(const void *context) {
 
 static int run(struct launch *launch, void *context) {
     const struct tuning *tuning = context;
-    return training_launch(launch, &(const struct training){.run = &tuning->run,
-                                                            .ranks = tuning->ranks,
-                                                            .is_dry_run = tuning->options->is_dry_run,
-                                                            .dump = dump,
-                                                            .context = tuning,
-                                                            .finish = export});
+    return training_launch(
+        launch, &(const struct training){.run = &tuning->run,
+                                         .ranks = tuning->ranks,
+                                         .is_dry_run = tuning->options->is_dry_run,
+                                         .cluster = tuning->options->target.cluster ? &tuning->cluster : NULL,
+                                         .dump = dump,
+                                         .context = tuning,
+                                         .finish = export});
 }
 
 static void close_all(void *context) {
@@ -568,6 +639,7 @@ static void close_all(void *context) {
     chat_template_close(tuning->template);
     peft_texts_free(&tuning->texts);
     stack_free(&tuning->stack);
+    cluster_close(&tuning->cluster);
     train_run_free(&tuning->run);
 }
 

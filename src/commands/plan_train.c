@@ -1,4 +1,5 @@
 /* cambium plan train: the fastest layouts of a training run on a cluster. */
+#include "finetune.h"
 #include "launch.h"
 #include "plan.h"
 #include "stack.h"
@@ -16,14 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200 };
+enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200, POINTS = 300 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
     const char *html, *json, *svg, *trace, *yaml;
     struct config_list fixed, methods;
     struct stack_options peft; /* of section rows */
-    double tokens, memory_share;
+    double tokens, days, memory_share;
     int64_t global_batch_size, seq_length, top, row;
     int space, precision;
 };
@@ -87,6 +88,12 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 1e18,
      .help = "tokens of the whole training, for its days"},
+    {.path = "days",
+     .type = CONFIG_FLOAT,
+     .offset = AT(days),
+     .minimum = 0.01,
+     .maximum = 1e6,
+     .help = "in place of a model: find the largest size whose training ends in so few days"},
     {.path = "top",
      .type = CONFIG_INT,
      .offset = AT(top),
@@ -160,25 +167,66 @@ struct planning {
     struct train_run run; /* resolved, with the layout that the file has */
     const struct config *given;
     struct search search;
+    bool is_tuning; /* run files are for finetune */
     struct stack stack;
     struct tuner_adapters adapters;
     struct tuner tuner;
     char *fixed[64]; /* paths */
+    int devices[MOST_COUNTS];
     struct search_result results[MOST_COUNTS];
-    int count;
+    int wanted, count; /* of `devices`, of `results` */
     double billions;
 };
 
 /* ---- the model ---- */
 
-static int take_size(struct planning *p, int64_t seq_length) {
+static void take_batch(struct planning *p) {
+    if (p->options->global_batch_size)
+        p->file.run.train.global_batch_size = p->options->global_batch_size;
+}
+
+static int take_size(struct planning *p, double billions, int64_t seq_length) {
     struct size_shape shape;
-    int status = size_read(p->options->model_size, &p->search.billions);
+    int status = size_shape(billions, TOOL_VOCABULARY, seq_length, &shape);
+    p->search.billions = billions;
+    if (status)
+        return status;
+    size_apply(&shape, TOOL_VOCABULARY, seq_length, &p->file.run);
+    take_batch(p);
+    return STATUS_OK;
+}
+
+/* Stores the days of the best layout of a size; infinity if none fits. */
+static int find_days_of(struct planning *p, double billions, int64_t seq_length, double *days) {
+    struct search_result result = {0};
+    int status = take_size(p, billions, seq_length);
+    struct search search = p->search;
+    search.base = p->file.run;
+    search.top = 1;
     if (!status)
-        status = size_shape(p->search.billions, TOOL_VOCABULARY, seq_length, &shape);
-    if (!status)
-        size_apply(&shape, TOOL_VOCABULARY, seq_length, &p->file.run);
+        status = search_run(&search, p->devices[0], &result);
+    *days = !status && result.counts.listed ? report_days(&result.rows[0], p->options->tokens) : INFINITY;
+    search_free(&result);
     return status;
+}
+
+/* Finds the largest size that ends in time: bounds around the size that the rule gives come together to 1%. */
+static int find_size(struct planning *p, int64_t seq_length) {
+    const double least = 0.1, most = 1000, closest = 1.01;
+    double rule = size_rule_billions(p->options->days, p->options->tokens, p->devices[0], REPORT_RULE_FLOPS);
+    double size = fmin(fmax(rule, least), most), low = 0, high = 0, days;
+    while (low == 0 || high == 0 || high / low > closest) {
+        int status = find_days_of(p, size, seq_length, &days);
+        if (status)
+            return status;
+        *(days <= p->options->days ? &low : &high) = size;
+        if ((low == 0 && size <= least) || (high == 0 && size >= most))
+            break;
+        size = high == 0 ? fmin(low * 1.5, most) : low == 0 ? fmax(high / 1.5, least) : sqrt(low * high);
+    }
+    return low > 0 ? take_size(p, low, seq_length)
+                   : status_fail(STATUS_MEMORY, "no size from %g billion parameters on ends in %g days on %d devices",
+                                 least, p->options->days, p->devices[0]);
 }
 
 static int take_model(struct planning *p, int64_t seq_length) {
@@ -198,7 +246,7 @@ static int count_parameters(struct planning *p) {
     int status = model_describe(&p->run.config.model, &table);
     p->billions = status ? 0 : (double)param_table_elements(&table, false) / 1e9;
     param_table_free(&table);
-    if (!p->options->model_size)
+    if (p->options->model || p->options->config)
         p->search.billions = p->billions;
     return status;
 }
@@ -207,21 +255,25 @@ static int count_parameters(struct planning *p) {
 static int find_model(struct planning *p) {
     const struct options *o = p->options;
     int64_t seq_length = o->seq_length ? o->seq_length : 2048;
-    if (!!o->model_size + !!o->config + !!o->model != 1)
-        return status_fail(STATUS_USAGE, "plan train wants one of --model-size, --config and --model");
+    if (!!o->model_size + !!o->config + !!o->model + (o->days > 0) != 1)
+        return status_fail(STATUS_USAGE, "plan train wants one of --model-size, --config and --model, or --days");
+    if (o->days > 0 && o->tokens == 0)
+        return status_fail(STATUS_USAGE, "--days is not enough without --tokens");
     int status = run_file_read(o->config, o->fixed.items, o->fixed.count, &p->file);
     if (status)
         return status;
-    if (o->model_size)
-        status = take_size(p, seq_length);
-    else if (o->model)
-        status = take_model(p, seq_length);
+    double billions;
     if (!o->config)
         p->file.run.train.precision = o->precision;
+    if (o->days > 0)
+        status = find_size(p, seq_length);
+    else if (o->model_size)
+        status = size_read(o->model_size, &billions) ? STATUS_USAGE : take_size(p, billions, seq_length);
+    else if (o->model)
+        status = take_model(p, seq_length);
     if (o->config && o->seq_length)
         p->file.run.data.seq_length = o->seq_length;
-    if (o->global_batch_size)
-        p->file.run.train.global_batch_size = o->global_batch_size;
+    take_batch(p);
     if (!status && !p->file.run.train.global_batch_size)
         status = status_fail(STATUS_USAGE, "--global-batch-size is not given, nor train.global_batch_size");
     if (!status)
@@ -239,12 +291,11 @@ static int find_methods(struct planning *p) {
         if (p->cluster.train != CLUSTER_TRAINS_CAMBIUM)
             return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
                                "megatron-2022");
-        if (o->yaml)
-            return status_fail(STATUS_USAGE, "--yaml writes run files of pretrain: not with --method");
         int status = stack_choose(&p->stack, &o->methods, &o->peft, p->given);
         p->adapters = (struct tuner_adapters){p->stack.configs, p->stack.count, NULL};
         p->tuner = tuner_of_adapters(&p->adapters);
         p->search.tuner = p->stack.count ? &p->tuner : NULL;
+        p->is_tuning = true;
         return status;
     }
     for (size_t i = 0; !idle && (key = peft_key(i)); i++)
@@ -270,19 +321,27 @@ static int list_fixed(struct planning *p) {
     return STATUS_OK;
 }
 
-static int search_all(struct planning *p) {
+static int read_devices(struct planning *p) {
     double counts[MOST_COUNTS];
     const struct options *o = p->options;
-    int wanted;
     if (!o->nodes == !o->devices)
         return status_fail(STATUS_USAGE, "plan train wants one of --nodes and --devices");
     int status = plan_read_numbers(o->nodes ? "nodes" : "devices", o->nodes ? o->nodes : o->devices, counts,
-                                   MOST_COUNTS, &wanted);
-    for (int i = 0; i < wanted && !status; i++) {
+                                   MOST_COUNTS, &p->wanted);
+    for (int i = 0; i < p->wanted && !status; i++) {
         double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
         if (devices < 1 || devices > 1 << 20 || devices != floor(devices))
             return status_fail(STATUS_USAGE, "%g devices: expected a whole number from 1 to 1048576", devices);
-        status = search_run(&p->search, (int)devices, &p->results[p->count++]);
+        p->devices[i] = (int)devices;
+    }
+    return status;
+}
+
+static int search_all(struct planning *p) {
+    int status = STATUS_OK;
+    for (int i = 0; i < p->wanted && !status; i++) {
+        p->search.points = i == 0 && p->options->html ? POINTS : 0;
+        status = search_run(&p->search, p->devices[i], &p->results[p->count++]);
         if (!status && !p->results[i].counts.listed)
             status = search_find_fit(&p->search, &p->results[i]);
     }
@@ -300,7 +359,15 @@ static int write_yaml(const struct planning *p, const struct search_row *row) {
                                    : p->file.run.train.train_iters;
     config.optim.lr_decay_iters = 0;
     config.checkpoint = p->file.run.checkpoint;
-    int status = run_file_write(&config, &text);
+    struct stack_options peft = p->options->peft;
+    if (p->options->methods.count)
+        peft.types = p->options->methods;
+    if (p->is_tuning && (!p->options->config || p->file.run.optim.lr < 0)) { /* the tables' rate is for pretraining */
+        config.optim.lr = stack_default_lr(&p->stack, &(const char *){NULL});
+        config.optim.min_lr = 0;
+    }
+    int status =
+        p->is_tuning ? finetune_write_run_file(&config, &p->stack, &peft, &text) : run_file_write(&config, &text);
     if (!status)
         status = plan_write(p->options->yaml, &text);
     strbuf_free(&text);
@@ -317,12 +384,20 @@ static int write_picture(const char *path, const struct walk *walk,
     return status;
 }
 
-static int write_page(const struct planning *p, const struct report_training *report, const struct walk *walk) {
+static int write_page(const struct planning *p, const struct report_training *report, const struct search_row *row,
+                      const struct cost_work *work, const struct walk *walk) {
     struct strbuf text = STRBUF_INIT;
-    int status = page_training(report, walk, &text);
+    int stages = walk->shape.stages;
+    struct plan_memory *memory = calloc((size_t)stages, sizeof *memory);
+    int status = memory ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int stage = 0; stage < stages && !status; stage++)
+        status = memory_stage(&row->run, p->results[0].ranks, work, &p->cluster, stage, &memory[stage]);
+    if (!status)
+        status = page_training(report, &(const struct page_best){*walk, memory}, &text);
     if (!status)
         status = plan_write(p->options->html, &text);
     strbuf_free(&text);
+    free(memory);
     return status;
 }
 
@@ -341,7 +416,7 @@ static int write_pictures(const struct planning *p, const struct report_training
     if (!status && o->trace)
         status = write_picture(o->trace, &walk, picture_trace);
     if (!status && o->html)
-        status = write_page(p, report, &walk);
+        status = write_page(p, report, row, &work, &walk);
     walk_free(&walk);
     cost_work_free(&work);
     return status;
@@ -373,7 +448,7 @@ static int write_all(const struct planning *p) {
                                            .results = p->results,
                                            .count = p->count,
                                            .tokens = o->tokens,
-                                           .rule_flops = 140e12};
+                                           .days = o->days};
     int status = write_row(p, &report);
     json_begin();
     if (!status && o->json)
@@ -397,12 +472,14 @@ static int plan(const struct options *options, const struct config *given) {
                                .space = (enum search_space)options->space,
                                .memory_share = options->memory_share,
                                .top = (int)options->top};
-    status = find_model(&p);
-    p.search.base = p.file.run;
-    if (!status)
-        status = find_methods(&p);
+    status = find_methods(&p);
     if (!status)
         status = list_fixed(&p);
+    if (!status)
+        status = read_devices(&p);
+    if (!status)
+        status = find_model(&p);
+    p.search.base = p.file.run;
     if (!status)
         status = search_all(&p);
     if (!status)
@@ -423,7 +500,7 @@ int plan_train_command(int argc, char **argv) {
     const struct config_command command = {
         .name = "plan train",
         .synopsis =
-            "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR "
+            "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR|--days D "
             "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
             "[--method METHOD... [--peft.KEY=VALUE ...]] [--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] "
             "[--svg FILE] [--trace FILE]",
@@ -433,6 +510,7 @@ int plan_train_command(int argc, char **argv) {
             "describes the prediction and its errors. Exit status 1: nothing fits.",
         .examples =
             "  cambium plan train --cluster h100 --model-size 20B --nodes 8,16,32 --tokens 300e9\n"
+            "  cambium plan train --cluster h100 --days 5 --tokens 300e9 --nodes 20\n"
             "  cambium plan train --cluster ours.yaml --config run.yaml --nodes 4 --yaml best.yaml\n"
             "  cambium plan train --cluster h100 --model Qwen3-8B --devices 64 --global-batch-size 512 --json -\n"
             "  cambium plan train --cluster h100 --model Qwen3-8B --nodes 1 --global-batch-size 64 --method lora "

@@ -3,12 +3,11 @@
 #include "training.h"
 
 #include "config/run.h"
-#include "planner/run_file.h"
-#include "pretrained/pretrained.h"
 
 struct options {
-    const char *config, *init_from, *cluster;
-    int64_t ranks, nodes, devices; /* 0: not given */
+    const char *config, *init_from;
+    struct training_target target;
+    int64_t ranks; /* 0: not given */
     bool is_dry_run;
     struct run_config run;
 };
@@ -34,23 +33,7 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, is_dry_run),
      .default_text = "false",
      .help = "print the resolved configuration and the memory plan of the largest rank, then exit"},
-    {.path = "cluster",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, cluster),
-     .metavar = "NAME|FILE",
-     .help = "of --dry-run: plan for this cluster ('cambium plan show --help'); data and weights need not exist"},
-    {.path = "nodes",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, nodes),
-     .minimum = 1,
-     .maximum = 1 << 16,
-     .help = "of --cluster: its nodes"},
-    {.path = "devices",
-     .type = CONFIG_INT,
-     .offset = offsetof(struct options, devices),
-     .minimum = 1,
-     .maximum = 1 << 20,
-     .help = "of --cluster: its devices, in place of --nodes"},
+    TRAINING_TARGET_ROWS(offsetof(struct options, target)),
 };
 
 static struct config_command describe(void) {
@@ -105,44 +88,29 @@ struct pretraining {
     int ranks;
 };
 
-/* Prepares a plan for another machine, without the files that the run names. */
-static int prepare_elsewhere(struct pretraining *p) {
-    struct options *o = p->options;
-    if (!o->is_dry_run || !o->nodes == !o->devices)
-        return status_fail(STATUS_USAGE, "--cluster is for --dry-run, with one of --nodes and --devices");
-    int status = cluster_open(o->cluster, &p->cluster);
-    p->ranks = (int)(o->devices ? o->devices : o->nodes * p->cluster.per_node);
-    if (!status && o->init_from) {
-        struct pretrained model;
-        status = pretrained_open_config(o->init_from, &model);
-        if (!status)
-            run_config_take_model(&o->run, &model.config);
-        pretrained_close(&model);
-    }
-    if (!status)
-        status = run_file_resolve(&o->run, &p->run);
-    p->run.config.checkpoint = o->run.checkpoint; /* its copies are in the plan */
-    if (!status)
-        o->run = p->run.config;
-    return status;
-}
-
 /* Prepares the run, before its ranks are planned. */
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct pretraining *p = context;
-    if (p->options->cluster)
-        return prepare_elsewhere(p);
-    if (p->options->nodes || p->options->devices)
-        return status_fail(STATUS_USAGE, "--nodes and --devices are of --cluster");
-    int status = launch_ranks(launch, p->options->ranks, &p->ranks);
-    if (!status && !p->options->is_dry_run)
-        status = device_find(p->options->run.device);
+    struct options *o = p->options;
+    int status;
+    if (o->target.cluster) {
+        status = training_prepare_elsewhere(&o->target, o->is_dry_run, &o->run, o->init_from, &p->run, &p->cluster,
+                                            &p->ranks);
+        if (!status)
+            o->run = p->run.config;
+        return status;
+    }
+    status = training_check_here(&o->target);
     if (!status)
-        say_loading(p->options);
+        status = launch_ranks(launch, o->ranks, &p->ranks);
+    if (!status && !o->is_dry_run)
+        status = device_find(o->run.device);
     if (!status)
-        status = train_prepare(&p->run, &p->options->run, p->options->init_from, config);
+        say_loading(o);
     if (!status)
-        p->options->run = p->run.config; /* resolved */
+        status = train_prepare(&p->run, &o->run, o->init_from, config);
+    if (!status)
+        o->run = p->run.config; /* resolved */
     return status;
 }
 
@@ -162,7 +130,7 @@ static int run(struct launch *launch, void *context) {
     return training_launch(launch, &(const struct training){.run = &p->run,
                                                             .ranks = p->ranks,
                                                             .is_dry_run = p->options->is_dry_run,
-                                                            .cluster = p->options->cluster ? &p->cluster : NULL,
+                                                            .cluster = p->options->target.cluster ? &p->cluster : NULL,
                                                             .dump = dump,
                                                             .context = p});
 }

@@ -1,7 +1,35 @@
 /* Plans a run, prints its plan, and trains on all ranks. */
 #include "training.h"
 
+#include "planner/run_file.h"
+#include "pretrained/pretrained.h"
 #include "train/plan.h"
+
+/* ---- another machine ---- */
+
+int training_prepare_elsewhere(const struct training_target *target, bool is_dry_run, struct run_config *config,
+                               const char *model, struct train_run *run, struct cluster *cluster, int *ranks) {
+    if (!is_dry_run || !target->nodes == !target->devices)
+        return status_fail(STATUS_USAGE, "--cluster is for --dry-run, with one of --nodes and --devices");
+    int status = cluster_open(target->cluster, cluster);
+    *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
+    if (!status && model) {
+        struct pretrained opened;
+        status = pretrained_open_config(model, &opened);
+        if (!status)
+            run_config_take_model(config, &opened.config);
+        pretrained_close(&opened);
+    }
+    if (!status)
+        status = run_file_resolve(config, run);
+    run->config.checkpoint = config->checkpoint; /* its copies are in the plan */
+    return status;
+}
+
+int training_check_here(const struct training_target *target) {
+    return target->nodes || target->devices ? status_fail(STATUS_USAGE, "--nodes and --devices are of --cluster")
+                                            : STATUS_OK;
+}
 
 /* ---- the plan ---- */
 
@@ -26,7 +54,7 @@ static void print_parameters(const struct train_plan *plan) {
 }
 
 static int print(const struct training *training, const struct train_plan *plan) {
-    if (training->run->tuning)
+    if (training->run->tuning || training->run->tuner)
         print_parameters(plan);
     if (!training->is_dry_run) {
         train_plan_print(plan, "cambium: ", stderr);

@@ -7,6 +7,35 @@
 #include "planner/cluster.h"
 #include "train/train.h"
 
+/* The cluster for which a dry run plans, in place of this machine. */
+struct training_target {
+    const char *cluster;    /* NULL: this machine */
+    int64_t nodes, devices; /* one of them is given */
+};
+#define TRAINING_TARGET_ROWS(at)                                                                                       \
+    {.path = "cluster",                                                                                                \
+     .type = CONFIG_STRING,                                                                                            \
+     .offset = (at) + offsetof(struct training_target, cluster),                                                       \
+     .metavar = "NAME|FILE",                                                                                           \
+     .help = "of --dry-run: plan for this cluster ('cambium plan show --help'); data and weights need not exist"},     \
+        {.path = "nodes",                                                                                              \
+         .type = CONFIG_INT,                                                                                           \
+         .offset = (at) + offsetof(struct training_target, nodes),                                                     \
+         .minimum = 1,                                                                                                 \
+         .maximum = 1 << 16,                                                                                           \
+         .help = "of --cluster: its nodes"},                                                                           \
+    {                                                                                                                  \
+        .path = "devices", .type = CONFIG_INT, .offset = (at) + offsetof(struct training_target, devices),             \
+        .minimum = 1, .maximum = 1 << 20, .help = "of --cluster: its devices, in place of --nodes"                     \
+    }
+/* Opens the cluster of a dry run, and resolves `config` for a plan without data and weights. `model`: a directory of
+ * which config.json is read; NULL: the configuration has the model. *run keeps the configuration's checkpoints.
+ * STATUS_USAGE, and the errors of cluster_open and pretrained_open_config. */
+int training_prepare_elsewhere(const struct training_target *target, bool is_dry_run, struct run_config *config,
+                               const char *model, struct train_run *run, struct cluster *cluster, int *ranks);
+/* Refuses --nodes and --devices without --cluster. STATUS_USAGE. */
+int training_check_here(const struct training_target *target);
+
 struct training {
     const struct train_run *run; /* prepared */
     int ranks;

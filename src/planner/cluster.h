@@ -20,6 +20,7 @@ enum cluster_constant {
     CLUSTER_TENSOR_HIDDEN,   /* share of the backward's messages between tensor ranks that computation hides */
     CLUSTER_NETWORK,         /* share of the bandwidth between nodes that is reached */
     CLUSTER_STEP,            /* seconds of a step besides all of this */
+    CLUSTER_ERROR,           /* largest error of a predicted step, as a share of it */
     /* of serving */
     CLUSTER_SERVE_PRODUCTS,        /* share of the peak that products of prompts reach */
     CLUSTER_SERVE_SMALL_DIMENSION, /* smallest dimension at which half of it is reached */

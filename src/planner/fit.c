@@ -148,6 +148,13 @@ static void descend(struct fitting *fit) {
     }
 }
 
+static double largest_error(const struct fit_rows *rows) {
+    double largest = 0;
+    for (int i = 0; i < rows->count; i++)
+        largest = fmax(largest, fabs(rows->rows[i].step.seconds / rows->rows[i].seconds - 1));
+    return largest;
+}
+
 int fit_run(struct fit_rows *rows, struct cluster *cluster) {
     double numbers[(FIT_CONSTANTS + 2) * 1024];
     struct fitting fit = {.rows = rows, .cluster = cluster, .kind = fit_kind_of(rows)};
@@ -164,5 +171,8 @@ int fit_run(struct fit_rows *rows, struct cluster *cluster) {
         return status;
     fit.sum = errors_of(rows, cluster, fit.errors);
     descend(&fit);
-    return fit_predict(rows, cluster);
+    status = fit_predict(rows, cluster);
+    if (!status && !rows->is_serving)
+        set_constant(cluster, CLUSTER_ERROR, largest_error(rows));
+    return status;
 }

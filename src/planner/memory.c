@@ -7,28 +7,23 @@
 
 #include <stdlib.h>
 
-static void take(struct plan_memory *most, const struct plan_memory *memory) {
-    if (memory->device > most->device)
-        *most = *memory;
-}
-
 /* ---- this program ---- */
 
 static int plan_stage(const struct train_run *run, int ranks, const struct rank_grid *grid, int stage,
-                      const struct cluster *cluster, struct plan_memory *most) {
+                      const struct cluster *cluster, struct plan_memory *memory) {
     struct train_plan plan;
     int status = train_plan_rank(run, ranks, stage * grid->tensor * grid->data, cluster->device, &plan, NULL);
     if (status)
         return status;
     struct train_bytes bytes = train_plan_bytes(&plan);
-    take(most, &(const struct plan_memory){.stage = stage,
-                                           .weights = plan.weights,
-                                           .gradients = plan.gradients,
-                                           .optimizer = plan.optimizer,
-                                           .activations = plan.activations,
-                                           .workspace = plan.workspace,
-                                           .device = bytes.device,
-                                           .host = bytes.host});
+    *memory = (struct plan_memory){.stage = stage,
+                                   .weights = plan.weights,
+                                   .gradients = plan.gradients,
+                                   .optimizer = plan.optimizer,
+                                   .activations = plan.activations,
+                                   .workspace = plan.workspace,
+                                   .device = bytes.device,
+                                   .host = bytes.host};
     return STATUS_OK;
 }
 
@@ -52,7 +47,7 @@ static int held_chunks(const struct pipeline_shape *shape, int stage) {
 }
 
 static void formula_stage(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
-                          const struct cost_work *work, int stage, struct plan_memory *most) {
+                          const struct cost_work *work, int stage, struct plan_memory *memory) {
     const struct run_config *c = &run->config;
     int last = shape->stages - 1;
     double layers = (double)c->model.num_layers / shape->stages, b = (double)c->train.micro_batch_size;
@@ -67,26 +62,35 @@ static void formula_stage(const struct train_run *run, const struct rank_grid *g
     kept += stage == last
                 ? (4 * sbh + 4 * sbh / (double)c->model.hidden_size * (double)c->model.vocab_size) / grid->tensor
                 : 0; /* final norm, head's input, logits in fp32 */
-    struct plan_memory memory = {.stage = stage,
-                                 .weights = (size_t)(2 * elements),
-                                 .gradients = (size_t)(4 * elements),
-                                 .optimizer = (size_t)(12 * elements / shards),
-                                 .activations = (size_t)kept};
-    memory.device = memory.weights + memory.gradients + memory.optimizer + memory.activations;
-    take(most, &memory);
+    *memory = (struct plan_memory){.stage = stage,
+                                   .weights = (size_t)(2 * elements),
+                                   .gradients = (size_t)(4 * elements),
+                                   .optimizer = (size_t)(12 * elements / shards),
+                                   .activations = (size_t)kept};
+    memory->device = memory->weights + memory->gradients + memory->optimizer + memory->activations;
+}
+
+int memory_stage(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
+                 int stage, struct plan_memory *memory) {
+    struct rank_grid grid;
+    struct pipeline_shape shape;
+    int status = train_plan_grid(run, ranks, &grid, &shape);
+    if (!status && cluster->train == CLUSTER_TRAINS_CAMBIUM)
+        status = plan_stage(run, ranks, &grid, stage, cluster, memory);
+    else if (!status)
+        formula_stage(run, &grid, &shape, work, stage, memory);
+    return status;
 }
 
 int memory_find(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
                 double limit, struct plan_memory *memory) {
-    struct rank_grid grid;
-    struct pipeline_shape shape;
-    int status = train_plan_grid(run, ranks, &grid, &shape);
+    int stages = (int)run->config.parallel.pipeline_model_parallel_size, status = STATUS_OK;
     *memory = (struct plan_memory){0};
-    for (int stage = 0; stage < shape.stages && !status; stage++) {
-        if (cluster->train == CLUSTER_TRAINS_MEGATRON_2022)
-            formula_stage(run, &grid, &shape, work, stage, memory);
-        else
-            status = plan_stage(run, ranks, &grid, stage, cluster, memory);
+    for (int stage = 0; stage < stages && !status; stage++) {
+        struct plan_memory of_stage;
+        status = memory_stage(run, ranks, work, cluster, stage, &of_stage);
+        if (!status && of_stage.device > memory->device)
+            *memory = of_stage;
         if (limit > 0 && (double)memory->device > limit)
             return status;
     }

@@ -17,6 +17,9 @@ struct plan_memory {
  * which is then in *memory; 0: no limit. STATUS_USAGE for an impossible layout, and the errors of train_plan_rank. */
 int memory_find(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
                 double limit, struct plan_memory *memory);
+/* Plans one stage of such a run. Errors as memory_find. */
+int memory_stage(const struct train_run *run, int ranks, const struct cost_work *work, const struct cluster *cluster,
+                 int stage, struct plan_memory *memory);
 /* Returns bytes that the first stage takes at least, from the work of the run's units: a quick bound. */
 double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
                     const struct cost_work *work);

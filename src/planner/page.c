@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WIDTH = 640, HEIGHT = 300, MARGIN = 50, BAR = 18 };
 
@@ -18,7 +19,8 @@ static const char head[] =
     "svg{width:100%;height:auto}svg text{font:12px sans-serif;fill:var(--ink)}\n"
     ".wrap{overflow-x:auto}table{border-collapse:collapse;font-size:14px}td,th{padding:.2em .6em;text-align:right}\n"
     "tr{border-bottom:1px solid var(--line)}line{stroke:var(--line)}.limit{stroke:#c33;stroke-dasharray:4}\n"
-    ".dot{fill:#4c8bc0}.best{fill:#e08a3c}.p0{fill:#4c8bc0}.p1{fill:#7ab}.p2{fill:#bbb}.p3{fill:#5a5}.p4{fill:#a7c}\n"
+    ".point{fill:#aaa;opacity:.6}.pareto{fill:#5a5}.dot{fill:#4c8bc0}.best{fill:#e08a3c}.p0{fill:#4c8bc0}.p1{fill:#7ab}"
+    ".p2{fill:#bbb}.p3{fill:#5a5}.p4{fill:#a7c}\n"
     ".p5{fill:#ccc;stroke:#999}.p6{fill:#e08a3c}.p7{fill:#c55}\n</style>\n</head>\n<body>\n";
 
 /* Adds text that may have signs of markup. */
@@ -50,32 +52,133 @@ static void parts_of(const struct cost_step *s, double parts[PARTS]) {
         parts[i] = fmax(all[i], 0);
 }
 
-/* Adds the rows' step times over their memory, with the limit. */
+/* ---- step time over memory ---- */
+
+/* A mark of the scatter: a row, or a point that is none. */
+struct mark {
+    struct search_point at;
+    int64_t row; /* from 1; 0: a point */
+};
+
+static struct mark mark_of(const struct search_result *result, int64_t index) {
+    int64_t rows = result->counts.listed;
+    if (index >= rows)
+        return (struct mark){result->points[index - rows], 0};
+    const struct search_row *row = &result->rows[index];
+    return (struct mark){{row->grid.tensor, row->grid.pipeline, row->step.seconds, (double)row->memory.device},
+                         index + 1};
+}
+
+/* Returns true if no other mark has both less time and less memory. */
+static bool is_pareto(const struct search_result *result, const struct mark *mark) {
+    for (int64_t i = 0; i < result->counts.listed + result->point_count; i++) {
+        struct search_point at = mark_of(result, i).at;
+        if (at.seconds < mark->at.seconds && at.bytes < mark->at.bytes)
+            return false;
+    }
+    return true;
+}
+
+static void add_mark(const struct search_result *result, const struct mark *mark, double most_bytes,
+                     double most_seconds, struct strbuf *out) {
+    double x = MARGIN + mark->at.bytes / most_bytes * (WIDTH - MARGIN - 20);
+    double y = (HEIGHT - 30) * (1 - mark->at.seconds / most_seconds);
+    const char *class = mark->row == 1 ? "best" : is_pareto(result, mark) ? "pareto" : mark->row ? "dot" : "point";
+    strbuf_format(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>", class, x, y, mark->row ? 6 : 3);
+    if (mark->row)
+        strbuf_format(out, "row %lld: ", (long long)mark->row);
+    strbuf_format(out, "%.4g s, %.1f GB, tensor %d, pipeline %d%s</title></circle>\n", mark->at.seconds,
+                  mark->at.bytes / 1e9, mark->at.tensor, mark->at.pipeline,
+                  strcmp(class, "pareto") ? "" : ", in the Pareto set");
+}
+
+/* Adds step times over memory, with the limit. Marks beyond twice the limit or ten times the best time are left out. */
 static void add_scatter(const struct report_training *report, const struct search_result *result, struct strbuf *out) {
-    double limit = report->cluster->memory.value, most = 0;
-    for (int64_t i = 0; i < result->counts.listed; i++)
-        most = fmax(most, result->rows[i].step.seconds);
+    double limit = report->cluster->memory.value, most_bytes = limit, most = 0;
+    double fastest = result->counts.listed ? result->rows[0].step.seconds : INFINITY;
+    int64_t count = result->counts.listed + result->point_count, shown = 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct search_point at = mark_of(result, i).at;
+        most_bytes = fmax(most_bytes, fmin(at.bytes, 2 * limit));
+        most = fmax(most, fmin(at.seconds, 10 * fastest));
+    }
+    double x = MARGIN + limit / most_bytes * (WIDTH - MARGIN - 20);
     strbuf_format(
         out,
         "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Step time over memory</title>\n"
         "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\"/><line x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
-        "<line class=\"limit\" x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
+        "<line class=\"limit\" x1=\"%.1f\" y1=\"0\" x2=\"%.1f\" y2=\"%d\"/>\n"
         "<text x=\"%d\" y=\"%d\">memory of a device, limit %.0f GB</text><text x=\"0\" y=\"12\">%.3g s</text>\n",
-        WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30, WIDTH - 20, WIDTH - 20,
-        HEIGHT - 30, MARGIN, HEIGHT - 8, limit / 1e9, most);
-    for (int64_t i = 0; i < result->counts.listed; i++) {
-        const struct search_row *row = &result->rows[i];
-        double x = MARGIN + (double)row->memory.device / limit * (WIDTH - MARGIN - 20);
-        double y = (HEIGHT - 30) * (1 - row->step.seconds / (1.1 * most));
-        strbuf_format(
-            out,
-            "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"6\"><title>row %lld: %.4g s, %.1f GB, tensor %d, "
-            "pipeline %d</title></circle>\n",
-            i ? "dot" : "best", x, y, (long long)i + 1, row->step.seconds, (double)row->memory.device / 1e9,
-            row->grid.tensor, row->grid.pipeline);
+        WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30, x, x, HEIGHT - 30, MARGIN,
+        HEIGHT - 8, limit / 1e9, most);
+    for (int64_t i = count; i-- > 0;) {
+        struct mark mark = mark_of(result, i);
+        if (mark.at.bytes > most_bytes || mark.at.seconds > most)
+            continue;
+        add_mark(result, &mark, most_bytes, 1.1 * most, out);
+        shown++;
+    }
+    strbuf_format(out,
+                  "</svg>\n<p>%lld of %lld layouts; those of the Pareto set are green, and the best is orange.</p>\n",
+                  (long long)shown, (long long)result->counts.all);
+}
+
+/* ---- the best row's stages ---- */
+
+/* Adds a bar for the memory of each stage, divided by purpose, and the same as a table. */
+static void add_stages(const struct report_training *report, const struct page_best *best, struct strbuf *out) {
+    static const char *const purposes[] = {"weights", "gradients", "optimizer", "activations", "workspace"};
+    int stages = best->walk.shape.stages;
+    double scale = (WIDTH - MARGIN) / report->cluster->memory.value;
+    struct strbuf table = STRBUF_INIT;
+    strbuf_format(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Memory of each stage</title>\n", WIDTH,
+                  stages * BAR + 4);
+    for (int stage = 0; stage < stages; stage++) {
+        const struct plan_memory *m = &best->memory[stage];
+        const size_t bytes[] = {m->weights, m->gradients, m->optimizer, m->activations, m->workspace};
+        double x = MARGIN;
+        strbuf_format(out, "<text x=\"0\" y=\"%d\">stage %d</text>", stage * BAR + 13, stage);
+        strbuf_format(&table, "<tr><td>%d</td>", stage);
+        for (int i = 0; i < 5; i++) {
+            double width = (double)bytes[i] * scale;
+            strbuf_format(out,
+                          "<rect class=\"p%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>stage %d, %s: "
+                          "%.2f GB</title></rect>\n",
+                          i, x, stage * BAR + 1, width, BAR - 3, stage, purposes[i], (double)bytes[i] / 1e9);
+            strbuf_format(&table, "<td>%.2f</td>", (double)bytes[i] / 1e9);
+            x += width;
+        }
+        strbuf_format(&table, "<td>%.2f</td></tr>\n", (double)m->device / 1e9);
+    }
+    strbuf_add_text(out, "</svg>\n<div class=\"wrap\"><table><tr><th>stage</th>");
+    for (int i = 0; i < 5; i++)
+        strbuf_format(out, "<th>%s, GB</th>", purposes[i]);
+    strbuf_format(out, "<th>device, GB</th></tr>\n%s</table></div>\n", strbuf_text(&table));
+    strbuf_free(&table);
+}
+
+/* ---- scaling ---- */
+
+/* Adds the efficiency of each number of devices as a bar, and the best step as text. */
+static void add_scaling(const struct report_training *report, struct strbuf *out) {
+    strbuf_format(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Scaling</title>\n", WIDTH,
+                  report->count * BAR + 4);
+    for (int i = 0; i < report->count; i++) {
+        const struct search_result *result = &report->results[i];
+        double share = report_efficiency(report, i);
+        strbuf_format(out, "<text x=\"0\" y=\"%d\">%d</text>", i * BAR + 13, result->ranks);
+        if (!result->counts.listed)
+            continue;
+        strbuf_format(out,
+                      "<rect class=\"p0\" x=\"%d\" y=\"%d\" width=\"%.2f\" height=\"%d\"/>"
+                      "<text x=\"%d\" y=\"%d\">%.1f%%, %.4g s a step</text>\n",
+                      MARGIN, i * BAR + 1, fmin(share, 1) * (WIDTH - MARGIN), BAR - 3, MARGIN + 4, i * BAR + 13,
+                      100 * share, result->rows[0].step.seconds);
     }
     strbuf_add_text(out, "</svg>\n");
 }
+
+/* ---- where the time goes ---- */
 
 /* Adds a bar for each row, divided by the causes of its time. */
 static void add_bars(const struct search_result *result, struct strbuf *out) {
@@ -134,7 +237,7 @@ static int add_table(const struct report_training *report, struct strbuf *out) {
     return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-int page_training(const struct report_training *report, const struct walk *walk, struct strbuf *out) {
+int page_training(const struct report_training *report, const struct page_best *best, struct strbuf *out) {
     const struct search_result *first = &report->results[0];
     strbuf_add_text(out, head);
     strbuf_add_text(out, "<h1>Training plan</h1>\n<p>");
@@ -150,7 +253,11 @@ int page_training(const struct report_training *report, const struct walk *walk,
     add_times(first, out);
     strbuf_add_text(out, "<h2>The best row's timeline</h2>\n");
     if (!status)
-        status = picture_timeline(walk, out);
+        status = picture_timeline(&best->walk, out);
+    strbuf_add_text(out, "<h2>The best row's memory</h2>\n");
+    add_stages(report, best, out);
+    strbuf_add_text(out, "<h2>Devices, and the efficiency of each compared with the first number</h2>\n");
+    add_scaling(report, out);
     strbuf_add_text(out, "</body>\n</html>\n");
     return status ? status : strbuf_status(out);
 }

@@ -7,7 +7,12 @@
 
 #include "base/base.h"
 
-/* Adds the page. `walk` is the schedule of the best row of the first search. STATUS_MEMORY. */
-int page_training(const struct report_training *report, const struct walk *walk, struct strbuf *out);
+/* The best row of the first search in detail. */
+struct page_best {
+    struct walk walk;
+    const struct plan_memory *memory; /* [walk.shape.stages] */
+};
+/* Adds the page. The first search has points, and its scatter shows them. STATUS_MEMORY. */
+int page_training(const struct report_training *report, const struct page_best *best, struct strbuf *out);
 
 #endif

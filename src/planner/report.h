@@ -18,6 +18,8 @@ json_t *report_time(const struct cost_step *step);
 /* Makes {constants: {NAME: {value, low, high, is_on_bound}}, rows: [{row, seconds, predicted, error, is_fitted}]}. */
 json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster);
 
+/* FLOP/s of a device in the rule 8TP/(nX). */
+#define REPORT_RULE_FLOPS 140e12
 /* A training plan: searches for several numbers of nodes. */
 struct report_training {
     const struct cluster *cluster;
@@ -26,13 +28,15 @@ struct report_training {
     const struct train_run *model; /* any resolved run of it */
     double billions;               /* of its parameters */
     double tokens;                 /* of the whole training; 0: unknown, and there are no days */
-    double rule_flops;             /* FLOP/s of a device in the rule 8TP/(nX) */
+    double days;                   /* for which the size was found; 0: it was given */
 };
 /* Makes {plan, cluster, stack, model, rule, plans}: docs/planning.md. */
 json_t *report_training(const struct report_training *report);
 /* Returns the FLOP/s of a device in a row. `counts_all`: attention to later tokens counts, as in published rates; else
  * only what is computed counts. */
 double report_flops(const struct search_row *row, bool counts_all);
+/* Returns the throughput of a device in search `index`, compared with that in the first; 0: one of them has no row. */
+double report_efficiency(const struct report_training *report, int index);
 /* Returns the days that `tokens` take. */
 double report_days(const struct search_row *row, double tokens);
 /* Prints the same for people, at most 120 columns wide. */

@@ -80,8 +80,10 @@ static json_t *memory_json(const struct search_row *row, const struct cluster *c
 
 static json_t *row_json(const struct report_training *report, const struct search_row *row) {
     double seconds = row->step.seconds, flops = report_flops(row, true);
-    json_t *json = json_pack("{s:o, s:b, s:f, s:f, s:f, s:f, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
-                             "step_seconds", seconds, "tflops", flops / 1e12, "tflops_causal",
+    double error = report->cluster->achieved[CLUSTER_ERROR].value;
+    json_t *json = json_pack("{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o}", "layout", layout_json(row),
+                             "is_built", 1, "step_seconds", seconds, "step_seconds_range", seconds / (1 + error),
+                             seconds * (1 + error), "tflops", flops / 1e12, "tflops_causal",
                              report_flops(row, false) / 1e12, "share_of_peak", flops / peak_of(report->cluster, row),
                              "memory", memory_json(row, report->cluster), "time", report_time(&row->step));
     if (report->tokens > 0)
@@ -89,8 +91,7 @@ static json_t *row_json(const struct report_training *report, const struct searc
     return json;
 }
 
-/* Returns the efficiency of a number of nodes compared with the first: the throughput of each device. */
-static double efficiency(const struct report_training *report, int index) {
+double report_efficiency(const struct report_training *report, int index) {
     const struct search_result *first = &report->results[0], *result = &report->results[index];
     if (!first->counts.listed || !result->counts.listed)
         return 0;
@@ -108,9 +109,14 @@ static json_t *result_json(const struct report_training *report, int index) {
                       : json_null();
     return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:o}", "nodes",
                      (double)result->ranks / (double)report->cluster->per_node, "devices", result->ranks, "efficiency",
-                     efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
+                     report_efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
                      (json_int_t)c->all, "refused", (json_int_t)c->refused, "no_memory", (json_int_t)c->no_memory,
                      "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows, "nearest", fit);
+}
+
+/* Returns the size that ends in the plan's days by the rule. */
+static double rule_billions(const struct report_training *report) {
+    return size_rule_billions(report->days, report->tokens, report->results[0].ranks, REPORT_RULE_FLOPS);
 }
 
 json_t *report_training(const struct report_training *report) {
@@ -120,14 +126,16 @@ json_t *report_training(const struct report_training *report) {
     const struct run_config *c = &report->model->config;
     double billions = report->billions;
     const struct search_result *first = &report->results[0];
-    double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, report->rule_flops) : 0;
+    double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, REPORT_RULE_FLOPS) : 0;
+    double of_rule = report->days > 0 ? rule_billions(report) : billions;
     return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
                      report->cluster->name ? report->cluster->name : "", "stack",
                      report->cluster->train == CLUSTER_TRAINS_CAMBIUM ? "cambium" : "megatron-2022", "constants",
                      report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
                      "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
                      "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops",
-                     report->rule_flops / 1e12, "billions", billions, "days", days, "plans", plans);
+                     REPORT_RULE_FLOPS / 1e12, "billions", of_rule, "days", report->days > 0 ? report->days : days,
+                     "plans", plans);
 }
 
 /* ---- the table ---- */
@@ -167,6 +175,11 @@ static void print_fit(const struct search_result *result, FILE *out) {
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
+    if (report->days > 0)
+        fprintf(out,
+                "%.3g billion parameters are the most that end in %g days; by the rule 8TP/(nX) at %g TFLOP/s they are "
+                "%.3g\n",
+                report->billions, report->days, REPORT_RULE_FLOPS / 1e12, rule_billions(report));
     for (int i = 0; i < report->count; i++) {
         const struct search_result *result = &report->results[i];
         const struct search_counts *c = &result->counts;
@@ -174,7 +187,7 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 "%s%d devices: %lld layouts, %lld refused, %lld without memory, %lld slower, %lld listed (%.1f s); "
                 "efficiency %.1f%%\n",
                 i ? "\n" : "", result->ranks, (long long)c->all, (long long)c->refused, (long long)c->no_memory,
-                (long long)c->slower, (long long)c->listed, result->seconds, 100 * efficiency(report, i));
+                (long long)c->slower, (long long)c->listed, result->seconds, 100 * report_efficiency(report, i));
         if (result->has_nearest)
             print_nearest(report, result, out);
         if (result->fit_ranks)

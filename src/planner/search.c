@@ -234,6 +234,37 @@ static int find_nearest(struct searching *s) {
     return status;
 }
 
+static int find_point(struct searching *s, const struct candidate *candidate, struct search_point *point) {
+    struct train_run run;
+    const struct cost_work *work;
+    struct cost_step step;
+    struct plan_memory memory;
+    int ranks = s->result->ranks, status = resolve(s, candidate, &run);
+    if (!status)
+        status = find_work(s, candidate, &run, &work);
+    if (!status)
+        status = cost_step(&run, ranks, work, s->search->cluster, &step, NULL);
+    if (!status)
+        status = memory_find(&run, ranks, work, s->search->cluster, 0, &memory);
+    if (!status)
+        *point = (struct search_point){candidate->tensor, candidate->pipeline, step.seconds, (double)memory.device};
+    return status;
+}
+
+/* Plans some layouts in the order of their bounds, evenly. */
+static int find_points(struct searching *s) {
+    struct search_result *result = s->result;
+    int wanted = s->search->points < s->count ? s->search->points : s->count, status = STATUS_OK;
+    result->points = wanted ? calloc((size_t)wanted, sizeof *result->points) : NULL;
+    if (wanted && !result->points)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < wanted && !status; i++) {
+        status = find_point(s, &s->candidates[(int64_t)i * s->count / wanted], &result->points[i]);
+        result->point_count += !status;
+    }
+    return status;
+}
+
 static int search_all(struct searching *s) {
     struct search_result *result = s->result;
     const struct run_config *base = &s->search->base;
@@ -255,7 +286,7 @@ static int search_all(struct searching *s) {
         status = explain(s);
     if (!status && !result->counts.listed && result->counts.no_memory)
         status = find_nearest(s);
-    return status;
+    return status ? status : find_points(s);
 }
 
 int search_run(const struct search *search, int ranks, struct search_result *result) {
@@ -281,6 +312,7 @@ int search_find_fit(const struct search *search, struct search_result *result) {
     wider.space = SEARCH_ALL;
     wider.fixed_count = 0;
     wider.top = 1;
+    wider.points = 0;
     for (int i = 0; i < DOUBLINGS && ranks <= MOST_RANKS && !result->fit_ranks && !status; i++, ranks *= 2) {
         struct search_result found;
         status = search_run(&wider, (int)ranks, &found);
@@ -295,5 +327,6 @@ int search_find_fit(const struct search *search, struct search_result *result) {
 
 void search_free(struct search_result *result) {
     free(result->rows);
+    free(result->points);
     *result = (struct search_result){0};
 }

@@ -19,6 +19,7 @@ struct search {
     size_t fixed_count;
     double memory_share; /* of the device's memory */
     int top;
+    int points; /* layouts to plan besides, whatever their time and memory, for a picture */
 };
 
 /* A layout that fits. */
@@ -29,6 +30,11 @@ struct search_row {
     struct cost_step step;
     struct plan_memory memory;
 };
+/* The time of a layout, and the bytes of a device that it takes; it may not fit. */
+struct search_point {
+    int tensor, pipeline;
+    double seconds, bytes;
+};
 struct search_counts {
     int64_t all, refused, no_memory, slower, listed;
 };
@@ -37,6 +43,8 @@ struct search_result {
     int ranks;
     struct search_row *rows; /* [counts.listed] the fastest first; near ties (1%) by less memory */
     struct search_counts counts;
+    struct search_point *points; /* [point_count] evenly from all layouts that are not refused, the fastest first */
+    int point_count;
     double seconds;   /* that the search took */
     bool has_nearest; /* nothing fits, and this layout takes the least memory */
     struct search_row nearest;

@@ -30,8 +30,13 @@ class Training(unittest.TestCase):
                                  memory["device"])
                 self.assertLessEqual(memory["device"], memory["limit"])
                 self.assertEqual((best["layout"]["micro_batch_size"], best["layout"]["pipeline"]), (2, 2))
+                low, high = best["step_seconds_range"]
+                self.assertTrue(low < best["step_seconds"] < high)
             text = page.read_text()
             xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
+            self.assertGreater(text.count("<circle"), 3 + 100)  # the rows, and layouts that are none
+            self.assertEqual(len(re.findall("stage [0-9]+, optimizer: ", text)), 2)
+            self.assertIn("100.0%, ", text)
             self.assertEqual(set(re.findall(r"https?://[^\"<]*", text)), {"http://www.w3.org/2000/svg"})
             again, _ = run("plan", "train", "--cluster", "a100-80gb", "--config", row, "--devices", "4", "--space", "run",
                            "--json", "-")
@@ -57,27 +62,37 @@ class Training(unittest.TestCase):
 
     def test_a_tuning_has_the_memory_of_finetune(self):
         with tempfile.TemporaryDirectory() as directory:
-            data = pathlib.Path(directory, "rows.jsonl")
-            data.write_text('{"prompt": "a", "completion": "b"}\n')
-            keys = ("parallel.data_parallel_sharding_strategy=optim_grads_params", "train.micro_batch_size=2",
-                    "parallel.tensor_model_parallel_size=1", "parallel.pipeline_model_parallel_size=1",
-                    "parallel.recompute_granularity=none", "parallel.use_distributed_optimizer=true")
-            words = ("plan", "train", "--cluster", "a100-80gb", "--model", TINY, "--devices", "2", "--global-batch-size", "4",
-                     "--seq-length", "16", "--json", "-", "--fix", *keys)
-            output, _ = run(*words, "--method", "lora", "--peft.r=4")
+            row, config = pathlib.Path(directory, "row.yaml"), json.loads((TINY / "config.json").read_text())
+            config.update(n_embd=512, n_layer=6, n_head=8, vocab_size=8192)
+            pathlib.Path(directory, "config.json").write_text(json.dumps(config))
+            words = ("plan", "train", "--cluster", "a100-80gb", "--model", directory, "--devices", "4", "--seq-length", "64",
+                     "--global-batch-size", "8", "--json", "-", "--fix", "train.micro_batch_size=2",
+                     "parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim_grads_params")
+            output, _ = run(*words, "--method", "lora", "--peft.r=4", "--yaml", row)
             tuned = json.loads(output)["plans"][0]["rows"][0]
-            output, _ = run("finetune", "--model", TINY, "--data", data, "--output", directory + "/out", "--peft.r=4",
-                            "--ranks", "2", "--dry-run", "--train.global_batch_size=4", "--data.seq_length=16",
-                            "--train.precision=bf16", *(f"--{key}" for key in keys))
-            for part in ("weights", "gradients", "optimizer", "activations", "workspace"):
+            output, _ = run("finetune", "--config", row, "--model", directory, "--dry-run", "--cluster", "a100-80gb",
+                            "--devices", "4")
+            for part in ("weights", "activations", "device"):
                 shown = float(re.search(rf"# +{part} +([0-9.]+) MiB", output.decode())[1])
+                self.assertGreater(shown, 1)
                 self.assertAlmostEqual(shown, tuned["memory"][part] / 2**20, delta=0.06)
+            self.assertIn("r: 4\n", output.decode())
             full = json.loads(run(*words)[0])["plans"][0]["rows"][0]
-            self.assertLess(2 * tuned["memory"]["gradients"], full["memory"]["gradients"])
+            self.assertLess(10 * tuned["memory"]["gradients"], full["memory"]["gradients"])
+            self.assertLess(tuned["step_seconds"], full["step_seconds"])
             _, errors = run(*words, "--peft.r=4", expect=2)
             self.assertIn("peft.r does nothing without --method", errors)
-            _, errors = run(*words, "--method", "lora", "--yaml", directory + "/row.yaml", expect=2)
-            self.assertIn("not with --method", errors)
+
+    def test_the_largest_size_that_ends_in_time(self):
+        words = ("plan", "train", "--cluster", "azure-a100-80gb-2022", "--space", "hp-tool", "--nodes", "20", "--tokens",
+                 "300e9", "--top", "1", "--json", "-")
+        plan = json.loads(run(*words, "--days", "5")[0])
+        self.assertLessEqual(plan["plans"][0]["rows"][0]["days"], 5)
+        self.assertAlmostEqual(plan["rule"]["billions"], 4.03, delta=0.005)
+        larger = f"{plan['model']['parameters'] * 1.15 / 1e9:.2f}B"
+        self.assertGreater(json.loads(run(*words, "--model-size", larger)[0])["plans"][0]["rows"][0]["days"], 5)
+        _, errors = run(*words, "--days", "0.01", expect=1)
+        self.assertIn("no size from 0.1 billion parameters on ends in 0.01 days", errors)
 
     def test_errors_are_one_line(self):
         for words, status, part in (

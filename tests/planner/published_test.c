@@ -88,6 +88,7 @@ static void every_second_row_predicts_the_others(void **state) {
     assert_true(fitted.mean < 0.03);
     assert_true(others.largest < 0.10);
     assert_true(others.mean < 0.04);
+    assert_true(fabs(cluster.achieved[CLUSTER_ERROR].value - fmax(fitted.largest, others.largest)) < 1e-12);
     for (int i = 0; i < fit_kind_of(&rows)->count; i++) {
         const struct config_quantity *constant = &cluster.achieved[fit_kind_of(&rows)->constants[i]];
         assert_true(constant->value >= constant->low && constant->value <= constant->high);
