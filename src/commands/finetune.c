@@ -528,8 +528,8 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
         choose_lr(options, &tuning->stack);
     options->sections.run.checkpoint.save = options->output;
     if (!status)
-        status = training_prepare_elsewhere(&options->target, options->is_dry_run, &options->sections.run,
-                                            options->model, &tuning->run, &tuning->cluster, &tuning->ranks);
+        status = training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
+                                            &tuning->cluster, &tuning->ranks);
     if (!status && !tuning->stack.is_full)
         set_tuner(tuning, options);
     options->sections.run = tuning->run.config;
@@ -542,11 +542,11 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
 static int prepare(const struct launch *launch, const struct config *given, void *context) {
     struct tuning *tuning = context;
     struct options *options = tuning->options;
-    if (options->target.cluster)
+    int status = training_check_target(&options->target, options->is_dry_run);
+    if (!status && options->target.cluster)
         return prepare_elsewhere(given, tuning);
     bool skips = options->sections.run.train.skip_train;
     bool by_epochs = options->sections.run.train.train_iters == 0 && !skips;
-    int status = training_check_here(&options->target);
     if (!status)
         status = launch_ranks(launch, options->ranks, &tuning->ranks);
     if (by_epochs)

@@ -92,15 +92,13 @@ struct pretraining {
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct pretraining *p = context;
     struct options *o = p->options;
-    int status;
-    if (o->target.cluster) {
-        status = training_prepare_elsewhere(&o->target, o->is_dry_run, &o->run, o->init_from, &p->run, &p->cluster,
-                                            &p->ranks);
+    int status = training_check_target(&o->target, o->is_dry_run);
+    if (!status && o->target.cluster) {
+        status = training_prepare_elsewhere(&o->target, &o->run, o->init_from, &p->run, &p->cluster, &p->ranks);
         if (!status)
             o->run = p->run.config;
         return status;
     }
-    status = training_check_here(&o->target);
     if (!status)
         status = launch_ranks(launch, o->ranks, &p->ranks);
     if (!status && !o->is_dry_run)

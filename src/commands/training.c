@@ -7,12 +7,11 @@
 
 /* ---- another machine ---- */
 
-int training_prepare_elsewhere(const struct training_target *target, bool is_dry_run, struct run_config *config,
-                               const char *model, struct train_run *run, struct cluster *cluster, int *ranks) {
-    if (!is_dry_run || !target->nodes == !target->devices)
-        return status_fail(STATUS_USAGE, "--cluster is for --dry-run, with one of --nodes and --devices");
+int training_prepare_elsewhere(const struct training_target *target, struct run_config *config, const char *model,
+                               struct train_run *run, struct cluster *cluster, int *ranks) {
     int status = cluster_open(target->cluster, cluster);
-    *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
+    if (!status)
+        *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
     if (!status && model) {
         struct pretrained opened;
         status = pretrained_open_config(model, &opened);
@@ -22,13 +21,17 @@ int training_prepare_elsewhere(const struct training_target *target, bool is_dry
     }
     if (!status)
         status = run_file_resolve(config, run);
-    run->config.checkpoint = config->checkpoint; /* its copies are in the plan */
+    if (!status)
+        run->config.checkpoint = config->checkpoint; /* its copies are in the plan */
     return status;
 }
 
-int training_check_here(const struct training_target *target) {
-    return target->nodes || target->devices ? status_fail(STATUS_USAGE, "--nodes and --devices are of --cluster")
-                                            : STATUS_OK;
+int training_check_target(const struct training_target *target, bool is_dry_run) {
+    if (target->cluster && (!is_dry_run || !target->nodes == !target->devices))
+        return status_fail(STATUS_USAGE, "--cluster is for --dry-run, with one of --nodes and --devices");
+    if (!target->cluster && (target->nodes || target->devices))
+        return status_fail(STATUS_USAGE, "--nodes and --devices are of --cluster");
+    return STATUS_OK;
 }
 
 /* ---- the plan ---- */

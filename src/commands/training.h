@@ -29,12 +29,12 @@ struct training_target {
         .minimum = 1, .maximum = 1 << 20, .help = "of --cluster: its devices, in place of --nodes"                     \
     }
 /* Opens the cluster of a dry run, and resolves `config` for a plan without data and weights. `model`: a directory of
- * which config.json is read; NULL: the configuration has the model. *run keeps the configuration's checkpoints.
- * STATUS_USAGE, and the errors of cluster_open and pretrained_open_config. */
-int training_prepare_elsewhere(const struct training_target *target, bool is_dry_run, struct run_config *config,
-                               const char *model, struct train_run *run, struct cluster *cluster, int *ranks);
-/* Refuses --nodes and --devices without --cluster. STATUS_USAGE. */
-int training_check_here(const struct training_target *target);
+ * which config.json is read; NULL: the configuration has the model. *run keeps the configuration's checkpoints. The
+ * errors of cluster_open and pretrained_open_config. */
+int training_prepare_elsewhere(const struct training_target *target, struct run_config *config, const char *model,
+                               struct train_run *run, struct cluster *cluster, int *ranks);
+/* Refuses --nodes and --devices without --cluster, and --cluster without a dry run. STATUS_USAGE. */
+int training_check_target(const struct training_target *target, bool is_dry_run);
 
 struct training {
     const struct train_run *run; /* prepared */
