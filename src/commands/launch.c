@@ -112,6 +112,17 @@ int command_exit_status(int status) {
     return status == STATUS_USAGE ? 2 : 1;
 }
 
+int command_run(const struct config_command *command, int argc, char **argv, void *values,
+                int (*run)(const void *values, const struct config *given)) {
+    struct config *config = NULL;
+    bool is_answered = false;
+    int status = config_parse(command, argc, argv, values, &config, &is_answered);
+    if (!status && !is_answered)
+        status = run(values, config);
+    config_free(config);
+    return command_exit_status(status);
+}
+
 /* Leaves the launch and returns the exit status. When one process has printed the failure, only that process exits with
  * an error. */
 static int end(struct launch *launch, int status) {

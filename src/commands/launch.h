@@ -53,6 +53,10 @@ int launch_run(const struct launch *launch, int ranks, int (*function)(struct co
 
 /* Returns the exit status for a status, after printing the error text of a failure. */
 int command_exit_status(int status);
+/* Runs a command without ranks: parses its options into `values`, and calls `run` unless --help or --version was given.
+ * Returns the exit status. */
+int command_run(const struct config_command *command, int argc, char **argv, void *values,
+                int (*run)(const void *values, const struct config *given));
 
 /* The row of --ranks, whose value is an int64_t at offset `at`; 0 when not given. */
 #define RANKS_ROW(at, help_)                                                                                           \

@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "planner/cluster.h"
+#include "planner/picture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,6 +33,21 @@ int plan_write_json(const char *path, json_t *json) {
     return status;
 }
 
+static int write_picture(const char *path, const struct walk *walk,
+                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
+    struct strbuf text = STRBUF_INIT;
+    int status = draw(walk, &text);
+    if (!status)
+        status = plan_write(path, &text);
+    strbuf_free(&text);
+    return status;
+}
+
+int plan_write_timelines(const char *svg, const char *trace, const struct walk *walk) {
+    int status = svg ? write_picture(svg, walk, picture_timeline) : STATUS_OK;
+    return !status && trace ? write_picture(trace, walk, picture_trace) : status;
+}
+
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count) {
     *count = 0;
     for (const char *at = text;; at++) {
@@ -55,8 +71,10 @@ struct show_options {
     struct config_list words;
 };
 
-static int show(const struct show_options *options) {
+static int show(const void *values, const struct config *given) {
+    const struct show_options *options = values;
     struct cluster cluster;
+    (void)given;
     if (options->words.count != 1)
         return status_fail(STATUS_USAGE, "plan show wants the name of a shipped cluster, or a file");
     int status = cluster_open(options->words.items[0], &cluster);
@@ -78,14 +96,7 @@ int plan_show_command(int argc, char **argv) {
                     "  cambium plan show ours.yaml\n",
         .positional_offset = offsetof(struct show_options, words),
     };
-    struct show_options options = {0};
-    struct config *config;
-    bool is_answered;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = show(&options);
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&command, argc, argv, &(struct show_options){0}, show);
 }
 
 /* ---- all of them ---- */

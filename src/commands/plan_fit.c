@@ -18,12 +18,7 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct config_row rows[] = {
-    {.path = "cluster",
-     .type = CONFIG_STRING,
-     .offset = AT(cluster),
-     .metavar = "NAME|FILE",
-     .is_required = true,
-     .help = "the cluster whose constants are fitted"},
+    PLAN_CLUSTER_ROW(AT(cluster), "the cluster whose constants are fitted"),
     {.path = "rows",
      .type = CONFIG_STRING,
      .offset = AT(rows),
@@ -42,11 +37,7 @@ static const struct config_row rows[] = {
      .offset = AT(only),
      .metavar = "R[,R...]",
      .help = "fit these rows alone, counted from 1; the others are predicted"},
-    {.path = "json",
-     .type = CONFIG_STRING,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "write constants and errors as JSON; - is standard output"},
+    PLAN_FILE_ROW("json", AT(json), "write constants and errors as JSON; - is standard output"),
 };
 
 /* Marks the rows that are fitted. */
@@ -120,9 +111,11 @@ static int fit_all(const struct options *options, struct cluster *cluster, struc
     return status ? status : write_cluster(options, fit, cluster);
 }
 
-static int run(const struct options *options) {
+static int run(const void *values, const struct config *given) {
+    const struct options *options = values;
     struct cluster cluster;
     struct fit_rows fit;
+    (void)given;
     int status = cluster_open(options->cluster, &cluster);
     if (status)
         return status;
@@ -151,12 +144,5 @@ int plan_fit_command(int argc, char **argv) {
         .row_count = sizeof rows / sizeof *rows,
         .positional_offset = SIZE_MAX,
     };
-    struct options options = {0};
-    struct config *config;
-    bool is_answered;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = run(&options);
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&command, argc, argv, &(struct options){0}, run);
 }

@@ -22,11 +22,6 @@ struct options {
 };
 
 #define AT(field) offsetof(struct options, field)
-#define COUNT(name, field, default_, most, help_)                                                                      \
-    {                                                                                                                  \
-        .path = name, .type = CONFIG_INT, .offset = AT(field), .default_text = default_, .minimum = 1,                 \
-        .maximum = (most), .help = help_                                                                               \
-    }
 static const char *const spaces[] = {"all", "hp-tool", NULL};
 static const struct config_row rows[] = {
     {.path = "devices",
@@ -36,11 +31,11 @@ static const struct config_row rows[] = {
      .maximum = 4096,
      .is_required = true,
      .help = "devices of a model at most; more devices serve replicas of it"},
-    COUNT("input-len", input_len, "60", 1 << 20, "tokens of a prompt"),
-    COUNT("output-len", output_len, "20", 1 << 20, "tokens of a completion"),
-    COUNT("batch", batch, NULL, 1 << 16, "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
-    COUNT("tensor", tensor, NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
-    COUNT("pipeline", pipeline, NULL, 4096, "stages; when not given, all sizes"),
+    PLAN_COUNT_ROW("input-len", AT(input_len), "60", 1 << 20, "tokens of a prompt"),
+    PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
+    PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16, "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
+    PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
     {.path = "max-latency-ms",
      .type = CONFIG_FLOAT,
      .offset = AT(max_latency_ms),
@@ -59,19 +54,9 @@ static const struct config_row rows[] = {
      .default_text = "all",
      .choices = spaces,
      .help = "layouts to try: all, or those of NVIDIA's tool"},
-    {.path = "json",
-     .type = CONFIG_STRING,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "write the plan as JSON; - is standard output, and then nothing else is there"},
-    COUNT("top", top, "10", 1000, "rows to print"),
-    {.path = "memory-share",
-     .type = CONFIG_FLOAT,
-     .offset = AT(memory_share),
-     .default_text = "0.92",
-     .minimum = 0.01,
-     .maximum = 1,
-     .help = "the share of a device's memory that a layout may take"},
+    PLAN_FILE_ROW("json", AT(json), "write the plan as JSON; - is standard output, and then nothing else is there"),
+    PLAN_COUNT_ROW("top", AT(top), "10", 1000, "rows to print"),
+    PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
 /* Takes the model: a size, or the config.json of a directory. */
@@ -150,10 +135,12 @@ static int plan(const struct options *options, const struct cluster *cluster, co
     return status;
 }
 
-static int run_plan(const struct options *options) {
+static int run(const void *values, const struct config *given) {
+    const struct options *options = values;
     struct cluster cluster;
     static struct train_run run;
     int64_t positions = options->input_len + options->output_len;
+    (void)given;
     if (options->words.count != 2)
         return status_fail(STATUS_USAGE, "plan serve wants a model and a cluster");
     int status = cluster_open(options->words.items[1], &cluster);
@@ -190,12 +177,5 @@ int plan_serve_command(int argc, char **argv) {
         .row_count = sizeof rows / sizeof *rows,
         .positional_offset = AT(words),
     };
-    struct options options = {0};
-    struct config *config;
-    bool is_answered;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = run_plan(&options);
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&command, argc, argv, &(struct options){0}, run);
 }

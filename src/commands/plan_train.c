@@ -7,7 +7,6 @@
 
 #include "config/config.h"
 #include "planner/page.h"
-#include "planner/picture.h"
 #include "planner/report.h"
 #include "planner/run_file.h"
 #include "planner/sizes.h"
@@ -33,12 +32,7 @@ struct options {
 static const char *const spaces[] = {"all", "hp-tool", "run", NULL}; /* enum search_space */
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const struct config_row rows[] = {
-    {.path = "cluster",
-     .type = CONFIG_STRING,
-     .offset = AT(cluster),
-     .metavar = "NAME|FILE",
-     .is_required = true,
-     .help = "the cluster: a shipped one or a file; see 'cambium plan show --help'"},
+    PLAN_CLUSTER_ROW(AT(cluster), "the cluster: a shipped one or a file; see 'cambium plan show --help'"),
     {.path = "model-size",
      .type = CONFIG_STRING,
      .offset = AT(model_size),
@@ -94,70 +88,23 @@ static const struct config_row rows[] = {
      .minimum = 0.01,
      .maximum = 1e6,
      .help = "in place of a model: find the largest size whose training ends in so few days"},
-    {.path = "top",
-     .type = CONFIG_INT,
-     .offset = AT(top),
-     .default_text = "10",
-     .minimum = 1,
-     .maximum = 1000,
-     .help = "rows to list"},
-    {.path = "html",
-     .type = CONFIG_STRING,
-     .offset = AT(html),
-     .metavar = "FILE",
-     .help = "write the plan as one page with pictures; - is standard output"},
-    {.path = "json",
-     .type = CONFIG_STRING,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "write the plan as JSON; - is standard output, and then nothing else is there"},
-    {.path = "yaml",
-     .type = CONFIG_STRING,
-     .offset = AT(yaml),
-     .metavar = "FILE",
-     .help = "write the run file of a row; - is standard output"},
-    {.path = "row",
-     .type = CONFIG_INT,
-     .offset = AT(row),
-     .default_text = "1",
-     .minimum = 1,
-     .maximum = 1000,
-     .help = "the row of --yaml and of timelines, for the first number of nodes"},
-    {.path = "svg",
-     .type = CONFIG_STRING,
-     .offset = AT(svg),
-     .metavar = "FILE",
-     .help = "draw the row's timeline; - is standard output"},
-    {.path = "trace",
-     .type = CONFIG_STRING,
-     .offset = AT(trace),
-     .metavar = "FILE",
-     .help = "write the row's timeline as Chrome's trace events; - is standard output"},
-    {.path = "global-batch-size",
-     .type = CONFIG_INT,
-     .offset = AT(global_batch_size),
-     .minimum = 1,
-     .maximum = 1 << 24,
-     .help = "samples of a step; else the run file's, or the tables'"},
-    {.path = "seq-length",
-     .type = CONFIG_INT,
-     .offset = AT(seq_length),
-     .minimum = 1,
-     .maximum = 1 << 20,
-     .help = "tokens of a sample; else the run file's, or 2,048"},
+    PLAN_COUNT_ROW("top", AT(top), "10", 1000, "rows to list"),
+    PLAN_FILE_ROW("html", AT(html), "write the plan as one page with pictures; - is standard output"),
+    PLAN_FILE_ROW("json", AT(json), "write the plan as JSON; - is standard output, and then nothing else is there"),
+    PLAN_FILE_ROW("yaml", AT(yaml), "write the run file of a row; - is standard output"),
+    PLAN_COUNT_ROW("row", AT(row), "1", 1000, "the row of --yaml and of timelines, for the first number of nodes"),
+    PLAN_FILE_ROW("svg", AT(svg), "draw the row's timeline; - is standard output"),
+    PLAN_FILE_ROW("trace", AT(trace), "write the row's timeline as Chrome's trace events; - is standard output"),
+    PLAN_COUNT_ROW("global-batch-size", AT(global_batch_size), NULL, 1 << 24,
+                   "samples of a step; else the run file's, or the tables'"),
+    PLAN_COUNT_ROW("seq-length", AT(seq_length), NULL, 1 << 20, "tokens of a sample; else the run file's, or 2,048"),
     {.path = "precision",
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "bf16",
      .choices = precisions,
      .help = "precision, without a run file"},
-    {.path = "memory-share",
-     .type = CONFIG_FLOAT,
-     .offset = AT(memory_share),
-     .default_text = "0.92",
-     .minimum = 0.01,
-     .maximum = 1,
-     .help = "the share of a device's memory that a layout may take"},
+    PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
 struct planning {
@@ -374,16 +321,6 @@ static int write_yaml(const struct planning *p, const struct search_row *row) {
     return status;
 }
 
-static int write_picture(const char *path, const struct walk *walk,
-                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
-    struct strbuf text = STRBUF_INIT;
-    int status = draw(walk, &text);
-    if (!status)
-        status = plan_write(path, &text);
-    strbuf_free(&text);
-    return status;
-}
-
 static int write_page(const struct planning *p, const struct report_training *report, const struct search_row *row,
                       const struct cost_work *work, const struct walk *walk) {
     struct strbuf text = STRBUF_INIT;
@@ -411,10 +348,8 @@ static int write_pictures(const struct planning *p, const struct report_training
     if (status)
         return status;
     status = cost_step(&row->run, p->results[0].ranks, &work, &p->cluster, &step, &walk);
-    if (!status && o->svg)
-        status = write_picture(o->svg, &walk, picture_timeline);
-    if (!status && o->trace)
-        status = write_picture(o->trace, &walk, picture_trace);
+    if (!status)
+        status = plan_write_timelines(o->svg, o->trace, &walk);
     if (!status && o->html)
         status = write_page(p, report, row, &work, &walk);
     walk_free(&walk);
@@ -463,7 +398,8 @@ static int write_all(const struct planning *p) {
     return status;
 }
 
-static int plan(const struct options *options, const struct config *given) {
+static int run(const void *values, const struct config *given) {
+    const struct options *options = values;
     struct planning p = {.options = options, .given = given};
     int status = cluster_open(options->cluster, &p.cluster);
     if (status)
@@ -521,13 +457,7 @@ int plan_train_command(int argc, char **argv) {
         .section_row_count = stack_rows(peft, offsetof(struct options, peft)),
         .positional_offset = SIZE_MAX,
     };
-    struct options options = {0};
-    struct config *config;
-    bool is_answered;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = plan(&options, config);
-    config_free(config);
+    int exit_status = command_run(&command, argc, argv, &(struct options){0}, run);
     free(peft);
-    return command_exit_status(status);
+    return exit_status;
 }

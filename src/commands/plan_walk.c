@@ -3,7 +3,6 @@
 #include "plan.h"
 
 #include "config/config.h"
-#include "planner/picture.h"
 #include "planner/report.h"
 
 enum { MOST_STAGES = 4096, MOST_STEPS = 4 << 20 };
@@ -68,21 +67,9 @@ static const struct config_row rows[] = {
      .maximum = 1e9,
      .metavar = "L",
      .help = "seconds of a message between stages"},
-    {.path = "json",
-     .type = CONFIG_STRING,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "write makespan, idle times and all steps as JSON; - is standard output"},
-    {.path = "svg",
-     .type = CONFIG_STRING,
-     .offset = AT(svg),
-     .metavar = "FILE",
-     .help = "write the timeline as an SVG image; - is standard output"},
-    {.path = "trace",
-     .type = CONFIG_STRING,
-     .offset = AT(trace),
-     .metavar = "FILE",
-     .help = "write the timeline as Chrome's trace events; - is standard output"},
+    PLAN_FILE_ROW("json", AT(json), "write makespan, idle times and all steps as JSON; - is standard output"),
+    PLAN_FILE_ROW("svg", AT(svg), "write the timeline as an SVG image; - is standard output"),
+    PLAN_FILE_ROW("trace", AT(trace), "write the timeline as Chrome's trace events; - is standard output"),
 };
 
 /* Reads the times of all stages from one number, or from one for each. */
@@ -103,30 +90,19 @@ static void print(const struct walk *walk) {
                walk->makespan > 0 ? 100 * (1 - walk->busy[stage] / walk->makespan) : 0);
 }
 
-static int write_picture(const char *path, const struct walk *walk,
-                         int (*draw)(const struct walk *walk, struct strbuf *out)) {
-    struct strbuf out = STRBUF_INIT;
-    int status = draw(walk, &out);
-    if (!status)
-        status = plan_write(path, &out);
-    strbuf_free(&out);
-    return status;
-}
-
 static int write_all(const struct options *options, const struct walk *walk) {
     json_begin();
     int status = options->json ? plan_write_json(options->json, report_walk(walk)) : STATUS_OK;
-    if (!status && options->svg)
-        status = write_picture(options->svg, walk, picture_timeline);
-    if (!status && options->trace)
-        status = write_picture(options->trace, walk, picture_trace);
+    if (!status)
+        status = plan_write_timelines(options->svg, options->trace, walk);
     if (!status && !options->json && !options->svg && !options->trace)
         print(walk);
     return status;
 }
 
-static int walk_of(const struct options *options) {
+static int run(const void *values, const struct config *given) {
     static double forward[MOST_STAGES], backward[MOST_STAGES];
+    const struct options *options = values;
     struct walk walk;
     struct walk_stages stages = {.shape = {.stages = (int)options->stages,
                                            .chunks = (int)options->chunks,
@@ -135,6 +111,7 @@ static int walk_of(const struct options *options) {
                                  .backward = backward,
                                  .head = options->head,
                                  .link = options->link};
+    (void)given;
     int64_t steps = 2 * options->stages * options->chunks * options->micro_batches;
     if (steps > MOST_STEPS)
         return status_fail(STATUS_USAGE, "a schedule of %lld steps; at most %d can be walked", (long long)steps,
@@ -166,12 +143,5 @@ int plan_walk_command(int argc, char **argv) {
         .row_count = sizeof rows / sizeof *rows,
         .positional_offset = SIZE_MAX,
     };
-    struct options options = {0};
-    struct config *config;
-    bool is_answered;
-    int status = config_parse(&command, argc, argv, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = walk_of(&options);
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&command, argc, argv, &(struct options){0}, run);
 }

@@ -65,7 +65,9 @@ static const struct config_command train_command = {
     .positional_offset = SIZE_MAX,
 };
 
-static int train(const struct options *options) {
+static int train(const void *values, const struct config *given) {
+    const struct options *options = values;
+    (void)given;
     if (file_exists(options->output) && !file_is_directory(options->output))
         return status_fail(STATUS_INVALID, "--output %s is there already, and is no directory", options->output);
     struct tokenizer *tokenizer = NULL;
@@ -103,12 +105,5 @@ int command_tokenizer(int argc, char **argv) {
     if (!is_train && argv[0][0] != '-')
         return command_exit_status(status_fail(
             STATUS_USAGE, "unknown command 'tokenizer %s' (did you mean 'cambium tokenizer train'?)", argv[0]));
-    struct options options = {0};
-    struct config *config = NULL;
-    bool is_answered = false;
-    int status = config_parse(&train_command, argc - is_train, argv + is_train, &options, &config, &is_answered);
-    if (!status && !is_answered)
-        status = train(&options);
-    config_free(config);
-    return command_exit_status(status);
+    return command_run(&train_command, argc - is_train, argv + is_train, &(struct options){0}, train);
 }
