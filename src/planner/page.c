@@ -64,9 +64,7 @@ static struct mark mark_of(const struct search_result *result, int64_t index) {
     int64_t rows = result->counts.listed;
     if (index >= rows)
         return (struct mark){result->points[index - rows], 0};
-    const struct search_row *row = &result->rows[index];
-    return (struct mark){{row->grid.tensor, row->grid.pipeline, row->step.seconds, (double)row->memory.device},
-                         index + 1};
+    return (struct mark){search_point_of(&result->rows[index]), index + 1};
 }
 
 /* Returns true if no other mark has both less time and less memory. */

@@ -65,6 +65,15 @@ static int find_work(struct searching *s, const struct candidate *candidate, con
     return status;
 }
 
+/* Fills a candidate's run, grid and schedule into *row, and finds its work. */
+static int open_candidate(struct searching *s, const struct candidate *candidate, struct search_row *row,
+                          const struct cost_work **work) {
+    int status = resolve(s, candidate, &row->run);
+    if (!status)
+        status = find_work(s, candidate, &row->run, work);
+    return status ? status : train_plan_grid(&row->run, s->result->ranks, &row->grid, &row->shape);
+}
+
 static int push(struct searching *s, const struct candidate *candidate) {
     if (s->count == s->capacity) {
         int capacity = s->capacity ? 2 * s->capacity : 256;
@@ -167,11 +176,7 @@ static int try_candidate(struct searching *s, const struct candidate *candidate)
     struct search_result *result = s->result;
     const struct cost_work *work;
     struct search_row row = {0};
-    int status = resolve(s, candidate, &row.run);
-    if (!status)
-        status = find_work(s, candidate, &row.run, &work);
-    if (!status)
-        status = train_plan_grid(&row.run, result->ranks, &row.grid, &row.shape);
+    int status = open_candidate(s, candidate, &row, &work);
     if (!status)
         status = cost_step(&row.run, result->ranks, work, s->search->cluster, &row.step, NULL);
     if (!status && row.step.seconds >= slowest(s)) {
@@ -223,11 +228,7 @@ static int explain(struct searching *s) {
 static int find_nearest(struct searching *s) {
     struct search_row *row = &s->result->nearest;
     const struct cost_work *work;
-    int status = resolve(s, &s->smallest, &row->run);
-    if (!status)
-        status = find_work(s, &s->smallest, &row->run, &work);
-    if (!status)
-        status = train_plan_grid(&row->run, s->result->ranks, &row->grid, &row->shape);
+    int status = open_candidate(s, &s->smallest, row, &work);
     if (!status)
         status = memory_find(&row->run, s->result->ranks, work, s->search->cluster, 0, &row->memory);
     s->result->has_nearest = !status;
@@ -235,19 +236,15 @@ static int find_nearest(struct searching *s) {
 }
 
 static int find_point(struct searching *s, const struct candidate *candidate, struct search_point *point) {
-    struct train_run run;
     const struct cost_work *work;
-    struct cost_step step;
-    struct plan_memory memory;
-    int ranks = s->result->ranks, status = resolve(s, candidate, &run);
+    struct search_row row = {0};
+    int status = open_candidate(s, candidate, &row, &work);
     if (!status)
-        status = find_work(s, candidate, &run, &work);
+        status = cost_step(&row.run, s->result->ranks, work, s->search->cluster, &row.step, NULL);
     if (!status)
-        status = cost_step(&run, ranks, work, s->search->cluster, &step, NULL);
+        status = memory_find(&row.run, s->result->ranks, work, s->search->cluster, 0, &row.memory);
     if (!status)
-        status = memory_find(&run, ranks, work, s->search->cluster, 0, &memory);
-    if (!status)
-        *point = (struct search_point){candidate->tensor, candidate->pipeline, step.seconds, (double)memory.device};
+        *point = search_point_of(&row);
     return status;
 }
 

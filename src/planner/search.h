@@ -39,7 +39,6 @@ struct search_counts {
     int64_t all, refused, no_memory, slower, listed;
 };
 struct search_result {
-    int64_t nodes;
     int ranks;
     struct search_row *rows; /* [counts.listed] the fastest first; near ties (1%) by less memory */
     struct search_counts counts;
@@ -59,5 +58,9 @@ int search_run(const struct search *search, int ranks, struct search_result *res
  * time, and stores it in result->fit. STATUS_MEMORY. */
 int search_find_fit(const struct search *search, struct search_result *result);
 void search_free(struct search_result *result);
+/* Returns a row's point. */
+static inline struct search_point search_point_of(const struct search_row *row) {
+    return (struct search_point){row->grid.tensor, row->grid.pipeline, row->step.seconds, (double)row->memory.device};
+}
 
 #endif

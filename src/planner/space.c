@@ -12,6 +12,7 @@ struct listing {
     const struct search *search;
     int ranks;
     int64_t layers;
+    bool is_2022; /* the stack that trains is that of 2022 */
     int (*add)(void *context, const struct candidate *candidate);
     void *context;
     int status;
@@ -36,12 +37,11 @@ static void add_partial(struct listing *listing, struct candidate candidate, int
 }
 
 static void add_recomputations(struct listing *listing, struct candidate candidate, int held) {
-    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     int chunk_layers = (int)(listing->layers / (candidate.pipeline * candidate.chunks));
     for (int how = 0; how < SPACE_RECOMPUTES; how++) {
         candidate.recompute = (enum space_recompute)how;
         candidate.block = 0;
-        if (is_2022 ? how >= SPACE_NORMS && how <= SPACE_SELECTIVE : how == SPACE_ATTENTION)
+        if (listing->is_2022 ? how >= SPACE_NORMS && how <= SPACE_SELECTIVE : how == SPACE_ATTENTION)
             continue;
         if (how != SPACE_BLOCK) {
             add(listing, &candidate);
@@ -53,7 +53,7 @@ static void add_recomputations(struct listing *listing, struct candidate candida
                 add(listing, &candidate);
             before = candidate.block;
         }
-        if (!is_2022)
+        if (!listing->is_2022)
             add_partial(listing, candidate, held, chunk_layers);
     }
 }
@@ -74,9 +74,9 @@ static int held_at_once(const struct listing *listing, const struct candidate *c
 static void add_flags(struct listing *listing, struct candidate candidate) {
     int data = listing->ranks / (candidate.tensor * candidate.pipeline);
     int held = candidate.pipeline > 1 ? held_at_once(listing, &candidate, data) : 1;
-    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     for (int sequence = 0; sequence < (candidate.tensor > 1 ? 2 : 1); sequence++)
-        for (int sharding = 0; sharding <= (data > 1 && !is_2022 ? SHARDING_OPTIM_GRADS_PARAMS : 0); sharding++) {
+        for (int sharding = 0; sharding <= (data > 1 && !listing->is_2022 ? SHARDING_OPTIM_GRADS_PARAMS : 0);
+             sharding++) {
             candidate.is_sequence = sequence;
             candidate.sharding = (enum sharding)sharding;
             add_recomputations(listing, candidate, held);
@@ -85,9 +85,9 @@ static void add_flags(struct listing *listing, struct candidate candidate) {
 
 /* Adds even stages, and with a large vocabulary also last stages with fewer layers. */
 static void add_splits(struct listing *listing, struct candidate candidate) {
-    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
     int64_t layers = listing->layers, stages = candidate.pipeline;
-    for (int chunks = 1; layers % stages == 0 && chunks <= (stages > 1 && !is_2022 ? layers / stages : 1); chunks++) {
+    for (int chunks = 1; layers % stages == 0 && chunks <= (stages > 1 && !listing->is_2022 ? layers / stages : 1);
+         chunks++) {
         candidate.chunks = chunks;
         if (layers / stages % chunks == 0)
             add_flags(listing, candidate);
@@ -118,8 +118,7 @@ static void list_all(struct listing *listing) {
 static void add_of_tool(struct listing *listing, const struct size_grid *grid, struct candidate candidate) {
     candidate.chunks = 1;
     candidate.is_sequence = grid->is_large && candidate.tensor > 1;
-    bool is_2022 = listing->search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
-    candidate.recompute = !grid->is_large ? SPACE_KEEP : is_2022 ? SPACE_ATTENTION : SPACE_SELECTIVE;
+    candidate.recompute = !grid->is_large ? SPACE_KEEP : listing->is_2022 ? SPACE_ATTENTION : SPACE_SELECTIVE;
     add(listing, &candidate);
     for (int64_t block = 1; !grid->is_large && block <= listing->layers / candidate.pipeline; block++) {
         candidate.recompute = SPACE_BLOCK;
@@ -141,8 +140,12 @@ static void list_tool(struct listing *listing) {
 
 int space_list(const struct search *search, int ranks, int (*add_)(void *context, const struct candidate *candidate),
                void *context) {
-    struct listing listing = {
-        .search = search, .ranks = ranks, .layers = search->base.model.num_layers, .add = add_, .context = context};
+    struct listing listing = {.search = search,
+                              .ranks = ranks,
+                              .layers = search->base.model.num_layers,
+                              .is_2022 = search->cluster->train == CLUSTER_TRAINS_MEGATRON_2022,
+                              .add = add_,
+                              .context = context};
     if (search->space == SEARCH_ALL)
         list_all(&listing);
     else if (search->space == SEARCH_HP_TOOL)
