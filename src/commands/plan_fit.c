@@ -10,8 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_ROWS = 1024 };
-
 struct options {
     const char *cluster, *rows, *only, *output, *json;
 };
@@ -42,9 +40,9 @@ static const struct config_row rows[] = {
 
 /* Marks the rows that are fitted. */
 static int choose(const struct options *options, struct fit_rows *fit) {
-    double numbers[MOST_ROWS];
+    double numbers[FIT_MOST_ROWS];
     int count,
-        status = options->only ? plan_read_numbers("only", options->only, numbers, MOST_ROWS, &count) : STATUS_OK;
+        status = options->only ? plan_read_numbers("only", options->only, numbers, FIT_MOST_ROWS, &count) : STATUS_OK;
     if (!options->only || status)
         return status;
     for (int i = 0; i < fit->count; i++)
@@ -64,7 +62,7 @@ static void print(const struct fit_rows *fit, const struct cluster *cluster) {
     const struct fit_kind *kind = fit_kind_of(fit);
     for (int i = 0; i < fit->count; i++) {
         const struct fit_row *row = &fit->rows[i];
-        double error = row->step.seconds / row->seconds - 1;
+        double error = fit_error(row);
         log_info("%8.3f s measured, %8.3f s predicted, %+6.1f%%%s: %s", row->seconds, row->step.seconds, 100 * error,
                  row->is_fitted ? "" : ", not fitted", row->label);
         largest[row->is_fitted] = fmax(largest[row->is_fitted], fabs(error));
@@ -78,9 +76,8 @@ static void print(const struct fit_rows *fit, const struct cluster *cluster) {
                      100 * sum[is_fitted] / count[is_fitted]);
     for (int i = 0; i < kind->count; i++) {
         const struct config_quantity *constant = &cluster->achieved[kind->constants[i]];
-        bool is_on_bound = constant->value == constant->low || constant->value == constant->high;
         log_info("%s %.6g%s", cluster_constant_name(kind->constants[i]), constant->value,
-                 is_on_bound ? ", on its bound: the rows do not decide it" : "");
+                 fit_is_on_bound(constant) ? ", on its bound: the rows do not decide it" : "");
     }
 }
 

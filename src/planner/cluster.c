@@ -9,14 +9,15 @@
 #define CONSTANT(number, name, unit_)                                                                                  \
     QUANTITY("achieved." name, achieved[number], unit_, "a constant of the prediction")
 
-static const char *const training_stacks[] = {"cambium", "megatron-2022", NULL};
-static const char *const serving_stacks[] = {"cambium", "fastertransformer-2022", NULL};
+const char *const cluster_training_stacks[] = {"cambium", "megatron-2022", NULL};
+const char *const cluster_serving_stacks[] = {"cambium", "fastertransformer-2022", NULL};
 
 static const struct config_row rows[] = {
     {.path = "device.name", .type = CONFIG_STRING, .offset = AT(name), .help = "the device's name"},
     {.path = "device.kind",
      .type = CONFIG_STRING,
      .offset = AT(kind),
+     .default_text = "cpu",
      .check = device_check_name,
      .help = "the backend whose arithmetic plans memory"},
     QUANTITY("device.memory", memory, "B", "memory of a device"),
@@ -55,13 +56,13 @@ static const struct config_row rows[] = {
     {.path = "stack.train",
      .type = CONFIG_CHOICE,
      .offset = AT(train),
-     .choices = training_stacks,
+     .choices = cluster_training_stacks,
      .default_text = "cambium",
      .help = "the software that trains"},
     {.path = "stack.serve",
      .type = CONFIG_CHOICE,
      .offset = AT(serve),
-     .choices = serving_stacks,
+     .choices = cluster_serving_stacks,
      .default_text = "cambium",
      .help = "the software that serves"},
 };
@@ -118,6 +119,19 @@ const char *cluster_shipped_name(int number) {
 
 /* ---- reading ---- */
 
+/* Returns true if a row's number must not be 0: all of devices and links but latencies, and the constants that divide.
+ */
+static bool is_above_zero(const struct config_row *row) {
+    static const char *const constants[] = {"achieved.products", "achieved.other", "achieved.network",
+                                            "achieved.serve_products", "achieved.serve_memory"};
+    if (row->type != CONFIG_QUANTITY)
+        return false;
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (!strcmp(row->path, constants[i]))
+            return true;
+    return strncmp(row->path, "achieved.", strlen("achieved.")) && !strstr(row->path, "latency");
+}
+
 /* Checks what every prediction needs. */
 static int check(const char *name, const struct cluster *cluster) {
     static const char *const needed[] = {"device.memory",           "device.memory_bandwidth", "device.peak_bf16",
@@ -128,17 +142,8 @@ static int check(const char *name, const struct cluster *cluster) {
             return status_fail(STATUS_USAGE, "%s: %s is missing", name, needed[i]);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct config_quantity *quantity = (const void *)((const char *)cluster + rows[i].offset);
-        bool is_constant = !strncmp(rows[i].path, "achieved.", 9);
-        if (rows[i].type == CONFIG_QUANTITY && !is_constant && config_is_given(cluster->config, rows[i].path) &&
-            quantity->value == 0 && !strstr(rows[i].path, "latency"))
-            return status_fail(STATUS_USAGE, "%s: %s is 0", name, rows[i].path);
-        if (rows[i].type == CONFIG_QUANTITY && is_constant && quantity->value == 0 &&
-            config_is_given(cluster->config, rows[i].path) &&
-            (rows[i].offset == AT(achieved[CLUSTER_PRODUCTS]) || rows[i].offset == AT(achieved[CLUSTER_OTHER]) ||
-             rows[i].offset == AT(achieved[CLUSTER_NETWORK]) ||
-             rows[i].offset == AT(achieved[CLUSTER_SERVE_PRODUCTS]) ||
-             rows[i].offset == AT(achieved[CLUSTER_SERVE_MEMORY])))
-            return status_fail(STATUS_USAGE, "%s: %s is 0: expected a share above it", name, rows[i].path);
+        if (is_above_zero(&rows[i]) && config_is_given(cluster->config, rows[i].path) && quantity->value == 0)
+            return status_fail(STATUS_USAGE, "%s: %s is 0: expected a number above it", name, rows[i].path);
     }
     return STATUS_OK;
 }

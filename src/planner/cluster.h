@@ -35,6 +35,8 @@ enum { CLUSTER_FIRST_OF_SERVING = CLUSTER_SERVE_PRODUCTS };
 
 enum cluster_training { CLUSTER_TRAINS_CAMBIUM, CLUSTER_TRAINS_MEGATRON_2022 };
 enum cluster_serving { CLUSTER_SERVES_CAMBIUM, CLUSTER_SERVES_FASTERTRANSFORMER_2022 };
+/* Their names in cluster files, ended by NULL. */
+extern const char *const cluster_training_stacks[], *const cluster_serving_stacks[];
 
 struct cluster {
     struct config *config;            /* owns the texts */

@@ -151,19 +151,19 @@ static void descend(struct fitting *fit) {
 static double largest_error(const struct fit_rows *rows) {
     double largest = 0;
     for (int i = 0; i < rows->count; i++)
-        largest = fmax(largest, fabs(rows->rows[i].step.seconds / rows->rows[i].seconds - 1));
+        largest = fmax(largest, fabs(fit_error(&rows->rows[i])));
     return largest;
 }
 
 int fit_run(struct fit_rows *rows, struct cluster *cluster) {
-    double numbers[(FIT_CONSTANTS + 2) * 1024];
+    double numbers[FIT_CONSTANTS + 2][FIT_MOST_ROWS];
     struct fitting fit = {.rows = rows, .cluster = cluster, .kind = fit_kind_of(rows)};
-    if (rows->count > 1024)
-        return status_fail(STATUS_USAGE, "%d rows; a fit takes at most 1024", rows->count);
-    fit.errors = numbers;
-    fit.moved = numbers + 1024;
+    if (rows->count > FIT_MOST_ROWS)
+        return status_fail(STATUS_USAGE, "%d rows; a fit takes at most %d", rows->count, FIT_MOST_ROWS);
+    fit.errors = numbers[FIT_CONSTANTS];
+    fit.moved = numbers[FIT_CONSTANTS + 1];
     for (int c = 0; c < fit.kind->count; c++) {
-        fit.slopes[c] = numbers + (c + 2) * 1024;
+        fit.slopes[c] = numbers[c];
         set_constant(cluster, fit.kind->constants[c], cluster_neutral(fit.kind->constants[c]).value);
     }
     int status = fit_predict(rows, cluster);

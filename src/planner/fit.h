@@ -24,14 +24,23 @@ struct fit_rows {
     bool is_serving; /* else of training */
 };
 
+/* Returns the error of a row's prediction, as a share of what was measured. */
+static inline double fit_error(const struct fit_row *row) {
+    return row->step.seconds / row->seconds - 1;
+}
+
 /* The constants that are fitted. The floor of the backward is that of the forward, doubled. */
-enum { FIT_CONSTANTS = 7 };
+enum { FIT_CONSTANTS = 7, FIT_MOST_ROWS = 1024 };
 struct fit_kind {
     int count;
     enum cluster_constant constants[FIT_CONSTANTS];
 };
 /* Returns the constants of training or of serving. */
 const struct fit_kind *fit_kind_of(const struct fit_rows *rows);
+/* Returns true if a constant is on one of its bounds, so that the rows do not decide it. */
+static inline bool fit_is_on_bound(const struct config_quantity *constant) {
+    return constant->value == constant->low || constant->value == constant->high;
+}
 
 /* Reads a YAML list of {config: FILE, nodes: N, step_seconds: T}, or for serving of {config: FILE, tensor: T, pipeline:
  * P, batch: B, input_len: I, output_len: O, latency_ms: L}. All rows are of one kind. A file's path is relative to the

@@ -28,17 +28,15 @@ json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster) {
     const struct fit_kind *kind = fit_kind_of(fit);
     for (int i = 0; i < kind->count; i++) {
         const struct config_quantity *constant = &cluster->achieved[kind->constants[i]];
-        bool is_on_bound = constant->value == constant->low || constant->value == constant->high;
         json_object_set_new(constants, cluster_constant_name(kind->constants[i]),
                             json_pack("{s:f, s:f, s:f, s:b}", "value", constant->value, "low", constant->low, "high",
-                                      constant->high, "is_on_bound", is_on_bound));
+                                      constant->high, "is_on_bound", (int)fit_is_on_bound(constant)));
     }
     for (int i = 0; i < fit->count; i++) {
         const struct fit_row *row = &fit->rows[i];
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:f, s:f, s:f, s:b, s:o}", "row", row->label, "seconds", row->seconds,
-                                        "predicted", row->step.seconds, "error", row->step.seconds / row->seconds - 1,
-                                        "is_fitted", row->is_fitted, "time", report_time(&row->step)));
+        json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f, s:b, s:o}", "row", row->label, "seconds",
+                                              row->seconds, "predicted", row->step.seconds, "error", fit_error(row),
+                                              "is_fitted", row->is_fitted, "time", report_time(&row->step)));
     }
     return json_pack("{s:o, s:o}", "constants", constants, "rows", rows);
 }

@@ -18,7 +18,7 @@ json_t *report_serving(const struct serve_result *result, const struct cluster *
     for (int i = 0; i < result->count; i++)
         json_array_append_new(rows, row_json(&result->rows[i], cluster));
     return json_pack("{s:s, s:s, s:s, s:o, s:o}", "plan", "serve", "cluster", cluster->name ? cluster->name : "",
-                     "stack", cluster->serve == CLUSTER_SERVES_CAMBIUM ? "cambium" : "fastertransformer-2022", "best",
+                     "stack", cluster_serving_stacks[cluster->serve], "best",
                      result->best < 0 ? json_null() : json_integer(result->best), "rows", rows);
 }
 

@@ -128,14 +128,13 @@ json_t *report_training(const struct report_training *report) {
     const struct search_result *first = &report->results[0];
     double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, REPORT_RULE_FLOPS) : 0;
     double of_rule = report->days > 0 ? rule_billions(report) : billions;
-    return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
-                     report->cluster->name ? report->cluster->name : "", "stack",
-                     report->cluster->train == CLUSTER_TRAINS_CAMBIUM ? "cambium" : "megatron-2022", "constants",
-                     report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
-                     "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
-                     "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops",
-                     REPORT_RULE_FLOPS / 1e12, "billions", of_rule, "days", report->days > 0 ? report->days : days,
-                     "plans", plans);
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
+        report->cluster->name ? report->cluster->name : "", "stack", cluster_training_stacks[report->cluster->train],
+        "constants", report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
+        "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
+        "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops", REPORT_RULE_FLOPS / 1e12,
+        "billions", of_rule, "days", report->days > 0 ? report->days : days, "plans", plans);
 }
 
 /* ---- the table ---- */
