@@ -256,16 +256,14 @@ int finetune_write_run_file(const struct run_config *run, const struct stack *st
     struct named_rows named;
     struct options values = {0};
     struct config *defaults = NULL;
-    char *text = NULL;
-    size_t count, length;
+    size_t count;
     bool is_answered;
     name_rows(&named);
     struct config_row *sections = section_rows(&named, &count);
-    FILE *stream = open_memstream(&text, &length);
-    int status = sections && stream ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!sections)
+        return status_fail(STATUS_MEMORY, "out of memory");
     const struct config_command all = describe(&named, sections, count);
-    if (!status)
-        status = config_parse(&all, 0, NULL, &values, &defaults, &is_answered);
+    int status = config_parse(&all, 0, NULL, &values, &defaults, &is_answered);
     values.sections.run = *run;
     values.sections.run.checkpoint.save = NULL;
     values.sections.peft = *peft;
@@ -274,16 +272,11 @@ int finetune_write_run_file(const struct run_config *run, const struct stack *st
     if (!status) {
         stack_drop_rows(stack, sections, &count);
         const struct config_command command = describe(&named, sections, count);
-        config_dump(&command, &values, stream);
+        status = config_dump_text(&command, &values, out);
     }
-    if (stream && fclose(stream) && !status)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        strbuf_add(out, text, length);
-    free(text);
     free(sections);
     config_free(defaults);
-    return status ? status : strbuf_status(out);
+    return status;
 }
 
 /* ---- the tuner ---- */
@@ -522,7 +515,7 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
     if (!options->model)
         return status_fail(STATUS_USAGE, "finetune: --model is not given");
     if (options->sections.run.data.seq_length == 0)
-        return status_fail(STATUS_USAGE, "data.seq_length is not given, and with --cluster no rows are read");
+        return status_fail(STATUS_USAGE, "with --cluster no rows are read: give --data.seq_length=N");
     int status = choose_stack(options, given, &tuning->stack);
     if (!status)
         choose_lr(options, &tuning->stack);
@@ -530,13 +523,15 @@ static int prepare_elsewhere(const struct config *given, struct tuning *tuning) 
     if (!status)
         status = training_prepare_elsewhere(&options->target, &options->sections.run, options->model, &tuning->run,
                                             &tuning->cluster, &tuning->ranks);
-    if (!status && !tuning->stack.is_full)
+    if (status)
+        return status;
+    if (!tuning->stack.is_full)
         set_tuner(tuning, options);
-    options->sections.run = tuning->run.config;
+    options->sections.run = tuning->run.config; /* resolved, but no rows decide its iterations */
     options->sections.run.train.train_iters = iterations;
     if (iterations)
         options->sections.tuning.epochs = 0;
-    return status;
+    return STATUS_OK;
 }
 
 static int prepare(const struct launch *launch, const struct config *given, void *context) {

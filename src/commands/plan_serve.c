@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOOL_VOCABULARY = 51200, TOOL_POSITIONS = 2048 };
-
 struct options {
     struct config_list words; /* the model and the cluster */
     int64_t devices, input_len, output_len, batch, tensor, pipeline, top;
@@ -33,7 +31,8 @@ static const struct config_row rows[] = {
      .help = "devices of a model at most; more devices serve replicas of it"},
     PLAN_COUNT_ROW("input-len", AT(input_len), "60", 1 << 20, "tokens of a prompt"),
     PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
-    PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16, "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
+                   "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
     PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
     PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
     {.path = "max-latency-ms",
@@ -60,27 +59,29 @@ static const struct config_row rows[] = {
 };
 
 /* Takes the model: a size, or the config.json of a directory. */
-static int find_model(const char *word, struct train_run *run) {
+static int find_model(const char *word, struct model_config *model) {
     struct run_file file = {0};
+    struct train_run run = {0};
     struct size_shape shape;
-    struct pretrained model;
     double billions;
     if (file_exists(word)) {
-        int status = pretrained_open_config(word, &model);
-        run->config.model = model.config;
-        pretrained_close(&model);
+        struct pretrained opened;
+        int status = pretrained_open_config(word, &opened);
+        *model = opened.config;
+        pretrained_close(&opened);
         return status;
     }
     int status = size_read(word, &billions);
     if (status)
         return status_fail(STATUS_USAGE, "%s is no model directory, and no size such as 20B or 126M", word);
-    status = size_shape(billions, TOOL_VOCABULARY, TOOL_POSITIONS, &shape);
+    status = size_shape(billions, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &shape);
     if (!status)
         status = run_file_read(NULL, NULL, 0, &file);
     if (!status) {
-        size_apply(&shape, TOOL_VOCABULARY, TOOL_POSITIONS, &file.run);
-        status = run_file_resolve(&file.run, run);
+        size_apply(&shape, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &file.run);
+        status = run_file_resolve(&file.run, &run);
     }
+    *model = run.config.model;
     run_file_close(&file);
     return status;
 }
@@ -106,9 +107,9 @@ static int fail_limits(const struct serve_result *result) {
                        row->times.tokens_per_s);
 }
 
-static int plan(const struct options *options, const struct cluster *cluster, const struct train_run *run) {
+static int plan(const struct options *options, const struct cluster *cluster, const struct model_config *model) {
     const struct serve_search search = {.cluster = cluster,
-                                        .model = &run->config.model,
+                                        .model = model,
                                         .devices = (int)options->devices,
                                         .input_len = options->input_len,
                                         .output_len = options->output_len,
@@ -138,7 +139,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
 static int run(const void *values, const struct config *given) {
     const struct options *options = values;
     struct cluster cluster;
-    static struct train_run run;
+    struct model_config model;
     int64_t positions = options->input_len + options->output_len;
     (void)given;
     if (options->words.count != 2)
@@ -146,13 +147,13 @@ static int run(const void *values, const struct config *given) {
     int status = cluster_open(options->words.items[1], &cluster);
     if (status)
         return status;
-    status = find_model(options->words.items[0], &run);
-    if (!status && positions > run.config.model.max_position_embeddings)
+    status = find_model(options->words.items[0], &model);
+    if (!status && positions > model.max_position_embeddings)
         status =
             status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
-                        (long long)positions, (long long)run.config.model.max_position_embeddings);
+                        (long long)positions, (long long)model.max_position_embeddings);
     if (!status)
-        status = plan(options, &cluster, &run);
+        status = plan(options, &cluster, &model);
     cluster_close(&cluster);
     return status;
 }

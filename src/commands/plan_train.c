@@ -10,13 +10,12 @@
 #include "planner/report.h"
 #include "planner/run_file.h"
 #include "planner/sizes.h"
-#include "pretrained/pretrained.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COUNTS = 16, TOOL_VOCABULARY = 51200, POINTS = 300 };
+enum { MOST_COUNTS = 16, POINTS = 300 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
@@ -134,11 +133,11 @@ static void take_batch(struct planning *p) {
 
 static int take_size(struct planning *p, double billions, int64_t seq_length) {
     struct size_shape shape;
-    int status = size_shape(billions, TOOL_VOCABULARY, seq_length, &shape);
+    int status = size_shape(billions, SIZE_VOCABULARY, seq_length, &shape);
     p->search.billions = billions;
     if (status)
         return status;
-    size_apply(&shape, TOOL_VOCABULARY, seq_length, &p->file.run);
+    size_apply(&shape, SIZE_VOCABULARY, seq_length, &p->file.run);
     take_batch(p);
     return STATUS_OK;
 }
@@ -177,14 +176,10 @@ static int find_size(struct planning *p, int64_t seq_length) {
 }
 
 static int take_model(struct planning *p, int64_t seq_length) {
-    struct pretrained model;
-    int status = pretrained_open_config(p->options->model, &model);
-    if (!status) {
-        run_config_take_model(&p->file.run, &model.config);
-        p->file.run.data.seq_length =
-            seq_length < model.config.max_position_embeddings ? seq_length : model.config.max_position_embeddings;
-    }
-    pretrained_close(&model);
+    struct run_config *run = &p->file.run;
+    int status = run_file_take_model(p->options->model, run);
+    run->data.seq_length =
+        seq_length < run->model.max_position_embeddings ? seq_length : run->model.max_position_embeddings;
     return status;
 }
 
@@ -201,7 +196,7 @@ static int count_parameters(struct planning *p) {
 /* Makes the configuration without its layout. */
 static int find_model(struct planning *p) {
     const struct options *o = p->options;
-    int64_t seq_length = o->seq_length ? o->seq_length : 2048;
+    int64_t seq_length = o->seq_length ? o->seq_length : SIZE_SEQ_LENGTH;
     if (!!o->model_size + !!o->config + !!o->model + (o->days > 0) != 1)
         return status_fail(STATUS_USAGE, "plan train wants one of --model-size, --config and --model, or --days");
     if (o->days > 0 && o->tokens == 0)
@@ -237,7 +232,7 @@ static int find_methods(struct planning *p) {
     if (o->methods.count || config_is_given(p->given, "peft.type")) {
         if (p->cluster.train != CLUSTER_TRAINS_CAMBIUM)
             return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
-                               "megatron-2022");
+                               cluster_training_stacks[p->cluster.train]);
         int status = stack_choose(&p->stack, &o->methods, &o->peft, p->given);
         p->adapters = (struct tuner_adapters){p->stack.configs, p->stack.count, NULL};
         p->tuner = tuner_of_adapters(&p->adapters);

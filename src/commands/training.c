@@ -2,7 +2,6 @@
 #include "training.h"
 
 #include "planner/run_file.h"
-#include "pretrained/pretrained.h"
 #include "train/plan.h"
 
 /* ---- another machine ---- */
@@ -12,13 +11,8 @@ int training_prepare_elsewhere(const struct training_target *target, struct run_
     int status = cluster_open(target->cluster, cluster);
     if (!status)
         *ranks = (int)(target->devices ? target->devices : target->nodes * cluster->per_node);
-    if (!status && model) {
-        struct pretrained opened;
-        status = pretrained_open_config(model, &opened);
-        if (!status)
-            run_config_take_model(config, &opened.config);
-        pretrained_close(&opened);
-    }
+    if (!status && model)
+        status = run_file_take_model(model, config);
     if (!status)
         status = run_file_resolve(config, run);
     if (!status)

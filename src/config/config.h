@@ -120,6 +120,8 @@ void config_free(struct config *config);
 bool config_is_given(const struct config *config, const char *path);
 /* Prints the resolved values of the section rows as YAML that config_parse can read. */
 void config_dump(const struct config_command *command, const void *values, FILE *out);
+/* Adds the same to a text. STATUS_MEMORY. */
+int config_dump_text(const struct config_command *command, const void *values, struct strbuf *out);
 /* Writes a value as a user would type it, a list with spaces between its items. Cuts it to fit. */
 void config_value_text(const struct config_row *row, const void *field, char *out, size_t bytes);
 /* Adds the facts that all ranks of a command must share: the values of all rows, in order, except those that may

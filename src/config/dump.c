@@ -159,3 +159,16 @@ void config_dump(const struct config_command *command, const void *values, FILE 
         fputc('\n', out);
     }
 }
+
+int config_dump_text(const struct config_command *command, const void *values, struct strbuf *out) {
+    char *text = NULL;
+    size_t length;
+    FILE *stream = open_memstream(&text, &length);
+    if (stream)
+        config_dump(command, values, stream);
+    bool is_written = stream && !fclose(stream);
+    if (is_written)
+        strbuf_add(out, text, length);
+    free(text);
+    return is_written ? strbuf_status(out) : status_fail(STATUS_MEMORY, "out of memory");
+}

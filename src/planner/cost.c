@@ -32,7 +32,6 @@ struct layout {
     int partial;          /* stashes from this number on recompute all layers; 0: none do */
     struct chunk *chunks; /* [stages][chunks] */
     struct stage *stages;
-    double message_within, message_between; /* seconds of a message within a node, and between two */
     bool has_messages;
 };
 
@@ -44,9 +43,7 @@ static bool is_megatron(const struct layout *layout) {
     return layout->cluster->train == CLUSTER_TRAINS_MEGATRON_2022;
 }
 
-/* Returns how many layers of a chunk are recomputed. */
-static int64_t recomputed_layers(const struct layout *layout, int64_t layers) {
-    const struct run_config *config = &layout->run->config;
+int64_t cost_recomputed_layers(const struct run_config *config, int64_t layers) {
     int64_t first = config->parallel.recompute_num_layers;
     if (config->parallel.recompute_granularity != GRANULARITY_FULL)
         return 0;
@@ -59,7 +56,8 @@ static void fill_chunk(struct layout *layout, int stage, int number) {
     const struct cost_units *units = &layout->units;
     struct chunk *chunk = &layout->chunks[stage * layout->shape.chunks + number];
     int last = layout->shape.stages * layout->shape.chunks - 1, place = number * layout->shape.stages + stage;
-    double again = (double)recomputed_layers(layout, chunk->layers), plain = (double)chunk->layers - again;
+    double again = (double)cost_recomputed_layers(&layout->run->config, chunk->layers);
+    double plain = (double)chunk->layers - again;
     cost_add(&chunk->forward, &units->forward[COST_LAYER], (double)chunk->layers);
     cost_add(&chunk->backward, &units->backward[COST_LAYER], plain);
     cost_add(&chunk->backward, &units->backward[COST_LAYER_AGAIN], again);
@@ -111,16 +109,12 @@ static double message_time(const void *context, int from, int to) {
     int64_t stride = (int64_t)layout->grid.tensor * layout->grid.data, per_node = layout->cluster->per_node;
     if (!layout->has_messages)
         return 0;
-    return from * stride / per_node == to * stride / per_node ? layout->message_within : layout->message_between;
+    struct cost_link link = cost_link(layout->cluster, from * stride / per_node == to * stride / per_node);
+    return layout->work->message_bytes / link.bandwidth + link.latency;
 }
 
 static int fill(struct layout *layout) {
-    const struct run_config *config = &layout->run->config;
-    struct pipeline_split split = {.layers = config->model.num_layers,
-                                   .stages = layout->grid.pipeline,
-                                   .chunks = layout->shape.chunks,
-                                   .first = config->parallel.decoder_first_pipeline_num_layers,
-                                   .last = config->parallel.decoder_last_pipeline_num_layers};
+    struct pipeline_split split = train_pipeline_split(&layout->run->config, &layout->grid);
     int status = pipeline_split_check(&split);
     for (int stage = 0; stage < layout->shape.stages; stage++)
         for (int chunk = 0; chunk < layout->shape.chunks && !status; chunk++) {
@@ -130,10 +124,6 @@ static int fill(struct layout *layout) {
             if (!status)
                 fill_chunk(layout, stage, chunk);
         }
-    const struct cluster *cluster = layout->cluster;
-    double network = cluster->network_bandwidth.value * cluster->achieved[CLUSTER_NETWORK].value;
-    layout->message_within = layout->work->message_bytes / cluster->node_bandwidth.value + cluster->node_latency.value;
-    layout->message_between = layout->work->message_bytes / network + cluster->network_latency.value;
     return status;
 }
 
@@ -142,11 +132,8 @@ static int fill(struct layout *layout) {
 /* Returns the seconds of a ring of the data ranks. Where it leaves a node it has one link, however many members it has
  * there. */
 static double data_ring(const struct layout *layout, double bytes, double passes) {
-    const struct cluster *cluster = layout->cluster;
-    double network = cluster->network_bandwidth.value * cluster->achieved[CLUSTER_NETWORK].value;
-    bool is_within = (int64_t)layout->grid.tensor * layout->grid.data <= cluster->per_node;
-    return cost_ring(bytes, layout->grid.data, passes, is_within ? cluster->node_bandwidth.value : network,
-                     is_within ? cluster->node_latency.value : cluster->network_latency.value);
+    bool is_within = (int64_t)layout->grid.tensor * layout->grid.data <= layout->cluster->per_node;
+    return cost_ring(bytes, layout->grid.data, passes, cost_link(layout->cluster, is_within));
 }
 
 static enum sharding sharding_of(const struct layout *layout) {
@@ -208,10 +195,9 @@ static double gradient_seconds(const struct layout *layout, const struct walk *w
     bool has_table = stage == 0 || stage == layout->shape.stages - 1;
     if (layout->shape.stages > 1 && has_table && !config->model.untie_embeddings_and_output_weights &&
         !layout->run->tuner)
-        seconds += cost_ring(
-            (double)(config->model.vocab_size * config->model.hidden_size) / layout->grid.tensor * sizeof(float), 2, 2,
-            layout->cluster->network_bandwidth.value * layout->cluster->achieved[CLUSTER_NETWORK].value,
-            layout->cluster->network_latency.value);
+        seconds += cost_ring((double)(config->model.vocab_size * config->model.hidden_size) / layout->grid.tensor *
+                                 sizeof(float),
+                             2, 2, cost_link(layout->cluster, false));
     return seconds;
 }
 

@@ -45,6 +45,9 @@ struct cost_work {
 int cost_work_make(const struct train_run *run, const struct cluster *cluster, struct cost_work *work);
 void cost_work_free(struct cost_work *work);
 
+/* Returns how many of a chunk's layers a configuration recomputes. */
+int64_t cost_recomputed_layers(const struct run_config *config, int64_t layers);
+
 /* A predicted step. */
 struct cost_step {
     double seconds;

@@ -13,10 +13,17 @@ void cost_add(struct cost_seconds *sum, const struct cost_seconds *more, double 
     sum->floor += factor * more->floor;
 }
 
-double cost_ring(double bytes, int ranks, double passes, double bandwidth, double latency) {
+struct cost_link cost_link(const struct cluster *cluster, bool is_within) {
+    if (is_within)
+        return (struct cost_link){cluster->node_bandwidth.value, cluster->node_latency.value};
+    return (struct cost_link){cluster->network_bandwidth.value * cluster->achieved[CLUSTER_NETWORK].value,
+                              cluster->network_latency.value};
+}
+
+double cost_ring(double bytes, int ranks, double passes, struct cost_link link) {
     if (ranks < 2)
         return 0;
-    return passes * ((ranks - 1.0) / ranks * bytes / bandwidth + log2(ranks) * latency);
+    return passes * ((ranks - 1.0) / ranks * bytes / link.bandwidth + log2(ranks) * link.latency);
 }
 
 struct rates {
@@ -62,13 +69,9 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
 }
 
 static void add_message(const struct rates *rates, const struct work_item *item, struct cost_seconds *sum) {
-    const struct cluster *cluster = rates->cluster;
-    bool is_within = item->ranks <= cluster->per_node;
-    double bandwidth = is_within ? cluster->node_bandwidth.value
-                                 : cluster->network_bandwidth.value * cluster->achieved[CLUSTER_NETWORK].value;
-    double latency = is_within ? cluster->node_latency.value : cluster->network_latency.value;
+    struct cost_link link = cost_link(rates->cluster, item->ranks <= rates->cluster->per_node);
     double passes = !strcmp(item->name, "all_reduce") ? 2 : 1;
-    sum->tensor += (double)item->count * cost_ring(item->work.bytes, item->ranks, passes, bandwidth, latency);
+    sum->tensor += (double)item->count * cost_ring(item->work.bytes, item->ranks, passes, link);
 }
 
 static struct cost_seconds sum_of(const struct rates *rates, enum cost_list list, enum work_part part) {

@@ -110,11 +110,7 @@ double memory_layer_state(const struct cost_work *work, enum sharding sharding, 
 double memory_least(const struct train_run *run, const struct rank_grid *grid, const struct pipeline_shape *shape,
                     const struct cost_work *work) {
     const struct run_config *c = &run->config;
-    struct pipeline_split split = {.layers = c->model.num_layers,
-                                   .stages = grid->pipeline,
-                                   .chunks = shape->chunks,
-                                   .first = c->parallel.decoder_first_pipeline_num_layers,
-                                   .last = c->parallel.decoder_last_pipeline_num_layers};
+    struct pipeline_split split = train_pipeline_split(c, grid);
     int64_t first, count, layers = 0, least = INT64_MAX;
     for (int chunk = 0; chunk < shape->chunks; chunk++) {
         if (pipeline_layers(&split, 0, chunk, &first, &count))
@@ -122,11 +118,7 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
         layers += count;
         least = count < least ? count : least;
     }
-    bool is_full = c->parallel.recompute_granularity == GRANULARITY_FULL;
-    double again = !is_full ? 0
-                   : c->parallel.recompute_method == METHOD_BLOCK && c->parallel.recompute_num_layers < least
-                       ? (double)c->parallel.recompute_num_layers
-                       : (double)least;
+    double again = (double)cost_recomputed_layers(c, least);
     double kept = ((double)least - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
     if (c->parallel.num_microbatches_with_partial_activation_checkpoints)
         kept = (double)least * work->kept[COST_LAYER_AGAIN];

@@ -2,6 +2,7 @@
 #include "planner/run_file.h"
 
 #include "model/family.h"
+#include "pretrained/pretrained.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,15 @@ void run_file_close(struct run_file *file) {
     *file = (struct run_file){0};
 }
 
+int run_file_take_model(const char *directory, struct run_config *run) {
+    struct pretrained opened;
+    int status = pretrained_open_config(directory, &opened);
+    if (!status)
+        run_config_take_model(run, &opened.config);
+    pretrained_close(&opened);
+    return status;
+}
+
 int run_file_resolve(const struct run_config *config, struct train_run *run) {
     *run = (struct train_run){.config = *config};
     struct run_config *c = &run->config;
@@ -63,15 +73,5 @@ int run_file_resolve(const struct run_config *config, struct train_run *run) {
 int run_file_write(const struct run_config *config, struct strbuf *out) {
     const struct config_command command = describe();
     struct run_file file = {.run = *config};
-    char *text = NULL;
-    size_t length = 0;
-    FILE *stream = open_memstream(&text, &length);
-    if (!stream)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    config_dump(&command, &file, stream);
-    bool is_written = !fclose(stream);
-    if (is_written)
-        strbuf_add(out, text, length);
-    free(text);
-    return is_written ? strbuf_status(out) : status_fail(STATUS_MEMORY, "out of memory");
+    return config_dump_text(&command, &file, out);
 }

@@ -18,6 +18,9 @@ struct size_grid {
     bool is_large; /* sequence parallel and selective recomputation, in place of full recomputation */
 };
 
+/* What the tables say of vocabularies and samples. */
+enum { SIZE_VOCABULARY = 51200, SIZE_SEQ_LENGTH = 2048 };
+
 /* Reads "20B", "0.126B" or "126M". STATUS_USAGE. */
 int size_read(const char *text, double *billions);
 /* Finds the shape of a size up to 1,100 billion parameters. STATUS_USAGE for others. */

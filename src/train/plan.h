@@ -9,11 +9,13 @@
 #include "data/data.h"
 #include "kernels/device.h"
 #include "parallel/grid.h"
+#include "parallel/layout.h"
 #include "parallel/schedule.h"
 #include "parallel/work.h"
 
 #include <stdio.h>
 
+struct run_config;
 struct train_run;
 
 /* Bytes of device memory and of host memory. */
@@ -44,6 +46,8 @@ struct train_plan {
  * ranks, all of which call this; NULL: the ranks will be threads of this process. STATUS_USAGE for an impossible
  * layout, STATUS_MEMORY, and the errors of gpt_data_open and model_open. */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
+/* Returns how a resolved configuration splits layers over the pipeline. */
+struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 /* Makes the grid of a run's ranks and the shape of its schedule. STATUS_USAGE for an impossible layout. */
 int train_plan_grid(const struct train_run *run, int ranks, struct rank_grid *grid, struct pipeline_shape *shape);
 /* Returns true if `ranks` have such a grid and schedule. */

@@ -88,8 +88,7 @@ int train_evaluate_batch(struct trainer *trainer, int64_t first, int64_t *labels
 int train_sum_loss(struct trainer *trainer, double *loss);
 
 /* shapes.c */
-/* Return how layers are split over the pipeline, and its schedule. */
-struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
+/* Returns the pipeline's schedule. */
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid);
 /* Sets the options of the rank's stage, and the schedule that belongs to them: places below everything that trains have
  * no backward. */
