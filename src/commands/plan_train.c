@@ -325,7 +325,7 @@ static int write_page(const struct planning *p, const struct report_training *re
     for (int stage = 0; stage < stages && !status; stage++)
         status = memory_stage(&row->run, p->results[0].ranks, work, &p->cluster, stage, &memory[stage]);
     if (!status)
-        status = page_training(report, &(const struct page_best){*walk, memory}, &text);
+        status = page_training(report, &(const struct page_row){p->options->row, *walk, memory}, &text);
     if (!status)
         status = plan_write(p->options->html, &text);
     strbuf_free(&text);

@@ -121,18 +121,18 @@ static void add_scatter(const struct report_training *report, const struct searc
                   (long long)shown, (long long)result->counts.all);
 }
 
-/* ---- the best row's stages ---- */
+/* ---- a row's stages ---- */
 
 /* Adds a bar for the memory of each stage, divided by purpose, and the same as a table. */
-static void add_stages(const struct report_training *report, const struct page_best *best, struct strbuf *out) {
+static void add_stages(const struct report_training *report, const struct page_row *row, struct strbuf *out) {
     static const char *const purposes[] = {"weights", "gradients", "optimizer", "activations", "workspace"};
-    int stages = best->walk.shape.stages;
+    int stages = row->walk.shape.stages;
     double scale = (WIDTH - MARGIN) / report->cluster->memory.value;
     struct strbuf table = STRBUF_INIT;
     strbuf_format(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Memory of each stage</title>\n", WIDTH,
                   stages * BAR + 4);
     for (int stage = 0; stage < stages; stage++) {
-        const struct plan_memory *m = &best->memory[stage];
+        const struct plan_memory *m = &row->memory[stage];
         const size_t bytes[] = {m->weights, m->gradients, m->optimizer, m->activations, m->workspace};
         double x = MARGIN;
         strbuf_format(out, "<text x=\"0\" y=\"%d\">stage %d</text>", stage * BAR + 13, stage);
@@ -235,7 +235,7 @@ static int add_table(const struct report_training *report, struct strbuf *out) {
     return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-int page_training(const struct report_training *report, const struct page_best *best, struct strbuf *out) {
+int page_training(const struct report_training *report, const struct page_row *row, struct strbuf *out) {
     const struct search_result *first = &report->results[0];
     strbuf_add_text(out, head);
     strbuf_add_text(out, "<h1>Training plan</h1>\n<p>");
@@ -249,11 +249,11 @@ int page_training(const struct report_training *report, const struct page_best *
     strbuf_add_text(out, "<h2>Where the time goes</h2>\n");
     add_bars(first, out);
     add_times(first, out);
-    strbuf_add_text(out, "<h2>The best row's timeline</h2>\n");
+    strbuf_format(out, "<h2>The timeline of row %lld</h2>\n", (long long)row->number);
     if (!status)
-        status = picture_timeline(&best->walk, out);
-    strbuf_add_text(out, "<h2>The best row's memory</h2>\n");
-    add_stages(report, best, out);
+        status = picture_timeline(&row->walk, out);
+    strbuf_format(out, "<h2>The memory of row %lld</h2>\n", (long long)row->number);
+    add_stages(report, row, out);
     strbuf_add_text(out, "<h2>Devices, and the efficiency of each compared with the first number</h2>\n");
     add_scaling(report, out);
     strbuf_add_text(out, "</body>\n</html>\n");

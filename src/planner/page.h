@@ -7,12 +7,13 @@
 
 #include "base/base.h"
 
-/* The best row of the first search in detail. */
-struct page_best {
+/* A row of the first search in detail. */
+struct page_row {
+    int64_t number; /* from 1 */
     struct walk walk;
     const struct plan_memory *memory; /* [walk.shape.stages] */
 };
 /* Adds the page. The first search has points, and its scatter shows them. STATUS_MEMORY. */
-int page_training(const struct report_training *report, const struct page_best *best, struct strbuf *out);
+int page_training(const struct report_training *report, const struct page_row *row, struct strbuf *out);
 
 #endif
