@@ -226,9 +226,6 @@ static int find_model(struct planning *p) {
 /* Chooses the methods of a fine-tuning. */
 static int find_methods(struct planning *p) {
     const struct options *o = p->options;
-    struct peft_alone_key alone;
-    const struct config_row *key;
-    const char *idle = NULL;
     if (o->methods.count || config_is_given(p->given, "peft.type")) {
         if (p->cluster.train != CLUSTER_TRAINS_CAMBIUM)
             return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
@@ -240,10 +237,7 @@ static int find_methods(struct planning *p) {
         p->is_tuning = true;
         return status;
     }
-    for (size_t i = 0; !idle && (key = peft_key(i)); i++)
-        idle = config_is_given(p->given, key->path) ? key->path : NULL;
-    for (size_t i = 0; !idle && peft_alone_key(i, &alone); i++)
-        idle = config_is_given(p->given, alone.path) ? alone.path : NULL;
+    const char *idle = stack_find_given(p->given, true);
     return idle ? status_fail(STATUS_USAGE, "%s does nothing without --method", idle) : STATUS_OK;
 }
 

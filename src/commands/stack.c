@@ -205,19 +205,24 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
     return status ? status : check_idle_keys(stack, given);
 }
 
-/* ---- from a directory ---- */
-
-/* Refuses keys that define an adapter, because its directory defines it. */
-static int check_keys(const struct config *given, const char *flag) {
+const char *stack_find_given(const struct config *given, bool with_run_keys) {
     const struct config_row *key;
     struct peft_alone_key alone;
-    const char *found = config_is_given(given, type_path) ? type_path : NULL;
+    const char *found = NULL;
     for (size_t i = 0; !found && (key = peft_key(i)); i++)
-        if (!peft_is_run_key(key) && config_is_given(given, key->path))
+        if ((with_run_keys || !peft_is_run_key(key)) && config_is_given(given, key->path))
             found = key->path;
     for (size_t i = 0; !found && peft_alone_key(i, &alone); i++)
         if (config_is_given(given, alone.path))
             found = alone.path;
+    return found;
+}
+
+/* ---- from a directory ---- */
+
+/* Refuses keys that define an adapter, because its directory defines it. */
+static int check_keys(const struct config *given, const char *flag) {
+    const char *found = config_is_given(given, type_path) ? type_path : stack_find_given(given, false);
     return found ? status_fail(STATUS_USAGE, "%s cannot be given with %s, whose configuration it would change", found,
                                flag)
                  : STATUS_OK;

@@ -33,6 +33,9 @@ bool stack_lists_full(const struct config_list *methods);
  * uses the caller's strings. STATUS_USAGE, STATUS_MEMORY. */
 int stack_choose(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
                  const struct config *given);
+/* Returns the path of the first key of peft, other than peft.type, that was given; NULL: none was. `with_run_keys`:
+ * keys of a run, which define no adapter, count as well. */
+const char *stack_find_given(const struct config *given, bool with_run_keys);
 /* Makes a stack from the adapter or the stack in a directory, for the base `model`. Keys of peft that define an adapter
  * are refused. STATUS_USAGE, and errors of reading the files. */
 int stack_take(struct stack *stack, const struct config_list *methods, const struct stack_options *options,
