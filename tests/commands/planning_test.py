@@ -6,7 +6,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from model_support import TINY, run
+from model_support import SOURCE, TINY, run
 
 TRAIN = ("plan", "train", "--cluster", "a100-80gb", "--model-size", "126M", "--devices", "4", "--top", "3", "--fix",
          "train.micro_batch_size=2", "parallel.pipeline_model_parallel_size=2", "--tokens", "1e9")
@@ -16,7 +16,7 @@ class Training(unittest.TestCase):
     def test_one_plan_is_json_and_a_page_and_a_run_file(self):
         with tempfile.TemporaryDirectory() as directory:
             page, row = pathlib.Path(directory, "plan.html"), pathlib.Path(directory, "row.yaml")
-            output, _ = run(*TRAIN, "--json", "-", "--html", page, "--yaml", row)
+            output, _ = run(*TRAIN, "--json", "-", "--html", page, "--yaml", row, "--row", "2")
             plan = json.loads(output)
             self.assertEqual((plan["plan"], plan["stack"], plan["model"]["num_layers"]), ("train", "cambium", 12))
             found = plan["plans"][0]
@@ -37,11 +37,13 @@ class Training(unittest.TestCase):
             self.assertGreater(text.count("<circle"), 3 + 100)  # the rows, and layouts that are none
             self.assertEqual(len(re.findall("stage [0-9]+, optimizer: ", text)), 2)
             self.assertIn("100.0%, ", text)
+            self.assertIn("The memory of row 2<", text)
+            self.assertIn(f"<td>{found['rows'][1]['memory']['device'] / 1e9:.2f}</td></tr>", text)
             self.assertEqual(set(re.findall(r"https?://[^\"<]*", text)), {"http://www.w3.org/2000/svg"})
             again, _ = run("plan", "train", "--cluster", "a100-80gb", "--config", row, "--devices", "4", "--space", "run",
                            "--json", "-")
             same = json.loads(again)["plans"][0]["rows"][0]
-            self.assertEqual((same["memory"], same["layout"]), (found["rows"][0]["memory"], found["rows"][0]["layout"]))
+            self.assertEqual((same["memory"], same["layout"]), (found["rows"][1]["memory"], found["rows"][1]["layout"]))
 
     def test_a_rows_run_file_has_its_memory_in_a_dry_run(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -104,6 +106,42 @@ class Training(unittest.TestCase):
             _, errors = run("plan", "train", *words, expect=status)
             self.assertIn(part, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
+
+
+class Walking(unittest.TestCase):
+    def test_a_walk_is_json_and_an_image_and_a_trace(self):
+        with tempfile.TemporaryDirectory() as directory:
+            image, events = pathlib.Path(directory, "line.svg"), pathlib.Path(directory, "line.json")
+            output, _ = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--chunks", "2", "--forward", "1,1,1,1",
+                            "--json", "-", "--svg", image, "--trace", events)
+            walk = json.loads(output)
+            self.assertEqual((walk["makespan"], walk["idle"], len(walk["steps"])), (28.5, [4.5] * 4, 2 * 4 * 2 * 8))
+            bars = xml.etree.ElementTree.parse(image).findall("{http://www.w3.org/2000/svg}rect")
+            trace = json.loads(events.read_text())["traceEvents"]
+            self.assertEqual((len(bars), len(trace)), (len(walk["steps"]),) * 2)
+            self.assertEqual(sum(event["dur"] for event in trace), 4 * (28.5 - 4.5) * 1e6)
+            _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1,1", expect=2)
+            self.assertIn("--forward has 2 numbers, but there are 4 stages", errors)
+
+
+class Fitting(unittest.TestCase):
+    def test_a_fit_writes_its_constants_and_names_what_it_did_not_use(self):
+        with tempfile.TemporaryDirectory() as directory:
+            rows, ours = pathlib.Path(directory, "rows.yaml"), pathlib.Path(directory, "ours.yaml")
+            config = SOURCE / "tests/planner/azure/5b.yaml"
+            rows.write_text("".join(f"- {{config: {config}, nodes: {nodes}, step_seconds: {seconds}}}\n"
+                                    for nodes, seconds in ((2, 37.4), (10, 7.7))))
+            words = ("plan", "fit", "--cluster", "a100-80gb", "--rows", rows, "--output", ours)
+            output, errors = run(*words, "--only", "2", "--json", "-")
+            fit = json.loads(output)
+            self.assertEqual([row["is_fitted"] for row in fit["rows"]], [False, True])
+            self.assertLess(abs(fit["rows"][1]["error"]), 0.01)
+            self.assertIn(", not fitted", errors)
+            written = run("plan", "show", ours)[0].decode()
+            self.assertIn("fitted on 1 of 2 rows", written)
+            self.assertIn(f"products: {fit['constants']['products']['value']:.5g} (", written)
+            _, errors = run(*words, "--only", "3", expect=2)
+            self.assertIn("--only 3: expected rows from 1 to 2", errors)
 
 
 class Serving(unittest.TestCase):
