@@ -61,8 +61,9 @@ int launch_agree(struct launch *launch, int status) {
     return found ? found : (int)theirs;
 }
 
-/* ---- facts that all processes share ---- */ /* Adds the program's digest. Copies of weights are equal on all ranks
-                                                  only if the same instructions computed them. */
+/* ---- facts that all processes share ---- */
+
+/* Adds the program's digest. Copies of weights are equal on all ranks only if the same instructions computed them. */
 static int add_program(struct facts *facts) {
     static const char because[] = "all ranks need the same build of cambium";
     int64_t bytes;
