@@ -337,15 +337,15 @@ int head_join_loss(struct model *model, const struct cross_entropy *call, bool t
 int head_logits(struct model *model, int64_t first, int64_t count);
 
 /* units.c */
-/* Unshards the weights of a unit (-1: the embedding, a layer's number, num_layers: the final norm and the head). */
+/* Waits until the weights of a unit have arrived, and unshards them (-1: the embedding, a layer's number, num_layers:
+ * the final norm and the head). For PARAM_BACKWARD, gradients that are cut get memory for this micro batch. */
 int unit_begin(const struct pass *pass, int64_t unit, enum param_use use);
 /* Reshards them. `status` is the result of the work on them; returns the first failure. */
 int unit_end(const struct pass *pass, int64_t unit, int status);
-/* Give the gradients of a unit memory for this micro batch, and start their sum over the ranks once they are final.
- * They do nothing where gradients are whole. */
-int unit_begin_gradients(const struct pass *pass, int64_t unit);
+/* Starts the sum of a unit's gradients over the ranks once they are final. It does nothing where gradients are whole.
+ */
 int unit_end_gradients(const struct pass *pass, int64_t unit);
-/* The same for all weights that the head reads: a tied head's weight belongs to the embedding. */
+/* unit_begin and unit_end for all weights that the head reads: a tied head's weight belongs to the embedding. */
 int head_begin(const struct pass *pass, enum param_use use);
 int head_end(const struct pass *pass, int status);
 

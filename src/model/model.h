@@ -159,9 +159,8 @@ struct model_pass {
                                   added to */
     bool is_last_micro_batch;  /* the last one: gradients of which tensor ranks have parts are summed and final */
     bool has_dropout;
-    /* Called before the first use of a unit's weights in this pass. The units are those before the layers (-1), each
-     * layer, and those after the layers (num_layers), whose first use is the backward. NULL: all weights have arrived.
-     */
+    /* Called before each use of a unit's weights in this pass. The units are those before the layers (-1), each layer,
+     * and those after the layers (num_layers). NULL: all weights have arrived. */
     int (*layer_needed)(void *context, int layer);
     /* Called in the backward as soon as this pass has added its whole part to the gradients of a layer's parameters.
      * The order is: parameters after the layers (num_layers), each layer from the last down, then those before the

@@ -79,17 +79,6 @@ static size_t stream_bytes(const struct pass *pass) {
            dtype_bytes(model->options.dtype);
 }
 
-static int layer_needed(const struct pass *pass, int64_t layer) {
-    const struct model_pass *asked = &pass->asked;
-    return asked->layer_needed ? asked->layer_needed(asked->context, (int)layer) : STATUS_OK;
-}
-
-/* Waits until the weights of a unit have arrived, and unshards them. */
-static int begin_first_use(const struct pass *pass, int64_t unit, enum param_use use) {
-    int status = layer_needed(pass, unit);
-    return status ? status : unit_begin(pass, unit, use);
-}
-
 /* Starts with the embedding, or with the output of the layer before; then come the blocks. */
 int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
     struct pass pass = pass_of(model, asked);
@@ -97,7 +86,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     rank_plan_part(model->rank, WORK_FORWARD, asked->chunk);
     void *first = saved_of(&pass, 0)->x;
     if (chunk_has_embedding(pass.chunk)) {
-        status = begin_first_use(&pass, PARAM_UNIT_FIRST, use);
+        status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
         if (!status)
             status = unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first));
     } else if (!model->rank->is_planning) {
@@ -106,7 +95,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block =
             block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
-        status = begin_first_use(&pass, block.layer, use);
+        status = unit_begin(&pass, block.layer, use);
         if (!status)
             status = unit_end(&pass, block.layer, block_forward(&block));
     }
@@ -166,8 +155,6 @@ static int run_blocks_backward(const struct pass *pass) {
         if (!status)
             status = unit_begin(pass, block.layer, PARAM_BACKWARD);
         if (!status)
-            status = unit_begin_gradients(pass, block.layer);
-        if (!status)
             status = unit_end(pass, block.layer, block_backward(&block));
         if (!status)
             status = layer_done(pass, block.layer);
@@ -188,8 +175,6 @@ static int run_backward(const struct pass *pass, const void *dy) {
     bool clears = pass->asked.is_first_micro_batch && !param_cuts_gradients(&model->store);
     int status = clears ? chunk_clear_gradients(model, pass->chunk) : STATUS_OK;
     if (!status && has_head)
-        status = layer_needed(pass, model->options.config.num_layers);
-    if (!status && has_head)
         status = run_head(pass, PARAM_BACKWARD);
     else if (!status && !model->rank->is_planning)
         status = stream_copy(model->rank->exec.stream, pass->d, dy, stream_bytes(pass));
@@ -200,9 +185,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
     if (status || !chunk_has_embedding(pass->chunk))
         return status;
     if (model->share.lowest < 0) {
-        status = unit_begin_gradients(pass, PARAM_UNIT_FIRST);
-        if (!status)
-            status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
+        status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);
         if (!status)
             status = unit_end(pass, PARAM_UNIT_FIRST, embedding_pass_backward(pass));
     }

@@ -2,15 +2,19 @@
 #include "model-internal.h"
 
 int unit_begin(const struct pass *pass, int64_t unit, enum param_use use) {
-    return param_unshard(&pass->model->store, (int)unit, use);
+    const struct model_pass *asked = &pass->asked;
+    const struct param_store *store = &pass->model->store;
+    int status = asked->layer_needed ? asked->layer_needed(asked->context, (int)unit) : STATUS_OK;
+    if (!status)
+        status = param_unshard(store, (int)unit, use);
+    if (status || use != PARAM_BACKWARD)
+        return status;
+    status = param_begin_gradients(store, (int)unit);
+    return status ? unit_end(pass, unit, status) : STATUS_OK;
 }
 
 int unit_end(const struct pass *pass, int64_t unit, int status) {
     return param_reshard_after(&pass->model->store, (int)unit, status);
-}
-
-int unit_begin_gradients(const struct pass *pass, int64_t unit) {
-    return param_begin_gradients(&pass->model->store, (int)unit);
 }
 
 /* The head and the embedding add to the gradient of a tied table. It is summed once for a micro batch if the
@@ -29,17 +33,10 @@ static int64_t weight_unit(const struct model *model) {
     return model->table.rows[model->head.weight].layer;
 }
 
-static int head_begin_gradients(const struct pass *pass) {
-    int status = unit_begin_gradients(pass, pass->model->options.config.num_layers);
-    return status ? status : unit_begin_gradients(pass, weight_unit(pass->model));
-}
-
 int head_begin(const struct pass *pass, enum param_use use) {
     const struct model *model = pass->model;
     int64_t last = model->options.config.num_layers;
-    int status = use == PARAM_BACKWARD ? head_begin_gradients(pass) : STATUS_OK;
-    if (!status)
-        status = unit_begin(pass, last, use);
+    int status = unit_begin(pass, last, use);
     if (status || weight_unit(model) == last)
         return status;
     status = unit_begin(pass, weight_unit(model), use);
