@@ -186,11 +186,15 @@ int model_backward(struct model *model, const struct model_pass *pass, const voi
  * model_forward. */
 int model_evaluate_chunk(struct model *model, const struct model_batch *batch, int chunk, const void *x, void *y);
 
-/* Writes the units that the steps of this rank use, in the order of their use, to `units`, or only counts them if it is
- * NULL; returns their number. `is_forward_only`: the steps are those of an evaluation. It needs no values: the model
- * may be a sketch. */
-int64_t model_unit_order(struct model *model, const struct pipeline_step *steps, int count, bool is_forward_only,
-                         int *units);
+/* Units in the order of their use. */
+struct unit_order {
+    int *units; /* [count] */
+    int64_t count;
+};
+/* Lists the units that steps [count] of this rank use. `is_forward_only`: the steps are those of an evaluation. It
+ * needs no values: the model may be a sketch. The caller frees order->units. STATUS_MEMORY. */
+int model_unit_order(struct model *model, const struct pipeline_step *steps, int count, bool is_forward_only,
+                     struct unit_order *order);
 
 /* Sums the gradient of a tied table over the stages that have it. All stages call it after the last backward of a
  * global batch. */

@@ -27,27 +27,26 @@ static int add_gathers(struct model *model, const struct pipeline_shape *shape, 
     struct pipeline_step *list = calloc((size_t)steps, sizeof *list);
     struct unit_slot *memory = calloc((size_t)unit_slots_count(layers), sizeof *memory);
     struct param_unit *runs = calloc((size_t)units, sizeof *runs);
-    int64_t *fetches = calloc((size_t)units, sizeof *fetches), count = 0;
-    int *order = NULL;
-    if (list) {
+    int64_t *fetches = calloc((size_t)units, sizeof *fetches);
+    struct unit_order order = {0};
+    bool is_there = list && memory && runs && fetches;
+    int status = is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status) {
         pipeline_steps(shape, stage, list);
-        count = model_unit_order(model, list, steps, false, NULL);
-        order = calloc((size_t)count + 1, sizeof *order);
+        status = model_unit_order(model, list, steps, false, &order);
     }
-    bool is_there = list && memory && runs && fetches && order;
-    if (is_there) {
-        model_unit_order(model, list, steps, false, order);
-        unit_slots_count_fetches(units, layers, order, count, memory, fetches);
+    if (!status) {
+        unit_slots_count_fetches(units, layers, order.units, order.count, memory, fetches);
         param_map_units(&store->map, runs);
     }
-    for (int u = 0; u < units && is_there; u++)
+    for (int u = 0; u < units && !status; u++)
         *gathered += fetches[u] * (runs[u].run[0].count + runs[u].run[1].count);
     free(list);
     free(memory);
     free(runs);
     free(fetches);
-    free(order);
-    return is_there ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    free(order.units);
+    return status;
 }
 
 /* Lists the messages of a global batch among the ranks that share the weights. `trained` elements train. */

@@ -32,10 +32,7 @@ struct trainer {
     struct tuner_part tuner;
     struct param_store *store; /* the parameters that train: the model's or the tuner's */
     struct pipeline pipeline;
-    struct unit_order {
-        int *units; /* [count] */
-        int64_t count;
-    } order[2]; /* units in the order of their use: in a global batch, and in a batch of an evaluation */
+    struct unit_order order[2]; /* in a global batch, and in a batch of an evaluation; none if no weights are cut */
     struct gradient_sync sync;
     struct optimizer optimizer;
     struct schedule schedule;

@@ -2,6 +2,8 @@
  * each step relies on those above it. Ranks agree where the next step is a collective call or waits for files. */
 #include "train-internal.h"
 
+#include "parallel/sharded.h"
+
 #include <stdlib.h>
 
 /* ---- the group, and what the run writes ---- */
@@ -204,23 +206,19 @@ static void close_order(void *self) {
     free(trainer->order[1].units);
 }
 
-/* Lists the units that a batch uses, for weights that are gathered before their use. */
+/* Lists the units that a batch uses, if weights are gathered before their use. */
 static int open_order(void *self) {
     struct trainer *trainer = self;
-    int steps = pipeline_step_count(&trainer->pipeline.shape);
-    for (int i = 0; i < 2; i++) {
-        struct unit_order *order = &trainer->order[i];
-        const struct pipeline_step *list = i ? trainer->pipeline.forward_steps : trainer->pipeline.steps;
-        int count = i ? steps / 2 : steps;
-        order->count = model_unit_order(trainer->model, list, count, i, NULL);
-        order->units = calloc((size_t)order->count + 1, sizeof *order->units);
-        if (!order->units) {
-            close_order(trainer);
-            return status_fail(STATUS_MEMORY, "out of memory");
-        }
-        model_unit_order(trainer->model, list, count, i, order->units);
-    }
-    return STATUS_OK;
+    const struct pipeline *pipeline = &trainer->pipeline;
+    int steps = pipeline_step_count(&pipeline->shape);
+    if (!sharded_cuts_weights(model_store(trainer->model)))
+        return STATUS_OK;
+    int status = model_unit_order(trainer->model, pipeline->steps, steps, false, &trainer->order[0]);
+    if (!status)
+        status = model_unit_order(trainer->model, pipeline->forward_steps, steps / 2, true, &trainer->order[1]);
+    if (status)
+        close_order(trainer);
+    return status;
 }
 
 static int open_sync(void *self) {
