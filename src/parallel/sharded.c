@@ -45,10 +45,6 @@ struct sharded {
 
 /* ---- sizes ---- */
 
-static bool cuts_weights(const struct param_store *store) {
-    return sharded_cuts_weights(store);
-}
-
 static int shards_of(const struct param_store *store) {
     return rank_group_size(store->sharing.rank, RANK_BUCKETS);
 }
@@ -81,7 +77,7 @@ static int64_t buffer_elements(const struct param_store *store, enum param_array
 }
 
 static size_t sharded_bytes(const struct param_store *store, enum param_array array) {
-    bool is_cut = array == PARAM_GRADIENTS || cuts_weights(store);
+    bool is_cut = array == PARAM_GRADIENTS || sharded_cuts_weights(store);
     size_t width = dtype_bytes(array == PARAM_GRADIENTS ? DTYPE_F32 : store->map.type);
     if (array == PARAM_GRADIENTS && !store->has_gradients)
         return 0;
@@ -190,10 +186,10 @@ static int sharded_open(struct param_store *store, const struct param_fill *fill
     if (!held->units)
         return status_fail(STATUS_MEMORY, "out of memory");
     param_map_units(&store->map, held->units);
-    int status = cuts_weights(store)
+    int status = sharded_cuts_weights(store)
                      ? open_shares(store, store->map.type, &held->memory[0], &held->weights, &held->weight_ranges)
                      : open_whole_weights(store);
-    if (!status && cuts_weights(store))
+    if (!status && sharded_cuts_weights(store))
         status = open_weight_buffers(store);
     if (!status && store->has_gradients)
         status = open_gradients(store);
@@ -240,9 +236,11 @@ static struct param_range share_of(const struct param_store *store, enum param_a
 
 static int wait_for(const struct param_store *store, struct buffer *buffer) {
     struct sharded *held = store->held;
-    double start = clock_seconds();
     int status = STATUS_OK;
-    for (int run = 0; run < RUNS && buffer->is_travelling && !status; run++)
+    if (!buffer->is_travelling)
+        return STATUS_OK;
+    double start = clock_seconds();
+    for (int run = 0; run < RUNS && !status; run++)
         status = rank_wait(store->sharing.rank, &buffer->request[run]);
     buffer->is_travelling = status != STATUS_OK;
     held->counts.waited_seconds += clock_seconds() - start;
