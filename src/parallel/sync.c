@@ -71,6 +71,19 @@ static void add_piece(struct gradient_sync *sync, int64_t first, int64_t count, 
     sync->local_elements += count / ranks;
 }
 
+/* Adds the buckets of a store with whole gradients, and this rank's pieces of them. */
+static void add_whole(struct gradient_sync *sync) {
+    const struct param_map *map = &sync->store->map;
+    if (sync->rank->buckets->size > 1) {
+        add_buckets(sync, false, 0, map->sharded_elements);
+        add_buckets(sync, true, map->sharded_elements, map->flat_elements);
+    }
+    if (!sync->is_sharded)
+        add_piece(sync, 0, map->flat_elements, 0);
+    for (int i = 0; i < sync->bucket_count && sync->is_sharded; i++)
+        add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
+}
+
 /* Adds this rank's shares of the units of a store that cuts them by itself. */
 static int add_shares(struct gradient_sync *sync) {
     const struct param_map *map = &sync->store->map;
@@ -112,20 +125,11 @@ int gradient_sync_open(struct gradient_sync *sync, struct rank *rank, struct par
         gradient_sync_close(sync);
         return status_fail(STATUS_MEMORY, "out of memory");
     }
-    bool is_cut = param_cuts_gradients(store);
-    if (rank->buckets->size > 1 && !is_cut) {
-        add_buckets(sync, false, 0, store->map.sharded_elements);
-        add_buckets(sync, true, store->map.sharded_elements, store->map.flat_elements);
-    }
     int status = STATUS_OK;
-    if (is_cut) {
+    if (param_cuts_gradients(store))
         status = add_shares(sync);
-    } else if (sync->is_sharded) {
-        for (int i = 0; i < sync->bucket_count; i++)
-            add_piece(sync, sync->buckets[i].first, sync->buckets[i].count, sync->buckets[i].needed);
-    } else {
-        add_piece(sync, 0, store->map.flat_elements, 0);
-    }
+    else
+        add_whole(sync);
     order_pieces(sync);
     qsort(sync->buckets, (size_t)sync->bucket_count, sizeof *sync->buckets, by_layer);
     if (status)
