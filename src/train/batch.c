@@ -60,14 +60,13 @@ static int start_sums(void *context, int layer) {
     return gradient_sync_layer(&trainer->sync, layer);
 }
 
-/* Finishes the gradients of a global batch, and everything that its passes share. */
+/* Finishes the gradients of a global batch, and everything that its passes share. The passes have summed the model's
+ * whole gradients over the tensor ranks. */
 static int finish_gradients(struct trainer *trainer) {
     const struct tuner *tuner = trainer->run.tuner;
-    bool are_cut = param_cuts_gradients(trainer->store);
+    bool sums = tuner || param_cuts_gradients(trainer->store);
     int status = tuner ? tuner->end(trainer->tuner.self) : param_settle_gradients(trainer->store);
-    if (!tuner && !are_cut)
-        return status ? status : model_sum_tied_gradients(trainer->model);
-    for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && !status; layer--)
+    for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && sums && !status; layer--)
         status = gradient_sum_over_tensor(&trainer->rank, trainer->store, layer);
     return status || tuner ? status : model_sum_tied_gradients(trainer->model);
 }
