@@ -1,9 +1,9 @@
 /* Saves the checkpoints of a run, in the foreground or in the background. */
 #include "save-internal.h"
 
-#include <stdlib.h>
-
 #include "parallel/sharded.h"
+
+#include <stdlib.h>
 
 struct run_saver {
     struct ckpt_saver *saver;

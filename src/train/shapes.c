@@ -2,9 +2,9 @@
  * trainer both use them, so the trainer opens exactly what was planned. */
 #include "train-internal.h"
 
-#include <string.h>
-
 #include "parallel/sharded.h"
+
+#include <string.h>
 
 static struct model_recompute recompute_of(const struct run_config *run) {
     struct model_recompute recompute = {.num_layers = run->parallel.recompute_num_layers};
