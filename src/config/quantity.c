@@ -15,17 +15,28 @@ static const struct {
     {"Ti", 0x1p40},
 };
 
-/* Returns the factor of "GB/s" for the unit "B/s"; 0 for another unit. Only seconds have parts, and no multiples. */
+/* Only seconds have parts, and no multiples. */
+static bool is_time(const char *unit) {
+    return !strcmp(unit, "s");
+}
+
+/* Returns the factor of "GB/s" for the unit "B/s"; 0 for another unit. */
 static double unit_factor(const char *word, size_t length, const char *unit) {
     size_t unit_length = strlen(unit);
-    bool is_time = !strcmp(unit, "s");
     if (length < unit_length || strncmp(word + length - unit_length, unit, unit_length))
         return 0;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strlen(prefixes[i].letters) == length - unit_length &&
             !strncmp(word, prefixes[i].letters, length - unit_length))
-            return i == 0 || (*unit && (prefixes[i].factor < 1) == is_time) ? prefixes[i].factor : 0;
+            return i == 0 || (*unit && (prefixes[i].factor < 1) == is_time(unit)) ? prefixes[i].factor : 0;
     return 0;
+}
+
+static int fail_number(const struct config_row *row, const char *text) {
+    if (!*row->unit)
+        return status_fail(STATUS_USAGE, "'%.80s' is not a number", text);
+    return status_fail(STATUS_USAGE, "'%.80s' is not a number with the unit %s, such as %s%s", text, row->unit,
+                       is_time(row->unit) ? "8 u" : "80 G", row->unit);
 }
 
 /* Reads one number with its unit from *text on, and moves *text past it. */
@@ -42,8 +53,7 @@ static int read_number(const struct config_row *row, const char **text, double *
     bool has_word = *row->unit || (length && !(length == 2 && !strncmp(word, "to", 2)));
     double factor = has_word ? unit_factor(word, length, row->unit) : 1;
     if (!*number || *end || !isfinite(value * factor) || factor == 0)
-        return status_fail(STATUS_USAGE, "'%.80s' is not a number%s%s%s", start, *row->unit ? " with the unit " : "",
-                           row->unit, *row->unit ? ", such as k, M, G, T, m or u of it" : "");
+        return fail_number(row, start);
     if (value < 0)
         return status_fail(STATUS_USAGE, "'%.80s' is negative", start);
     *out = value * factor;

@@ -58,7 +58,7 @@ static void mistakes_are_named_with_their_lines(void **state) {
         {"achieved:\n  layer_forward: 2\n",
          "c.yaml:15:18: achieved.layer_forward: '2' is not a number with the unit s"},
         {"achieved:\n  layer_forward: 2 GB\n", "c.yaml:15:18: "},
-        {"achieved:\n  layer_forward: 2 ks\n", "c.yaml:15:18: "},
+        {"achieved:\n  layer_forward: 2 ks\n", "'2 ks' is not a number with the unit s, such as 8 us"},
         {"achieved:\n  step: -2 ms\n", "c.yaml:15:9: achieved.step: '-2 ms' is negative"},
         {"achieved:\n  other: 0.9 (0.1 to 0.5)\n", "is not within its bounds"},
         {"achieved:\n  other: 0.9 of it\n", "'0.9 of it' is not a number"},
