@@ -67,8 +67,8 @@ struct late_recording {
 
 struct late_block {
     char *start;
-    size_t bytes; /* whole pages */
-    size_t requested;
+    size_t bytes;     /* whole pages */
+    size_t requested; /* without the rest of the last page */
     struct late_block *next;
 };
 
@@ -103,8 +103,7 @@ struct late_work {
     const char *name;
     int (*run)(const struct exec *exec, const void *arguments); /* `exec` is the CPU's */
     const void *arguments;                                      /* copied */
-    size_t bytes;                                               /* whole pages */
-    size_t requested;
+    size_t bytes;
     const size_t *pointers; /* offsets of the arguments that point to device memory, or are NULL */
     int pointer_count;
     enum late_kind kind;
