@@ -5,22 +5,6 @@
  * output, keys with values. A product of each gives the scores and dP. A warp has 16 rows of its side. */
 #include "cuda/attention_tiles.cuh"
 
-/* Tiles of columns that a block takes. Two places hold them in turn. */
-template <int SIZE> struct taken_tiles {
-    static constexpr int COLUMNS = GRADIENT_TILE_COLUMNS(SIZE), BYTES = COLUMNS * SIZE * 2;
-    uint32_t places;
-
-    __device__ __forceinline__ uint32_t first_tile(int step) const {
-        return places + step % 2 * 2 * BYTES;
-    }
-    template <class F, class G>
-    __device__ __forceinline__ void copy(int step, F first_at, G second_at, int first, int count, int size) const {
-        copy_rows<SIZE, COLUMNS>(first_tile(step), first_at, first, count, size);
-        copy_rows<SIZE, COLUMNS>(first_tile(step) + BYTES, second_at, first, count, size);
-        copies_commit();
-    }
-};
-
 /* This lane's column of s[n][e], from the tile's first. */
 static __device__ __forceinline__ int column_of(int n, int e) {
     return n * 8 + lane_number() % 4 * 2 + e % 2;
@@ -104,7 +88,7 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
     uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), douts = tiles + TILE_ROWS * SIZE * 2;
     query_tile work;
     work.open(a);
-    taken_tiles<SIZE> taken = {douts + TILE_ROWS * SIZE * 2};
+    taken_tiles<SIZE, KEYS> taken = {douts + TILE_ROWS * SIZE * 2};
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
     int64_t head_at = (int64_t)work.head * a.head_size;
@@ -289,7 +273,7 @@ template <int SIZE> struct key_rows {
     }
 };
 
-/* Keys or values of a tile, and the rows of one query head. */
+/* Keys or values, numbered as a tile's: without the prefix if its gradients are not wanted. */
 static __device__ __forceinline__ keys_of<bf16> tile_keys(keys_of<bf16> keys, const key_tile &work) {
     keys.prefixes = work.prefix;
     return keys;
@@ -302,7 +286,7 @@ template <int SIZE> static __device__ __forceinline__ void backward_keys(const s
     uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), value_tile = tiles + TILE_ROWS * SIZE * 2;
     key_tile work;
     work.open(a, (a.head_size + FEATURES - 1) / FEATURES, FEATURES);
-    taken_tiles<SIZE> taken = {value_tile + TILE_ROWS * SIZE * 2};
+    taken_tiles<SIZE, QUERIES> taken = {value_tile + TILE_ROWS * SIZE * 2};
     int group = a.heads / a.kv_heads, steps = (work.rows + QUERIES - 1) / QUERIES;
     int rows = (int)min((int64_t)TILE_ROWS, work.prefix + a.rows - work.key);
     auto copy_queries = [&](int step) {

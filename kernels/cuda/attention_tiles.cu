@@ -13,7 +13,7 @@ template <int SIZE> struct warp_rows {
     seen_columns seen;
     left_rows<SIZE, SIZE <= 128> queries;
     float out[SIZE / 8][4];
-    float largest[2], total[2];
+    row_softmax softmax;
 
     __device__ __forceinline__ void open(const struct attention &a, const query_tile &work, uint32_t tile_at) {
         seen = work.seen_by_warp(a);
@@ -21,39 +21,7 @@ template <int SIZE> struct warp_rows {
 #pragma unroll
         for (int i = 0; i < SIZE / 8; i++)
             out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0;
-        largest[0] = largest[1] = -INFINITY;
-        total[0] = total[1] = 0;
-    }
-
-    /* Replaces scores by their exponentials, and scales what was summed before to the new largest score. */
-    __device__ __forceinline__ void softmax(float (&s)[KEYS / 8][4], float scale2) {
-        float rescale[2], base[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float highest = largest[i];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-                highest = fmaxf(highest, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-            base[i] = highest == -INFINITY ? 0 : highest * scale2; /* the row sees nothing yet */
-            rescale[i] = highest == largest[i] ? 1 : exp2_fast((largest[i] - highest) * scale2);
-            largest[i] = highest;
-            total[i] *= rescale[i];
-        }
-        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1))
-#pragma unroll
-            for (int n = 0; n < SIZE / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    out[n][e] *= rescale[e / 2];
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[n][e] = exp2_fast(fmaf(s[n][e], scale2, -base[e / 2]));
-                total[e / 2] += s[n][e];
-            }
+        softmax.clear();
     }
 
     template <bool EDGE>
@@ -66,7 +34,7 @@ template <int SIZE> struct warp_rows {
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[n][e] = seen.sees(e / 2, first + n * 8 + lane_number() % 4 * 2 + e % 2) ? s[n][e] : -INFINITY;
-        softmax(s, a.scale * LOG2_E);
+        softmax.take(s, out, a.scale * LOG2_E);
         if (a.dropout.p > 0) {
             uint32_t bits = kept_bits<KEYS>(seen, first, [&](int i, int key) {
                 int own = i ? seen.high[1] : seen.high[0];
@@ -82,14 +50,13 @@ template <int SIZE> struct warp_rows {
     __device__ __forceinline__ void write(const struct attention &a, const query_tile &work, uint32_t tile_at) {
         int64_t first = work.row + warp_row();
         float factor[2];
+        softmax.join_total();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            total[i] += __shfl_xor_sync(~0u, total[i], 1);
-            total[i] += __shfl_xor_sync(~0u, total[i], 2);
             int64_t row = first + lane_number() / 4 + i * 8;
             if (a.lse && lane_number() % 4 == 0 && row < a.rows)
-                a.lse[work.head * a.rows + row] = largest[i] * a.scale + logf(total[i]);
-            factor[i] = 1.0f / (1.0f - a.dropout.p) / total[i];
+                a.lse[work.head * a.rows + row] = softmax.largest[i] * a.scale + logf(softmax.total[i]);
+            factor[i] = 1.0f / (1.0f - a.dropout.p) / softmax.total[i];
         }
         bf16 *to = (bf16 *)a.out + first * a.out_stride + (int64_t)work.head * a.head_size;
         write_rows<SIZE>(out, factor, tile_at, a.head_size,
@@ -100,19 +67,17 @@ template <int SIZE> struct warp_rows {
 template <int SIZE> static __device__ __forceinline__ void forward(const struct attention &a) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = ATTENTION_TILE_KEYS(SIZE), BYTES = KEYS * SIZE * 2;
-    uint32_t queries = (uint32_t)__cvta_generic_to_shared(shared), tiles = queries + TILE_ROWS * SIZE * 2;
+    uint32_t queries = (uint32_t)__cvta_generic_to_shared(shared);
+    taken_tiles<SIZE, KEYS> taken = {queries + TILE_ROWS * SIZE * 2};
     query_tile work;
     work.open(a);
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
     const bf16 *q = (const bf16 *)a.q + work.row * a.q_stride + (int64_t)work.head * a.head_size;
     auto copy_keys = [&](int first) {
-        uint32_t to = tiles + first / KEYS % 2 * 2 * BYTES;
-        copy_rows<SIZE, KEYS>(
-            to, [&](int key) { return keys.at(key); }, first, work.keys, a.head_size);
-        copy_rows<SIZE, KEYS>(
-            to + BYTES, [&](int key) { return values.at(key); }, first, work.keys, a.head_size);
-        copies_commit();
+        taken.copy(
+            first / KEYS, [&](int key) { return keys.at(key); }, [&](int key) { return values.at(key); }, first,
+            work.keys, a.head_size);
     };
     copy_rows<SIZE, TILE_ROWS>(
         queries, [&](int row) { return q + row * a.q_stride; }, 0, rows, a.head_size);
@@ -122,7 +87,7 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     bool has_rows = warp_row() < rows;
 #pragma unroll 1
     for (int first = 0; first < work.keys; first += KEYS) {
-        uint32_t at = tiles + first / KEYS % 2 * 2 * BYTES;
+        uint32_t at = taken.first_tile(first / KEYS);
         copies_wait();
         __syncthreads(); /* the tile has landed, and nobody uses the one before */
         if (first + KEYS < work.keys)

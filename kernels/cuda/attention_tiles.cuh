@@ -91,6 +91,22 @@ static __device__ __forceinline__ void copy_rows(uint32_t to, F row_at, int firs
     }
 }
 
+/* Two tiles of columns that a block takes at a time, in two places in turn. */
+template <int SIZE, int COLUMNS> struct taken_tiles {
+    static constexpr int BYTES = COLUMNS * SIZE * 2;
+    uint32_t places;
+
+    __device__ __forceinline__ uint32_t first_tile(int step) const {
+        return places + step % 2 * 2 * BYTES;
+    }
+    template <class F, class G>
+    __device__ __forceinline__ void copy(int step, F first_at, G second_at, int first, int count, int size) const {
+        copy_rows<SIZE, COLUMNS>(first_tile(step), first_at, first, count, size);
+        copy_rows<SIZE, COLUMNS>(first_tile(step) + BYTES, second_at, first, count, size);
+        copies_commit();
+    }
+};
+
 /* The 16 rows of a warp as left factors of products. They stay in registers if KEPT, or are read each time. */
 template <int SIZE, bool KEPT> struct left_rows {
     uint32_t place, kept[KEPT ? SIZE / 16 : 1][4];
@@ -138,6 +154,53 @@ static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const lef
         }
     }
 }
+
+/* The softmax of rows g and g + 8 over the columns so far. A total is this lane's part until it is joined. */
+struct row_softmax {
+    float largest[2], total[2];
+
+    __device__ __forceinline__ void clear() {
+        largest[0] = largest[1] = -INFINITY;
+        total[0] = total[1] = 0;
+    }
+    /* Replaces scores by their exponentials, and scales `sums` of the columns before to the new largest score. */
+    template <int N, int M> __device__ __forceinline__ void take(float (&s)[N][4], float (&sums)[M][4], float scale2) {
+        float rescale[2], base[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float highest = largest[i];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                highest = fmaxf(highest, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+            base[i] = highest == -INFINITY ? 0 : highest * scale2; /* the row sees nothing yet */
+            rescale[i] = highest == largest[i] ? 1 : exp2_fast((largest[i] - highest) * scale2);
+            largest[i] = highest;
+            total[i] *= rescale[i];
+        }
+        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1))
+#pragma unroll
+            for (int n = 0; n < M; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sums[n][e] *= rescale[e / 2];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[n][e] = exp2_fast(fmaf(s[n][e], scale2, -base[e / 2]));
+                total[e / 2] += s[n][e];
+            }
+    }
+    __device__ __forceinline__ void join_total() {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            total[i] += __shfl_xor_sync(~0u, total[i], 1);
+            total[i] += __shfl_xor_sync(~0u, total[i], 2);
+        }
+    }
+};
 
 static __device__ __forceinline__ bool is_finite(uint32_t bits) {
     return (bits & 0x7f80) != 0x7f80;

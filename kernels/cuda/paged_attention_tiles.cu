@@ -65,59 +65,26 @@ struct pairs {
 
 /* The softmax of the lane's pairs over some tokens, and the sums of weighted values, not yet divided by the totals. */
 template <int FEATURES> struct attended {
-    float largest[2], total[2]; /* a total is this lane's part until it is joined */
+    row_softmax softmax;
     float sums[FEATURES / 8][4];
 
     __device__ __forceinline__ void clear() {
-        largest[0] = largest[1] = -INFINITY;
-        total[0] = total[1] = 0;
+        softmax.clear();
 #pragma unroll
         for (int n = 0; n < FEATURES / 8; n++)
             sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
-    }
-    /* Replaces scores of 16 tokens by their exponentials, and scales what was summed before to the new largest. */
-    __device__ __forceinline__ void softmax(float (&s)[2][4], float scale2) {
-        float rescale[2], base[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float highest = fmaxf(fmaxf(s[0][2 * i], s[0][2 * i + 1]), fmaxf(s[1][2 * i], s[1][2 * i + 1]));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-            highest = fmaxf(largest[i], fmaxf(highest, __shfl_xor_sync(~0u, highest, 2)));
-            base[i] = highest == -INFINITY ? 0 : highest * scale2;
-            rescale[i] = highest == largest[i] ? 1 : exp2_fast((largest[i] - highest) * scale2);
-            largest[i] = highest;
-            total[i] *= rescale[i];
-        }
-#pragma unroll
-        for (int n = 0; n < FEATURES / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sums[n][e] *= rescale[e / 2];
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[n][e] = exp2_fast(fmaf(s[n][e], scale2, -base[e / 2]));
-                total[e / 2] += s[n][e];
-            }
-    }
-    __device__ __forceinline__ void join_total() {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            total[i] += __shfl_xor_sync(~0u, total[i], 1);
-            total[i] += __shfl_xor_sync(~0u, total[i], 2);
-        }
     }
     /* As merge() of paged_attention.cu; a part that a pair does not see changes nothing. */
     __device__ __forceinline__ void merge(const attended &part, float scale2) {
         float before[2], now[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float highest = fmaxf(largest[i], part.largest[i]), base = highest == -INFINITY ? 0 : highest;
-            before[i] = power_of_two((largest[i] - base) * scale2);
-            now[i] = power_of_two((part.largest[i] - base) * scale2);
-            largest[i] = highest;
-            total[i] = fmaf(total[i], before[i], __fmul_rn(part.total[i], now[i]));
+            float &largest = softmax.largest[i], &total = softmax.total[i];
+            float highest = fmaxf(largest, part.softmax.largest[i]), base = highest == -INFINITY ? 0 : highest;
+            before[i] = power_of_two((largest - base) * scale2);
+            now[i] = power_of_two((part.softmax.largest[i] - base) * scale2);
+            largest = highest;
+            total = fmaf(total, before[i], __fmul_rn(part.softmax.total[i], now[i]));
         }
 #pragma unroll
         for (int n = 0; n < FEATURES / 8; n++)
@@ -232,7 +199,7 @@ template <int SIZE> struct warp_pages {
                            (int64_t)w.kv_head * KV_PAGE_TOKENS * a.head_size;
         float s[2][4];
         scores<EDGE>(a, s, keys, first);
-        part.softmax(s, a.scale * LOG2_E);
+        part.softmax.take(s, part.sums, a.scale * LOG2_E);
         add_values<EDGE>(part, s, keys + (int64_t)a.kv_heads * KV_PAGE_TOKENS * a.head_size, first, a.head_size);
     }
 
@@ -245,7 +212,7 @@ template <int SIZE> struct warp_pages {
                 take<false>(a, part, first);
             else
                 take<true>(a, part, first);
-        part.join_total();
+        part.softmax.join_total();
     }
 
     /* Calls put(i, d, sum) for each sum of this lane's pairs. */
@@ -269,8 +236,8 @@ template <int SIZE> struct warp_pages {
         for (int i = 0; i < 2; i++) {
             result[i] = p.result + ((w.row_of(i) * a.heads + w.head_of(i)) * p.count + number) * (a.head_size + 2);
             if (w.has(i) && w.feature == 0 && lane_number() % 4 == 0) {
-                result[i][0] = part.largest[i];
-                result[i][1] = part.total[i];
+                result[i][0] = part.softmax.largest[i];
+                result[i][1] = part.softmax.total[i];
             }
         }
         each_sum(part, a.head_size, [&](int i, int d, float sum) { result[i][2 + d] = sum; });
@@ -278,7 +245,7 @@ template <int SIZE> struct warp_pages {
     __device__ __forceinline__ void write_out(const struct paged_attention &a, const attended<FEATURES> &all) const {
         each_sum(all, a.head_size, [&](int i, int d, float sum) {
             bf16 *out = (bf16 *)a.out + w.row_of(i) * a.out_stride + (int64_t)w.head_of(i) * a.head_size;
-            from_float(sum * (1.0f / all.total[i]), out[d]);
+            from_float(sum * (1.0f / all.softmax.total[i]), out[d]);
         });
     }
 };
