@@ -308,7 +308,7 @@ class Methods(unittest.TestCase):
         self.assertFalse(found, "\n".join(found))
 
 
-FAULTY_HEADER = """/* What nobody says. It stands behind a word, so many times. Its kin goes on until it is told to stop. */
+FAULTY_HEADER = """/* What this does is unknown. It stands behind a word, so many times. Its kin goes on until it is told to stop. */
 /* A sentence of {words}. */
 #define MESSAGE "It goes on. A value is {{\\"key\\": [{words}]}}. A sentence of {words}."
 int covered(int argument);
@@ -329,7 +329,7 @@ int under_a_heading(void);
 int too_far_from_it(void);
 """.format(words=" ".join(["word"] * house_english.MOST_WORDS))
 FAULTY_TOOL = """#!/bin/bash
-# Who runs it is not said.
+# Who runs this is unknown.
 usage() {{
     cat <<'EOF'
 usage: tool
@@ -356,7 +356,7 @@ class English(unittest.TestCase):
         self.assertEqual(faults["bare prototypes"], ["bare", "bare_too", "too_far_from_it"])
         self.assertEqual({fault: len(found) for fault, found in self.faults_of(FAULTY_TOOL, "").items() if found},
                          {"openings": 1, "home-made words": 1, "long sentences": 1})
-        page = '<p title="What is this">It goes on.</p><script>\n// Who says this is not said.\nsay("He was told so");</script>'
+        page = '<p title="What is this">It goes on.</p><script>\n// Who asks for this is unknown.\nsay("He was told so");</script>'
         self.assertEqual({fault: len(found) for fault, found in self.faults_of(page, ".html").items() if found},
                          {"openings": 2, "home-made words": 2})
 
