@@ -70,6 +70,13 @@ class Pretraining(Runs):
                 self.train(name, device=devices[0], train__exit_interval=10)
                 assert_same_run(self, self.train(name, device=devices[1]), whole, losses=1e-5, norms=1e-3)
 
+    def test_a_run_from_a_model_is_the_cpus(self):
+        self.train("first", device=[], train__train_iters=4)
+        use = ["--init-from", self.run_of.directory / "first/iter_0000004"]
+        keys = dict(train__train_iters=4, checkpoint__load=None)
+        expected = self.train("cpu", use, device=[], **keys)
+        assert_same_run(self, self.train("card", use, **keys), expected, losses=1e-5, norms=1e-3)
+
 
 def counted(action):
     """Returns the stand-in's counts of an action: launches by kernel, and the driver's calls."""

@@ -1,0 +1,45 @@
+# Tests of all that computes, once more on other devices.
+
+# On the stand-ins for a card: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
+# other programs take too long on an interpreter, or need int8 weights, which the card lacks.
+set(on_card
+    kernels_adapter_test kernels_draw_test kernels_ends_test kernels_gemm_test kernels_grouped_test kernels_lstm_test
+    kernels_norm_test kernels_optimizer_test kernels_pointwise_test kernels_rotary_test kernels_sample_test
+    kernels_vocab_parts_test comm_comm_test tensor_allocation_test tensor_pack_test parallel_sketch_test
+    parallel_sync_test model_golden_test model_layers_test model_units_test train_trainer_test)
+
+# What the stand-ins have freed counts as held while it lies in a thread's cache, so tests that count go without it.
+set(cuda_lib ${CMAKE_CURRENT_BINARY_DIR}/cuda/lib)
+foreach(name ${on_card})
+    if(CAMBIUM_HAS_CUDA AND TARGET ${name})
+        add_test(NAME cuda_${name} COMMAND ${name})
+        set_tests_properties(cuda_${name} PROPERTIES LABELS cuda TIMEOUT 1800
+            ENVIRONMENT "LD_LIBRARY_PATH=${cuda_lib};CAMBIUM_TEST_DEVICE=cuda;GLIBC_TUNABLES=glibc.malloc.tcache_count=0")
+    elseif(NOT CAMBIUM_HAS_CUDA)
+        add_test(NAME cuda_${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: cuda_${name}: this build has no CUDA")
+        set_tests_properties(cuda_${name} PROPERTIES LABELS cuda SKIP_REGULAR_EXPRESSION "skipped: ")
+    endif()
+endforeach()
+
+# On the backend late: CAMBIUM_TEST_DEVICE=late, and the label late. Code that reads a result before it has waited, or
+# hands over memory of the host, fails there without a GPU. Programs that open no device, or all of them by name, do not
+# run again. The CPU's own kernels run their op cases only. The training layouts in one process do not run: their ranks
+# spend minutes opening and closing their memory.
+set(computes "^(kernels|comm|tensor|parallel|model|optim|ckpt|pretrained|train|peft|infer)_")
+string(APPEND computes "|^commands_(pretrain|finetune|finetune_data|generate|score|adapter|model_ranks)_test$")
+set(elsewhere "avx2|mpi|kernels_(promises|waits|event|stream|allocation)|train_(layout|events|bytes)|comm_watch")
+string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|scheduler_random|scheduler_fairness)|ckpt_background")
+
+# The stand-ins show the same, so where they run these tests, or commands_cuda_test has their promises, `tools/test --long`
+# alone runs them on late (label late-by-hand). What commands_finetune_test computes, commands_finetune_data_test does, too.
+set(late_by_hand ${on_card} commands_pretrain_test commands_finetune_test)
+get_property(names DIRECTORY PROPERTY TESTS)
+foreach(name ${names})
+    if(name MATCHES "${computes}" AND NOT name MATCHES "${elsewhere}")
+        if(CAMBIUM_HAS_CUDA AND name IN_LIST late_by_hand)
+            set_property(TEST ${name} APPEND PROPERTY LABELS late-by-hand)
+        else()
+            set_property(TEST ${name} APPEND PROPERTY LABELS late)
+        endif()
+    endif()
+endforeach()
