@@ -34,7 +34,7 @@ template <int SIZE> struct warp_rows {
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[n][e] = seen.sees(e / 2, first + n * 8 + lane_number() % 4 * 2 + e % 2) ? s[n][e] : -INFINITY;
-        softmax.take(s, out, a.scale * LOG2_E);
+        softmax.take<true>(s, out, a.scale * LOG2_E);
         if (a.dropout.p > 0) {
             uint32_t bits = kept_bits<KEYS>(seen, first, [&](int i, int key) {
                 int own = i ? seen.high[1] : seen.high[0];

@@ -163,23 +163,25 @@ struct row_softmax {
         largest[0] = largest[1] = -INFINITY;
         total[0] = total[1] = 0;
     }
-    /* Replaces scores by their exponentials, and scales `sums` of the columns before to the new largest score. */
-    template <int N, int M> __device__ __forceinline__ void take(float (&s)[N][4], float (&sums)[M][4], float scale2) {
+    /* Replaces scores by their exponentials, and scales `sums` of the columns before to the new largest score. VOTE: a
+     * warp whose largest scores stay scales nothing, which saves time but costs registers. */
+    template <bool VOTE, int N, int M>
+    __device__ __forceinline__ void take(float (&s)[N][4], float (&sums)[M][4], float scale2) {
         float rescale[2], base[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float highest = largest[i];
+            float highest = -INFINITY;
 #pragma unroll
             for (int n = 0; n < N; n++)
                 highest = fmaxf(highest, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
             highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+            highest = fmaxf(largest[i], fmaxf(highest, __shfl_xor_sync(~0u, highest, 2)));
             base[i] = highest == -INFINITY ? 0 : highest * scale2; /* the row sees nothing yet */
             rescale[i] = highest == largest[i] ? 1 : exp2_fast((largest[i] - highest) * scale2);
             largest[i] = highest;
             total[i] *= rescale[i];
         }
-        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1))
+        if (!VOTE || __any_sync(~0u, rescale[0] != 1 || rescale[1] != 1))
 #pragma unroll
             for (int n = 0; n < M; n++)
 #pragma unroll

@@ -199,7 +199,7 @@ template <int SIZE> struct warp_pages {
                            (int64_t)w.kv_head * KV_PAGE_TOKENS * a.head_size;
         float s[2][4];
         scores<EDGE>(a, s, keys, first);
-        part.softmax.take(s, part.sums, a.scale * LOG2_E);
+        part.softmax.take<false>(s, part.sums, a.scale * LOG2_E);
         add_values<EDGE>(part, s, keys + (int64_t)a.kv_heads * KV_PAGE_TOKENS * a.head_size, first, a.head_size);
     }
 
