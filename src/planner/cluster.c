@@ -17,7 +17,6 @@ static const struct config_row rows[] = {
     {.path = "device.kind",
      .type = CONFIG_STRING,
      .offset = AT(kind),
-     .default_text = "cpu",
      .check = device_check_name,
      .help = "the backend whose arithmetic plans memory"},
     QUANTITY("device.memory", memory, "B", "memory of a device"),
@@ -157,6 +156,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
     int status = config_parse_text(&command, name, text, length, cluster, &cluster->config);
     if (!status)
         status = check(name, cluster);
+    if (!cluster->kind)
+        cluster->kind = device_name_at(0);
     for (int i = 0; i < CLUSTER_CONSTANTS && !status; i++) {
         struct config_quantity *constant = &cluster->achieved[i];
         char path[64];

@@ -18,7 +18,7 @@ struct size_grid {
     bool is_large; /* sequence parallel and selective recomputation, in place of full recomputation */
 };
 
-/* What the tables say of vocabularies and samples. */
+/* The tables are for this vocabulary and for samples of this length. */
 enum { SIZE_VOCABULARY = 51200, SIZE_SEQ_LENGTH = 2048 };
 
 /* Reads "20B", "0.126B" or "126M". STATUS_USAGE. */
