@@ -58,6 +58,25 @@ int bench_decode(const struct bench_options *options);
 /* Measures the cost of scheduling, adapters, caching and swapping, compared with bare steps of the engine: engine.h. */
 int bench_engine(const struct bench_options *options);
 
+/* Measures a batch of micro_batch_size requests with prompts of seq_length tokens and completions of `output_len`: the
+ * median of the prompts' steps, and of `steps` later steps for each further token. */
+int bench_measure_requests(const struct bench_options *options, int64_t output_len, double *seconds);
+/* Measures this machine: products of the model's shapes, steps of a few layers, links between the ranks, what overlaps.
+ * Writes a cluster file to `output`, and prints a predicted step next to a measured one. It reads model, precision,
+ * ranks, world, threads, device, micro_batch_size and seq_length. Errors as bench_train, STATUS_IO. */
+int bench_calibrate(const struct bench_options *options, const char *output);
+
+/* A resolved run of `ranks` threads of this process. */
+struct bench_row {
+    const struct train_run *run;
+    int ranks;
+    const char *device; /* without one of the run's */
+    int64_t steps;
+};
+/* Measures steps of a run on random tokens, and stores their median. A run that takes more memory than this host has is
+ * refused (STATUS_MEMORY). Errors of the trainer. */
+int bench_measure_row(const struct bench_row *row, double *seconds);
+
 /* ---- what they share: report.c ---- */
 
 /* True for the name of a published shape, which gets random weights. */

@@ -372,3 +372,22 @@ int bench_decode(const struct bench_options *options) {
     close_inference(&t);
     return status;
 }
+
+int bench_measure_requests(const struct bench_options *options, int64_t output_len, double *seconds) {
+    enum { WARM_UP = 2 };
+    struct inference t = {.options = options};
+    int64_t input_len = options->seq_length, rows = input_len * options->micro_batch_size, steps = options->steps;
+    double unused;
+    int first = 0, status = open_inference(&t, rows > FILL_ROWS ? rows : FILL_ROWS, options->micro_batch_size);
+    for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
+        status = prefill_once(&t, i < WARM_UP ? &unused : &t.seconds[i - WARM_UP]);
+    *seconds = status ? 0 : bench_median(t.seconds, steps);
+    if (!status && output_len > 1)
+        status = open_sequences(&t, input_len, &first);
+    for (int64_t i = 1; i < output_len && !status; i++)
+        status = decode_once(&t, first, input_len + i - 1, &t.seconds[(i - 1) % steps]);
+    if (!status && output_len > 1)
+        *seconds += (double)(output_len - 1) * bench_median(t.seconds, steps < output_len - 1 ? steps : output_len - 1);
+    close_inference(&t);
+    return status;
+}

@@ -173,14 +173,12 @@ struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceilin
 }
 
 json_t *bench_phases(const double seconds[PHASE_COUNT], double total, int64_t steps) {
-    static const char *const names[PHASE_COUNT] = {"gemm",      "attention",     "norms", "loss",
-                                                   "optimizer", "communication", "rest"};
     json_t *phases = json_object();
     double booked = 0;
     for (int i = 0; i < PHASE_REST; i++) {
         booked += seconds[i];
-        json_object_set_new(phases, names[i], json_real(seconds[i] / (double)steps));
+        json_object_set_new(phases, phase_names[i], json_real(seconds[i] / (double)steps));
     }
-    json_object_set_new(phases, names[PHASE_REST], json_real((total - booked) / (double)steps));
+    json_object_set_new(phases, phase_names[PHASE_REST], json_real((total - booked) / (double)steps));
     return phases;
 }

@@ -62,6 +62,17 @@ void bench_runner_close(struct bench_runner *runner);
 /* Returns the trainer of a runner with one rank and no launch. */
 struct trainer *bench_runner_trainer(struct bench_runner *runner);
 
+/* ---- one run alone: steps.c ---- */
+
+/* The measured steps of a run: the median, and the mean seconds of each phase. All 0 at other ranks than the first. */
+struct bench_steps {
+    double seconds, phases[PHASE_COUNT];
+};
+/* Trains on random tokens, on threads of this process or as a rank of `world`. Two steps come before those that are
+ * measured. Errors of bench_runner_open and of steps. */
+int bench_take_steps(const struct train_run *run, int ranks, struct comm *world, int64_t steps,
+                     struct bench_steps *out);
+
 /* ---- contests: contest.c ---- */
 
 /* Training steps in turn with steps of a baseline, so that other programs affect both alike. The ratio of their medians

@@ -110,6 +110,7 @@ static const struct {
     {"serve", plan_serve_command, "find the layouts that serve a model"},
     {"walk", plan_walk_command, "walk a pipeline's schedule in time"},
     {"fit", plan_fit_command, "fit constants to measured times"},
+    {"calibrate", plan_calibrate_command, "measure this machine"},
     {"show", plan_show_command, "check a cluster file"},
 };
 enum { PLAN_COUNT = sizeof plans / sizeof *plans };

@@ -15,6 +15,8 @@ int plan_serve_command(int argc, char **argv);
 int plan_walk_command(int argc, char **argv);
 /* cambium plan fit: constants from measured times. */
 int plan_fit_command(int argc, char **argv);
+/* cambium plan calibrate: a cluster file of this machine. */
+int plan_calibrate_command(int argc, char **argv);
 /* cambium plan show: a cluster file. */
 int plan_show_command(int argc, char **argv);
 

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "config/config.h"
+#include "planner/page.h"
 #include "planner/report.h"
 #include "planner/run_file.h"
 #include "planner/sizes.h"
@@ -13,9 +14,9 @@
 
 struct options {
     struct config_list words; /* the model and the cluster */
-    int64_t devices, input_len, output_len, batch, tensor, pipeline, top;
+    int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank;
     double max_latency_ms, min_tokens_per_s, memory_share;
-    const char *json;
+    const char *json, *html;
     int space;
 };
 
@@ -35,6 +36,8 @@ static const struct config_row rows[] = {
                    "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
     PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
     PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
+    PLAN_COUNT_ROW("adapters", AT(adapters), NULL, 1 << 20, "LoRA adapters in memory, which the requests use in turn"),
+    PLAN_COUNT_ROW("rank", AT(rank), "8", 4096, "with --adapters: their rank, on the family's default targets"),
     {.path = "max-latency-ms",
      .type = CONFIG_FLOAT,
      .offset = AT(max_latency_ms),
@@ -53,6 +56,7 @@ static const struct config_row rows[] = {
      .default_text = "all",
      .choices = spaces,
      .help = "layouts to try: all, or those of NVIDIA's tool"},
+    PLAN_FILE_ROW("html", AT(html), "write the plan as one page with a picture; - is standard output"),
     PLAN_FILE_ROW("json", AT(json), "write the plan as JSON; - is standard output, and then nothing else is there"),
     PLAN_COUNT_ROW("top", AT(top), "10", 1000, "rows to print"),
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
@@ -92,6 +96,8 @@ static void print_command(const struct serve_row *row, const char *model) {
     if (row->layout.tensor * row->layout.pipeline > 1)
         printf(" --ranks %d --parallel.tensor_model_parallel_size=%d --parallel.pipeline_model_parallel_size=%d",
                row->layout.tensor * row->layout.pipeline, row->layout.tensor, row->layout.pipeline);
+    if (row->plan.adapters)
+        printf(" --adapter-root ADAPTERS --adapter-memory %zu", (size_t)row->layout.adapters * row->image_bytes);
     printf("\n");
 }
 
@@ -107,6 +113,20 @@ static int fail_limits(const struct serve_result *result) {
                        row->times.tokens_per_s);
 }
 
+static int write_page(const struct options *options, const struct cluster *cluster, const struct serve_result *result) {
+    const struct page_limits limits = {options->max_latency_ms / 1e3, options->min_tokens_per_s};
+    struct strbuf text = STRBUF_INIT;
+    int status = page_serving(result, cluster, &limits, &text);
+    if (!status)
+        status = plan_write(options->html, &text);
+    strbuf_free(&text);
+    return status;
+}
+
+static bool is_output(const char *path) {
+    return path && !strcmp(path, "-");
+}
+
 static int plan(const struct options *options, const struct cluster *cluster, const struct model_config *model) {
     const struct serve_search search = {.cluster = cluster,
                                         .model = model,
@@ -116,6 +136,8 @@ static int plan(const struct options *options, const struct cluster *cluster, co
                                         .batch = options->batch,
                                         .tensor = (int)options->tensor,
                                         .pipeline = (int)options->pipeline,
+                                        .adapters = options->adapters,
+                                        .adapter_rank = options->rank,
                                         .is_tool = options->space == 1,
                                         .max_latency = options->max_latency_ms / 1e3,
                                         .min_tokens_per_s = options->min_tokens_per_s,
@@ -125,7 +147,9 @@ static int plan(const struct options *options, const struct cluster *cluster, co
     json_begin();
     if (!status && options->json)
         status = plan_write_json(options->json, report_serving(&result, cluster));
-    if (!status && !(options->json && !strcmp(options->json, "-"))) {
+    if (!status && options->html)
+        status = write_page(options, cluster, &result);
+    if (!status && !is_output(options->json) && !is_output(options->html)) {
         report_serving_print(&result, (int)options->top, stdout);
         if (result.best >= 0)
             print_command(&result.rows[result.best], options->words.items[0]);
@@ -141,7 +165,8 @@ static int run(const void *values, const struct config *given) {
     struct cluster cluster;
     struct model_config model;
     int64_t positions = options->input_len + options->output_len;
-    (void)given;
+    if (config_is_given(given, "rank") && !options->adapters)
+        return status_fail(STATUS_USAGE, "--rank does nothing without --adapters");
     if (options->words.count != 2)
         return status_fail(STATUS_USAGE, "plan serve wants a model and a cluster");
     int status = cluster_open(options->words.items[1], &cluster);
@@ -163,8 +188,9 @@ int plan_serve_command(int argc, char **argv) {
         .name = "plan serve",
         .synopsis =
             "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
-            "[--pipeline P] [--max-latency-ms X] [--min-tokens-per-s Y] [--space all|hp-tool] [--json FILE] "
-            "[--top N]",
+            "[--pipeline P] [--adapters K [--rank R]] [--max-latency-ms X] [--min-tokens-per-s Y] [--space "
+            "all|hp-tool] [--json FILE] "
+            "[--html FILE] [--top N]",
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is "

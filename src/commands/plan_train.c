@@ -2,6 +2,7 @@
 #include "finetune.h"
 #include "launch.h"
 #include "plan.h"
+#include "plan_measure.h"
 #include "stack.h"
 #include "tuner.h"
 
@@ -23,7 +24,8 @@ struct options {
     struct config_list fixed, methods;
     struct stack_options peft; /* of section rows */
     double tokens, days, memory_share;
-    int64_t global_batch_size, seq_length, top, row;
+    int64_t global_batch_size, seq_length, top, row, measure, steps;
+    const char *output;
     int space, precision;
 };
 
@@ -94,6 +96,14 @@ static const struct config_row rows[] = {
     PLAN_COUNT_ROW("row", AT(row), "1", 1000, "the row of --yaml and of timelines, for the first number of nodes"),
     PLAN_FILE_ROW("svg", AT(svg), "draw the row's timeline; - is standard output"),
     PLAN_FILE_ROW("trace", AT(trace), "write the row's timeline as Chrome's trace events; - is standard output"),
+    PLAN_COUNT_ROW("measure", AT(measure), NULL, 1000, "train this many of the rows here, on random tokens"),
+    PLAN_COUNT_ROW("steps", AT(steps), "20", 1 << 20, "with --measure: the steps of each row that count"),
+    {.path = "output",
+     .type = CONFIG_STRING,
+     .offset = AT(output),
+     .metavar = "DIR",
+     .is_path = true,
+     .help = "with --measure: write a summary, run files, and rows for plan fit here"},
     PLAN_COUNT_ROW("global-batch-size", AT(global_batch_size), NULL, 1 << 24,
                    "samples of a step; else the run file's, or the tables'"),
     PLAN_COUNT_ROW("seq-length", AT(seq_length), NULL, 1 << 20, "tokens of a sample; else the run file's, or 2,048"),
@@ -286,7 +296,7 @@ static int search_all(struct planning *p) {
 
 /* ---- results ---- */
 
-static int write_yaml(const struct planning *p, const struct search_row *row) {
+static int write_yaml(const struct planning *p, const struct search_row *row, const char *path) {
     struct strbuf text = STRBUF_INIT;
     struct run_config config = row->run.config;
     config.train.train_iters = p->options->tokens > 0
@@ -305,7 +315,7 @@ static int write_yaml(const struct planning *p, const struct search_row *row) {
     int status =
         p->is_tuning ? finetune_write_run_file(&config, &p->stack, &peft, &text) : run_file_write(&config, &text);
     if (!status)
-        status = plan_write(p->options->yaml, &text);
+        status = plan_write(path, &text);
     strbuf_free(&text);
     return status;
 }
@@ -356,8 +366,26 @@ static int write_row(const struct planning *p, const struct report_training *rep
         return status_fail(STATUS_USAGE, "--row %lld: %lld rows are listed", (long long)o->row,
                            (long long)first->counts.listed);
     const struct search_row *row = &first->rows[o->row - 1];
-    int status = o->yaml ? write_yaml(p, row) : STATUS_OK;
+    int status = o->yaml ? write_yaml(p, row, o->yaml) : STATUS_OK;
     return !status && has_pictures ? write_pictures(p, report, row) : status;
+}
+
+static int write_measured(const void *planning, const struct search_row *row, const char *path) {
+    return write_yaml(planning, row, path);
+}
+
+/* Measures rows of the first search. */
+static int measure_rows(const struct planning *p) {
+    const struct options *o = p->options;
+    const struct plan_measuring measuring = {.cluster = &p->cluster,
+                                             .result = &p->results[0],
+                                             .count = o->measure,
+                                             .steps = o->steps,
+                                             .output = o->output,
+                                             .billions = p->billions,
+                                             .write = write_measured,
+                                             .context = p};
+    return o->measure ? plan_measure(&measuring) : STATUS_OK;
 }
 
 static bool is_output(const char *path) {
@@ -397,7 +425,10 @@ static int run(const void *values, const struct config *given) {
                                .space = (enum search_space)options->space,
                                .memory_share = options->memory_share,
                                .top = (int)options->top};
-    status = find_methods(&p);
+    status =
+        options->measure || !(options->output || config_is_given(given, "steps"))
+            ? find_methods(&p)
+            : status_fail(STATUS_USAGE, "--%s does nothing without --measure", options->output ? "output" : "steps");
     if (!status)
         status = list_fixed(&p);
     if (!status)
@@ -409,6 +440,8 @@ static int run(const void *values, const struct config *given) {
         status = search_all(&p);
     if (!status)
         status = write_all(&p);
+    if (!status)
+        status = measure_rows(&p);
     for (int i = 0; i < p.count; i++)
         search_free(&p.results[i]);
     for (size_t i = 0; i < p.search.fixed_count; i++)
@@ -428,7 +461,7 @@ int plan_train_command(int argc, char **argv) {
             "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR|--days D "
             "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
             "[--method METHOD... [--peft.KEY=VALUE ...]] [--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] "
-            "[--svg FILE] [--trace FILE]",
+            "[--svg FILE] [--trace FILE] [--measure K [--steps S] [--output DIR]]",
         .description =
             "Finds the layouts, micro batches and recomputations that train a model fastest on a cluster and fit into "
             "its memory, and says how long a step takes. Memory is that of the trainer's own plan. docs/planning.md "

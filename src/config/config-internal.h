@@ -50,9 +50,7 @@ const char *config_copy_text(struct config *config, const char *text);
 /* Sets the field of row `index` from a value as typed. STATUS_USAGE, with a text that says what is wrong but not where;
  * STATUS_MEMORY. */
 int config_set_text(struct config *config, size_t index, const char *text);
-/* quantity.c: reads a number with the row's unit, and its bounds. STATUS_USAGE with the reason. */
-int config_read_quantity(const struct config_row *row, const char *text, struct config_quantity *out);
-/* Writes it in its base unit, without bounds. */
+/* quantity.c: writes a quantity in its base unit, without bounds. */
 void config_quantity_text(const struct config_row *row, const struct config_quantity *quantity, char *out,
                           size_t bytes);
 /* Change the list of row `index`: empty it, add a copy of `text`, or fill it from a text split at white space and

@@ -133,6 +133,8 @@ int config_facts(const struct config_command *command, const void *values, struc
 int config_help(const struct config_command *command, const char *section, FILE *out);
 /* Prints the program's name and version as one line. */
 void config_print_version(FILE *out);
+/* Reads a number with the row's unit, and its bounds. STATUS_USAGE with the reason. */
+int config_read_quantity(const struct config_row *row, const char *text, struct config_quantity *out);
 /* Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
  * Both words have at most CONFIG_MAX_WORD bytes. */
 enum { CONFIG_MAX_WORD = 64 };

@@ -95,6 +95,10 @@ int engine_plan_make(const struct engine_options *options, int number, struct en
  * (work_free), even after a failure; they start zeroed. */
 int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
                      struct engine_plan *plan, struct work_list *lists);
+/* Computes the bytes that an image of such an adapter takes on rank `number`, for options.adapter_memory. Errors of
+ * engine_plan_make, and of peft_open. */
+int engine_plan_image(const struct engine_options *options, int number, const struct peft_config *adapter,
+                      size_t *bytes);
 /* Return the plan's total of the device and of the host. */
 size_t engine_plan_device_bytes(const struct engine_plan *plan);
 size_t engine_plan_host_bytes(const struct engine_plan *plan);

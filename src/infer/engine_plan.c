@@ -66,6 +66,11 @@ static int plan_pages(struct engine *engine, int number, int64_t *pages) {
     return status;
 }
 
+static int open_sketch(struct engine *engine) {
+    const struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
+    return device_sketch(&facts, &engine->device);
+}
+
 /* Steps whose work is listed. */
 struct listing {
     const struct model_step_shape *shapes;
@@ -76,8 +81,7 @@ struct listing {
 static int plan_on(struct engine *engine, int number, const struct listing *listing, struct engine_plan *plan) {
     int64_t pages = 0;
     size_t images = 0;
-    struct device_facts facts = {.kind = engine->options.device, .threads = engine->options.threads};
-    int status = device_sketch(&facts, &engine->device);
+    int status = open_sketch(engine);
     if (!status)
         status = plan_pages(engine, number, &pages);
     if (!status)
@@ -91,25 +95,57 @@ static int plan_on(struct engine *engine, int number, const struct listing *list
     for (int i = 0; i < listing->count && !status; i++)
         status = model_step_work(engine->model, &listing->shapes[i], &listing->lists[i]);
     forget_sketch(engine);
-    device_close(engine->device);
     return status;
 }
 
-int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
-                     struct engine_plan *plan, struct work_list *lists) {
-    const struct listing listing = {shapes, count, lists};
-    struct engine *engine = calloc(1, sizeof *engine);
+/* Makes an engine that is only planned. The caller closes it with close_planned, even after a failure. */
+static int open_planned(const struct engine_options *options, struct engine **out) {
+    struct engine *engine = *out = calloc(1, sizeof *engine);
     if (!engine)
         return status_fail(STATUS_MEMORY, "out of memory");
     engine->options = *options;
     engine->options.world = NULL;
     if (!options->grid.tensor)
         engine->options.grid = (struct rank_grid){1, 1, 1, 1, 1};
-    int status = engine_find_model(engine);
+    return engine_find_model(engine);
+}
+
+static void close_planned(struct engine *engine) {
+    if (engine) {
+        device_close(engine->device);
+        pretrained_close(&engine->base);
+    }
+    free(engine);
+}
+
+int engine_plan_work(const struct engine_options *options, int number, const struct model_step_shape *shapes, int count,
+                     struct engine_plan *plan, struct work_list *lists) {
+    const struct listing listing = {shapes, count, lists};
+    struct engine *engine;
+    int status = open_planned(options, &engine);
     if (!status)
         status = plan_on(engine, number, &listing, plan);
-    pretrained_close(&engine->base);
-    free(engine);
+    close_planned(engine);
+    return status;
+}
+
+int engine_plan_image(const struct engine_options *options, int number, const struct peft_config *adapter,
+                      size_t *bytes) {
+    struct engine_options with_bank = *options;
+    struct engine *engine;
+    with_bank.adapter_memory = 1;
+    int status = open_planned(&with_bank, &engine);
+    if (!status)
+        status = open_sketch(engine);
+    if (!status)
+        status = sketch(engine, number);
+    if (!status) {
+        peft_bank_set_base(engine->bank, model_store(engine->model));
+        status = peft_bank_image_bytes(engine->bank, adapter, bytes);
+    }
+    if (engine)
+        forget_sketch(engine);
+    close_planned(engine);
     return status;
 }
 

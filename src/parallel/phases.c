@@ -6,6 +6,9 @@
 
 enum { PHASE_SPANS = 1024 };
 
+const char *const phase_names[PHASE_COUNT] = {"gemm",      "attention",     "norms", "loss",
+                                              "optimizer", "communication", "rest"};
+
 struct phase_span {
     struct event *before, *after;
     enum phase phase;

@@ -21,6 +21,8 @@ enum phase {
     PHASE_COUNT
 };
 
+extern const char *const phase_names[PHASE_COUNT];
+
 /* Measures operations by events, which are read when all are in use (phases.c). */
 struct phase_timer {
     bool is_on;

@@ -1,6 +1,7 @@
 /* Reads cluster files: a table of rows for the parser of config/, and the shipped files. */
-#include "planner/cluster.h"
+#include "cluster-internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(field) offsetof(struct cluster, field)
@@ -42,6 +43,7 @@ static const struct config_row rows[] = {
     CONSTANT(CLUSTER_LAYER_FORWARD, "layer_forward", "s"),
     CONSTANT(CLUSTER_LAYER_BACKWARD, "layer_backward", "s"),
     CONSTANT(CLUSTER_TENSOR_HIDDEN, "tensor_hidden", ""),
+    CONSTANT(CLUSTER_SUMS_HIDDEN, "sums_hidden", ""),
     CONSTANT(CLUSTER_NETWORK, "network", ""),
     CONSTANT(CLUSTER_STEP, "step", "s"),
     CONSTANT(CLUSTER_ERROR, "error", ""),
@@ -52,6 +54,10 @@ static const struct config_row rows[] = {
     CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s"),
     CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s"),
     CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s"),
+    {.path = "achieved.speeds",
+     .type = CONFIG_LIST,
+     .offset = AT(speed_texts),
+     .help = "measured speeds, which take the place of constants"},
     {.path = "stack.train",
      .type = CONFIG_CHOICE,
      .offset = AT(train),
@@ -74,6 +80,7 @@ static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_LAYER_FORWARD] = {3e-3, 1e-6, 0.02},
     [CLUSTER_LAYER_BACKWARD] = {6e-3, 1e-6, 0.02},
     [CLUSTER_TENSOR_HIDDEN] = {0.5, 0, 1},
+    [CLUSTER_SUMS_HIDDEN] = {1, 0, 1},
     [CLUSTER_NETWORK] = {0.5, 0.05, 1},
     [CLUSTER_STEP] = {0.01, 0, 1},
     [CLUSTER_ERROR] = {0.3, 0, 100},
@@ -156,6 +163,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
     int status = config_parse_text(&command, name, text, length, cluster, &cluster->config);
     if (!status)
         status = check(name, cluster);
+    if (!status)
+        status = cluster_read_speeds(name, cluster);
     if (!cluster->kind)
         cluster->kind = device_name_at(0);
     for (int i = 0; i < CLUSTER_CONSTANTS && !status; i++) {
@@ -204,6 +213,7 @@ void cluster_close(struct cluster *cluster) {
     device_close(cluster->device);
     config_free(cluster->config);
     strbuf_free(&cluster->text);
+    free(cluster->speeds);
     *cluster = (struct cluster){0};
 }
 
@@ -251,6 +261,7 @@ static void add_constants(const struct cluster *cluster, const char *source, str
         add_number(out, cluster->achieved[i].high, row->unit);
         strbuf_add_text(out, ")\n");
     }
+    cluster_write_speeds(cluster, out);
 }
 
 int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out) {

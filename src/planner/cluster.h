@@ -18,6 +18,7 @@ enum cluster_constant {
     CLUSTER_LAYER_FORWARD,   /* least seconds of a layer's forward, however little it computes */
     CLUSTER_LAYER_BACKWARD,  /* least seconds of its backward, without recomputation */
     CLUSTER_TENSOR_HIDDEN,   /* share of the backward's messages between tensor ranks that computation hides */
+    CLUSTER_SUMS_HIDDEN,     /* share of what computation may hide of the data ranks' messages that it does hide */
     CLUSTER_NETWORK,         /* share of the bandwidth between nodes that is reached */
     CLUSTER_STEP,            /* seconds of a step besides all of this */
     CLUSTER_ERROR,           /* largest error of a predicted step, as a share of it */
@@ -38,6 +39,14 @@ enum cluster_serving { CLUSTER_SERVES_CAMBIUM, CLUSTER_SERVES_FASTERTRANSFORMER_
 /* Their names in cluster files, ended by NULL. */
 extern const char *const cluster_training_stacks[], *const cluster_serving_stacks[];
 
+/* A speed that was measured: of products of one shape, of attention, or of the other operations of a phase. */
+struct cluster_speed {
+    enum dtype dtype;
+    int phase;        /* enum phase */
+    int64_t shape[3]; /* of products: rows, columns, inner dimension; else 0 */
+    double value;     /* FLOP/s of products and attention; bytes/s of others */
+};
+
 struct cluster {
     struct config *config;            /* owns the texts */
     struct strbuf text;               /* the file as it is */
@@ -47,6 +56,9 @@ struct cluster {
                                                                                      host's memory is that of a node */
     struct config_quantity node_bandwidth, node_latency, network_bandwidth, network_latency;      /* one direction */
     struct config_quantity achieved[CLUSTER_CONSTANTS];
+    struct config_list speed_texts; /* `speeds` as the file has them */
+    struct cluster_speed *speeds;   /* [speed_count] they take the place of constants; none: not calibrated */
+    int speed_count;
     struct device *device; /* a sketch of `kind`, for plans of memory */
     int train, serve;      /* enum cluster_training, enum cluster_serving */
 };
@@ -63,6 +75,12 @@ void cluster_close(struct cluster *cluster);
 const char *cluster_constant_name(enum cluster_constant constant);
 /* Returns the value at which a fit begins, with the bounds of a file that has none. */
 struct config_quantity cluster_neutral(enum cluster_constant constant);
+/* Adds a measured speed. STATUS_MEMORY. */
+int cluster_add_speed(struct cluster *cluster, const struct cluster_speed *speed);
+/* Returns the measured speed of work in a phase; 0: the file has none. `shape` [3] is that of a product, and NULL for
+ * other work. A product of another shape than those of the file has the speed of the nearest one, corrected by
+ * `small_dimension`. */
+double cluster_speed(const struct cluster *cluster, enum dtype dtype, int phase, const int64_t *shape);
 /* Writes the cluster's file with the constants that `achieved` now has, in which `source` explains them. The lines of
  * other sections and their comments stay. STATUS_MEMORY. */
 int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out);

@@ -12,15 +12,11 @@ struct cost_units {
 void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
                      struct cost_units *units);
 
-/* A link of a device in one direction. */
-struct cost_link {
-    double bandwidth, latency;
-};
 /* Returns the link within a node, or the one between nodes with the bandwidth that is reached. */
 struct cost_link cost_link(const struct cluster *cluster, bool is_within);
-/* Returns the seconds of a collective of `ranks` ranks in a ring that moves `passes` (2 for an all-reduce, else 1)
- * times `bytes`, the whole operand of a rank. */
-double cost_ring(double bytes, int ranks, double passes, struct cost_link link);
+/* Returns the seconds of operations that move bytes, of a phase (enum phase): by the measured speed or the constants.
+ */
+double cost_bytes_seconds(const struct cluster *cluster, enum dtype dtype, int phase, double bytes);
 static inline double cost_total(const struct cost_seconds *seconds) {
     return seconds->products + seconds->other + seconds->tensor + seconds->floor;
 }

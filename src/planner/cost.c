@@ -2,6 +2,7 @@
 #include "cost-internal.h"
 
 #include "parallel/layout.h"
+#include "parallel/rank.h"
 #include "train/plan.h"
 
 #include <stdlib.h>
@@ -167,11 +168,11 @@ static double sums_end(const struct layout *layout, const struct walk *walk, int
  * its chunk, while it computes. */
 static double gather_seconds(const struct layout *layout, const struct walk *walk, int stage) {
     bool overlaps = layout->run->config.parallel.overlap_param_gather;
-    double seconds = 0;
+    double hides = layout->cluster->achieved[CLUSTER_SUMS_HIDDEN].value, seconds = 0;
     for (int i = 0; i < walk->steps && sharding_of(layout) == SHARDING_OPTIM_GRADS_PARAMS; i++) {
         const struct walk_event *event = walk_event_at(walk, stage, i);
         double gather = data_ring(layout, chunk_at(layout, stage, event->step.chunk)->weights, 1);
-        double hidden = overlaps ? event->end - event->start : 0;
+        double hidden = overlaps ? hides * (event->end - event->start) : 0;
         seconds += gather > hidden ? gather - hidden : 0;
     }
     return seconds;
@@ -184,11 +185,14 @@ static double gradient_seconds(const struct layout *layout, const struct walk *w
     bool is_sharded = sharding_of(layout) >= SHARDING_OPTIM;
     bool overlaps = is_megatron(layout) ? layout->shape.stages == 1 : config->parallel.overlap_grad_reduce;
     double last = walk_event_at(walk, stage, walk->steps - 1)->end;
-    double seconds = layout->grid.data > 1 ? sums_end(layout, walk, stage, overlaps, is_sharded ? 1 : 2) - last : 0;
+    double hides = layout->cluster->achieved[CLUSTER_SUMS_HIDDEN].value, seconds = 0;
+    for (int is_hidden = 0; is_hidden < 2 && layout->grid.data > 1; is_hidden++)
+        seconds += (is_hidden ? hides : 1 - hides) *
+                   (sums_end(layout, walk, stage, is_hidden && overlaps, is_sharded ? 1 : 2) - last);
     if (is_sharded && sharding_of(layout) < SHARDING_OPTIM_GRADS_PARAMS) {
         double bytes = layout->stages[stage].elements * (double)dtype_bytes(layout->work->dtype);
         double gather = data_ring(layout, bytes, 1);
-        double hidden = config->parallel.overlap_param_gather ? layout->stages[stage].first_forward : 0;
+        double hidden = config->parallel.overlap_param_gather ? hides * layout->stages[stage].first_forward : 0;
         seconds += gather > hidden ? gather - hidden : 0;
     }
     seconds += gather_seconds(layout, walk, stage);
@@ -207,8 +211,11 @@ static double update_seconds(const struct layout *layout, int stage) {
     int64_t elements = (int64_t)(layout->stages[stage].elements / shards);
     double bytes =
         adamw_work(elements, layout->work->dtype).bytes + sum_of_squares_work(elements, NULL, false, NULL).bytes;
-    return bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_OTHER].value) +
-           cluster->achieved[CLUSTER_STEP].value;
+    double seconds = cost_bytes_seconds(cluster, layout->work->dtype, PHASE_OPTIMIZER, bytes);
+    if (cluster->speed_count) /* else a part of the constants */
+        seconds += cost_bytes_seconds(cluster, layout->work->dtype, PHASE_REST,
+                                      zero_ranges_work((int64_t)layout->stages[stage].elements).bytes);
+    return seconds + cluster->achieved[CLUSTER_STEP].value;
 }
 
 /* ---- the step ---- */

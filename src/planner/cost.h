@@ -48,6 +48,14 @@ void cost_work_free(struct cost_work *work);
 /* Returns how many of a chunk's layers a configuration recomputes. */
 int64_t cost_recomputed_layers(const struct run_config *config, int64_t layers);
 
+/* A link of a device in one direction. */
+struct cost_link {
+    double bandwidth, latency;
+};
+/* Returns the seconds of a collective of `ranks` ranks in a ring that moves `passes` (2 for an all-reduce, else 1)
+ * times `bytes`, the whole operand of a rank. */
+double cost_ring(double bytes, int ranks, double passes, struct cost_link link);
+
 /* A predicted step. */
 struct cost_step {
     double seconds;

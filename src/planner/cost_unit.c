@@ -1,6 +1,7 @@
 /* Seconds of operations and messages on a device of the cluster, and of the units that they make up. */
 #include "cost-internal.h"
 
+#include "parallel/rank.h"
 #include "train/plan.h"
 
 #include <math.h>
@@ -39,6 +40,28 @@ static double product_seconds(const struct rates *rates, double flops, double le
     return flops / (rates->product * least / (least + rates->half));
 }
 
+double cost_bytes_seconds(const struct cluster *cluster, enum dtype dtype, int phase, double bytes) {
+    double speed = cluster_speed(cluster, dtype, phase, NULL);
+    return bytes / (speed > 0 ? speed : cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_OTHER].value);
+}
+
+/* Returns the seconds of an operation by a measured speed; 0: there is none. */
+static double measured_seconds(const struct rates *rates, const struct work_item *item) {
+    const struct op_work *work = &item->work;
+    if (!rates->cluster->speed_count)
+        return 0;
+    if (work->flops > 0) {
+        bool is_product = item->phase == PHASE_GEMM && work->shape[0] > 0 && work->shape[1] > 0 && work->shape[2] > 0;
+        double speed =
+            is_product || item->phase == PHASE_ATTENTION
+                ? cluster_speed(rates->cluster, rates->work->dtype, item->phase, is_product ? work->shape : NULL)
+                : 0;
+        return speed > 0 ? work->flops / speed : 0;
+    }
+    int phase = item->phase <= PHASE_ATTENTION ? PHASE_NORM : item->phase;
+    return cost_bytes_seconds(rates->cluster, rates->work->dtype, phase, work->bytes);
+}
+
 /* Adds `count` times the attention of a stack that stores its scores. They are written and read by the products, the
  * scaled and masked softmax, and the dropout with its mask: 13 bytes a score forward, and 17 backward. */
 static void add_stored_attention(const struct rates *rates, const struct work_item *item, bool is_backward,
@@ -55,7 +78,10 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
     const struct op_work *work = &item->work;
     double count = (double)item->count;
     bool is_attention = !strncmp(item->name, "attention_", 10);
-    if (is_attention && rates->stores_attention) {
+    double measured = measured_seconds(rates, item);
+    if (measured > 0) {
+        *(work->flops > 0 ? &sum->products : &sum->other) += count * measured;
+    } else if (is_attention && rates->stores_attention) {
         add_stored_attention(rates, item, !strcmp(item->name, "attention_backward"), sum);
     } else if (work->flops > 0) {
         double least = is_attention ? (double)work->shape[2] : INFINITY;

@@ -1,5 +1,5 @@
 /* Writes the page of a training plan. */
-#include "planner/page.h"
+#include "page-internal.h"
 
 #include "planner/picture.h"
 
@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 640, HEIGHT = 300, MARGIN = 50, BAR = 18 };
+enum { WIDTH = PAGE_WIDTH, HEIGHT = PAGE_HEIGHT, MARGIN = PAGE_MARGIN, BAR = 18 };
 
 static const char head[] =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Training plan</title>\n<style>\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<style>\n"
     ":root{color-scheme:light dark;--ink:#222;--paper:#fff;--line:#999}\n"
     "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#181818;--line:#777}}\n"
     "@media print{:root{--ink:#000;--paper:#fff}}\n"
@@ -21,10 +21,13 @@ static const char head[] =
     "tr{border-bottom:1px solid var(--line)}line{stroke:var(--line)}.limit{stroke:#c33;stroke-dasharray:4}\n"
     ".point{fill:#aaa;opacity:.6}.pareto{fill:#5a5}.dot{fill:#4c8bc0}.best{fill:#e08a3c}.p0{fill:#4c8bc0}.p1{fill:#7ab}"
     ".p2{fill:#bbb}.p3{fill:#5a5}.p4{fill:#a7c}\n"
-    ".p5{fill:#ccc;stroke:#999}.p6{fill:#e08a3c}.p7{fill:#c55}\n</style>\n</head>\n<body>\n";
+    ".p5{fill:#ccc;stroke:#999}.p6{fill:#e08a3c}.p7{fill:#c55}\n</style>\n";
 
-/* Adds text that may have signs of markup. */
-static void add_escaped(struct strbuf *out, const char *text) {
+void page_begin(const char *title, struct strbuf *out) {
+    strbuf_format(out, "%s<title>%s</title>\n</head>\n<body>\n<h1>%s</h1>\n", head, title, title);
+}
+
+void page_add_escaped(struct strbuf *out, const char *text) {
     for (; *text; text++)
         switch (*text) {
         case '<':
@@ -39,6 +42,22 @@ static void add_escaped(struct strbuf *out, const char *text) {
         default:
             strbuf_add_char(out, *text);
         }
+}
+
+int page_add_printed(struct strbuf *out, void (*print)(const void *context, FILE *out), const void *context) {
+    char *text = NULL;
+    size_t length;
+    FILE *stream = open_memstream(&text, &length);
+    if (!stream)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    print(context, stream);
+    bool is_written = !fclose(stream);
+    strbuf_add_text(out, "<div class=\"wrap\"><pre>");
+    if (is_written)
+        page_add_escaped(out, text);
+    strbuf_add_text(out, "</pre></div>\n");
+    free(text);
+    return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 static const char *const part_names[] = {"products", "other",  "floor",     "tensor",
@@ -218,32 +237,19 @@ static void add_times(const struct search_result *result, struct strbuf *out) {
     strbuf_add_text(out, "</table></div>\n");
 }
 
-/* Adds the plan as the command prints it. */
-static int add_table(const struct report_training *report, struct strbuf *out) {
-    char *text = NULL;
-    size_t length;
-    FILE *stream = open_memstream(&text, &length);
-    if (!stream)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    report_training_print(report, stream);
-    bool is_written = !fclose(stream);
-    strbuf_add_text(out, "<div class=\"wrap\"><pre>");
-    if (is_written)
-        add_escaped(out, text);
-    strbuf_add_text(out, "</pre></div>\n");
-    free(text);
-    return is_written ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+static void print_report(const void *report, FILE *out) {
+    report_training_print(report, out);
 }
 
 int page_training(const struct report_training *report, const struct page_row *row, struct strbuf *out) {
     const struct search_result *first = &report->results[0];
-    strbuf_add_text(out, head);
-    strbuf_add_text(out, "<h1>Training plan</h1>\n<p>");
-    add_escaped(out, report->cluster->name ? report->cluster->name : "a cluster");
+    page_begin("Training plan", out);
+    strbuf_add_text(out, "<p>");
+    page_add_escaped(out, report->cluster->name ? report->cluster->name : "a cluster");
     strbuf_format(out, ", %.3g billion parameters. Constants: ", report->billions);
-    add_escaped(out, report->cluster->source ? report->cluster->source : "neutral");
+    page_add_escaped(out, report->cluster->source ? report->cluster->source : "neutral");
     strbuf_add_text(out, ".</p>\n<h2>Layouts</h2>\n");
-    int status = add_table(report, out);
+    int status = page_add_printed(out, print_report, report);
     strbuf_add_text(out, "<h2>Step time over memory</h2>\n");
     add_scatter(report, first, out);
     strbuf_add_text(out, "<h2>Where the time goes</h2>\n");

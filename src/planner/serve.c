@@ -26,6 +26,19 @@ static struct engine_options options_of(const struct model_config *model, const 
     };
 }
 
+/* Finds the memory of the adapters at a rank: an image of each. They are of the first method, which is the default. */
+static int plan_adapters(const struct serve_layout *layout, int number, struct engine_options *options,
+                         struct serve_work *work) {
+    const struct peft_config adapter = {
+        .r = layout->adapter_rank, .lora_alpha = (double)layout->adapter_rank, .loraplus_lr_ratio = 1};
+    size_t bytes = 0;
+    options->adapter_memory = 0;
+    int status = layout->adapters ? engine_plan_image(options, number, &adapter, &bytes) : STATUS_OK;
+    options->adapter_memory = bytes * (size_t)layout->adapters;
+    work->image_bytes = fmax(work->image_bytes, (double)bytes);
+    return status;
+}
+
 int serve_work_make(const struct model_config *model, const struct serve_layout *layout, const struct cluster *cluster,
                     struct serve_work *work) {
     struct engine_options options = options_of(model, layout, cluster);
@@ -42,7 +55,10 @@ int serve_work_make(const struct model_config *model, const struct serve_layout 
     for (int end = 0; end < (layout->pipeline > 1 ? 2 : 1) && !status; end++) {
         struct engine_plan plan;
         struct work_list lists[2] = {{0}, {0}};
-        status = engine_plan_work(&options, end * (layout->pipeline - 1) * layout->tensor, shapes, 2, &plan, lists);
+        int number = end * (layout->pipeline - 1) * layout->tensor;
+        status = plan_adapters(layout, number, &options, work);
+        if (!status)
+            status = engine_plan_work(&options, number, shapes, 2, &plan, lists);
         work->prompts[end] = lists[0];
         work->token[end] = lists[1];
         if (!status && engine_plan_device_bytes(&plan) > engine_plan_device_bytes(&work->plan))
@@ -83,10 +99,22 @@ static double sum_seconds(const struct work_item *item, const struct cluster *cl
            passes * (ranks - 1) / ranks * item->work.bytes / bandwidth;
 }
 
-/* Returns the seconds of a stage's step. */
-static double stage_seconds(const struct work_list *list, const struct serve_work *work,
-                            const struct cluster *cluster) {
-    double operations = 0, sums = 0;
+/* Returns the seconds in which a step of `rows` rows reads its adapters and multiplies with them. */
+static double adapter_seconds(const struct serve_work *work, const struct cluster *cluster, double rows) {
+    double used = fmin((double)work->layout.adapters, (double)work->layout.batch);
+    double flops = 2 * rows * work->image_bytes / (double)dtype_bytes(work->dtype);
+    double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value, least = (double)work->layout.adapter_rank;
+    if (used == 0)
+        return 0;
+    return fmax(
+        used * work->image_bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value),
+        flops * (1 + half / least) / (cluster->peak_bf16.value * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value));
+}
+
+/* Returns the seconds of a stage's step of `rows` rows. */
+static double stage_seconds(const struct work_list *list, const struct serve_work *work, const struct cluster *cluster,
+                            double rows) {
+    double operations = adapter_seconds(work, cluster, rows), sums = 0;
     for (int i = 0; i < list->count; i++) {
         const struct work_item *item = &list->items[i];
         if (item->group == RANK_ALONE)
@@ -101,11 +129,11 @@ static double stage_seconds(const struct work_list *list, const struct serve_wor
 static double step_seconds(const struct work_list lists[2], const struct serve_work *work,
                            const struct cluster *cluster, double rows, double *slowest) {
     int stages = work->layout.pipeline;
-    double first = stage_seconds(&lists[0], work, cluster), step = cluster->achieved[CLUSTER_SERVE_STEP].value;
+    double first = stage_seconds(&lists[0], work, cluster, rows), step = cluster->achieved[CLUSTER_SERVE_STEP].value;
     *slowest = first + step;
     if (stages == 1)
         return first + step;
-    double last = stage_seconds(&lists[1], work, cluster);
+    double last = stage_seconds(&lists[1], work, cluster, rows);
     bool is_within = stages * work->layout.tensor <= cluster->per_node;
     double columns = (double)lists[0].items[0].work.shape[1]; /* of the embedding */
     double message = rows * columns * (double)dtype_bytes(work->dtype) /
@@ -151,7 +179,7 @@ static int add_row(const struct serve_search *s, const struct serve_layout *layo
     }
     if (status)
         return status;
-    struct serve_row row = {.layout = *layout, .plan = work.plan};
+    struct serve_row row = {.layout = *layout, .plan = work.plan, .image_bytes = (size_t)work.image_bytes};
     serve_times_find(&work, s->cluster, &row.times);
     serve_work_free(&work);
     if ((double)engine_plan_device_bytes(&row.plan) > s->memory_share * s->cluster->memory.value) {
@@ -202,7 +230,8 @@ int serve_search_run(const struct serve_search *s, struct serve_result *result) 
         for (int stages = 1; tensor * stages <= s->devices; stages++)
             for (int64_t batch = s->batch ? s->batch : 1; batch <= (s->batch ? s->batch : MOST_BATCH) && !status;
                  batch *= 2) {
-                struct serve_layout layout = {tensor, stages, batch, s->input_len, s->output_len};
+                struct serve_layout layout = {tensor,        stages,      batch,          s->input_len,
+                                              s->output_len, s->adapters, s->adapter_rank};
                 bool is_asked = (!s->tensor || tensor == s->tensor) && (!s->pipeline || stages == s->pipeline);
                 if (is_asked && is_possible(s, &layout))
                     status = add_row(s, &layout, result);

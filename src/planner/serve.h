@@ -13,6 +13,7 @@
 struct serve_layout {
     int tensor, pipeline;
     int64_t batch, input_len, output_len;
+    int64_t adapters, adapter_rank; /* LoRA adapters in memory, which the batch's texts use in turn; 0: none */
 };
 
 /* The work of a layout: of the prompts' step and of a later step, for the first and the last stage. */
@@ -20,7 +21,8 @@ struct serve_work {
     struct engine_plan plan;               /* of the stage that takes most */
     struct work_list prompts[2], token[2]; /* a layout of one stage has only the first of both */
     struct serve_layout layout;
-    double layers; /* of a stage */
+    double layers;      /* of a stage */
+    double image_bytes; /* of an adapter, at the stage that has most */
     enum dtype dtype;
 };
 
@@ -45,6 +47,7 @@ struct serve_search {
     int devices;
     int64_t input_len, output_len, batch; /* batch 0: 1, 2, 4, ... 256 */
     int tensor, pipeline;                 /* 0: every size */
+    int64_t adapters, adapter_rank;       /* of each layout */
     bool is_tool;                         /* only layouts of NVIDIA's tool */
     double max_latency, min_tokens_per_s; /* seconds; 0: no limit */
     double memory_share;
@@ -53,6 +56,7 @@ struct serve_row {
     struct serve_layout layout;
     struct serve_times times;
     struct engine_plan plan;
+    size_t image_bytes;         /* of an adapter */
     double per_device;          /* requests per second */
     bool is_pareto, is_allowed; /* no row is better in both latency and requests per device; within the limits */
 };

@@ -20,7 +20,7 @@ CANNOT_RUN = {
     r"^sbatch ": "a cluster: tests/cluster/slurm_test.py",
     r"^podman ": "a network and containers: deploy_test.py",
     r"--device cuda": "a card: cuda_test.py has the commands on a stand-in",
-    r"^(mpirun -n 2 )?cambium bench |^tools/hosts |^python3 bench/": "minutes of measuring: bench_test.py, bench_serve_test.py",
+    r"^(mpirun -n 2 )?cambium (bench|plan calibrate) |^tools/hosts |^python3 bench/": "minutes of measuring: bench_test.py, bench_serve_test.py",
 }
 # Keys that make a run of pretrain small. They stand after those of a page.
 SMALL = {"pretrain": ["--model.num_layers=1", "--model.hidden_size=16", "--model.num_attention_heads=2", "--data.seq_length=16",

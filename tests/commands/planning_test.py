@@ -144,6 +144,44 @@ class Fitting(unittest.TestCase):
             self.assertIn("--only 3: expected rows from 1 to 2", errors)
 
 
+class Measuring(unittest.TestCase):
+    def test_a_calibrated_file_plans_rows_that_are_measured(self):
+        with tempfile.TemporaryDirectory() as directory:
+            ours, found = pathlib.Path(directory, "ours.yaml"), pathlib.Path(directory, "found")
+            _, errors = run("plan", "calibrate", TINY, "--output", ours, "--ranks", "2", "--precision", "fp32",
+                            "--seq-length", "32")
+            self.assertRegex(errors, r"a step of [0-9]+ layers on each rank: [0-9.e-]+ s measured, [0-9.e-]+ s predicted, ")
+            text = run("plan", "show", ours)[0].decode()
+            for part in ("per_node: 2", "node_bandwidth: ", "# measured", "fp32 gemm 32x", "fp32 attention ", "fp32 norms ",
+                         "fp32 loss ", "fp32 optimizer ", "fp32 rest ", "ranks 2, fp32"):
+                self.assertIn(part, text)
+            words = ("plan", "train", "--cluster", ours, "--model", TINY, "--devices", "2", "--seq-length", "32",
+                     "--global-batch-size", "4", "--precision", "fp32", "--top", "2")
+            _, errors = run(*words, "--measure", "2", "--steps", "3", "--output", found)
+            self.assertEqual(len(re.findall(r"row +[0-9]+: +[0-9.e-]+ s measured, +[0-9.e-]+ s predicted, ", errors)), 2)
+            header, *rows = found.joinpath("final_summary_1nodes.csv").read_text().splitlines()
+            self.assertEqual(header.split(",")[:6], ["Model Name", "Model Size", "TP", "PP", "MBS", "Act Ckpt Layers"])
+            self.assertEqual([len(row.split(",")) for row in rows], [len(header.split(","))] * 2)
+            times = [float(row.split(",")[12]) for row in rows]
+            self.assertEqual(times, sorted(times))
+            best, = found.glob("optimal_config_*b_1nodes.yaml")
+            named = found / "candidate_configs" / rows[0].split(",")[-1]
+            self.assertEqual(best.read_text(), named.read_text())
+            _, errors = run("plan", "fit", "--cluster", ours, "--rows", found / "rows.yaml", "--output", "-")
+            self.assertIn("2 rows fitted", errors)
+            _, errors = run(*words, "--output", found, expect=2)
+            self.assertIn("--output does nothing without --measure", errors)
+
+    def test_a_row_that_fails_says_why_and_the_others_run(self):
+        with tempfile.TemporaryDirectory() as directory:
+            large = pathlib.Path(directory, "large.yaml")
+            large.write_text(run("plan", "show", "a100-80gb")[0].decode().replace("memory: 80 GB", "memory: 80 PB", 1))
+            _, errors = run("plan", "train", "--cluster", large, "--model-size", "1000B", "--devices", "1", "--top", "1",
+                            "--fix", "train.micro_batch_size=1", "--measure", "1", "--steps", "1", expect=1)
+            self.assertRegex(errors, "row 1 failed: .*not enough memory")
+            self.assertIn("no row could be measured", errors)
+
+
 class Serving(unittest.TestCase):
     def test_a_plan_has_a_best_row_within_its_limits(self):
         output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--json", "-")
@@ -153,6 +191,20 @@ class Serving(unittest.TestCase):
         self.assertLessEqual(best["latency_ms"], 1000)
         self.assertEqual(max(row["requests_per_s_per_device"] for row in plan["rows"] if row["is_allowed"]),
                          best["requests_per_s_per_device"])
+        with tempfile.TemporaryDirectory() as directory:
+            page = pathlib.Path(directory, "serve.html")
+            output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--html", page,
+                            "--adapters", "64", "--rank", "16")
+            memory = int(re.search(rb"--adapter-memory ([0-9]+)\n", output)[1])
+            self.assertEqual(memory % 64, 0)
+            text = page.read_text()
+            xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
+            self.assertEqual(text.count("<circle"), len(plan["rows"]))
+            self.assertEqual(text.count('class="best"'), 1)
+            self.assertIn("At most 1000 ms.", text)
+            self.assertEqual(set(re.findall(r"https?://[^\"<]*", text)), set())
+        _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--rank", "16", expect=2)
+        self.assertIn("--rank does nothing without --adapters", errors)
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)
         self.assertIn("nearest: tensor 1", errors)
 

@@ -3,6 +3,10 @@
 
 #include "planner/cluster.h"
 
+#include "parallel/rank.h"
+
+#include <math.h>
+
 static const char device[] = "device:\n  name: test\n  kind: cpu\n  memory: 80 GB\n  per_node: 8\n"
                              "  memory_bandwidth: 2039 GB/s\n  peak_bf16: 312 TFLOP/s\n  peak_fp32: 19.5 TFLOP/s\n";
 static const char links[] = "links:\n  node_bandwidth: 300 GB/s\n  node_latency: 8 us\n"
@@ -48,6 +52,40 @@ static void shipped_clusters_open_and_are_written_back(void **state) {
     }
 }
 
+static const char speeds[] = "achieved:\n  small_dimension: 100\n  speeds:\n"
+                             "    - \"bf16 gemm 1024x3072x768 800 GFLOP/s\"\n"
+                             "    - \"bf16 gemm 1024x768x100 500 GFLOP/s\"\n"
+                             "    - \"fp32 gemm 1024x3072x768 300 GFLOP/s\"\n"
+                             "    - \"bf16 attention 90 GFLOP/s\"\n"
+                             "    - \"bf16 norms 20 GB/s\"\n";
+
+static void check_speeds(const struct cluster *cluster) {
+    const int64_t known[] = {1024, 3072, 768}, near[] = {1024, 768, 50};
+    assert_int_equal(cluster->speed_count, 5);
+    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_GEMM, known) == 800e9);
+    assert_true(cluster_speed(cluster, DTYPE_F32, PHASE_GEMM, known) == 300e9);
+    double expected = 500e9 * (50.0 / 150) / (100.0 / 200); /* the nearest, with a smaller dimension */
+    assert_true(fabs(cluster_speed(cluster, DTYPE_BF16, PHASE_GEMM, near) / expected - 1) < 1e-12);
+    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_ATTENTION, NULL) == 90e9);
+    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_NORM, NULL) == 20e9);
+    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_LOSS, NULL) == 0);
+    assert_true(cluster_speed(cluster, DTYPE_F32, PHASE_NORM, NULL) == 0);
+}
+
+static void measured_speeds_are_found_and_written_back(void **state) {
+    (void)state;
+    struct cluster cluster, again;
+    struct strbuf text = STRBUF_INIT;
+    test_ok(open_parts(device, links, speeds, &cluster));
+    check_speeds(&cluster);
+    test_ok(cluster_write(&cluster, "a test", &text));
+    test_ok(cluster_open_text("again", strbuf_text(&text), text.length, &again));
+    check_speeds(&again);
+    cluster_close(&cluster);
+    cluster_close(&again);
+    strbuf_free(&text);
+}
+
 static void mistakes_are_named_with_their_lines(void **state) {
     (void)state;
     const struct {
@@ -63,6 +101,13 @@ static void mistakes_are_named_with_their_lines(void **state) {
         {"achieved:\n  other: 0.9 (0.1 to 0.5)\n", "is not within its bounds"},
         {"achieved:\n  other: 0.9 of it\n", "'0.9 of it' is not a number"},
         {"achieved:\n  products: 0\n", "achieved.products is 0"},
+        {"achieved:\n  speeds: [\"bf16 gemm 1024x3072 8 GFLOP/s\"]\n",
+         "c.yaml: achieved.speeds: 'bf16 gemm 1024x3072 8 GFLOP/s' is no speed, such as "},
+        {"achieved:\n  speeds: [\"bf16 communication 8 GB/s\"]\n", "is no speed"},
+        {"achieved:\n  speeds: [\"fp8 norms 8 GB/s\"]\n", "is no speed"},
+        {"achieved:\n  speeds: [\"fp32 norms 8 GFLOP/s\"]\n",
+         "c.yaml: achieved.speeds: '8 GFLOP/s' is not a number with the unit B/s"},
+        {"achieved:\n  speeds: [\"fp32 norms 0 GB/s\"]\n", "c.yaml: achieved.speeds: '0 GB/s' is 0"},
         {"stack:\n  train: megatron\n", "did you mean megatron-2022?"},
         {"stak:\n  train: cambium\n", "c.yaml:14:1: unknown section 'stak' (did you mean stack?)"},
     };
@@ -77,6 +122,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_have_units),
         cmocka_unit_test(shipped_clusters_open_and_are_written_back),
+        cmocka_unit_test(measured_speeds_are_found_and_written_back),
         cmocka_unit_test(mistakes_are_named_with_their_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,8 @@
 #include "support/test.h"
 
 #include "planner/cost.h"
+
+#include "parallel/rank.h"
 #include "planner/run_file.h"
 #include "train/plan.h"
 
@@ -124,6 +126,56 @@ static void every_cause_has_its_effect(void **state) {
     close_run(&p);
 }
 
+/* A measured speed decides the time of its phase, and of no other. */
+static void measured_speeds_take_the_place_of_constants(void **state) {
+    (void)state;
+    struct planned p;
+    struct cost_step plain, slow;
+    open_run(&p, layouts[0]);
+    p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+    const int phases[] = {PHASE_GEMM, PHASE_ATTENTION, PHASE_NORM, PHASE_LOSS, PHASE_OPTIMIZER, PHASE_REST};
+    const int count = sizeof phases / sizeof *phases;
+    for (int i = 0; i < count; i++)
+        test_ok(cluster_add_speed(
+            &p.cluster, &(const struct cluster_speed){DTYPE_BF16, phases[i], {64, 64, 64}, i < 2 ? 1e12 : 1e10}));
+    test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &plain, NULL));
+    for (int i = 0; i < count; i++) {
+        p.cluster.speeds[i].value /= 2;
+        test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &slow, NULL));
+        p.cluster.speeds[i].value *= 2;
+        bool is_product = phases[i] <= PHASE_ATTENTION, is_optimizer = phases[i] == PHASE_OPTIMIZER;
+        assert_true((slow.work.products > plain.work.products) == is_product);
+        assert_true((slow.work.other > plain.work.other) == (!is_product && !is_optimizer));
+        assert_true((slow.optimizer > plain.optimizer) == (is_optimizer || phases[i] == PHASE_REST));
+        assert_true(slow.seconds > plain.seconds);
+    }
+    p.cluster.achieved[CLUSTER_PRODUCTS].value /= 2; /* constants have no part any more */
+    p.cluster.achieved[CLUSTER_OTHER].value /= 2;
+    assert_true(seconds_of(&p, 1) == plain.seconds);
+    close_run(&p);
+}
+
+/* If nothing hides sums, they take as long as without overlap. */
+static void computation_hides_a_share_of_sums(void **state) {
+    (void)state;
+    struct planned p;
+    struct cost_step hidden, half, none, without;
+    open_run(&p, layouts[0]);
+    struct config_quantity *share = &p.cluster.achieved[CLUSTER_SUMS_HIDDEN];
+    p.run.config.parallel.overlap_grad_reduce = true;
+    test_ok(cost_step(&p.run, 2, &p.work, &p.cluster, &hidden, NULL));
+    share->value = 0.5;
+    test_ok(cost_step(&p.run, 2, &p.work, &p.cluster, &half, NULL));
+    share->value = 0;
+    test_ok(cost_step(&p.run, 2, &p.work, &p.cluster, &none, NULL));
+    p.run.config.parallel.overlap_grad_reduce = false;
+    test_ok(cost_step(&p.run, 2, &p.work, &p.cluster, &without, NULL));
+    assert_true(hidden.gradients < half.gradients && half.gradients < none.gradients);
+    assert_true(fabs(half.gradients / ((hidden.gradients + none.gradients) / 2) - 1) < 1e-9);
+    assert_true(fabs(none.gradients / without.gradients - 1) < 1e-9);
+    close_run(&p);
+}
+
 static void a_bound_of_time_is_below_the_step(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
@@ -142,6 +194,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_make_up_the_work_of_whole_stages),
         cmocka_unit_test(every_cause_has_its_effect),
+        cmocka_unit_test(measured_speeds_take_the_place_of_constants),
+        cmocka_unit_test(computation_hides_a_share_of_sums),
         cmocka_unit_test(a_bound_of_time_is_below_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

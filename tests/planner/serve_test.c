@@ -47,6 +47,41 @@ static void latencies_of_5b_predict_those_of_20b(void **state) {
     cluster_close(&cluster);
 }
 
+/* Adapters take the memory that an engine gives them, and time for each that a batch uses. */
+static void adapters_take_memory_and_time(void **state) {
+    (void)state;
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct serve_times times[4];
+    struct engine_plan plans[4];
+    double image[4];
+    static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
+                                       "model.vocab_size=512", "data.seq_length=64"};
+    const struct serve_layout layouts[] = {
+        {1, 1, 4, 16, 16, 0, 0}, {1, 1, 4, 16, 16, 2, 8}, {1, 1, 4, 16, 16, 4, 8}, {1, 1, 4, 16, 16, 4, 16}};
+    test_ok(cluster_open("a100-80gb", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    cluster.achieved[CLUSTER_SERVE_LAYER].value = 0;
+    for (int i = 0; i < 4; i++) {
+        struct serve_work work;
+        test_ok(serve_work_make(&run.config.model, &layouts[i], &cluster, &work));
+        serve_times_find(&work, &cluster, &times[i]);
+        plans[i] = work.plan;
+        image[i] = work.image_bytes;
+        serve_work_free(&work);
+    }
+    assert_true(plans[0].adapters == 0 && image[0] == 0);
+    assert_true((double)(plans[2].adapters - plans[1].adapters) == 2 * image[1]);
+    assert_true(image[2] == image[1] && image[3] > image[1]);
+    for (int i = 1; i < 4; i++)
+        assert_true(times[i].token > times[i - 1].token); /* adapters are read */
+    assert_true(times[1].prompts > times[0].prompts);
+    run_file_close(&file);
+    cluster_close(&cluster);
+}
+
 static void rows_are_of_one_kind(void **state) {
     (void)state;
     struct cluster cluster;
@@ -74,6 +109,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_shipped_constants_give_the_published_latencies),
         cmocka_unit_test(latencies_of_5b_predict_those_of_20b),
+        cmocka_unit_test(adapters_take_memory_and_time),
         cmocka_unit_test(rows_are_of_one_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,69 @@
+/* Calibrating: the numbers of a cluster file, measured on this machine. A device is what one rank has while all ranks
+ * work. Between the files calibrate*.c. */
+#ifndef CAMBIUM_BENCH_CALIBRATE_H
+#define CAMBIUM_BENCH_CALIBRATE_H
+
+#include "training.h"
+
+#include "planner/cost.h"
+#include "planner/fit.h"
+
+/* A product that training makes, in one of three forms. */
+enum product_form { PRODUCT_FORWARD, PRODUCT_INPUT_GRADIENT, PRODUCT_WEIGHT_GRADIENT };
+struct calibrate_product {
+    int64_t shape[3]; /* rows, columns, inner dimension */
+    enum product_form form;
+    double seconds; /* of one call; the mean over the ranks */
+};
+
+enum { CALIBRATE_LAYERS = 12, CALIBRATE_REQUESTS = 8 };
+
+struct calibration {
+    const struct bench_options *options;
+    struct train_run run;   /* of one rank: the model, and at most CALIBRATE_LAYERS layers */
+    enum dtype dtype;       /* of the run */
+    struct cluster cluster; /* before the measurements: a sketch of the device alone */
+    struct calibrate_product *products;
+    int product_count;
+    struct bench_ceiling ceilings[2]; /* of one rank, in fp32 and bf16 */
+    bool has_bf16;
+    int per_node;
+    size_t memory;                       /* of a device of its own; 0: it uses the host's */
+    struct cost_link node, network;      /* within hosts, and between them; 0: there is none */
+    double requests[CALIBRATE_REQUESTS]; /* seconds of each batch; 0: not measured */
+    char device[96];
+};
+
+/* calibrate_ranks.c: measures ceilings, products and links on all ranks at the same time. Each process of a launch
+ * calls it and has the results. Errors of devices and groups. */
+int calibrate_ranks(struct calibration *c);
+/* calibrate_products.c: lists the products of the run's model for every number of tensor ranks that fits, for one, two
+ * and four micro batches. The caller frees c->products. */
+int calibrate_list_products(struct calibration *c);
+/* Measures one of them on a device, and stores the median of the calls. STATUS_UNSUPPORTED. */
+int calibrate_product(struct stream *stream, enum dtype dtype, const struct calibrate_product *product,
+                      double *seconds);
+/* calibrate_links.c: measures sums and messages by size between the ranks of a group, all of which call it. */
+int calibrate_link(struct comm *group, struct stream *stream, struct cost_link *link);
+/* calibrate_steps.c: measures steps of models of a few layers, and sets the cluster's speeds and the shares of messages
+ * that computation hides. All processes of a launch call it. */
+int calibrate_steps(struct calibration *c, struct cluster *cluster);
+/* Predicts a step of the whole run with a copy of the model on each rank, measures it, and prints both. Stores the
+ * error as the cluster's. */
+int calibrate_verify(struct calibration *c, struct cluster *cluster);
+/* calibrate_serving.c: measures batches of requests on an engine of this rank, in bf16. The mean over the ranks of
+ * `world` is stored, with 0 for those that the model has no positions for. */
+int calibrate_requests(const struct calibration *c, struct comm *world, int threads, double *seconds);
+/* Fits the constants of serving to c->requests. */
+int calibrate_serving(const struct calibration *c, struct cluster *cluster);
+/* A line a * x + b * y through measured times, with a and b at least 0: the squares of the relative errors are least.
+ */
+struct calibrate_line {
+    double xx, xy, yy, x, y;
+};
+/* Adds a measured time. */
+void calibrate_line_add(struct calibrate_line *line, double x, double y, double seconds);
+/* Finds the line through all that were added. */
+void calibrate_line_find(const struct calibrate_line *line, double *a, double *b);
+
+#endif

@@ -1,0 +1,153 @@
+/* Measurements of a rank while all ranks work: ceilings, products and links. */
+#include "calibrate.h"
+
+#include <stdlib.h>
+
+struct seat {
+    struct calibration *calibration;
+    struct comm *world;
+    struct rank_site site;
+    struct device *device;
+    struct stream *stream;
+};
+
+/* Replaces each of the values by the mean over the ranks. */
+static int average(struct comm *world, double *values, int64_t count) {
+    const struct comm_data data = {.send = values, .receive = values, .count = count, .dtype = DTYPE_F64};
+    int status = world->size > 1 ? comm_all_reduce(world, &data, COMM_SUM) : STATUS_OK;
+    for (int64_t i = 0; i < count; i++)
+        values[i] /= world->size;
+    return status;
+}
+
+static int open_seat(struct seat *seat) {
+    const struct bench_options *o = seat->calibration->options;
+    int status = rank_site_find(seat->world, (int)o->threads, &seat->site);
+    if (!status)
+        status = device_open(o->device, rank_site_device(&seat->site, o->device), seat->site.threads, &seat->device);
+    return status ? status : stream_open(seat->device, &seat->stream);
+}
+
+static int measure_ceilings(struct seat *seat, struct bench_ceiling ceilings[2], bool *has_bf16) {
+    *has_bf16 = true;
+    for (int i = 0; i < 2; i++) {
+        int status = comm_barrier(seat->world);
+        if (!status)
+            status = bench_measure_ceiling(seat->device, i ? DTYPE_BF16 : DTYPE_F32, &ceilings[i]);
+        if (status == STATUS_UNSUPPORTED && i == 1 && seat->calibration->dtype != DTYPE_BF16) {
+            *has_bf16 = false;
+            ceilings[1] = ceilings[0];
+        } else if (status) {
+            return status;
+        }
+    }
+    return average(seat->world, &ceilings[0].gemm, 4);
+}
+
+static int measure_products(struct seat *seat, double *seconds) {
+    struct calibration *c = seat->calibration;
+    int status = STATUS_OK;
+    for (int i = 0; i < c->product_count && !status; i++) {
+        status = comm_barrier(seat->world);
+        if (!status)
+            status = calibrate_product(seat->stream, c->dtype, &c->products[i], &seconds[i]);
+    }
+    return status ? status : average(seat->world, seconds, c->product_count);
+}
+
+/* Lists the first ranks of all hosts, or the ranks of this rank's host. Returns their number. */
+static int list_ranks(const int *firsts, int size, int host, int *ranks) {
+    int count = 0;
+    for (int rank = 0; rank < size; rank++)
+        if (host < 0 ? firsts[rank] == rank : firsts[rank] == host)
+            ranks[count++] = rank;
+    return count;
+}
+
+static int measure_group(struct seat *seat, const int *ranks, int count, struct cost_link *link) {
+    struct comm *group;
+    int status = comm_subgroup(seat->world, ranks, count, &group);
+    if (status)
+        return status;
+    status = calibrate_link(group, seat->stream, link);
+    comm_close(group);
+    return status;
+}
+
+static int measure_links(struct seat *seat, int *firsts, int *ranks, struct calibration *found) {
+    int64_t mine = seat->site.first_on_host;
+    int64_t *all = calloc((size_t)seat->world->size, sizeof *all);
+    const struct comm_data data = {.send = &mine, .receive = all, .count = 1, .dtype = DTYPE_I64};
+    int status = all ? comm_all_gather(seat->world, &data) : status_fail(STATUS_MEMORY, "out of memory");
+    for (int rank = 0; rank < seat->world->size && !status; rank++)
+        firsts[rank] = (int)all[rank];
+    free(all);
+    if (status)
+        return status;
+    found->per_node = list_ranks(firsts, seat->world->size, seat->site.first_on_host, ranks);
+    if (found->per_node > 1)
+        status = measure_group(seat, ranks, found->per_node, &found->node);
+    int hosts = list_ranks(firsts, seat->world->size, -1, ranks);
+    if (!status && hosts > 1 && seat->site.is_first_on_host)
+        status = measure_group(seat, ranks, hosts, &found->network);
+    return status ? status : comm_barrier(seat->world);
+}
+
+static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ranks) {
+    struct calibration *c = seat->calibration, found = {0};
+    int status = open_seat(seat);
+    if (!status)
+        status = measure_ceilings(seat, found.ceilings, &found.has_bf16);
+    if (!status)
+        status = measure_products(seat, seconds);
+    if (!status && c->dtype == DTYPE_BF16) {
+        status = calibrate_requests(c, seat->world, seat->site.threads, found.requests);
+        status = status ? status : average(seat->world, found.requests, CALIBRATE_REQUESTS);
+    }
+    if (!status && seat->world->size > 1)
+        status = measure_links(seat, firsts, ranks, &found);
+    if (status || !seat->site.is_first_in_process)
+        return status;
+    memcpy(c->ceilings, found.ceilings, sizeof c->ceilings);
+    c->has_bf16 = found.has_bf16;
+    c->per_node = found.per_node ? found.per_node : 1;
+    c->node = found.node;
+    c->network = found.network;
+    memcpy(c->requests, found.requests, sizeof c->requests);
+    c->memory = device_memory(seat->device);
+    snprintf(c->device, sizeof c->device, "%s", device_description(seat->device));
+    for (int i = 0; i < c->product_count; i++)
+        c->products[i].seconds = seconds[i];
+    return STATUS_OK;
+}
+
+static int measure_rank(struct comm *world, void *context) {
+    struct seat seat = {.calibration = context, .world = world};
+    size_t products = (size_t)seat.calibration->product_count + 1;
+    double *seconds = calloc(products, sizeof *seconds);
+    int *firsts = calloc(2 * (size_t)world->size, sizeof *firsts);
+    log_quiet(world->rank > 0);
+    int status = seconds && firsts ? measure_all(&seat, seconds, firsts, firsts + world->size)
+                                   : status_fail(STATUS_MEMORY, "out of memory");
+    if (status)
+        comm_fail(world, status);
+    stream_close(seat.stream);
+    device_close(seat.device);
+    free(seconds);
+    free(firsts);
+    return status;
+}
+
+int calibrate_ranks(struct calibration *c) {
+    struct comm *alone;
+    if (c->options->world)
+        return measure_rank(c->options->world, c);
+    if (c->options->ranks > 1)
+        return comm_local_run((int)c->options->ranks, measure_rank, c);
+    int status = comm_single_open(&alone);
+    if (status)
+        return status;
+    status = measure_rank(alone, c);
+    comm_close(alone);
+    return status;
+}

@@ -1,0 +1,73 @@
+/* Requests to an engine, and the constants of serving that give their times. */
+#include "calibrate.h"
+
+#include <math.h>
+
+enum { STEPS = 8 };
+
+static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
+    /* prompts alone, then prompts and further tokens */
+    {1, 1, 1, 16, 1, 0, 0},  {1, 1, 1, 128, 1, 0, 0}, {1, 1, 4, 128, 1, 0, 0},  {1, 1, 1, 512, 1, 0, 0},
+    {1, 1, 1, 16, 33, 0, 0}, {1, 1, 4, 16, 33, 0, 0}, {1, 1, 16, 16, 33, 0, 0}, {1, 1, 1, 512, 17, 0, 0},
+};
+
+int calibrate_requests(const struct calibration *c, struct comm *world, int threads, double *seconds) {
+    int status = STATUS_OK;
+    for (int i = 0; i < CALIBRATE_REQUESTS && !status; i++) {
+        const struct serve_layout *layout = &layouts[i];
+        struct bench_options options = *c->options;
+        options.threads = threads;
+        options.micro_batch_size = layout->batch;
+        options.seq_length = layout->input_len;
+        options.steps = STEPS;
+        if (layout->input_len + layout->output_len > c->run.config.model.max_position_embeddings)
+            continue;
+        status = comm_barrier(world);
+        if (!status)
+            status = bench_measure_requests(&options, layout->output_len, &seconds[i]);
+    }
+    return status;
+}
+
+static int add_row(const struct calibration *c, int request, const struct model_config *model,
+                   const struct cluster *cluster, struct fit_rows *rows) {
+    struct fit_row *row = &rows->rows[rows->count];
+    *row = (struct fit_row){.nodes = 1, .seconds = c->requests[request], .is_fitted = true};
+    int status = serve_work_make(model, &layouts[request], cluster, &row->serving);
+    rows->count += !status;
+    return status;
+}
+
+/* A sum has the latency of a ring. */
+static void set_sums(const struct calibration *c, struct cluster *cluster) {
+    const struct cost_link *link = &c->node;
+    const double values[] = {2 * link->latency, link->latency};
+    for (int i = 0; i < 2 && link->bandwidth > 0; i++) {
+        struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SERVE_SUM_RANK : CLUSTER_SERVE_SUM];
+        constant->value = fmin(fmax(values[i], constant->low), constant->high);
+    }
+}
+
+int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
+    struct fit_row all[CALIBRATE_REQUESTS];
+    struct fit_rows rows = {.rows = all, .is_serving = true};
+    struct model_config model;
+    double largest = 0;
+    char label[] = "requests";
+    int status = bench_model_config(c->options->model, &model);
+    for (int i = 0; i < CALIBRATE_REQUESTS && !status; i++)
+        if (c->requests[i] > 0)
+            status = add_row(c, i, &model, cluster, &rows);
+    for (int i = 0; i < rows.count; i++)
+        all[i].label = label;
+    if (!status && rows.count)
+        status = fit_run(&rows, cluster);
+    for (int i = 0; i < rows.count; i++) {
+        largest = fmax(largest, fabs(fit_error(&all[i])));
+        serve_work_free(&all[i].serving);
+    }
+    set_sums(c, cluster);
+    if (!status && rows.count)
+        log_info("%d batches of requests: fitted, largest error %.1f%%", rows.count, 100 * largest);
+    return status;
+}
