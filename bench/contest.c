@@ -57,3 +57,21 @@ void bench_contest_close(struct bench_contest *contest) {
     bench_runner_close(contest->runner);
     bench_transformers_close(&contest->peer);
 }
+
+void bench_add_layout(json_t *object, const struct run_config *run, const struct bench_findings *f) {
+    json_t *cores = json_array();
+    for (int r = 0; r < f->ranks; r++)
+        json_array_append_new(cores, json_string(f->cores[r]));
+    json_object_set_new(object, "ranks", json_integer(f->ranks));
+    json_object_set_new(object, "threads_per_rank", json_integer(f->threads));
+    json_object_set_new(object, "cores", cores);
+    json_object_set_new(object, "global_batch_size", json_integer(run->train.global_batch_size));
+    json_object_set_new(object, "layout",
+                        json_pack("{s:i, s:i, s:i, s:b, s:s, s:s}", "tensor", f->grid.tensor, "pipeline",
+                                  f->grid.pipeline, "data", f->grid.data, "sequence_parallel",
+                                  run->parallel.sequence_parallel, "sharding", run_shardings[run_sharding(run)],
+                                  "recompute",
+                                  run->parallel.recompute_granularity == GRANULARITY_NONE        ? "none"
+                                  : run->parallel.recompute_granularity == GRANULARITY_SELECTIVE ? "selective"
+                                                                                                 : "full"));
+}

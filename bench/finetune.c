@@ -1,5 +1,5 @@
-/* A training step of an adapter on a frozen base, in turn with one that trains the whole model on as many rows. Rows
- * are random letters, a token each. */
+/* A training step of an adapter on a frozen base, in turn with one that trains the whole model on as many rows: one
+ * rank with the threads of all. Rows are random letters, a token each. */
 #include "training.h"
 
 #include "peft/peft.h"
@@ -75,6 +75,7 @@ static int describe_run(struct measurement *m) {
 
 static int describe_whole(struct measurement *m) {
     struct bench_options plain = *m->options;
+    plain.threads = bench_baseline_threads(m->options);
     plain.global_batch_size = m->run.config.train.global_batch_size;
     return bench_training_run(&plain, true, bench_contest_iterations(plain.steps), &m->dataset, &m->whole);
 }
@@ -102,10 +103,15 @@ static void close_files(struct measurement *m) {
 
 /* ---- memory ---- */
 
+struct trial {
+    const struct train_run *run;
+    int ranks;
+};
+
 static int train_a_little(const void *context) {
-    const struct train_run *run = context;
+    const struct trial *trial = context;
     struct bench_runner *runner;
-    int status = bench_runner_open(run, 1, NULL, PEAK_STEPS, 1, &runner);
+    int status = bench_runner_open(trial->run, trial->ranks, NULL, PEAK_STEPS, 1, &runner);
     for (int i = 0; i < PEAK_STEPS && !status; i++)
         status = bench_runner_obey(runner, ORDER_WARM_UP);
     bench_runner_close(runner);
@@ -114,7 +120,7 @@ static int train_a_little(const void *context) {
 
 /* ---- loading ---- */
 
-/* Measures from a closed directory to parameters that can serve. */
+/* Measures from a closed directory to parameters that can serve, for one rank. */
 static int load_once(struct measurement *m, const char *directory, double *seconds) {
     struct rank *rank = trainer_rank(bench_runner_trainer(m->contest.runner));
     const struct run_config *run = &m->run.config;
@@ -188,22 +194,24 @@ struct figures {
 static int print_summary(struct measurement *m, const struct figures *figures) {
     const struct bench_options *o = m->options;
     struct bench_findings *f = bench_runner_findings(m->contest.runner);
-    const struct train_plan *plan = trainer_plan(bench_runner_trainer(m->contest.runner));
     double seconds = bench_median(f->seconds, f->steps), ceiling = bench_mean(f->before, f->after).gemm;
     double tokens = (double)(m->run.config.train.global_batch_size * o->seq_length);
-    double flops = plan->flops_per_token * tokens / seconds;
+    double flops = f->flops_per_token * tokens / seconds;
     json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f}", "bench", "finetune",
                                "method", peft_method_names[o->peft.type], "device", f->device, "precision",
                                o->precision == PRECISION_BF16 ? "bf16" : "fp32", "trainable_parameters",
-                               (json_int_t)plan->trainable_parameters, "micro_batch_size",
-                               (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout",
-                               o->has_dropout, "seconds", seconds, "tokens_per_s", tokens / seconds, "model_tflops",
-                               flops / 1e12, "ceiling", ceiling / 1e12, "ratio", flops / ceiling);
+                               (json_int_t)f->trainable_parameters, "micro_batch_size", (json_int_t)o->micro_batch_size,
+                               "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout, "seconds", seconds,
+                               "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling",
+                               ceiling / 1e12, "ratio", flops / ceiling);
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));
-    json_object_set_new(object, "planned_bytes", json_integer((json_int_t)train_plan_total(plan)));
-    json_object_set_new(object, "load_seconds", json_real(figures->load_seconds));
+    json_object_set_new(object, "planned_bytes", json_integer((json_int_t)f->planned_bytes));
+    if (o->ranks == 1)
+        json_object_set_new(object, "load_seconds", json_real(figures->load_seconds));
+    else
+        bench_add_layout(object, &m->run.config, f);
     json_object_set_new(object, "phases", bench_phases(f->phases, f->total, f->steps));
     if (m->contest.baseline) {
         struct bench_findings *b = bench_runner_findings(m->contest.baseline);
@@ -222,15 +230,15 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
 /* ---- all of it ---- */
 
 static int measure_memory(struct measurement *m, struct figures *figures) {
-    int status = bench_peak_of(train_a_little, &m->run, &figures->peak);
-    return status || !m->options->has_baseline ? status
-                                               : bench_peak_of(train_a_little, &m->whole, &figures->whole_peak);
+    const struct trial mine = {&m->run, (int)m->options->ranks}, whole = {&m->whole, 1};
+    int status = bench_peak_of(train_a_little, &mine, &figures->peak);
+    return status || !m->options->has_baseline ? status : bench_peak_of(train_a_little, &whole, &figures->whole_peak);
 }
 
 static int measure_time(struct measurement *m) {
     const struct bench_options *o = m->options;
     struct bench_contest *contest = &m->contest;
-    int status = bench_runner_open(&m->run, 1, NULL, o->steps, 1, &contest->runner);
+    int status = bench_runner_open(&m->run, (int)o->ranks, NULL, o->steps, 1, &contest->runner);
     if (!status && o->has_baseline)
         status = bench_runner_open(&m->whole, 1, NULL, o->steps, 1, &contest->baseline);
     if (!status)
@@ -243,7 +251,10 @@ static int measure_time(struct measurement *m) {
 int bench_finetune(const struct bench_options *options) {
     struct measurement m = {.options = options};
     struct figures figures = {0};
-    int status = options->ranks == 1 ? STATUS_OK : status_fail(STATUS_USAGE, "bench finetune has one rank");
+    int status = STATUS_OK;
+    if (options->world)
+        status = status_fail(STATUS_USAGE, "bench finetune is one process, not a launch of %d: --ranks N has N threads",
+                             options->world->size);
     if (!status && options->has_peer && !peft_is_of_peft(options->peft.type))
         status = status_fail(STATUS_USAGE, "--peer: PEFT has no %ss", peft_title(options->peft.type));
     if (!status)
@@ -252,7 +263,7 @@ int bench_finetune(const struct bench_options *options) {
         status = measure_memory(&m, &figures);
     if (!status)
         status = measure_time(&m);
-    if (!status)
+    if (!status && options->ranks == 1)
         status = time_loading(&m, &figures.load_seconds);
     if (!status)
         status = print_summary(&m, &figures);

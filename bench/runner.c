@@ -96,9 +96,10 @@ static int gather_cores(struct side *side) {
 static int finish(struct side *side) {
     struct rank *rank = trainer_rank(side->trainer);
     const struct rank_site *site = trainer_site(side->trainer);
+    const struct train_plan *plan = trainer_plan(side->trainer);
     int ranks = side->world ? side->world->size : 1;
     double phases[PHASE_COUNT];
-    int64_t mine = (int64_t)train_plan_total(trainer_plan(side->trainer)), planned = mine;
+    int64_t mine = (int64_t)train_plan_total(plan), planned = mine;
     double times[] = {-side->times.waited / (double)side->steps, -side->times.last_backward / (double)side->steps};
     struct comm_data data = {.send = times, .receive = times, .count = 2, .dtype = DTYPE_F64};
     int status = trainer_await_weights(side->trainer);
@@ -116,6 +117,8 @@ static int finish(struct side *side) {
     if (f) {
         memcpy(f->phases, phases, sizeof phases);
         f->planned_bytes = site->in_process == ranks ? planned : mine;
+        f->trainable_parameters = plan->trainable_parameters;
+        f->flops_per_token = plan->flops_per_token;
         f->times = (struct trainer_times){.waited = -times[0], .last_backward = -times[1]};
         f->grid = rank->grid;
         snprintf(f->device, sizeof f->device, "%s", device_description(rank->device));

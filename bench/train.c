@@ -105,25 +105,6 @@ static double pipeline_share(const struct measurement *m, const struct rank_grid
     return chunks / (chunks + grid->pipeline - 1);
 }
 
-static void add_layout(json_t *object, const struct measurement *m, const struct bench_findings *f) {
-    const struct run_config *run = &m->run.config;
-    json_t *cores = json_array();
-    for (int r = 0; r < f->ranks; r++)
-        json_array_append_new(cores, json_string(f->cores[r]));
-    json_object_set_new(object, "ranks", json_integer(f->ranks));
-    json_object_set_new(object, "threads_per_rank", json_integer(f->threads));
-    json_object_set_new(object, "cores", cores);
-    json_object_set_new(object, "global_batch_size", json_integer(run->train.global_batch_size));
-    json_object_set_new(object, "layout",
-                        json_pack("{s:i, s:i, s:i, s:b, s:s, s:s}", "tensor", f->grid.tensor, "pipeline",
-                                  f->grid.pipeline, "data", f->grid.data, "sequence_parallel",
-                                  run->parallel.sequence_parallel, "sharding", run_shardings[run_sharding(run)],
-                                  "recompute",
-                                  run->parallel.recompute_granularity == GRANULARITY_NONE        ? "none"
-                                  : run->parallel.recompute_granularity == GRANULARITY_SELECTIVE ? "selective"
-                                                                                                 : "full"));
-}
-
 /* Adds ratios of medians of one run. */
 static void add_baseline(json_t *object, const struct measurement *m, double seconds, double tokens) {
     struct bench_findings *b = bench_runner_findings(m->contest.baseline);
@@ -171,7 +152,7 @@ static int print_summary(struct measurement *m, size_t peak) {
         (double)peak / (double)planned, "phases", bench_phases(f->phases, f->total, f->steps));
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
-    add_layout(object, m, f);
+    bench_add_layout(object, &m->run.config, f);
     if (m->measures_overlap)
         add_overlap(object, m, seconds);
     else if (m->contest.baseline)

@@ -39,6 +39,8 @@ struct bench_findings {
     struct bench_ceiling before, after; /* of all ranks at once, summed */
     double phases[PHASE_COUNT];         /* seconds: the mean over the ranks */
     int64_t planned_bytes;              /* for the ranks of this process */
+    int64_t trainable_parameters;       /* of the whole model or adapter */
+    double flops_per_token;             /* a weight of a frozen base counts 4 operations, not 6 */
     struct rank_grid grid;
     char device[96];                 /* of the first rank */
     int ranks, threads;              /* threads of each rank */
@@ -85,6 +87,8 @@ struct bench_contest {
  * ORDER_CEILING_AFTER. */
 int bench_contest_measure(struct bench_contest *contest, int64_t steps);
 void bench_contest_close(struct bench_contest *contest);
+/* Adds the run's ranks, their cores, its global batch and its layout to a summary. */
+void bench_add_layout(json_t *object, const struct run_config *run, const struct bench_findings *findings);
 /* Returns the iterations that a run needs for `steps` measured steps. */
 int64_t bench_contest_iterations(int64_t steps);
 

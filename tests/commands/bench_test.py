@@ -334,6 +334,14 @@ class Bench(unittest.TestCase):
                 summary["peak_rss_over_baseline"] * baseline["peak_rss_bytes"] / summary["peak_rss_bytes"], 1,
                 delta=1e-4)
 
+        output, _ = run("bench", "finetune", "--method", "lora", "--model", model, "--seq-length", length, "--steps", 2,
+                        "--ranks", 2, "--parallel.data_parallel_sharding_strategy=optim_grads_params")
+        *lines, summary = rows(output)
+        self.assertEqual((len(lines), summary["ranks"], summary["layout"]["sharding"]), (2, 2, "optim_grads_params"))
+        self.assertEqual(summary["trainable_parameters"], expected["lora"])
+        self.assertNotIn("load_seconds", summary)
+        self.check_flops(summary, 2 * length * (4 * weights + 4 * layers * width * length))
+
     def test_what_cannot_be_measured(self):
         for words, part in ((["train", "--model", self.model, "--seq-length", 65], "65 is more than the model's 64"),
                             (["train", "--model", self.model, "--seq-length", 8, *TP2[2:]], "needs 2 ranks"),
@@ -342,7 +350,6 @@ class Bench(unittest.TestCase):
                             (["decode", "--model", self.model, "--steps", 64], "more than the model's positions"),
                             (["load"], "gpt2-124m has no files"),
                             (["finetune", "--model", self.model, "--seq-length", 8], "a vocabulary of 257 or more"),
-                            (["finetune", "--ranks", 2], "one rank"),
                             (["engine", "--model", self.model, "--filter", "nothing"], "no figure"),
                             (["engine", "--model", self.model / "iter_0000003"], "64 positions or more, not 16"),
                             (["tokenizer"], "--tokenizer DIR and --input FILE"),
