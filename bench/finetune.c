@@ -125,7 +125,7 @@ static int load_once(struct measurement *m, const char *directory, double *secon
     struct rank *rank = trainer_rank(bench_runner_trainer(m->contest.runner));
     const struct run_config *run = &m->run.config;
     struct model_options base = {.config = run->model,
-                                 .dtype = run->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                                 .dtype = run_dtype(run),
                                  .use = MODEL_INFER,
                                  .max_rows = 1,
                                  .chunk_count = 1,

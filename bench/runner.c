@@ -183,7 +183,7 @@ static void tell(struct bench_runner *runner, int64_t done, bool has_ended) {
 static int open_side(struct bench_runner *runner, struct comm *world, struct side *side) {
     bool is_first = !world || world->rank == 0;
     *side = (struct side){.world = world,
-                          .dtype = runner->run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+                          .dtype = run_dtype(&runner->run->config),
                           .block = runner->block,
                           .findings = is_first ? &runner->findings : NULL};
     return trainer_open(runner->run, world, &side->trainer);

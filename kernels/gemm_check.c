@@ -1,8 +1,24 @@
 #include "gemm_check.h"
 
+static bool is_fp8_type(enum dtype type) {
+    return type == DTYPE_E4M3 || type == DTYPE_E5M2;
+}
+
+/* Returns why no product can take these FP8 matrices, or NULL if one can. */
+static const char *fp8_refusal(const struct gemm *g) {
+    if (g->a.form != g->b.form || !is_fp8_type(g->a.type) || !is_fp8_type(g->b.type) || g->c.form != MATRIX_PLAIN)
+        return "FP8 multiplies FP8, and C is plain";
+    if (g->a.type == DTYPE_E5M2 && g->b.type == DTYPE_E5M2)
+        return "A and B are not both E5M2";
+    return g->is_scaled || g->bias_gradient || g->c.scale ? "FP8 has the scales of A and B alone, and no bias gradient"
+                                                          : NULL;
+}
+
 /* Returns why no product can take these matrices, or NULL if one can. */
 static const char *matrix_refusal(const struct gemm *g) {
     bool is_int8 = gemm_is_int8(g);
+    if (gemm_is_fp8(g) || g->b.form == MATRIX_FP8)
+        return fp8_refusal(g);
     if (g->a.type != DTYPE_F32 && g->a.type != DTYPE_BF16)
         return "A is fp32 or bf16";
     if (g->b.type != g->a.type && !is_int8)
@@ -23,8 +39,8 @@ const char *gemm_refusal(const struct gemm *g) {
     const char *why = matrix_refusal(g);
     if (why)
         return why;
-    if (g->c.type != g->a.type && g->c.type != DTYPE_F32)
-        return "C has A's type or is fp32";
+    if (g->c.type != gemm_type(g) && g->c.type != DTYPE_F32)
+        return "C has A's type (for FP8: bf16) or is fp32";
     if (g->accumulate && (g->epilogue != EPILOGUE_NONE || g->bias || (gemm_is_packed(g) && g->c.type != DTYPE_F32)))
         return "what accumulates has neither bias nor epilogue, and with a packed weight it is fp32";
     if (g->is_scaled && (g->epilogue != EPILOGUE_NONE || g->bias || gemm_is_packed(g)))
@@ -56,6 +72,8 @@ int gemm_check(const struct gemm *g) {
     const char *why = gemm_refusal(g);
     if (why)
         return status_fail(STATUS_UNSUPPORTED, "gemm: %s", why);
+    if (gemm_is_fp8(g) && (!g->a.scale || !g->b.scale))
+        return status_fail(STATUS_INVALID, "gemm: an FP8 matrix without its scale");
     if (m < 0 || n < 0 || k <= 0)
         return status_fail(STATUS_INVALID, "gemm: a product of %lld x %lld x %lld", (long long)m, (long long)n,
                            (long long)k);

@@ -14,6 +14,16 @@ static inline bool gemm_is_int8(const struct gemm *gemm) {
     return gemm->b.type == DTYPE_I8;
 }
 
+/* Returns true if A and B are FP8. */
+static inline bool gemm_is_fp8(const struct gemm *gemm) {
+    return gemm->a.form == MATRIX_FP8;
+}
+
+/* Returns the type of bias and aux. */
+static inline enum dtype gemm_type(const struct gemm *gemm) {
+    return gemm_is_fp8(gemm) ? DTYPE_BF16 : gemm->a.type;
+}
+
 /* Returns C's memory, to write. */
 static inline void *gemm_c(const struct gemm *gemm) {
     return (void *)(uintptr_t)gemm->c.data;

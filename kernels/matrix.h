@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 enum matrix_form {
-    MATRIX_PLAIN, /* row-major: element [i, j] is at i * stride + j */
-    MATRIX_PACKED /* the backend's order, made by `pack` (ops.h); only gemm's `b` and row_squares may have it */
+    MATRIX_PLAIN,  /* row-major: element [i, j] is at i * stride + j */
+    MATRIX_PACKED, /* the backend's order, made by `pack` (ops.h); only gemm's `b` and row_squares may have it */
+    MATRIX_FP8     /* the backend's form of FP8 numbers, made by fp8_cast (ops.h); only gemm's `a` and `b`, together */
 };
 
 /* A matrix [rows, columns]; a weight is [out, in]. */
@@ -21,7 +22,8 @@ struct matrix_view {
     const void *data;
     int64_t rows, columns;
     int64_t stride;     /* elements from row to row, of a plain matrix */
-    const float *scale; /* [rows] in device memory: the values of row i are scale[i] times its elements; NULL: 1 */
+    const float *scale; /* in device memory. [rows]: the values of row i are scale[i] times its elements. In form
+                         * MATRIX_FP8, [1]: all values are. NULL: 1 */
 };
 
 /* Returns a view of a plain matrix whose rows start `stride` elements apart. */
@@ -39,7 +41,7 @@ static inline struct matrix_view matrix_plain(enum dtype type, const void *data,
 static inline struct matrix_view matrix_rows(struct matrix_view view, int64_t first, int64_t rows) {
     if (view.data)
         view.data = (const char *)view.data + (size_t)(first * view.stride) * dtype_bytes(view.type);
-    if (view.scale)
+    if (view.scale && view.form != MATRIX_FP8)
         view.scale += first;
     view.rows = rows;
     return view;

@@ -72,6 +72,8 @@ ABSENT(weighted_sum, int64_t count, const float *x, const float *weight, bool ac
 ABSENT(column_sum, const struct column_sum *a)
 ABSENT(cast, int64_t count, enum dtype from_type, const void *from, enum dtype to_type, void *to)
 ABSENT(add, int64_t count, enum dtype type, const void *x, void *y)
+ABSENT(fp8_cast, const struct fp8_cast *a)
+ABSENT(fp8_scales, const struct fp8_scales *a)
 ABSENT(scale_add, const struct scale_add *a)
 ABSENT(gather_rows, int64_t rows, int64_t cols, enum dtype type, const void *x, const int32_t *index, void *out)
 ABSENT(scatter_add_rows, const struct scatter_add_rows *a)
@@ -133,6 +135,8 @@ ABSENT_BYTES(sample_workspace, const struct sample *a)
     ROW(column_sum)                                                                                                    \
     ROW(cast)                                                                                                          \
     ROW(add)                                                                                                           \
+    ROW(fp8_cast)                                                                                                      \
+    ROW(fp8_scales)                                                                                                    \
     ROW(scale_add)                                                                                                     \
     ROW(gather_rows)                                                                                                   \
     ROW(scatter_add_rows)                                                                                              \

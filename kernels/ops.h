@@ -46,11 +46,12 @@ enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
  * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A delta whose right is
- * zero does not change the bits. A, B, bias and aux have one type; B may also be int8 with a scale for each row. */
+ * zero does not change the bits. A, B, bias and aux have one type; B may also be int8 with a scale for each row. A and
+ * B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias and aux are bf16. */
 struct gemm {
-    struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain */
+    struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
-    struct matrix_view c; /* [m,n], written; plain, of A's type or fp32 */
+    struct matrix_view c; /* [m,n], written; plain, of A's type (for FP8: bf16) or fp32 */
     bool a_transposed;    /* a weight gradient: C is fp32, no epilogue */
     bool b_transposed;    /* a packed B always is; then A is plain rows, and there is no GELU backward */
     bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
@@ -61,7 +62,7 @@ struct gemm {
     struct gemm_delta delta[GEMM_DELTAS_MOST];
     enum gemm_epilogue epilogue;
     void *aux;            /* [m,n] with C's row stride */
-    float *bias_gradient; /* [m] += sums of op(A)'s rows over k: db beside dW = dY^T X; or NULL */
+    float *bias_gradient; /* [m] += sums of op(A)'s rows over k: db beside dW = dY^T X; or NULL. Not for FP8 */
 };
 
 /* ---- sizes of op(A) op(B): rows, columns, and the inner dimension ---- */
@@ -229,6 +230,43 @@ struct transpose {
     enum dtype type; /* fp32 or bf16 */
     const void *x;   /* [rows, cols] */
     void *y;         /* [cols, rows] */
+};
+
+/* Casts a bf16 matrix to FP8: x * scale in fp32, rounded as fp8_from_float does. Of *amax and of the largest size of an
+ * element of x, *amax receives the larger one; NaN counts as 0. */
+struct fp8_cast {
+    int64_t rows, cols;
+    int64_t stride;     /* of x, from row to row */
+    enum dtype type;    /* DTYPE_E4M3 or DTYPE_E5M2 */
+    const void *x;      /* [rows, cols] bf16 */
+    const float *scale; /* [1] */
+    float *amax;        /* [1] read and written, or NULL */
+    void *y;            /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
+};
+
+/* Returns the bytes of an FP8 matrix, on every backend. A GPU has it twice, by rows and by columns; the CPU has its
+ * numbers as bf16, which has them all. */
+static inline size_t fp8_bytes(int64_t rows, int64_t cols) {
+    return (size_t)(rows * cols) * 2;
+}
+
+/* Ends a step of delayed scaling, as TransformerEngine does. Each of `count` tensors has a history of the largest sizes
+ * of its elements in the last `length` steps, and a scale:
+ *
+ *     history[position] = amax; amax = 0
+ *     largest = the largest of the history, or history[position] with is_most_recent
+ *     scale = most / largest, and at most the largest fp32; it stays if `largest` is 0 or not finite
+ *     inverse = 1 / scale */
+struct fp8_scales {
+    int64_t count, length;
+    int64_t position; /* 0 .. length - 1: steps take the history's rows in turn */
+    int64_t stride;   /* of history, from row to row */
+    bool is_most_recent;
+    float most;     /* the type's largest number, over 2^margin */
+    float *amax;    /* [count] of this step */
+    float *history; /* [length, count] */
+    float *scale;   /* [count] */
+    float *inverse; /* [count] out */
 };
 
 /* squares[i] = the sum of squares of row first_row + i of weight + scale * up down, for DoRA (arXiv 2402.09353). If the
@@ -665,6 +703,8 @@ struct ops {
                 void *to);
     /* y += x, element by element, added in fp32. */
     int (*add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+    int (*fp8_cast)(const struct exec *exec, const struct fp8_cast *a);
+    int (*fp8_scales)(const struct exec *exec, const struct fp8_scales *a);
     int (*scale_add)(const struct exec *exec, const struct scale_add *a);
     /* out[i] = x[index[i]] for whole rows of `cols` elements; zeros where the index is below 0. The inverse of an index
      * restores the order. */

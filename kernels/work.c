@@ -2,6 +2,8 @@
  * reads and writes. */
 #include "work.h"
 
+#include "gemm_check.h"
+
 static double bytes_of(enum dtype type) {
     return (double)dtype_bytes(type);
 }
@@ -27,7 +29,7 @@ static bool has_aux(const struct gemm *a) {
 struct op_work gemm_work(const struct gemm *a) {
     int64_t rows = a->c.rows, columns = a->c.columns, inner = a->a_transposed ? a->a.rows : a->a.columns;
     double m = (double)rows, n = (double)columns, k = (double)inner, b = bytes_of(a->b.type);
-    double c = bytes_of(a->c.type) * (a->accumulate ? 2 : 1) + (has_aux(a) ? bytes_of(a->a.type) : 0);
+    double c = bytes_of(a->c.type) * (a->accumulate ? 2 : 1) + (has_aux(a) ? bytes_of(gemm_type(a)) : 0);
     double deltas = 0, delta_bytes = 0;
     for (int i = 0; i < a->delta_count; i++) {
         deltas += (double)a->delta[i].count * (double)a->delta[i].rank;
@@ -193,6 +195,14 @@ struct op_work cast_work(int64_t count, enum dtype from_type, const void *from, 
 struct op_work add_work(int64_t count, enum dtype type, const void *x, void *y) {
     (void)x, (void)y;
     return tensors_of(count, 1, type, 3);
+}
+
+struct op_work fp8_cast_work(const struct fp8_cast *a) {
+    return moved(a->rows, a->cols, bytes_of(DTYPE_BF16) + (double)fp8_bytes(1, 1));
+}
+
+struct op_work fp8_scales_work(const struct fp8_scales *a) {
+    return moved(a->count, a->length, sizeof(float));
 }
 
 /* ---- rows ---- */

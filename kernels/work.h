@@ -53,6 +53,8 @@ struct op_work residual_dropout_backward_work(const struct residual_dropout *a);
 struct op_work scale_add_work(const struct scale_add *a);
 struct op_work cast_work(int64_t count, enum dtype from_type, const void *from, enum dtype to_type, void *to);
 struct op_work add_work(int64_t count, enum dtype type, const void *x, void *y);
+struct op_work fp8_cast_work(const struct fp8_cast *a);
+struct op_work fp8_scales_work(const struct fp8_scales *a);
 
 /* ---- rows, losses and draws ---- */
 

@@ -41,13 +41,14 @@ struct gemm_block {
     float *ab; /* [rows, cols]; overwritten */
     int64_t stride;
     int64_t row, col, rows, cols;
-    const float *scale; /* [cols] factors of the sums, applied first; or NULL */
+    float factor;       /* of all sums, applied first */
+    const float *scale; /* [cols] factors of the sums, applied next; or NULL */
     bool needs_bias;
 };
 
 struct gemm_level {
-    /* Applies the scale, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's place in C
-     * or in aux. */
+    /* Applies the factor, the scale, the bias if needed, aux and the epilogue, and stores to C. `ab` may be the block's
+     * place in C or in aux. */
     void (*epilogue)(const struct gemm *gemm, const struct gemm_block *block);
     int (*column_sum)(const struct exec *exec, const struct column_sum *a);
     size_t (*column_sum_workspace)(struct device *device, const struct column_sum *a);

@@ -20,6 +20,32 @@ static int64_t piece_count(int64_t size, int64_t most) {
     return (size + most - 1) / most;
 }
 
+/* Returns true if the sums of a product are scaled after oneDNN has computed them. */
+static bool has_late_scale(const struct gemm *g) {
+    return gemm_is_int8(g) || gemm_is_fp8(g);
+}
+
+/* Returns the product with the types of the numbers in memory: FP8 numbers are bf16 there, dense. */
+static struct gemm as_in_memory(const struct gemm *g) {
+    struct gemm product = *g;
+    if (gemm_is_fp8(g)) {
+        product.a.type = product.b.type = DTYPE_BF16;
+        product.a.stride = g->a.columns;
+        product.b.stride = g->b.columns;
+    }
+    return product;
+}
+
+/* Return the addresses of op(A)'s element (row, depth), and of op(B)'s element (depth, col). */
+static const void *a_at(const struct gemm *g, int64_t row, int64_t depth) {
+    int64_t at = g->a_transposed ? depth * g->a.stride + row : row * g->a.stride + depth;
+    return (const char *)g->a.data + (size_t)at * dtype_bytes(g->a.type);
+}
+static const void *b_at(const struct gemm *g, int64_t depth, int64_t col) {
+    int64_t at = g->b_transposed ? col * g->b.stride + depth : depth * g->b.stride + col;
+    return (const char *)g->b.data + (size_t)at * dtype_bytes(g->b.type);
+}
+
 static struct gemm_form form_of(const struct gemm *g) {
     return (struct gemm_form){.m = gemm_m(g),
                               .n = gemm_n(g),
@@ -29,8 +55,8 @@ static struct gemm_form form_of(const struct gemm *g) {
                               .ldc = g->c.stride,
                               .a_transposed = g->a_transposed,
                               .b_transposed = g->b_transposed,
-                              .has_bias = g->bias && !gemm_is_int8(g), /* the scale must be applied before the bias */
-                              .accumulate = g->accumulate,
+                              .has_bias = g->bias && !has_late_scale(g), /* the scale comes before the bias */
+                              .accumulate = g->accumulate && !has_late_scale(g),
                               .scale = g->is_scaled ? g->scale : 1,
                               .type = (uint8_t)g->a.type,
                               .c_type = (uint8_t)g->c.type};
@@ -74,13 +100,11 @@ static struct gemm_form bare_form(const struct gemm *g, int64_t col, int64_t fir
 }
 
 static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t col, int64_t first) {
-    size_t size = dtype_bytes(g->a.type);
     struct gemm_form form = bare_form(g, col, first);
     struct gemm_pointers pointers = {
-        .a = (const char *)g->a.data + (size_t)(g->a_transposed ? first * g->a.stride : first) * size,
-        .b = (const char *)g->b.data +
-             (size_t)(g->b_transposed ? col * g->b.stride + first : first * g->b.stride + col) * size,
-        .bias = form.has_bias ? (const char *)g->bias + (size_t)col * size : NULL,
+        .a = a_at(g, 0, first),
+        .b = b_at(g, first, col),
+        .bias = form.has_bias ? (const char *)g->bias + (size_t)col * dtype_bytes(g->a.type) : NULL,
         .c = (char *)gemm_c(g) + (size_t)col * dtype_bytes(g->c.type),
         .scratchpad = exec->workspace};
     return gemm_cache_run(exec->stream->device, &form, &pointers);
@@ -115,7 +139,7 @@ static size_t bare_scratchpad(struct device *device, const struct gemm *g) {
 /* ---- products with an epilogue, deltas or scales --------------------------------------------------------------- */
 
 static bool is_bare(const struct gemm *g) {
-    return g->epilogue == EPILOGUE_NONE && !g->delta_count && !gemm_is_int8(g);
+    return g->epilogue == EPILOGUE_NONE && !g->delta_count && !has_late_scale(g);
 }
 
 /* The place of a piece's sums until the epilogue: C or aux if that is fp32, else the workspace. */
@@ -124,23 +148,27 @@ enum stage { STAGE_C, STAGE_AUX, STAGE_WORKSPACE };
 static enum stage stage_of(const struct gemm *g) {
     if (!gemm_is_dgelu(g) && g->aux && g->a.type == DTYPE_F32)
         return STAGE_AUX;
-    return g->c.type == DTYPE_F32 ? STAGE_C : STAGE_WORKSPACE;
+    return g->c.type == DTYPE_F32 && !g->accumulate ? STAGE_C : STAGE_WORKSPACE;
 }
 
 struct piece {
     int64_t row, col, rows, cols;
 };
 
-/* With deltas, pieces have the columns of the bare product. */
+/* With deltas, and in FP8 without an epilogue, pieces have the columns of the bare product. */
 static int64_t piece_cols(const struct gemm *g) {
-    return g->delta_count ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
+    bool is_like_bare = g->delta_count || (gemm_is_fp8(g) && g->epilogue == EPILOGUE_NONE);
+    return is_like_bare ? width_of(g) : gemm_is_int8(g) ? INT8_COLS : PIECE_COLS;
 }
 
-/* Returns the form of the plain product of a piece, into fp32. */
-static struct gemm_form piece_form(const struct gemm *g, const struct piece *p) {
+/* Returns the form of the plain product of a piece, into fp32, from `first` of k on. */
+static struct gemm_form piece_form(const struct gemm *g, const struct piece *p, int64_t first) {
+    int64_t depth = depth_of(g);
     struct gemm_form form = form_of(g);
     form.m = p->rows;
     form.n = p->cols;
+    form.k = gemm_k(g) - first < depth ? gemm_k(g) - first : depth;
+    form.accumulate = first > 0;
     form.c_type = DTYPE_F32;
     if (stage_of(g) == STAGE_WORKSPACE)
         form.ldc = p->cols;
@@ -232,6 +260,19 @@ static void widen(const struct exec *exec, const struct gemm *g, const struct pi
     }
 }
 
+/* Returns the largest scratchpad of a piece's products: only the first two and the last of k differ in form. */
+static size_t piece_scratchpad(struct device *device, const struct gemm *g, const struct piece *p) {
+    int64_t depth = depth_of(g);
+    int64_t firsts[] = {0, depth < gemm_k(g) ? depth : 0, (gemm_k(g) - 1) / depth * depth};
+    size_t most = delta_scratchpad(device, g, p);
+    for (int i = 0; i < 3; i++) {
+        struct gemm_form form = piece_form(g, p, firsts[i]);
+        size_t bytes = align(gemm_cache_scratchpad(device, &form));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* Returns the largest scratchpad of all pieces. All forms of pieces occur at the corners, but the parts that deltas add
  * to differ from column to column. */
 static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
@@ -243,9 +284,7 @@ static size_t scratchpad_bytes(struct device *device, const struct gemm *g) {
     for (int is_last = 0; is_last < 2; is_last++)
         for (int64_t i = 0; i < across; i += step) {
             struct piece p = piece_at(g, (is_last ? down - 1 : 0) * across + i);
-            struct gemm_form form = piece_form(g, &p);
-            size_t bytes = align(gemm_cache_scratchpad(device, &form)), of_deltas = delta_scratchpad(device, g, &p);
-            bytes = bytes > of_deltas ? bytes : of_deltas;
+            size_t bytes = piece_scratchpad(device, g, &p);
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -273,23 +312,43 @@ static float *sums_of(const struct exec *exec, const struct gemm *g, const struc
     return (float *)(stage == STAGE_C ? gemm_c(g) : g->aux) + p->row * g->c.stride + p->col;
 }
 
+/* Computes the fp32 sums of a piece, without a bias that must wait for a scale. */
+static int multiply_piece(const struct exec *exec, const struct gemm *g, const struct piece *p, float *ab) {
+    char *widened = (char *)exec->workspace + stage_bytes(g);
+    int64_t depth = depth_of(g);
+    int status = STATUS_OK;
+    if (gemm_is_int8(g))
+        widen(exec, g, p, widened);
+    for (int64_t first = 0; first < gemm_k(g) && !status; first += depth) {
+        struct gemm_form form = piece_form(g, p, first);
+        struct gemm_pointers pointers = {
+            .a = a_at(g, p->row, first),
+            .b = gemm_is_int8(g) ? widened : b_at(g, first, p->col),
+            .bias = form.has_bias ? (const char *)g->bias + (size_t)p->col * dtype_bytes(g->a.type) : NULL,
+            .c = ab,
+            .scratchpad = widened + widened_bytes(g)};
+        status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    }
+    return status;
+}
+
+/* Multiplies the fp32 sums of a piece, before deltas are added. */
+static void scale_piece(const struct exec *exec, const struct piece *p, float factor, float *ab) {
+    (void)exec;
+#pragma omp parallel for simd num_threads(exec_threads(exec)) schedule(static)
+    for (int64_t i = 0; i < p->rows * p->cols; i++)
+        ab[i] *= factor;
+}
+
 static int run_piece(const struct gemm_level *level, const struct exec *exec, const struct gemm *g, int64_t index) {
     struct piece p = piece_at(g, index);
-    struct gemm_form form = piece_form(g, &p);
-    size_t size = dtype_bytes(g->a.type);
-    float *ab = sums_of(exec, g, &p);
-    char *widened = (char *)exec->workspace + stage_bytes(g);
-    const char *b = (const char *)g->b.data + (size_t)(g->b_transposed ? p.col * g->b.stride : p.col) * size;
-    if (gemm_is_int8(g))
-        widen(exec, g, &p, widened);
-    struct gemm_pointers pointers = {.a = (const char *)g->a.data + (size_t)(p.row * g->a.stride) * size,
-                                     .b = gemm_is_int8(g) ? widened : b,
-                                     .bias = form.has_bias ? (const char *)g->bias + (size_t)p.col * size : NULL,
-                                     .c = ab,
-                                     .scratchpad = widened + widened_bytes(g)};
-    int status = gemm_cache_run(exec->stream->device, &form, &pointers);
+    struct gemm_form form = piece_form(g, &p, 0);
+    float *ab = sums_of(exec, g, &p), factor = gemm_is_fp8(g) ? *g->a.scale * *g->b.scale : 1;
+    int status = multiply_piece(exec, g, &p, ab);
+    if (!status && g->delta_count && gemm_is_fp8(g))
+        scale_piece(exec, &p, factor, ab);
     if (!status)
-        status = add_deltas(exec, g, &p, ab, pointers.scratchpad);
+        status = add_deltas(exec, g, &p, ab, (char *)exec->workspace + stage_bytes(g) + widened_bytes(g));
     if (status)
         return status;
     struct gemm_block block = {.ab = ab,
@@ -298,7 +357,8 @@ static int run_piece(const struct gemm_level *level, const struct exec *exec, co
                                .col = p.col,
                                .rows = p.rows,
                                .cols = p.cols,
-                               .scale = g->b.scale ? g->b.scale + p.col : NULL,
+                               .factor = g->delta_count ? 1 : factor,
+                               .scale = gemm_is_int8(g) ? g->b.scale + p.col : NULL,
                                .needs_bias = g->bias && !form.has_bias};
     finish_piece(level, exec, g, &block);
     return STATUS_OK;
@@ -350,7 +410,7 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
         struct gemm product = packed_product(g, &p, ab);
         level->packed_gemm(&rest, &product);
         status = add_deltas(exec, g, &p, ab, rest.workspace);
-        struct gemm_block block = {.ab = ab, .stride = p.cols, .row = row, .rows = p.rows, .cols = p.cols};
+        struct gemm_block block = {.ab = ab, .stride = p.cols, .row = row, .rows = p.rows, .cols = p.cols, .factor = 1};
         if (!status)
             finish_piece(level, exec, g, &block);
     }
@@ -360,11 +420,12 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
 /* ---- the operation --------------------------------------------------------------------------------------------- */
 
 /* Returns true if oneDNN has the product: the processor may lack the instructions for bf16. */
-static bool is_in_library(struct device *device, const struct gemm *g) {
-    struct piece first = piece_at(g, 0);
+static bool is_in_library(struct device *device, const struct gemm *call) {
+    struct gemm product = as_in_memory(call), *g = &product;
     if (gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return true;
-    struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first);
+    struct piece first = piece_at(g, 0);
+    struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first, 0);
     return gemm_cache_has(device, &form);
 }
 
@@ -372,12 +433,11 @@ bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
     return !gemm_refusal(g) && is_in_library(device, g);
 }
 
-size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
-    if (gemm_refusal(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
-        return 0;
+/* Returns the workspace of a product as it is in memory, which there is. */
+static size_t workspace_of(const struct gemm_level *level, struct device *device, const struct gemm *g) {
     struct gemm bare = *g;
     bare.delta_count = 0;
-    size_t without = g->delta_count ? gemm_workspace(level, device, &bare) : 0, bytes;
+    size_t without = g->delta_count ? workspace_of(level, device, &bare) : 0, bytes;
     if (gemm_is_packed(g))
         bytes = g->delta_count ? packed_deltas_workspace(level, device, g) : level->packed_workspace(device, g);
     else
@@ -388,6 +448,13 @@ size_t gemm_workspace(const struct gemm_level *level, struct device *device, con
     struct column_sum sums = gemm_bias_sums(g);
     size_t sum_bytes = g->bias_gradient ? level->column_sum_workspace(device, &sums) : 0;
     return bytes > sum_bytes ? bytes : sum_bytes;
+}
+
+size_t gemm_workspace(const struct gemm_level *level, struct device *device, const struct gemm *g) {
+    if (gemm_refusal(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+        return 0;
+    struct gemm product = as_in_memory(g);
+    return workspace_of(level, device, &product);
 }
 
 static int run_plain(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
@@ -403,13 +470,6 @@ static int run_plain(const struct gemm_level *level, const struct exec *exec, co
     for (int64_t i = 0; i < pieces && !status; i++)
         status = run_piece(level, exec, g, i);
     return status;
-}
-
-/* Runs the rows in halves if the workspace is too small: oneDNN may need more memory for fewer rows than planned. */
-static int run_halves(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
-    struct gemm upper = gemm_rows(g, 0, gemm_m(g) / 2), lower = gemm_rows(g, gemm_m(g) / 2, gemm_m(g) - gemm_m(g) / 2);
-    int status = gemm_run(level, exec, &upper);
-    return status ? status : gemm_run(level, exec, &lower);
 }
 
 static bool is_zero(const float *x, int64_t count) {
@@ -440,6 +500,27 @@ static int check(struct device *device, const struct gemm *g) {
     return status;
 }
 
+/* Runs a product as it is in memory. If the workspace is too small, it runs the rows in halves: oneDNN may need more
+ * memory for fewer rows than planned. */
+static int run_checked(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
+    size_t needed = workspace_of(level, exec->stream->device, g);
+    bool is_library = !gemm_is_packed(g) || g->delta_count; /* at least a part is oneDNN's */
+    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1) {
+        int64_t half = gemm_m(g) / 2;
+        struct gemm upper = gemm_rows(g, 0, half), lower = gemm_rows(g, half, gemm_m(g) - half);
+        int status = run_checked(level, exec, &upper);
+        return status ? status : run_checked(level, exec, &lower);
+    }
+    if (exec->workspace_bytes < needed)
+        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
+    if (!gemm_is_packed(g))
+        return run_plain(level, exec, g);
+    if (g->delta_count)
+        return run_packed_deltas(level, exec, g);
+    level->packed_gemm(exec, g);
+    return STATUS_OK;
+}
+
 int gemm_run(const struct gemm_level *level, const struct exec *exec, const struct gemm *g) {
     struct gemm nonzero;
     if (g->delta_count && !gemm_refusal(g)) {
@@ -449,16 +530,6 @@ int gemm_run(const struct gemm_level *level, const struct exec *exec, const stru
     int status = check(exec->stream->device, g);
     if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
         return status;
-    size_t needed = gemm_workspace(level, exec->stream->device, g);
-    bool is_library = !gemm_is_packed(g) || g->delta_count; /* at least a part is oneDNN's */
-    if (exec->workspace_bytes < needed && is_library && !g->a_transposed && gemm_m(g) > 1)
-        return run_halves(level, exec, g);
-    if (exec->workspace_bytes < needed)
-        return status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
-    if (!gemm_is_packed(g))
-        return run_plain(level, exec, g);
-    if (g->delta_count)
-        return run_packed_deltas(level, exec, g);
-    level->packed_gemm(exec, g);
-    return STATUS_OK;
+    struct gemm product = as_in_memory(g);
+    return run_checked(level, exec, &product);
 }

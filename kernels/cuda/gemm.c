@@ -167,7 +167,10 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
 
 /* Returns why this backend lacks a product that others may have, or NULL. */
 static const char *lack(const struct gemm *g) {
-    return gemm_is_packed(g) ? "no packed weights on cuda" : gemm_is_int8(g) ? "no int8 on cuda" : NULL;
+    return gemm_is_packed(g) ? "no packed weights on cuda"
+           : gemm_is_int8(g) ? "no int8 on cuda"
+           : gemm_is_fp8(g)  ? "no FP8 on cuda"
+                             : NULL;
 }
 
 bool cuda_gemm_supports(struct device *device, const struct gemm *g) {

@@ -6,6 +6,7 @@
 #define DELTA(i)              POINTER(gemm, delta[i].left), POINTER(gemm, delta[i].right)
 static const size_t gemm_pointers[] = {
     POINTER(gemm, a.data),
+    POINTER(gemm, a.scale),
     POINTER(gemm, b.data),
     POINTER(gemm, b.scale),
     POINTER(gemm, c.data),
@@ -39,6 +40,10 @@ static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y),
 static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
                                          POINTER(rotary, x)};
 static const size_t column_sum_pointers[] = {POINTER(column_sum, x), POINTER(column_sum, out)};
+static const size_t fp8_cast_pointers[] = {POINTER(fp8_cast, x), POINTER(fp8_cast, scale), POINTER(fp8_cast, amax),
+                                           POINTER(fp8_cast, y)};
+static const size_t fp8_scales_pointers[] = {POINTER(fp8_scales, amax), POINTER(fp8_scales, history),
+                                             POINTER(fp8_scales, scale), POINTER(fp8_scales, inverse)};
 static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};
 static const size_t scatter_add_rows_pointers[] = {POINTER(scatter_add_rows, x), POINTER(scatter_add_rows, index),
                                                    POINTER(scatter_add_rows, y)};
@@ -146,6 +151,8 @@ OPERATION(swiglu_backward, swiglu)
 OPERATION(rotary, rotary)
 OPERATION(column_sum, column_sum)
 WORKSPACE(column_sum, column_sum)
+OPERATION(fp8_cast, fp8_cast)
+OPERATION(fp8_scales, fp8_scales)
 OPERATION(scale_add, scale_add)
 OPERATION(scatter_add_rows, scatter_add_rows)
 OPERATION(transpose, transpose)
@@ -370,6 +377,8 @@ const struct ops late_ops = {
     .column_sum = late_column_sum,
     .cast = late_cast,
     .add = late_add,
+    .fp8_cast = late_fp8_cast,
+    .fp8_scales = late_fp8_scales,
     .scale_add = late_scale_add,
     .gather_rows = late_gather_rows,
     .scatter_add_rows = late_scatter_add_rows,

@@ -39,6 +39,31 @@ uint16_t f16_from_float(float value) {
     return sign | (uint16_t)(bits >> 13);
 }
 
+float fp8_to_float(enum dtype type, uint8_t bits) {
+    if (type == DTYPE_E5M2)
+        return f16_to_float((uint16_t)(bits << 8));
+    int exponent = bits >> 3 & 15, fraction = bits & 7;
+    float size = exponent == 15 && fraction == 7 ? NAN
+                 : exponent                      ? ldexpf((float)(8 + fraction), exponent - 10)
+                                                 : ldexpf((float)fraction, -9);
+    return bits & 0x80 ? -size : size;
+}
+
+uint8_t fp8_from_float(enum dtype type, float value) {
+    float rounded = fp8_round(type, value);
+    if (type == DTYPE_E5M2) /* exact: a half has all numbers of E5M2 */
+        return (uint8_t)(f16_from_float(rounded) >> 8);
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+    if (isnan(rounded))
+        return sign | 0x7f;
+    bits &= 0x7fffffff;
+    if (bits < 0x3c800000) /* subnormal, a multiple of 2^-9 */
+        return sign | (uint8_t)(fabsf(rounded) * 0x1p9f);
+    return sign | (uint8_t)((bits - (120u << 23)) >> 20);
+}
+
 /* An exponent of all ones marks infinities and NaN. */
 #define DEFINE_FIND(name, bits, exponent)                                                                              \
     static int64_t name(const bits *value, int64_t count) {                                                            \

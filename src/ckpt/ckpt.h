@@ -131,6 +131,8 @@ int ckpt_open_encoder(const char *directory, struct ckpt_tensors **tensors);
 bool ckpt_has_encoder(const char *directory);
 /* Opens optimizer.safetensors, or its shards in the same way. */
 int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors);
+/* Opens another file of a checkpoint's tensors, NAME.safetensors. */
+int ckpt_open_state(const char *directory, const char *name, struct ckpt_tensors **tensors);
 /* Moves the files of `others` to `tensors`; names must differ. After a failure both are as they were. STATUS_MEMORY. */
 int ckpt_join(struct ckpt_tensors *tensors, struct ckpt_tensors *others);
 /* Takes a prefix from the names, and forgets the tensors whose names do not begin with it; returns their number. */
@@ -236,6 +238,7 @@ struct ckpt_save {
     struct ckpt_model model;
     const struct ckpt_array *optimizer;
     int optimizer_count;
+    const struct ckpt_part *state; /* a further file of the trainer's tensors; NULL: none */
     const char
         *state_text;    /* trainer_state.json: a JSON object of the trainer, to which digests of the files are added */
     int64_t keep_last;  /* how many of our newest checkpoints to keep, 0: all; the one just saved always stays */

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-enum { SAVE_PLANS = CKPT_MAX_PARTS + 1, BLOCK_BYTES = 4096 /* the block size of direct I/O */ };
+enum { SAVE_PLANS = CKPT_MAX_PARTS + 2, BLOCK_BYTES = 4096 /* the block size of direct I/O */ };
 
 /* ---- files.c: the files, and who writes which chunk ---- */
 

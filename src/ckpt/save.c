@@ -35,16 +35,18 @@ struct ckpt_saver {
 
 /* ---- what follows from the table and the layout ---- */
 
+static int plan_part(struct ckpt_saver *saver, const struct ckpt_part *part) {
+    const struct write_request request = {
+        .name = part->name, .table = part->table, .arrays = part->weights, .array_count = 1};
+    return write_plan_make(&request, &saver->plans[saver->plan_count++]);
+}
+
 static int make_plans(struct ckpt_saver *saver) {
     const struct ckpt_model *model = &saver->save.model;
     int64_t limit = model->max_shard_bytes > 0 ? model->max_shard_bytes : default_shard_bytes;
     int status = STATUS_OK;
     for (int i = 0; i < model->part_count && !status; i++)
-        status = write_plan_make(&(const struct write_request){.name = model->parts[i].name,
-                                                               .table = model->parts[i].table,
-                                                               .arrays = model->parts[i].weights,
-                                                               .array_count = 1},
-                                 &saver->plans[saver->plan_count++]);
+        status = plan_part(saver, &model->parts[i]);
     struct write_request request = {
         .name = "model", .table = model->table, .arrays = model->weights, .array_count = 1, .max_shard_bytes = limit};
     if (!status && !model->part_count)
@@ -54,7 +56,8 @@ static int make_plans(struct ckpt_saver *saver) {
     request.name = "optimizer";
     request.arrays = saver->save.optimizer;
     request.array_count = saver->save.optimizer_count;
-    return write_plan_make(&request, &saver->plans[saver->plan_count++]);
+    status = write_plan_make(&request, &saver->plans[saver->plan_count++]);
+    return status || !saver->save.state ? status : plan_part(saver, saver->save.state);
 }
 
 static int thread_count(const struct ckpt_saver *saver) {

@@ -212,6 +212,10 @@ int ckpt_open_optimizer(const char *directory, struct ckpt_tensors **tensors) {
     return open_tensors(directory, "optimizer", NULL, tensors);
 }
 
+int ckpt_open_state(const char *directory, const char *name, struct ckpt_tensors **tensors) {
+    return open_tensors(directory, name, NULL, tensors);
+}
+
 int ckpt_open_source(const char *directory, const struct safetensor *list, size_t count,
                      const struct tensor_source *source, struct ckpt_tensors **out) {
     struct ckpt_tensors *tensors = *out = calloc(1, sizeof *tensors);

@@ -230,6 +230,8 @@ static int find_model(struct planning *p) {
         status = status_fail(STATUS_USAGE, "--global-batch-size is not given, nor train.global_batch_size");
     if (!status)
         status = run_file_resolve(&p->file.run, &p->run);
+    if (!status && p->run.config.train.precision == PRECISION_FP8)
+        status = status_fail(STATUS_USAGE, "train.precision fp8: plan train does not predict FP8 yet; plan with bf16");
     return status ? status : count_parameters(p);
 }
 

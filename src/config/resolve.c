@@ -41,6 +41,27 @@ static int resolve_batch(struct run_config *run) {
     return STATUS_OK;
 }
 
+/* Refuses keys of FP8 that do nothing. */
+static int resolve_fp8(struct run_config *run) {
+    const struct {
+        const char *key;
+        bool is_changed;
+    } keys[] = {
+        {"fp8_format", run->train.fp8_format != FP8_HYBRID},
+        {"fp8_margin", run->train.fp8_margin != 0},
+        {"fp8_amax_history_len", run->train.fp8_amax_history_len != 0},
+        {"fp8_amax_compute_algo", run->train.fp8_amax_compute_algo != FP8_AMAX_MAX},
+    };
+    if (run->train.precision == PRECISION_FP8) {
+        run->train.fp8_amax_history_len = run->train.fp8_amax_history_len ? run->train.fp8_amax_history_len : 1024;
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].is_changed)
+            return status_fail(STATUS_USAGE, "train.%s does nothing without train.precision fp8", keys[i].key);
+    return STATUS_OK;
+}
+
 static int resolve_schedule(struct run_config *run) {
     if (run->train.skip_train && run->optim.lr < 0)
         run->optim.lr = run->optim.min_lr;
@@ -133,6 +154,8 @@ int run_config_resolve(struct run_config *run) {
         status = check_recompute(run);
     if (!status)
         status = resolve_batch(run);
+    if (!status)
+        status = resolve_fp8(run);
     if (!status)
         status = resolve_schedule(run);
     if (!status)

@@ -11,7 +11,9 @@ static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "min
 static const char *const granularities[] = {"none", "selective", "full", NULL}; /* enum recompute_granularity */
 const char *const run_shardings[] = {"no_shard", "optim", "optim_grads", "optim_grads_params", NULL};
 static const char *const methods[] = {"uniform", "block", NULL}; /* enum recompute_method */
-static const char *const precisions[] = {"fp32", "bf16", NULL};
+static const char *const precisions[] = {"fp32", "bf16", "fp8", NULL};
+static const char *const fp8_formats[] = {"hybrid", "e4m3", NULL};         /* enum fp8_format */
+static const char *const amax_algorithms[] = {"max", "most_recent", NULL}; /* enum fp8_amax_algorithm */
 
 #define AT(member) offsetof(struct run_config, member)
 /* The last argument is the help; further members may follow it. */
@@ -153,7 +155,15 @@ const struct config_row run_rows[] = {
     INT("train.global_batch_size", train.global_batch_size, NULL, 1, 1048576,
         "samples of one iteration: a multiple of micro_batch_size, which is the default"),
     CHOICE("train.precision", train.precision, "fp32", precisions,
-           "data type of the computation; bf16 keeps fp32 master weights and gradients"),
+           "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8 is bf16 with the layers' "
+           "matrix products in FP8"),
+    CHOICE("train.fp8_format", train.fp8_format, "hybrid", fp8_formats,
+           "of fp8: hybrid casts inputs and weights to E4M3 and gradients to E5M2; e4m3 casts all to E4M3"),
+    INT("train.fp8_margin", train.fp8_margin, "0", 0, 64, "of fp8: powers of two by which scales are smaller"),
+    INT("train.fp8_amax_history_len", train.fp8_amax_history_len, NULL, 1, 65536,
+        "of fp8: iterations whose largest values decide a scale; 1024 when not given"),
+    CHOICE("train.fp8_amax_compute_algo", train.fp8_amax_compute_algo, "max", amax_algorithms,
+           "of fp8: scale by the largest value of these iterations, or by that of the last one"),
     INT("train.seed", train.seed, "1234", 0, 4294967295.0, "seed of the initial weights and of dropout"),
     INT("train.eval_interval", train.eval_interval, "0", 0, 1e9, "iterations between validations; 0: none"),
     INT("train.eval_iters", train.eval_iters, "100", 0, 1e9, "global batches of one validation; 0: none"),

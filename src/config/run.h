@@ -25,7 +25,9 @@ enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARIT
 enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
 /* The values that the data ranks share: none, the optimizer's, the gradients too, or the weights too. */
 enum sharding { SHARDING_NONE, SHARDING_OPTIM, SHARDING_OPTIM_GRADS, SHARDING_OPTIM_GRADS_PARAMS };
-enum precision { PRECISION_FP32, PRECISION_BF16 };
+enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP8 };
+enum fp8_format { FP8_HYBRID, FP8_E4M3 };
+enum fp8_amax_algorithm { FP8_AMAX_MAX, FP8_AMAX_MOST_RECENT };
 
 /* The mathematics of a model, read from `model:` or from a model directory's config.json. Absent parts are zero; a
  * zeroed struct describes a GPT-2. */
@@ -83,6 +85,9 @@ struct run_config {
             early_stop; /* validations; 0: never */
         bool skip_train;
         int precision; /* enum precision */
+        /* Only with PRECISION_FP8; otherwise 0. */
+        int fp8_format, fp8_amax_compute_algo; /* enum fp8_format, enum fp8_amax_algorithm */
+        int64_t fp8_margin, fp8_amax_history_len;
     } train;
     struct {
         double lr, min_lr;
@@ -118,6 +123,11 @@ struct run_config {
 
 extern const struct config_row run_rows[];
 extern const size_t run_row_count;
+
+/* Returns the type of a run's weights and activations. */
+static inline enum dtype run_dtype(const struct run_config *run) {
+    return run->train.precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
+}
 
 /* The names of enum sharding in configurations, ended by NULL. */
 extern const char *const run_shardings[];

@@ -55,6 +55,8 @@ static struct linear_call linear_call_at(const struct block_pass *block, enum at
         .hooks = hooks_at(block, place),
         .hook = hook_call_at(block, place),
         .dtype = model->options.dtype,
+        .fp8 = fp8_linear_at(model, block->layer, place),
+        .measures_fp8 = block->measures,
         .rows = block->pass->rows,
         .whole = model->scratch.whole,
         .whole_gradient = model->gradients.whole,
@@ -343,6 +345,7 @@ int block_choose_activation(struct model *model) {
                               .store = &model->store,
                               .hooks = &no_hooks,
                               .dtype = model->options.dtype,
+                              .fp8 = fp8_linear_at(model, chunk->first, ATTACH_FC1),
                               .rows = model->options.max_rows,
                               .epilogue = activation_epilogue(model)};
     if (model->share.lowest <= chunk->first || !chunk->count || fc1.epilogue == EPILOGUE_NONE)

@@ -165,6 +165,18 @@ struct model_angles {
     float *cos, *sin; /* [positions, columns / 2] */
 };
 
+/* The state of FP8 products. A layer has FP8_OPERANDS rows of FP8_PLACES tensors, in this order everywhere. */
+enum { FP8_PLACES = ATTACH_FC2 - ATTACH_QKV + 1, FP8_TENSORS = FP8_OPERANDS * FP8_PLACES };
+struct model_fp8 {
+    struct param_table table; /* of model_fp8_describe */
+    struct param_store store;
+    bool *is_held;              /* [table count] */
+    struct fp8_linear *linears; /* [layers of the stage][FP8_PLACES]; NULL: no FP8 */
+    int64_t layers;             /* of the stage */
+    float *amax;                /* [layers][FP8_TENSORS] of this step */
+    void *weights;              /* the block of cast weights; NULL: weights are cut, and cast before each use */
+};
+
 /* It holds no state of a running pass: functions get a `struct pass`. */
 struct model {
     struct model_options options;
@@ -187,6 +199,7 @@ struct model {
     struct model_scratch scratch;
     struct model_gradients gradients;
     struct model_angles angles;
+    struct model_fp8 fp8;
     struct device_step step;
     void *fetched_loss; /* host: a double */
 };
@@ -218,6 +231,7 @@ struct block_pass {
     const struct block_saved *saved;
     void *out;      /* [N, C] */
     bool is_again;  /* recomputes for a backward, which needs no output */
+    bool measures;  /* a forward of training, whose tensors count for the scales of FP8 */
     bool is_lowest; /* the gradient of the block's input is not needed */
     bool is_fresh;  /* the memory that stashes and layers share still has the results of this layer's forward */
 };
@@ -287,6 +301,20 @@ int heads_forward(const struct block_pass *block);
 void *heads_gradient(const struct model *model);
 /* Computes from these the gradients of the product's output, in gradients.qkv. */
 int heads_backward(const struct block_pass *block);
+
+/* fp8.c: FP8 products; without them these functions do nothing. */
+/* Makes the state, before the model is planned. STATUS_USAGE for sizes that FP8 does not have; STATUS_UNSUPPORTED when
+ * the backend lacks its operations. */
+int fp8_sketch(struct model *model);
+/* Returns the device bytes of scales, histories and cast weights. */
+size_t fp8_weight_bytes(const struct model *model);
+/* Places the rest among the activations. */
+void fp8_place(struct model *model, struct arena *arena);
+/* Takes the memory of fp8_weight_bytes, after the activations are placed: all scales are 1, and histories 0. */
+int fp8_open(struct model *model);
+void fp8_close(struct model *model);
+/* Returns a linear of a layer; NULL without FP8. */
+struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum attach_place place);
 
 /* layers.c: the parts that blocks, embedding and head share. */
 /* norm_call returns a norm of the model's kind. The other two borrow its parameters and run it. */

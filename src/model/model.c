@@ -224,6 +224,8 @@ static int plan_gradients(struct model *model) {
         status = chunk_clear_gradients(model, &o->chunks[c]);
     for (int layer = -1; layer <= o->config.num_layers && !status; layer++)
         status = gradient_sum_over_tensor(model->rank, &model->store, layer);
+    if (!status)
+        status = model_fp8_end_step(model, 0);
     return status ? status : model_sum_tied_gradients(model);
 }
 
@@ -283,6 +285,8 @@ static int build(struct model *model, struct model_plan *plan) {
     if (!status)
         status = find_parameters(model);
     if (!status)
+        status = fp8_sketch(model);
+    if (!status)
         status = block_choose_activation(model);
     if (status)
         return status;
@@ -291,7 +295,7 @@ static int build(struct model *model, struct model_plan *plan) {
     struct arena arena = ARENA_PLAN;
     model_place_activations(model, &arena);
     status = plan_work(model);
-    plan->weights = param_weight_bytes(&model->store);
+    plan->weights = param_weight_bytes(&model->store) + fp8_weight_bytes(model);
     plan->gradients = param_gradient_bytes(&model->store);
     plan->activations = arena.used;
     plan->workspace = work_scratch(&model->rank->work);
@@ -319,7 +323,9 @@ static int allocate(struct model *model, const struct model_plan *plan) {
         return status;
     struct arena arena = arena_over(model->activations, plan->activations);
     model_place_activations(model, &arena);
-    status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
+    status = fp8_open(model);
+    if (!status)
+        status = upload_open(&model->upload, model->rank->device, model_upload_bytes(model));
     if (!status && model->options.use == MODEL_INFER)
         status = step_open_fetches(model);
     if (!status && model->options.use != MODEL_INFER)
@@ -368,6 +374,7 @@ void model_close(struct model *model) {
     if (!model)
         return;
     device_free(model->rank->device, model->activations);
+    fp8_close(model);
     step_close_fetches(model);
     device_host_free(model->rank->device, model->fetched_loss);
     upload_close(&model->upload);

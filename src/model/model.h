@@ -37,6 +37,16 @@ struct model_recompute {
     bool layernorm, mlp_act;
 };
 
+/* FP8 products by delayed scaling, as in TransformerEngine: those of qkv, projection, fc1 and fc2 of every layer. Their
+ * inputs, weights and gradients of outputs are cast to FP8. `dtype` is then DTYPE_BF16. */
+struct model_fp8_options {
+    bool is_on;
+    bool is_e4m3; /* gradients are E4M3 like inputs and weights, not E5M2 */
+    bool is_most_recent;
+    int margin;
+    int64_t history_length; /* steps */
+};
+
 /* Layers first .. first + count - 1 that a micro batch goes through without leaving the rank. */
 struct model_chunk {
     int64_t first, count;
@@ -47,6 +57,7 @@ enum { MODEL_CHUNKS_MAX = 64 };
 struct model_training {
     bool is_frozen; /* the model's parameters do not train and have no gradients; only hooks' parameters train */
     struct model_recompute recompute;
+    struct model_fp8_options fp8;
     int64_t segment_rows; /* mean rows of a segment, by which planning counts attention; 0: a batch is one segment */
     int stashes;          /* the most (micro batch, chunk) pairs that wait for their backward at once; 0: 1 */
     /* With RECOMPUTE_BLOCK: stashes from this number on recompute all layers; 0: all stashes follow `recompute`. */
@@ -199,6 +210,15 @@ int model_unit_order(struct model *model, const struct pipeline_step *steps, int
 /* Sums the gradient of a tied table over the stages that have it. All stages call it after the last backward of a
  * global batch. */
 int model_sum_tied_gradients(struct model *model);
+
+/* Describes the scales and histories of FP8 products, as parameters that checkpoints have: docs/formats.md names them.
+ * None of them trains. The caller frees the table. STATUS_MEMORY. */
+int model_fp8_describe(const struct model_config *config, int64_t history_length, struct param_table *table);
+/* Returns the store of these values, which the model owns; NULL without FP8. */
+struct param_store *model_fp8_store(struct model *model);
+/* Ends step number `step`, from 0 on: the largest sizes of the step go to the histories, and new scales follow. All
+ * ranks call it after the last backward of a global batch. It does nothing without FP8. */
+int model_fp8_end_step(struct model *model, int64_t step);
 
 /* Runs forward and backward on a model of one chunk with both ends. The errors of model_forward. */
 int model_train_step(struct model *model, const struct model_batch *batch, const struct model_pass *pass);

@@ -95,6 +95,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
         struct block_pass block =
             block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
+        block.measures = use == PARAM_FORWARD;
         status = unit_begin(&pass, block.layer, use);
         if (!status)
             status = unit_end(&pass, block.layer, block_forward(&block));

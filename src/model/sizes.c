@@ -308,4 +308,5 @@ void model_place_activations(struct model *model, struct arena *arena) {
         place_head(model, arena);
     if (o->use == MODEL_TRAIN)
         place_gradients(model, arena);
+    fp8_place(model, arena);
 }

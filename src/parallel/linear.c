@@ -75,11 +75,15 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
     };
 }
 
+static struct matrix_view gradient_view(const struct linear *linear, const struct linear_call *call, const void *dy) {
+    return matrix_strided(call->dtype, dy, call->rows, linear->out, y_stride(linear, call));
+}
+
 /* Returns the product dx = dy W. */
 static struct gemm input_gradient_of(const struct linear *linear, const struct linear_call *call,
-                                     struct matrix_view weight, const void *dy, void *dx) {
+                                     struct matrix_view weight, struct matrix_view dy, void *dx) {
     return (struct gemm){
-        .a = matrix_strided(call->dtype, dy, call->rows, linear->out, y_stride(linear, call)),
+        .a = dy,
         .b = weight,
         .c = matrix_plain(call->dtype, dx, call->rows, linear->in),
         .epilogue = call->epilogue,
@@ -87,19 +91,35 @@ static struct gemm input_gradient_of(const struct linear *linear, const struct l
     };
 }
 
+/* Returns true if the backend has the product, in FP8 if the call asks for it. */
+static bool is_supported(const struct linear_call *call, enum fp8_operand a, struct gemm gemm) {
+    if (call->fp8) {
+        gemm.a = fp8_view(call->fp8, a, &gemm.a);
+        gemm.b = fp8_view(call->fp8, FP8_WEIGHT, &gemm.b);
+    }
+    return call->rank->ops->gemm_supports(call->rank->device, &gemm);
+}
+
 bool linear_can_fuse(const struct linear *linear, const struct linear_call *call) {
     if (hook_list_is_active(call->hooks, HOOK_BEFORE_ACTIVATION))
         return false;
     struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
-    struct gemm gemm = product_of(linear, call, weight, call->x, call->y, false);
-    return call->rank->ops->gemm_supports(call->rank->device, &gemm);
+    return is_supported(call, FP8_INPUT, product_of(linear, call, weight, call->x, call->y, false));
 }
 
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
     struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
-    struct gemm gemm = input_gradient_of(linear, call, weight, call->dy, call->dx);
+    struct matrix_view dy = gradient_view(linear, call, call->dy);
+    struct gemm gemm = input_gradient_of(linear, call, weight, dy, call->dx);
     gemm.aux = gemm.aux ? gemm.aux : &gemm; /* while planning there are no addresses: any will do that is not NULL */
-    return call->rank->ops->gemm_supports(call->rank->device, &gemm);
+    return is_supported(call, FP8_GRADIENT, gemm);
+}
+
+/* Casts the operands of a forward product, if it is in FP8. */
+static int cast_operands(const struct linear_call *call, struct gemm *gemm) {
+    bool measures = call->measures_fp8;
+    int status = call->fp8 ? fp8_cast(call->rank, call->fp8, FP8_INPUT, measures, &gemm->a) : STATUS_OK;
+    return status || !call->fp8 ? status : fp8_cast_weight(call->rank, call->fp8, measures, &gemm->b);
 }
 
 /* Runs the base's product with the deltas of the first hooks, and stores their number in *hooks. `into_fp32`: y is
@@ -114,7 +134,9 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     gemm.bias = is_partial && rank->place.tensor > 0 ? NULL : bias.data; /* the sum must have it once */
     hook.x = x;
     hook.y = y;
-    int status = into_fp32 ? STATUS_OK : hook_list_deltas(call->hooks, &hook, &gemm, hooks);
+    int status = cast_operands(call, &gemm);
+    if (!status && !into_fp32)
+        status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
         status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
@@ -158,41 +180,51 @@ int linear_forward(const struct linear *linear, const struct linear_call *call) 
     return status;
 }
 
-/* Computes dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. */
-static int weight_gradients(const struct linear *linear, const struct linear_call *call, const void *x,
-                            const void *dy) {
+/* Computes dW[out,in] (+)= dy' x, db[out] (+)= column sums of dy. `factor`: dy as products take it. */
+static int weight_gradients(const struct linear *linear, const struct linear_call *call, const void *x, const void *dy,
+                            struct matrix_view factor) {
     struct rank *rank = call->rank;
-    int64_t dy_stride = y_stride(linear, call);
     float *dbias = linear->bias != PARAM_NONE ? param_gradient(call->store, linear->bias) : NULL;
     bool bias_trains = linear->bias != PARAM_NONE && param_trains(call->store, linear->bias);
     if (param_trains(call->store, linear->weight)) {
         struct gemm gemm = {
-            .a = matrix_strided(call->dtype, dy, call->rows, linear->out, dy_stride),
+            .a = factor,
             .a_transposed = true,
             .b = matrix_plain(call->dtype, x, call->rows, linear->in),
             .c = matrix_plain(DTYPE_F32, param_gradient(call->store, linear->weight), linear->out, linear->in),
             .accumulate = !call->overwrite_gradients,
-            .bias_gradient = dbias,
+            .bias_gradient = call->fp8 ? NULL : dbias,
         };
-        return rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+        int status = call->fp8 ? fp8_cast(rank, call->fp8, FP8_INPUT, false, &gemm.b) : STATUS_OK;
+        if (!status)
+            status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+        if (status || !call->fp8)
+            return status;
     }
     if (!bias_trains)
         return STATUS_OK;
-    struct column_sum sum = {
-        .rows = call->rows, .cols = linear->out, .type = call->dtype, .x = dy, .stride = dy_stride, .out = dbias};
+    struct column_sum sum = {.rows = call->rows,
+                             .cols = linear->out,
+                             .type = call->dtype,
+                             .x = dy,
+                             .stride = y_stride(linear, call),
+                             .out = dbias};
     return rank_run_scratch(rank, PHASE_GEMM, column_sum, &sum);
 }
 
-static int input_gradient(const struct linear *linear, const struct linear_call *call, const void *dy, void *dx) {
+static int input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy,
+                          void *dx) {
     struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
-    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
+    if (!status)
+        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
     param_return(call->store, linear->weight);
     return status;
 }
 
-static int plan_input_gradient(const struct linear *linear, const struct linear_call *call) {
+static int plan_input_gradient(const struct linear *linear, const struct linear_call *call, struct matrix_view dy) {
     rank_unsure(call->rank, true, 1);
-    int status = input_gradient(linear, call, NULL, NULL);
+    int status = input_gradient(linear, call, dy, NULL);
     rank_unsure(call->rank, true, -1);
     return status;
 }
@@ -214,16 +246,21 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     hook.dx = has_own_rows ? call->whole_gradient : call->dx;
     if (!status)
         status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
+    struct matrix_view dy = gradient_view(linear, call, hook.dy);
+    if (!status && call->fp8 && (wants_dx || param_trains(call->store, linear->weight)))
+        status = fp8_cast(call->rank, call->fp8, FP8_GRADIENT, true, &dy);
+    else if (call->fp8)
+        dy = fp8_view(call->fp8, FP8_GRADIENT, &dy);
     if (!status && wants_dx)
-        status = input_gradient(linear, call, hook.dy, hook.dx);
+        status = input_gradient(linear, call, dy, hook.dx);
     else if (!status && call->rank->is_planning) /* in other layers, a run needs it */
-        status = plan_input_gradient(linear, call);
+        status = plan_input_gradient(linear, call, dy);
     if (!status)
         status = hook_list_backward_input(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     if (!status && wants_dx && is_cut(linear, call, LINEAR_COLUMN))
         status = sum_start(call, hook.dx, call->dx, linear->in, call->dtype, &sum);
     if (!status)
-        status = weight_gradients(linear, call, hook.x, hook.dy);
+        status = weight_gradients(linear, call, hook.x, hook.dy, dy);
     int summed = rank_wait(call->rank, &sum);
     return status ? status : summed;
 }

@@ -3,6 +3,7 @@
 #ifndef CAMBIUM_PARALLEL_LINEAR_H
 #define CAMBIUM_PARALLEL_LINEAR_H
 
+#include "parallel/fp8.h"
 #include "parallel/hook.h"
 #include "tensor/tensor.h"
 
@@ -26,6 +27,8 @@ struct linear_call {
     const struct hook_list *hooks; /* of this place; those before an activation run here */
     struct hook_call hook;         /* layer, place, segments, saved; the linear fills in the rest */
     enum dtype dtype;
+    struct fp8_linear *fp8; /* its casts, for FP8 products; NULL: products of `dtype` */
+    bool measures_fp8;      /* forward: largest sizes of input and weight count in this step; those of dy always do */
     int64_t rows;
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */

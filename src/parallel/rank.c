@@ -194,12 +194,21 @@ int rank_wait(struct rank *rank, struct comm_request *request) {
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
-int rank_sum(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype) {
+static int reduce(struct rank *rank, enum rank_group group, enum comm_op op, void *data, int64_t count,
+                  enum dtype dtype) {
     if (!runs_on(rank, group))
         return note_planned(rank, group, "all_reduce", count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group_of(rank, group), &call, COMM_SUM));
+    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_reduce(group_of(rank, group), &call, op));
+}
+
+int rank_sum(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype) {
+    return reduce(rank, group, COMM_SUM, data, count, dtype);
+}
+
+int rank_max(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype) {
+    return reduce(rank, group, COMM_MAX, data, count, dtype);
 }
 
 int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype,

@@ -132,7 +132,9 @@ int rank_group_size(const struct rank *rank, enum rank_group group);
 
 /* Sums over a group, in place. Its time counts as communication. The errors of comm_all_reduce. */
 int rank_sum(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype);
-/* Starts such a sum, so that other work can run before rank_wait. */
+/* Takes the maximum over a group, in the same way. */
+int rank_max(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype);
+/* Starts a sum, so that other work can run before rank_wait. */
 int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t count, enum dtype dtype,
                    struct comm_request *request);
 /* Finishes a call that one of the functions here started. The errors of comm_wait. */

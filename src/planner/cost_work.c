@@ -58,7 +58,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
     int status = STATUS_OK;
     *work = (struct cost_work){
         .layers = (double)more,
-        .dtype = config->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .dtype = run_dtype(config),
         .seq_length = config->data.seq_length,
         .tensor = (int)tensor,
     };

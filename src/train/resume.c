@@ -160,6 +160,8 @@ int train_load(struct trainer *trainer) {
     else if (!status)
         status = load_weights(trainer, &state, directory);
     free(state.ranges);
+    if (!status)
+        status = train_fp8_load(trainer);
     status = comm_agree(trainer->world, status);
     return status ? status : optimizer_round_weights(&trainer->optimizer);
 }

@@ -11,6 +11,7 @@ struct run_saver {
     struct ckpt_array weights;
     struct ckpt_part parts[CKPT_MAX_PARTS]; /* of a tuner, over `weights` */
     struct optimizer_arrays *arrays;
+    struct fp8_part fp8;
     char *config_text;
     int64_t iteration; /* of the save in progress */
     double stall;
@@ -50,8 +51,9 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
                       size_t *bytes) {
     const struct param_table *table = run->tuner ? tuner->state_table : NULL;
     struct param_table of_model = {0};
-    bool is_bf16 = run->config.train.precision == PRECISION_BF16 && !run->tuner;
-    struct ckpt_array weights = {.prefix = "", .dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32, .only_trainable = run->tuner};
+    enum dtype dtype = run->tuner ? DTYPE_F32 : run_dtype(&run->config);
+    struct ckpt_array weights = {.prefix = "", .dtype = dtype, .only_trainable = run->tuner};
+    struct fp8_part fp8 = {0};
     struct ckpt_part parts[CKPT_MAX_PARTS];
     struct ckpt_save save;
     struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
@@ -63,8 +65,11 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     int status = table ? STATUS_OK : model_describe(&run->config.model, &of_model);
     if (!status)
         status = describe(run, table ? table : &of_model, tuner->self, &weights, parts, &save);
+    if (!status && train_has_fp8(run))
+        status = train_fp8_describe(run, &fp8);
     save.model.threads = device_threads(rank->device);
     save.optimizer = optimizer;
+    save.state = train_has_fp8(run) ? &fp8.part : NULL;
     int ranks = rank_grid_size(&rank->grid), number = rank_grid_rank(&rank->grid, &rank->place);
     size_t of_export = 0;
     if (!status)
@@ -75,6 +80,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
     *bytes += of_export;
     param_table_free(&of_model);
+    param_table_free(&fp8.table);
     return status;
 }
 
@@ -107,6 +113,11 @@ int train_saver_open(struct trainer *trainer) {
     save.model.world = trainer->world;
     save.model.config_text = saver->config_text;
     save.optimizer = optimizer;
+    if (!status && train_has_fp8(&trainer->run)) {
+        save.state = &saver->fp8.part;
+        status = train_fp8_describe(&trainer->run, &saver->fp8);
+        train_fp8_open(trainer, &saver->fp8);
+    }
     if (!status)
         status = ckpt_saver_open(&save, run->checkpoint.async_save, &saver->saver);
     if (!status && !run->train.skip_train)
@@ -122,6 +133,7 @@ void train_saver_close(struct trainer *trainer) {
         return;
     ckpt_saver_close(saver->saver);
     optimizer_arrays_close(saver->arrays);
+    param_table_free(&saver->fp8.table);
     free(saver->config_text);
     free(saver);
     trainer->saver = NULL;

@@ -19,6 +19,14 @@ static struct model_recompute recompute_of(const struct run_config *run) {
     return recompute;
 }
 
+static struct model_fp8_options fp8_of(const struct run_config *run) {
+    return (struct model_fp8_options){.is_on = run->train.precision == PRECISION_FP8,
+                                      .is_e4m3 = run->train.fp8_format == FP8_E4M3,
+                                      .is_most_recent = run->train.fp8_amax_compute_algo == FP8_AMAX_MOST_RECENT,
+                                      .margin = (int)run->train.fp8_margin,
+                                      .history_length = run->train.fp8_amax_history_len};
+}
+
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid) {
     return (struct pipeline_split){.layers = run->model.num_layers,
                                    .stages = grid->pipeline,
@@ -72,11 +80,12 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
     *shape = train_pipeline_shape(&run->config, grid);
     *options = (struct model_options){
         .config = run->config.model,
-        .dtype = run->config.train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .dtype = run_dtype(&run->config),
         .use = MODEL_TRAIN,
         .train.is_frozen = run->tuner != NULL,
         .hooks = tuner->hooks,
         .train.recompute = recompute_of(&run->config),
+        .train.fp8 = fp8_of(&run->config),
         .max_rows = run->config.train.micro_batch_size * run->config.data.seq_length,
         .train.segment_rows = run->config.data.seq_length,
         .chunk_count = shape->chunks,

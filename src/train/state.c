@@ -21,8 +21,17 @@ static const char *const kept_keys[] = {
     "train.seed",
     "train.global_batch_size",
     "train.precision",
+    "train.fp8_format",
+    "train.fp8_margin",
+    "train.fp8_amax_history_len",
+    "train.fp8_amax_compute_algo",
 };
 enum { KEPT_KEYS = sizeof kept_keys / sizeof *kept_keys };
+
+/* Returns true if the run uses a kept key. */
+static bool is_used(const char *key, const struct run_config *run) {
+    return run->train.precision == PRECISION_FP8 || strncmp(key, "train.fp8_", strlen("train.fp8_")) != 0;
+}
 
 static const struct config_row *find_row(const char *path) {
     for (size_t i = 0; i < run_row_count; i++)
@@ -43,6 +52,8 @@ int train_state_write(const struct trainer *trainer, char **text) {
     json_t *keys = json_object();
     for (size_t i = 0; i < KEPT_KEYS; i++) {
         char value[VALUE_BYTES];
+        if (!is_used(kept_keys[i], run))
+            continue;
         kept_text(kept_keys[i], run, value);
         json_object_set_new(keys, kept_keys[i], json_string(value));
     }
@@ -113,7 +124,7 @@ static void compare_keys(const struct train_run *run, const json_t *keys) {
         char value[VALUE_BYTES];
         const char *saved = json_string_value(json_object_get(keys, kept_keys[i]));
         kept_text(kept_keys[i], &run->config, value);
-        if (saved && strcmp(saved, value))
+        if (saved && is_used(kept_keys[i], &run->config) && strcmp(saved, value))
             log_warning("%s was '%s' and is '%s': the run resumes, but its results differ from an uninterrupted one",
                         kept_keys[i], saved, value);
     }

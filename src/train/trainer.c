@@ -76,6 +76,8 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     if (!status)
         status = optimizer_start(&trainer->optimizer, lr);
     if (!status)
+        status = model_fp8_end_step(trainer->model, trainer->iteration);
+    if (!status)
         status = stream_wait(trainer->rank.exec.stream);
     loss = model_fetched_loss(trainer->model);
     if (!status)

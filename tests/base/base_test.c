@@ -49,6 +49,65 @@ static void half_and_bfloat_round_to_nearest_even(void **state) {
     assert_int_equal(f16_from_float(0x1.8p-25f), 1);
 }
 
+/* The numbers of a type by its definition, by their bits without the sign. */
+static double fp8_number(enum dtype type, int bits) {
+    int fraction_bits = type == DTYPE_E4M3 ? 3 : 2, bias = type == DTYPE_E4M3 ? 7 : 15;
+    int exponent = bits >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1), one = 1 << fraction_bits;
+    if (type == DTYPE_E4M3 ? bits == 0x7f : bits > 0x7c)
+        return NAN;
+    if (type == DTYPE_E5M2 && bits == 0x7c)
+        return INFINITY;
+    return exponent ? ldexp(one + fraction, exponent - bias - fraction_bits)
+                    : ldexp(fraction, 1 - bias - fraction_bits);
+}
+
+/* Both signs of a size become the number with these bits. */
+static void assert_rounds_to(enum dtype type, float size, uint8_t bits) {
+    for (int sign = 0; sign < 2; sign++) {
+        float value = sign ? -size : size, expected = fp8_to_float(type, (uint8_t)(sign << 7 | bits));
+        uint32_t found, wanted;
+        float rounded = fp8_round(type, value);
+        assert_int_equal(fp8_from_float(type, value), sign << 7 | bits);
+        memcpy(&found, &rounded, sizeof found);
+        memcpy(&wanted, &expected, sizeof wanted);
+        assert_int_equal(found, wanted);
+    }
+}
+
+static void fp8_rounds_to_nearest_even_and_saturates(void **state) {
+    (void)state;
+    static const struct {
+        enum dtype type;
+        uint8_t largest;
+    } types[] = {{DTYPE_E4M3, 0x7e}, {DTYPE_E5M2, 0x7b}};
+    for (int t = 0; t < 2; t++) {
+        enum dtype type = types[t].type;
+        for (int bits = 0; bits < 128; bits++) {
+            double number = fp8_number(type, bits);
+            for (int sign = 0; sign < 2; sign++) {
+                float found = fp8_to_float(type, (uint8_t)(sign << 7 | bits));
+                assert_true(isnan(number) ? isnan(found) : (double)found == (sign ? -number : number));
+                assert_int_equal(!!signbit(found), isnan(number) ? !!signbit(found) : sign);
+            }
+            if (bits > types[t].largest)
+                continue;
+            assert_rounds_to(type, (float)number, (uint8_t)bits);
+            if (bits == types[t].largest)
+                continue;
+            float tie = (float)((number + fp8_number(type, bits + 1)) / 2);
+            assert_rounds_to(type, nextafterf(tie, 0), (uint8_t)bits);
+            assert_rounds_to(type, tie, (uint8_t)(bits + bits % 2));
+            assert_rounds_to(type, nextafterf(tie, INFINITY), (uint8_t)(bits + 1));
+        }
+        assert_true(fp8_largest(type) == fp8_to_float(type, types[t].largest));
+        const float beyond[] = {nextafterf(fp8_largest(type), INFINITY), 2 * fp8_largest(type), 3.4e38f, INFINITY};
+        for (int i = 0; i < 4; i++)
+            assert_rounds_to(type, beyond[i], types[t].largest);
+        assert_rounds_to(type, 1e-40f, 0);
+        assert_true(isnan(fp8_round(type, NAN)) && isnan(fp8_to_float(type, fp8_from_float(type, NAN))));
+    }
+}
+
 static void a_number_that_is_not_finite_is_found_where_it_is(void **state) {
     (void)state;
     enum { COUNT = 67 };
@@ -483,6 +542,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_equals_the_published_vectors),
         cmocka_unit_test(half_and_bfloat_round_to_nearest_even),
+        cmocka_unit_test(fp8_rounds_to_nearest_even_and_saturates),
         cmocka_unit_test(a_number_that_is_not_finite_is_found_where_it_is),
         cmocka_unit_test(arena_plan_is_the_allocation),
         cmocka_unit_test(an_aborted_file_leaves_nothing),

@@ -44,6 +44,9 @@ class Training(unittest.TestCase):
                            "--json", "-")
             same = json.loads(again)["plans"][0]["rows"][0]
             self.assertEqual((same["memory"], same["layout"]), (found["rows"][1]["memory"], found["rows"][1]["layout"]))
+            row.write_text(row.read_text().replace("precision: bf16", "precision: fp8"))
+            _, errors = run("plan", "train", "--cluster", "a100-80gb", "--config", row, "--devices", "4", expect=2)
+            self.assertIn("plan train does not predict FP8 yet; plan with bf16", errors)
 
     def test_a_rows_run_file_has_its_memory_in_a_dry_run(self):
         with tempfile.TemporaryDirectory() as directory:

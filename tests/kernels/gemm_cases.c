@@ -22,16 +22,43 @@ enum {
     SCALED_BY_ZERO = 16384,
     INT8 = 32768,   /* B, with a scale for each output */
     DELTAS = 65536, /* two: on all columns, and on some */
+    FP8 = 131072,   /* A and B, as the CPU has them */
+    A_E5M2 = 262144,
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT };
+enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE };
 enum { DELTA_RANK = 5 };
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
     return run->variant & STRIDED ? cols + 5 : cols;
+}
+
+static enum dtype fp8_type_of(const struct op_run *run, const struct op_tensor *t) {
+    return run->variant & A_E5M2 && t == &run->tensor[A] ? DTYPE_E5M2 : DTYPE_E4M3;
+}
+
+/* Numbers of the type, of many sizes. */
+static void fill_fp8(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->rows * t->cols; i++) {
+        uint32_t word = philox(3, (uint32_t)(i + t->rows), (uint32_t)t->cols, 0, (uint32_t)RNG_TEST << 24).word[0];
+        double size = ((double)(word >> 8) / 0x1p24 - 0.5) * 64;
+        t->value[i] = (double)fp8_round(fp8_type_of(run, t), (float)size);
+    }
+}
+
+static void setup_fp8(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    const struct op_tensor scale = {
+        .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = 1, .center = 0.02, .spread = 0.01};
+    t[A].fill = t[B].fill = fill_fp8;
+    t[A].stride = t[A].cols;
+    t[B].stride = t[B].cols;
+    t[A_SCALE] = t[B_SCALE] = scale;
+    t[A_SCALE].name = "a's scale";
+    t[B_SCALE].name = "b's scale";
 }
 
 static void gemm_setup(struct op_run *run) {
@@ -62,6 +89,8 @@ static void gemm_setup(struct op_run *run) {
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
+    if (v & FP8)
+        setup_fp8(run);
     if (v & BIAS)
         t[BIAS_VECTOR] = (struct op_tensor){.name = "bias", .role = OP_IN, .type = run->type, .rows = 1, .cols = n};
     t[C] = (struct op_tensor){.name = "c",
@@ -141,6 +170,13 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
     g.b.scale = t[SCALES].data;
+    if (v & FP8) {
+        g.a.form = g.b.form = MATRIX_FP8;
+        g.a.type = fp8_type_of(run, &t[A]);
+        g.b.type = fp8_type_of(run, &t[B]);
+        g.a.scale = t[A_SCALE].data;
+        g.b.scale = t[B_SCALE].data;
+    }
     for (int i = 0; v & DELTAS && i < 2; i++)
         g.delta[g.delta_count++] = (struct gemm_delta){.rank = DELTA_RANK,
                                                        .first = delta_first(run, i),
@@ -213,6 +249,8 @@ static void gemm_reference(struct op_run *run) {
                 sum *= (double)scale_of(run);
             if (v & INT8)
                 sum *= t[SCALES].value[j];
+            if (v & FP8)
+                sum *= t[A_SCALE].value[0] * t[B_SCALE].value[0];
             if (v & BIAS)
                 sum += t[BIAS_VECTOR].value[j];
             if (v & DELTAS)
@@ -264,6 +302,13 @@ static const struct op_kind gemm_kind = {
         BOTH_TYPES(OP_BENCH, "packed gpt2 fc2", PACKED | BIAS, rows, 768, 3072),                                       \
         BOTH_TYPES(OP_BENCH, "packed gpt2 head", PACKED | C_FP32, rows, 50257, 768)
 
+#define FP8_CASE(note, variant, ...)                                                                                   \
+    {                                                                                                                  \
+        &gemm_kind, "fp8, " note, OP_TEST, DTYPE_BF16, FP8 | (variant), {                                              \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+
 static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "plain", 0, 5, 7, 3),
     BOTH_TYPES(OP_TEST, "one row", B_TRANSPOSED, 1, 33, 65),
@@ -312,7 +357,24 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "int8, exact gelu", INT8 | FORWARD | GELU_EXACT, 33, 65, 64),
     BOTH_TYPES(OP_TEST, "int8, pieces", INT8 | FORWARD | STRIDED, 1030, 601, 9),
 
+    FP8_CASE("forward", FORWARD | STRIDED, 48, 32, 64),
+    FP8_CASE("forward to fp32", FORWARD | C_FP32, 33, 48, 64),
+    FP8_CASE("forward, no bias, pieces", B_TRANSPOSED, 1030, 608, 16),
+    FP8_CASE("gelu saving", FORWARD | GELU_TANH | AUX, 33, 64, 48),
+    FP8_CASE("deltas", FORWARD | DELTAS | STRIDED, 33, 64, 48),
+    FP8_CASE("input gradient", A_E5M2, 48, 64, 32),
+    FP8_CASE("gelu backward", A_E5M2 | DGELU_TANH, 33, 64, 48),
+    FP8_CASE("weight gradient", A_E5M2 | A_TRANSPOSED | C_FP32, 32, 48, 100),
+    FP8_CASE("weight gradient, added, pieces", A_E5M2 | A_TRANSPOSED | ACCUMULATE | C_FP32, 32, 400, 3000),
+
     BOTH_TYPES(OP_BENCH, "gpt2 qkv forward", FORWARD, 1024, 2304, 768),
+    {&gemm_kind, "fp8, gpt2 qkv forward", OP_BENCH, DTYPE_BF16, FP8 | FORWARD, {1024, 2304, 768}},
+    {&gemm_kind,
+     "fp8, gpt2 fc1 weight gradient",
+     OP_BENCH,
+     DTYPE_BF16,
+     FP8 | A_E5M2 | A_TRANSPOSED | ACCUMULATE | C_FP32,
+     {3072, 768, 1024}},
     BOTH_TYPES(OP_BENCH, "gpt2 attention output", FORWARD, 1024, 768, 768),
     BOTH_TYPES(OP_BENCH, "gpt2 fc1 forward, bare", B_TRANSPOSED, 1024, 3072, 768),
     BOTH_TYPES(OP_BENCH, "gpt2 fc1 forward, gelu saving", FORWARD | GELU_TANH | AUX, 1024, 3072, 768),

@@ -19,8 +19,10 @@ struct tuned_options {
     struct model_recompute recompute;
     bool has_dropout; /* the base's, and the pass's */
     enum dtype dtype;
-    const struct storage *storage; /* of the base; NULL: whole */
-    int chunk_count;               /* of the stage; 0: all layers in one */
+    struct model_fp8_options fp8;
+    const struct model_config *base; /* NULL: tuned_base */
+    const struct storage *storage;   /* of the base; NULL: whole */
+    int chunk_count;                 /* of the stage; 0: all layers in one */
     struct model_chunk chunks[2];
 };
 
@@ -72,11 +74,12 @@ static inline int tuned_shake(struct param_store *store, struct stream *stream, 
 
 /* On a fresh rank. */
 static inline int tuned_open(struct tuned *t, const struct tuned_options *o, struct rank *rank) {
-    struct model_options options = {.config = tuned_base(o->has_dropout),
+    struct model_options options = {.config = o->base ? *o->base : tuned_base(o->has_dropout),
                                     .dtype = o->dtype,
                                     .use = MODEL_TRAIN,
                                     .train.is_frozen = true,
                                     .train.recompute = o->recompute,
+                                    .train.fp8 = o->fp8,
                                     .chunk_count = o->chunk_count,
                                     .chunks = {o->chunks[0], o->chunks[1]},
                                     .train.stashes = o->chunk_count,

@@ -13,7 +13,8 @@ enum { LAYERS = 4, BATCH = 8 };
 
 struct layout {
     int tensor, data, pipeline, chunks, sharding, kept;
-    bool is_untied, is_bf16;
+    bool is_untied;
+    int precision;
 };
 
 static int expect_planned(struct trainer *trainer, const char *when) {
@@ -72,7 +73,7 @@ static int run_rank(struct comm *world, void *context) {
 }
 
 static void check(const char **prefix, const struct layout *layout) {
-    struct train_run run = make_run(prefix, layout->is_bf16 ? PRECISION_BF16 : PRECISION_FP32, 1);
+    struct train_run run = make_run(prefix, layout->precision, 1);
     struct run_config *config = &run.config;
     config->device = "late";
     config->model.num_layers = LAYERS;
@@ -103,7 +104,7 @@ static void what_is_allocated_is_what_was_planned(void **state) {
                                         .sharding = sharding,
                                         .kept = kept,
                                         .is_untied = g % 2,
-                                        .is_bf16 = (g + (size_t)sharding) % 2};
+                                        .precision = (int)((g + (size_t)sharding) % 3)};
                 check((const char **)&prefix, &layout);
             }
     free(prefix);

@@ -49,10 +49,10 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static void assert_same_checkpoints(const char *a, const char *b, int iteration) {
+static void assert_same_checkpoints(const char *a, const char *b, int iteration, bool has_fp8) {
     static const char *const names[] = {"config.json", "model.safetensors", "optimizer.safetensors",
-                                        "trainer_state.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+                                        "trainer_state.json", "fp8.safetensors"};
+    for (int i = 0; i < 4 + has_fp8; i++) {
         struct strbuf x = STRBUF_INIT, y = STRBUF_INIT;
         char path[4096];
         snprintf(path, sizeof path, "%s/iter_%07d/%s", a, iteration, names[i]);
@@ -91,9 +91,10 @@ static void check_layout(const char **prefix, const struct layout *layout) {
         test_ok(lock_open_directory(directories[i], &lock));
         close(lock);
     }
-    assert_same_checkpoints(directories[0], directories[1], SAVED);
-    assert_same_checkpoints(directories[0], directories[1], LAST);
-    assert_same_checkpoints(directories[0], directories[2], LAST);
+    bool has_fp8 = layout->precision == PRECISION_FP8;
+    assert_same_checkpoints(directories[0], directories[1], SAVED, has_fp8);
+    assert_same_checkpoints(directories[0], directories[1], LAST, has_fp8);
+    assert_same_checkpoints(directories[0], directories[2], LAST, has_fp8);
     for (int i = SAVED; i < LAST; i++)
         assert_true(tasks[2].losses[i] == tasks[0].losses[i]);
     test_ends_within(0);
@@ -107,7 +108,8 @@ static void background_saves_have_the_same_bytes_and_resume_is_bit_exact(void **
         {1, 1, 1, false, PRECISION_FP32}, {1, 1, 1, false, PRECISION_BF16}, {2, 1, 1, false, PRECISION_BF16},
         {1, 2, 1, false, PRECISION_FP32}, {1, 2, 1, true, PRECISION_BF16},  {2, 2, 1, true, PRECISION_FP32},
         {2, 2, 1, false, PRECISION_BF16}, {1, 4, 1, true, PRECISION_FP32},  {1, 1, 2, false, PRECISION_BF16},
-        {2, 1, 2, false, PRECISION_FP32}, {1, 2, 2, true, PRECISION_FP32},
+        {2, 1, 2, false, PRECISION_FP32}, {1, 2, 2, true, PRECISION_FP32},  {1, 1, 1, false, PRECISION_FP8},
+        {2, 2, 1, true, PRECISION_FP8},   {1, 1, 2, false, PRECISION_FP8},
     };
     char *prefix = write_text();
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)

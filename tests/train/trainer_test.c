@@ -11,7 +11,7 @@ static void nothing_is_allocated_inside_a_step(void **state) {
     if (!allocations_can_be_counted())
         test_skip("this build has an allocator that cannot be counted");
     char *prefix = write_text(), *directory = test_directory();
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_FP8; precision++) {
         struct train_run run = make_run((const char **)&prefix, precision, 2);
         run.config.data.reset_attention_mask = run.config.data.reset_position_ids = true; /* ragged segments */
         struct trainer *trainer;
@@ -49,7 +49,7 @@ static void nothing_is_allocated_inside_a_step(void **state) {
 static void a_step_waits_for_the_device_once(void **state) {
     (void)state;
     char *prefix = write_text();
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_FP8; precision++) {
         struct train_run run = make_run((const char **)&prefix, precision, 3);
         struct trainer *trainer;
         struct train_record record;

@@ -16,6 +16,12 @@ TYPED void scale_row(float *ab, const float *scale, int64_t cols) {
         ab[j] *= scale[j];
 }
 
+TYPED void multiply_row(float *ab, float factor, int64_t cols) {
+#pragma omp simd
+    for (int64_t j = 0; j < cols; j++)
+        ab[j] *= factor;
+}
+
 TYPED void store_row(const float *ab, void *c, int64_t cols, enum dtype type) {
 #pragma omp simd
     for (int64_t j = 0; j < cols; j++)
@@ -80,6 +86,8 @@ void LEVEL(gemm_epilogue)(const struct gemm *g, const struct gemm_block *block) 
         int64_t at = (block->row + i) * g->c.stride + block->col;
         char *aux = g->aux ? (char *)g->aux + (size_t)at * size : NULL, *c = (char *)gemm_c(g) + (size_t)at * c_size;
         const char *bias = block->needs_bias ? (const char *)g->bias + (size_t)block->col * size : NULL;
+        if (block->factor != 1)
+            multiply_row(ab, block->factor, block->cols);
         if (block->scale)
             scale_row(ab, block->scale, block->cols);
         if (g->a.type == DTYPE_F32) {

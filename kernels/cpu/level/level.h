@@ -70,6 +70,8 @@ LEVEL_OP(column_sum, column_sum);
 int LEVEL(cpu_cast)(const struct exec *exec, int64_t count, enum dtype from_type, const void *from, enum dtype to_type,
                     void *to);
 int LEVEL(cpu_add)(const struct exec *exec, int64_t count, enum dtype type, const void *x, void *y);
+LEVEL_OP(fp8_cast, fp8_cast);
+LEVEL_OP(fp8_scales, fp8_scales);
 LEVEL_OP(scale_add, scale_add);
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out);

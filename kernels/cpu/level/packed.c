@@ -326,6 +326,7 @@ static void run_tile(const struct pass *pass, int64_t panel, int64_t block) {
                                   .col = col,
                                   .rows = rows,
                                   .cols = remaining < PANEL ? remaining : PANEL,
+                                  .factor = 1,
                                   .needs_bias = gemm->bias};
         LEVEL(gemm_epilogue)(gemm, &done);
     }

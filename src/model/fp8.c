@@ -1,0 +1,286 @@
+/* FP8 by delayed scaling: the scale of a tensor follows from the largest sizes that it had in earlier steps.
+ *
+ * Scales and histories are parameters of a table of their own, so that they are allocated, saved and loaded as all
+ * parameters are. The ranks of a stage have the same values. */
+#include "model-internal.h"
+
+#include "parallel/sharded.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MULTIPLE = 16 /* cuBLASLt's, for all sizes of a product */ };
+
+/* ---- the table ---- */
+
+/* Adds a row [rows, FP8_TENSORS] of a layer. */
+static int describe(struct param_table *table, int64_t layer, const char *name, int64_t rows, enum param_init init) {
+    struct param row = {
+        .dims = 2,
+        .shape = {rows, FP8_TENSORS},
+        .init = init,
+        .layer = (int)layer,
+        .slice_count = 1,
+        .slices = {{.rows = rows, .file_rows = rows}},
+    };
+    snprintf(row.name, sizeof row.name, "layers.%lld.%s", (long long)layer, name);
+    snprintf(row.slices[0].name, sizeof row.slices[0].name, "%s", row.name);
+    int id = param_table_add(table, &row);
+    return id < 0 ? id : STATUS_OK;
+}
+
+/* A layer has two rows: the scales with their inverses, and the histories. */
+enum { ROW_SCALE, ROW_HISTORY, ROWS };
+
+int model_fp8_describe(const struct model_config *config, int64_t history_length, struct param_table *table) {
+    int status = STATUS_OK;
+    *table = (struct param_table){0};
+    for (int64_t layer = 0; layer < config->num_layers && !status; layer++) {
+        status = describe(table, layer, "fp8_scale", 2, PARAM_INIT_ONE);
+        if (!status)
+            status = describe(table, layer, "fp8_amax_history", history_length, PARAM_INIT_ZERO);
+    }
+    if (status)
+        param_table_free(table);
+    return status;
+}
+
+struct param_store *model_fp8_store(struct model *model) {
+    return model->fp8.linears ? &model->fp8.store : NULL;
+}
+
+/* Returns the values of a layer's row; NULL while planning. */
+static float *values_of(const struct model *model, int64_t layer, int row) {
+    const struct param_store *store = &model->fp8.store;
+    int id = (int)layer * ROWS + row;
+    return param_range_within(store, PARAM_WEIGHTS, store->map.places[id].offset, param_local_elements(store, id)).data;
+}
+
+/* ---- the linears of the stage ---- */
+
+static const struct linear *linear_of(const struct model *model, int64_t layer, enum attach_place place) {
+    const struct block_params *block = &model->blocks[layer];
+    const struct linear *const linears[FP8_PLACES] = {&block->qkv, &block->projection, &block->fc1, &block->fc2};
+    return linears[place - ATTACH_QKV];
+}
+
+/* Returns the number of a layer among those of the stage. */
+static int64_t local_layer(const struct model *model, int64_t layer) {
+    const struct model_chunk *chunk = model->options.chunks;
+    int64_t before = 0;
+    for (; layer >= chunk->first + chunk->count; chunk++)
+        before += chunk->count;
+    return before + layer - chunk->first;
+}
+
+struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum attach_place place) {
+    struct fp8_linear *linears = model->fp8.linears;
+    return linears ? &linears[local_layer(model, layer) * FP8_PLACES + place - ATTACH_QKV] : NULL;
+}
+
+/* Calls `visit` for every linear of the stage. */
+static int every_linear(struct model *model,
+                        int (*visit)(struct model *model, int64_t layer, enum attach_place place)) {
+    const struct model_options *o = &model->options;
+    int status = STATUS_OK;
+    for (int c = 0; c < o->chunk_count; c++)
+        for (int64_t layer = o->chunks[c].first; layer < o->chunks[c].first + o->chunks[c].count; layer++)
+            for (int place = ATTACH_QKV; place <= ATTACH_FC2 && !status; place++)
+                status = visit(model, layer, (enum attach_place)place);
+    return status;
+}
+
+/* Refuses a size that is not a multiple of 16, with the nearest that is. */
+static int check_linear(struct model *model, int64_t layer, enum attach_place place) {
+    const struct linear *linear = linear_of(model, layer, place);
+    int64_t size = linear->in % MULTIPLE ? linear->in : linear->out;
+    int64_t nearest = (size + MULTIPLE / 2) / MULTIPLE * MULTIPLE;
+    if (size % MULTIPLE == 0)
+        return STATUS_OK;
+    return status_fail(
+        STATUS_USAGE,
+        "train.precision fp8: %s has %lld %s on each tensor rank; FP8 products need multiples of %d, and "
+        "the nearest is %lld",
+        model_linear(place).name, (long long)size, size == linear->in ? "inputs" : "outputs", MULTIPLE,
+        (long long)(nearest ? nearest : MULTIPLE));
+}
+
+static int open_linear(struct model *model, int64_t layer, enum attach_place place) {
+    bool is_e4m3 = model->options.train.fp8.is_e4m3;
+    struct fp8_linear *linear = fp8_linear_at(model, layer, place);
+    for (int operand = 0; operand < FP8_OPERANDS; operand++)
+        linear->tensor[operand].type = operand == FP8_GRADIENT && !is_e4m3 ? DTYPE_E5M2 : DTYPE_E4M3;
+    linear->keeps_weight = !sharded_cuts_weights(&model->store);
+    return STATUS_OK;
+}
+
+static int check_backend(const struct rank *rank) {
+    if (!rank_lacks_(rank, fp8_cast))
+        return STATUS_OK;
+    return status_fail(STATUS_UNSUPPORTED, "train.precision fp8: there are no FP8 products on %s yet; bf16 works",
+                       device_description(rank->device));
+}
+
+int fp8_sketch(struct model *model) {
+    const struct model_options *o = &model->options;
+    struct model_fp8 *fp8 = &model->fp8;
+    if (o->use != MODEL_TRAIN || !o->train.fp8.is_on)
+        return STATUS_OK;
+    int status = check_backend(model->rank);
+    if (!status)
+        status = every_linear(model, check_linear);
+    if (!status)
+        status = model_fp8_describe(&o->config, o->train.fp8.history_length, &fp8->table);
+    if (status)
+        return status;
+    for (int c = 0; c < o->chunk_count; c++)
+        fp8->layers += o->chunks[c].count;
+    fp8->linears = calloc((size_t)(fp8->layers * FP8_PLACES), sizeof *fp8->linears);
+    fp8->is_held = calloc((size_t)fp8->table.count, sizeof *fp8->is_held);
+    if (!fp8->linears || !fp8->is_held)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (int id = 0; id < fp8->table.count; id++)
+        fp8->is_held[id] = model_has_layer(o, id / ROWS);
+    const struct rank *rank = model->rank;
+    const struct param_part part = {
+        .tensor = rank->place.tensor, .tensors = rank->grid.tensor, .is_held = fp8->is_held};
+    status = param_store_sketch(&fp8->store,
+                                &(const struct param_store_options){
+                                    .table = &fp8->table, .part = &part, .device = rank->device, .dtype = DTYPE_F32});
+    return status ? status : every_linear(model, open_linear);
+}
+
+/* ---- memory ---- */
+
+/* Returns the bytes of a cast weight. */
+static size_t weight_bytes(const struct model *model, enum attach_place place) {
+    const struct linear *linear = linear_of(model, model->options.chunks[0].first, place);
+    return fp8_bytes(linear->out, linear->in);
+}
+
+static size_t kept_bytes(const struct model *model) {
+    size_t bytes = 0;
+    for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++)
+        bytes += weight_bytes(model, (enum attach_place)place);
+    return sharded_cuts_weights(&model->store) ? 0 : bytes * (size_t)model->fp8.layers;
+}
+
+size_t fp8_weight_bytes(const struct model *model) {
+    return model->fp8.linears ? param_weight_bytes(&model->fp8.store) + kept_bytes(model) : 0;
+}
+
+/* Sets the memory of an operand in every linear. */
+static void share(struct model *model, enum fp8_operand operand, void *memory) {
+    for (int64_t i = 0; i < model->fp8.layers * FP8_PLACES; i++)
+        model->fp8.linears[i].tensor[operand].values = memory;
+}
+
+void fp8_place(struct model *model, struct arena *arena) {
+    const struct model_widths *widths = &model->share.widths;
+    int64_t N = model->options.max_rows, C = model->options.config.hidden_size;
+    int64_t in = C > widths->q ? C : widths->q, out = C > widths->qkv ? C : widths->qkv;
+    size_t most = 0;
+    if (!model->fp8.linears)
+        return;
+    in = in > widths->ffn ? in : widths->ffn;
+    out = out > widths->fc1 ? out : widths->fc1;
+    model->fp8.amax = arena_take(arena, (size_t)(model->fp8.layers * FP8_TENSORS) * sizeof *model->fp8.amax);
+    share(model, FP8_INPUT, arena_take(arena, fp8_bytes(N, in)));
+    share(model, FP8_GRADIENT, arena_take(arena, fp8_bytes(N, out)));
+    for (int place = ATTACH_QKV; place <= ATTACH_FC2; place++)
+        most =
+            weight_bytes(model, (enum attach_place)place) > most ? weight_bytes(model, (enum attach_place)place) : most;
+    if (sharded_cuts_weights(&model->store))
+        share(model, FP8_WEIGHT, arena_take(arena, most));
+}
+
+/* Gives a linear the addresses of its tensors, and of its cast weight. */
+static int set_addresses(struct model *model, int64_t layer, enum attach_place place) {
+    struct model_fp8 *fp8 = &model->fp8;
+    struct fp8_linear *linear = fp8_linear_at(model, layer, place);
+    int64_t local = local_layer(model, layer);
+    char *weight = fp8->weights;
+    for (int operand = 0; operand < FP8_OPERANDS; operand++) {
+        int64_t tensor = operand * FP8_PLACES + place - ATTACH_QKV;
+        linear->tensor[operand].scale = values_of(model, layer, ROW_SCALE) + tensor;
+        linear->tensor[operand].inverse = linear->tensor[operand].scale + FP8_TENSORS;
+        linear->tensor[operand].amax = fp8->amax + local * FP8_TENSORS + tensor;
+    }
+    if (!weight)
+        return STATUS_OK;
+    weight += (size_t)local * kept_bytes(model) / (size_t)fp8->layers;
+    for (int before = ATTACH_QKV; before < (int)place; before++)
+        weight += weight_bytes(model, (enum attach_place)before);
+    linear->tensor[FP8_WEIGHT].values = weight;
+    return STATUS_OK;
+}
+
+int fp8_open(struct model *model) {
+    struct model_fp8 *fp8 = &model->fp8;
+    struct rank *rank = model->rank;
+    if (!fp8->linears)
+        return STATUS_OK;
+    int status = param_store_open(&fp8->store, NULL);
+    if (!status && kept_bytes(model))
+        status = device_alloc(rank->device, kept_bytes(model), &fp8->weights);
+    if (status)
+        return status_wrap(status, "FP8");
+    status = param_store_initialise(&fp8->store, rank->exec.stream, 0);
+    if (!status)
+        status = stream_zero(rank->exec.stream, fp8->amax, (size_t)(fp8->layers * FP8_TENSORS) * sizeof *fp8->amax);
+    return status ? status : every_linear(model, set_addresses);
+}
+
+void fp8_close(struct model *model) {
+    struct model_fp8 *fp8 = &model->fp8;
+    device_free(model->rank->device, fp8->weights);
+    param_store_close(&fp8->store);
+    param_table_free(&fp8->table);
+    free(fp8->is_held);
+    free(fp8->linears);
+}
+
+/* ---- the end of a step ---- */
+
+/* Sets the scales of `count` tensors of a layer, from number `first` on. */
+static int set_scales(struct model *model, int64_t layer, int64_t step, int first, int count, enum dtype type) {
+    const struct model_fp8_options *options = &model->options.train.fp8;
+    struct fp8_scales call = {
+        .count = count,
+        .length = options->history_length,
+        .position = step % options->history_length,
+        .stride = FP8_TENSORS,
+        .is_most_recent = options->is_most_recent,
+        .most = ldexpf(fp8_largest(type), -options->margin),
+    };
+    if (!model->rank->is_planning) {
+        call.amax = model->fp8.amax + local_layer(model, layer) * FP8_TENSORS + first;
+        call.history = values_of(model, layer, ROW_HISTORY) + first;
+        call.scale = values_of(model, layer, ROW_SCALE) + first;
+        call.inverse = call.scale + FP8_TENSORS;
+    }
+    return rank_run(model->rank, PHASE_OPTIMIZER, fp8_scales, &call);
+}
+
+int model_fp8_end_step(struct model *model, int64_t step) {
+    const struct model_options *o = &model->options;
+    struct model_fp8 *fp8 = &model->fp8;
+    if (!fp8->linears)
+        return STATUS_OK;
+    int64_t tensors = fp8->layers * FP8_TENSORS;
+    int forward = FP8_GRADIENT * FP8_PLACES;
+    int status = rank_max(model->rank, RANK_TENSOR, fp8->amax, tensors, DTYPE_F32);
+    if (!status)
+        status = rank_max(model->rank, RANK_DATA, fp8->amax, tensors, DTYPE_F32);
+    for (int64_t layer = 0; layer < o->config.num_layers && !status; layer++) {
+        if (!model_has_layer(o, layer))
+            continue;
+        status = set_scales(model, layer, step, 0, forward, DTYPE_E4M3);
+        if (!status)
+            status =
+                set_scales(model, layer, step, forward, FP8_PLACES, o->train.fp8.is_e4m3 ? DTYPE_E4M3 : DTYPE_E5M2);
+    }
+    for (int64_t i = 0; i < fp8->layers * FP8_PLACES; i++)
+        fp8->linears[i].weight = FP8_WEIGHT_OLD;
+    return status;
+}
