@@ -254,4 +254,8 @@ const struct backend backend_cuda = {
     .event_wait = cuda_event_wait,
     .event_seconds = cuda_event_seconds,
     .stream_wait_event = cuda_stream_wait_event,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .replay = cuda_replay,
+    .recording_close = cuda_recording_close,
 };

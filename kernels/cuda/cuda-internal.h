@@ -4,6 +4,7 @@
  *     check.c       checks its results
  *     backend.c     devices and their memory
  *     stream.c      streams, copies and events
+ *     graph.c       recordings: the driver's graphs
  *     measure.c     ceilings
  *     launch.c      loads and launches kernels
  *     gemm*.c       products (gemm-internal.h)
@@ -38,6 +39,7 @@ struct cuda_device {
 struct cuda_stream {
     struct stream stream;
     struct CUstream_st *handle;
+    bool is_recording;
 };
 
 /* ---- the backend's own structs and handles ---- */
@@ -73,6 +75,15 @@ int cuda_event_record(struct event *event, struct stream *stream);
 int cuda_event_wait(struct event *event);
 int cuda_event_seconds(const struct event *from, const struct event *to, double *seconds);
 int cuda_stream_wait_event(struct stream *stream, struct event *event);
+
+/* ---- graph.c: as the functions of device.h ---- */
+
+int cuda_record_begin(struct stream *stream);
+int cuda_record_end(struct stream *stream, struct recording **recording);
+int cuda_replay(struct stream *stream, const struct recording *recording);
+void cuda_recording_close(struct recording *recording);
+/* STATUS_INVALID if the stream is being recorded, for `what`, which a recording cannot have. */
+int cuda_check_not_recording(const struct stream *stream, const char *what);
 
 /* ---- gemm_cache.c ---- */
 

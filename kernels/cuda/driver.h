@@ -8,11 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct CUctx_st;    /* a context */
-struct CUmod_st;    /* a module: the kernels of one fat binary */
-struct CUfunc_st;   /* a kernel */
-struct CUstream_st; /* a stream */
-struct CUevent_st;  /* an event */
+struct CUctx_st;       /* a context */
+struct CUmod_st;       /* a module: the kernels of one fat binary */
+struct CUfunc_st;      /* a kernel */
+struct CUstream_st;    /* a stream */
+struct CUevent_st;     /* an event */
+struct CUgraph_st;     /* a graph: recorded work */
+struct CUgraphExec_st; /* a graph that can be launched */
 struct CUDA_MEMCPY2D_st;
 
 /* A block copied from rows to rows: the layout of CUDA_MEMCPY2D. Pitches are bytes from one row to the next. */
@@ -46,7 +48,8 @@ struct cuda_copy_2d {
     ROW(CUDA_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE, 2)                                                                   \
     ROW(CUDA_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE, 1)                                                               \
     ROW(CUDA_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING, 1)                                                           \
-    ROW(CUDA_EVENT_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC, 1)
+    ROW(CUDA_EVENT_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC, 1)                                                           \
+    ROW(CUDA_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1)
 
 #define CUDA_ENUMERATOR(name, driver_name, value) name = (value),
 enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR) };
@@ -77,6 +80,13 @@ enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR
     ROW(stream_synchronize, cuStreamSynchronize, (struct CUstream_st * stream))                                        \
     ROW(stream_wait_event, cuStreamWaitEvent,                                                                          \
         (struct CUstream_st * stream, struct CUevent_st * event, unsigned flags))                                      \
+    ROW(capture_begin, cuStreamBeginCapture_v2, (struct CUstream_st * stream, unsigned mode))                          \
+    ROW(capture_end, cuStreamEndCapture, (struct CUstream_st * stream, struct CUgraph_st * *graph))                    \
+    ROW(graph_destroy, cuGraphDestroy, (struct CUgraph_st * graph))                                                    \
+    ROW(graph_instantiate, cuGraphInstantiateWithFlags,                                                                \
+        (struct CUgraphExec_st * *instance, struct CUgraph_st * graph, unsigned long long flags))                      \
+    ROW(graph_launch, cuGraphLaunch, (struct CUgraphExec_st * instance, struct CUstream_st * stream))                  \
+    ROW(instance_destroy, cuGraphExecDestroy, (struct CUgraphExec_st * instance))                                      \
     ROW(copy_to_device, cuMemcpyHtoDAsync_v2,                                                                          \
         (unsigned long long to, const void *from, size_t bytes, struct CUstream_st *stream))                           \
     ROW(copy_to_host, cuMemcpyDtoHAsync_v2,                                                                            \

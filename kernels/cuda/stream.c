@@ -27,13 +27,18 @@ int cuda_stream_open(struct device *device, struct stream **stream) {
 }
 
 void cuda_stream_close(struct stream *stream) {
+    struct recording *recording = NULL;
+    if (((struct cuda_stream *)stream)->is_recording && !cuda_record_end(stream, &recording))
+        recording_close(recording);
     if (!cuda_enter(stream->device))
         cuda_check(stream->device, driver_of(stream)->stream_destroy(cuda_stream(stream)), "closing a stream");
     free(stream);
 }
 
 int cuda_stream_wait(struct stream *stream) {
-    int status = cuda_enter(stream->device);
+    int status = cuda_check_not_recording(stream, "a wait for");
+    if (!status)
+        status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device, driver_of(stream)->stream_synchronize(cuda_stream(stream)),
                                "work on the device");
@@ -131,7 +136,9 @@ void cuda_event_close(struct event *event) {
 }
 
 int cuda_event_record(struct event *event, struct stream *stream) {
-    int status = cuda_enter(stream->device);
+    int status = cuda_check_not_recording(stream, "an event in");
+    if (!status)
+        status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device, driver_of(stream)->event_record(handle_of(event), cuda_stream(stream)),
                                "recording an event");
@@ -158,7 +165,9 @@ int cuda_event_seconds(const struct event *from, const struct event *to, double 
 }
 
 int cuda_stream_wait_event(struct stream *stream, struct event *event) {
-    int status = cuda_enter(stream->device);
+    int status = cuda_check_not_recording(stream, "a wait for an event in");
+    if (!status)
+        status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device,
                                driver_of(stream)->stream_wait_event(cuda_stream(stream), handle_of(event), 0),

@@ -40,6 +40,8 @@ static struct {
     struct stream *null_stream;
     unsigned long allocations, launches, copies;
     unsigned long uploads, downloads; /* copies between host and device */
+    unsigned long graph_launches;     /* whose work counts in none of the others */
+    unsigned long outside;            /* launches that are not captured */
     unsigned long waits;              /* of the host, for a stream or an event with work to run */
     unsigned long contexts;           /* that are retained */
     CUresult error;                   /* of the first fault */
@@ -76,10 +78,19 @@ static CUresult open_card(void) {
     return card.is_open ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Captures of this thread, which may neither allocate nor wait meanwhile: the capture is thread-local. */
+static _Thread_local int captures;
+
 /* Takes the lock. Returns the error that every call has after a fault, and before cuInit(). */
 static CUresult enter(void) {
     pthread_mutex_lock(&card.lock);
     return card.is_open ? card.error : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* The same for calls that a thread may not make while it captures. */
+static CUresult enter_outside(void) {
+    CUresult result = enter();
+    return result ? result : captures ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
 /* Gives the lock back. A fault that is new becomes the error of all calls. */
@@ -102,8 +113,10 @@ static int write_calls(const char *path) {
     if (!file) {
         return -1;
     }
-    fprintf(file, "{\"allocations\": %lu, \"uploads\": %lu, \"downloads\": %lu, \"waits\": %lu}\n", card.allocations,
-            card.uploads, card.downloads, card.waits);
+    fprintf(file,
+            "{\"allocations\": %lu, \"uploads\": %lu, \"downloads\": %lu, \"waits\": %lu, "
+            "\"graph_launches\": %lu, \"launches\": %lu}\n",
+            card.allocations, card.uploads, card.downloads, card.waits, card.graph_launches, card.outside);
     return fclose(file) ? -1 : 0;
 }
 
@@ -245,7 +258,7 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
-    CUresult result = enter();
+    CUresult result = enter_outside();
     if (!result) {
         *address = fails("alloc", ++card.allocations) ? 0 : memory_alloc(&card.machine, bytes);
         result = bytes == 0 ? CUDA_ERROR_INVALID_VALUE : *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -254,7 +267,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr address) {
-    CUresult result = enter();
+    CUresult result = enter_outside();
     if (!result && address) {
         streams_run(&card.streams, NULL, NULL); /* as the driver does: nothing may still use it */
         result = memory_free(&card.machine, address) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -263,7 +276,7 @@ API CUresult cuMemFree_v2(CUdeviceptr address) {
 }
 
 API CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
-    CUresult result = enter();
+    CUresult result = enter_outside();
     (void)flags;
     if (!result) {
         *memory = fails("alloc", ++card.allocations) ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -290,7 +303,7 @@ static CUresult queue(CUstream stream, struct work *work) {
     if (!result && work->kind <= WORK_SET && work->kind != WORK_LAUNCH) {
         work->fails = fails("copy", ++card.copies);
     }
-    if (!result) {
+    if (!result && !stream_of(stream)->captured) {
         card.uploads += work->kind == WORK_WRITE;
         card.downloads += work->kind == WORK_READ;
     }
@@ -361,7 +374,7 @@ API CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 API CUresult cuStreamSynchronize(CUstream stream) {
-    CUresult result = enter();
+    CUresult result = enter_outside();
     if (!result) {
         card.waits += stream_of(stream)->first != NULL;
         streams_run(&card.streams, stream_of(stream), NULL);
@@ -410,7 +423,7 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 
 API CUresult cuEventSynchronize(CUevent event) {
-    CUresult result = enter();
+    CUresult result = enter_outside();
     const struct event *awaited = (const struct event *)event;
     if (!result) {
         card.waits += awaited->done < awaited->recorded;
@@ -558,6 +571,7 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
         result = CUDA_ERROR_INVALID_VALUE;
     }
     if (!result) {
+        card.outside += !stream_of(stream)->captured;
         struct work work = {.kind = WORK_LAUNCH,
                             .fails = fails("launch", ++card.launches),
                             .launch = {.kernel = launched->kernel,
@@ -570,6 +584,81 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
+    return leave(result);
+}
+
+/* ---- graphs ---- */
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    CUresult result = enter();
+    struct stream *captured = stream_of(stream);
+    if (!result && (captured->captured || !stream || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    struct graph *graph = result ? NULL : calloc(1, sizeof *graph);
+    if (graph) {
+        graph->last = &graph->first;
+        captured->captured = graph;
+        captures++;
+    }
+    return leave(result || graph ? result : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    CUresult result = enter();
+    struct stream *captured = stream_of(stream);
+    if (!result && !captured->captured) {
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if (!result) {
+        *graph = (CUgraph)captured->captured;
+        captured->captured = NULL;
+        captures--;
+    }
+    return leave(result);
+}
+
+/* The instance takes the graph's work, so a graph makes one instance. */
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph graph, unsigned long long flags) {
+    CUresult result = enter_outside();
+    struct graph *from = (struct graph *)graph;
+    struct graph *to = result || flags ? NULL : calloc(1, sizeof *to);
+    if (!result && !to) {
+        result = flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!result) {
+        to->first = from->first;
+        from->first = NULL;
+        *instance = (CUgraphExec)to;
+    }
+    return leave(result);
+}
+
+API CUresult cuGraphDestroy(CUgraph graph) {
+    CUresult result = enter();
+    graph_free((struct graph *)graph);
+    return leave(result);
+}
+
+API CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
+    CUresult result = enter();
+    struct work work = {.kind = WORK_GRAPH, .graph = (const struct graph *)instance};
+    if (!result && stream_of(stream)->captured) {
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the driver would make a child of it */
+    }
+    card.graph_launches += !result;
+    if (!result && stream_queue(stream_of(stream), &work)) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return leave(result);
+}
+
+API CUresult cuGraphExecDestroy(CUgraphExec instance) {
+    CUresult result = enter();
+    if (card.is_open) {
+        streams_run(&card.streams, NULL, NULL);
+    }
+    graph_free((struct graph *)instance);
     return leave(result);
 }
 

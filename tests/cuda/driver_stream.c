@@ -20,9 +20,25 @@ int stream_queue(struct stream *stream, const struct work *work) {
     }
     *queued = *work;
     queued->next = NULL;
-    *stream->last = queued;
-    stream->last = &queued->next;
+    struct work ***last = stream->captured ? &stream->captured->last : &stream->last;
+    **last = queued;
+    *last = &queued->next;
     return 0;
+}
+
+static void free_work(struct work *work) {
+    free((void *)work->launch.params);
+    free(work->context);
+    free(work);
+}
+
+void graph_free(struct graph *graph) {
+    while (graph && graph->first) {
+        struct work *work = graph->first;
+        graph->first = work->next;
+        free_work(work);
+    }
+    free(graph);
 }
 
 static void *host(uint64_t address) {
@@ -56,6 +72,10 @@ static void run_work(struct machine *machine, const struct work *work) {
         launch_run(machine, &work->launch);
     } else if (work->kind == WORK_CALL) {
         work->call(machine, work->context);
+    } else if (work->kind == WORK_GRAPH) {
+        for (const struct work *part = work->graph->first; part; part = part->next) {
+            run_work(machine, part);
+        }
     } else if (work->kind == WORK_SET) {
         memory_set(machine, work->to, work->value, work->bytes);
     } else {
@@ -86,9 +106,7 @@ static bool run_one(struct streams *streams) {
     run_work(streams->machine, work);
     stream->first = work->next;
     stream->last = stream->first ? stream->last : &stream->first;
-    free((void *)work->launch.params);
-    free(work->context);
-    free(work);
+    free_work(work);
     return true;
 }
 
@@ -120,5 +138,6 @@ void stream_close(struct streams *streams, struct stream *stream) {
             break;
         }
     }
+    graph_free(stream->captured);
     free(stream);
 }

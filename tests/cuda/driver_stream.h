@@ -6,7 +6,17 @@
 
 #include "cuda/machine.h"
 
-enum work_kind { WORK_LAUNCH, WORK_WRITE, WORK_READ, WORK_MOVE, WORK_SET, WORK_RECORD, WORK_AWAIT, WORK_CALL };
+enum work_kind {
+    WORK_LAUNCH,
+    WORK_WRITE,
+    WORK_READ,
+    WORK_MOVE,
+    WORK_SET,
+    WORK_RECORD,
+    WORK_AWAIT,
+    WORK_CALL,
+    WORK_GRAPH
+};
 
 struct event {
     uint64_t recorded, done; /* records that were queued, and that have run */
@@ -22,13 +32,20 @@ struct work {
     bool fails;                                           /* on command */
     void (*call)(struct machine *machine, void *context); /* of a library */
     void *context;                                        /* freed with the work */
+    const struct graph *graph;                            /* must stay until the work has run */
     struct event *event;
     uint64_t ticket; /* of a record, and the record that a wait needs */
     struct work *next;
 };
 
+/* Captured work, which a launch runs in its order. */
+struct graph {
+    struct work *first, **last;
+};
+
 struct stream {
     struct work *first, **last;
+    struct graph *captured; /* receives the work instead of the queue; NULL: the stream is not captured */
     struct stream *next;
 };
 
@@ -41,7 +58,9 @@ struct streams {
 struct stream *stream_open(struct streams *streams);
 /* Runs what a stream still has to do, and frees it. */
 void stream_close(struct streams *streams, struct stream *stream);
-/* Queues a copy of `work`. Returns 0, or -1 where there is no memory. */
+/* Queues or captures a copy of `work`. Returns 0, or -1 where there is no memory. */
 int stream_queue(struct stream *stream, const struct work *work);
+/* Frees a graph and its work, which has run; NULL is allowed. */
+void graph_free(struct graph *graph);
 /* Runs work in random order until a stream is empty (NULL: until all are), or until an event's records have run. */
 void streams_run(struct streams *streams, const struct stream *until_empty, const struct event *until_done);

@@ -181,6 +181,30 @@ FAKE(cuEventElapsedTime, (float *milliseconds, struct CUevent_st *from, struct C
     return result();
 }
 
+/* ---- graphs, which never run ---- */
+
+FAKE(cuStreamBeginCapture_v2, (struct CUstream_st * stream, unsigned mode)) {
+    return stream && mode == CUDA_CAPTURE_THREAD_LOCAL ? result() : 1;
+}
+FAKE(cuStreamEndCapture, (struct CUstream_st * stream, struct CUgraph_st **graph)) {
+    *graph = (struct CUgraph_st *)(void *)stream;
+    return shows("capture") ? REFUSED : result();
+}
+FAKE(cuGraphInstantiateWithFlags,
+     (struct CUgraphExec_st * *instance, struct CUgraph_st *graph, unsigned long long flags)) {
+    *instance = (struct CUgraphExec_st *)(void *)graph;
+    return shows("instance") ? REFUSED : flags ? 1 : result();
+}
+FAKE(cuGraphDestroy, (struct CUgraph_st * graph)) {
+    return graph ? result() : 1;
+}
+FAKE(cuGraphLaunch, (struct CUgraphExec_st * instance, struct CUstream_st *stream)) {
+    return instance && stream ? result() : 1;
+}
+FAKE(cuGraphExecDestroy, (struct CUgraphExec_st * instance)) {
+    return instance ? result() : 1;
+}
+
 /* ---- kernels, which never run ---- */
 
 FAKE(cuModuleLoadData, (struct CUmod_st * *module, const void *image)) {
