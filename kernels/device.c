@@ -331,9 +331,13 @@ int stream_wait_event(struct stream *stream, struct event *event) {
     return status ? status : stream->device->backend->stream_wait_event(stream, event);
 }
 
+bool device_records(const struct device *device) {
+    return device->backend->record_begin != NULL;
+}
+
 static int check_records(const struct device *device) {
     int status = device_status(device);
-    return status || device->backend->record_begin
+    return status || device_records(device)
                ? status
                : status_fail(STATUS_UNSUPPORTED, "device '%s' cannot record work", device->backend->name);
 }

@@ -162,6 +162,7 @@ int event_seconds(const struct event *from, const struct event *to, double *seco
  * same pointers; it reads the contents that they have when it runs. The caller closes the recording after its replays
  * have run. STATUS_UNSUPPORTED if the backend cannot record, like the CPU. STATUS_INVALID for a begin or a replay
  * between begin and end, or for an end without begin. */
+bool device_records(const struct device *device); /* true if the backend can record */
 int stream_record_begin(struct stream *stream);
 int stream_record_end(struct stream *stream, struct recording **recording);
 int stream_replay(struct stream *stream, const struct recording *recording);

@@ -77,6 +77,7 @@ ABSENT(fp8_scales, const struct fp8_scales *a)
 ABSENT(scale_add, const struct scale_add *a)
 ABSENT(gather_rows, int64_t rows, int64_t cols, enum dtype type, const void *x, const int32_t *index, void *out)
 ABSENT(scatter_add_rows, const struct scatter_add_rows *a)
+ABSENT(change_ids, const struct change_ids *a)
 ABSENT(transpose, const struct transpose *a)
 ABSENT(grouped_gemm, const struct grouped_gemm *a)
 ABSENT(group_scale, const struct group_scale *a)
@@ -140,6 +141,7 @@ ABSENT_BYTES(sample_workspace, const struct sample *a)
     ROW(scale_add)                                                                                                     \
     ROW(gather_rows)                                                                                                   \
     ROW(scatter_add_rows)                                                                                              \
+    ROW(change_ids)                                                                                                    \
     ROW(transpose)                                                                                                     \
     ROW(grouped_gemm)                                                                                                  \
     ROW(group_scale)                                                                                                   \

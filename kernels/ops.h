@@ -224,6 +224,17 @@ struct scatter_add_rows {
     int64_t x_stride, y_stride; /* from row to row; 0: C */
 };
 
+/* Sets entries of a table of ids: table[place] = id for each change. A change with a place below 0 is skipped. No place
+ * comes twice. */
+struct id_change {
+    int32_t place, id;
+};
+struct change_ids {
+    int64_t count;
+    const struct id_change *changes; /* [count] */
+    int32_t *table;
+};
+
 /* Writes the transposition of a matrix, without a change of any bits. x and y do not overlap. */
 struct transpose {
     int64_t rows, cols;
@@ -371,7 +382,8 @@ struct kv_append {
 };
 
 /* Attention over the paged cache. Row i is a query at `position[i]` of sequence `sequence[i]`. It sees cached tokens
- * 0 .. position[i], or with a window the last `window` of those. Pages before all windows of a sequence's rows are not
+ * 0 .. position[i], or with a window the last `window` of those. A row of position -1 and sequence -1 sees nothing, and
+ * its out is 0. Pages before all windows of a sequence's rows are not
  * read, nor are their entries of the table. The bits of a row depend only on its query and on the tokens that it sees,
  * not on how rows are grouped into calls. */
 struct paged_attention {
@@ -711,6 +723,7 @@ struct ops {
     int (*gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                        const int32_t *index, void *out);
     int (*scatter_add_rows)(const struct exec *exec, const struct scatter_add_rows *a);
+    int (*change_ids)(const struct exec *exec, const struct change_ids *a);
     int (*transpose)(const struct exec *exec, const struct transpose *a);
 
     int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);

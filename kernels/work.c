@@ -225,6 +225,10 @@ struct op_work scatter_add_rows_work(const struct scatter_add_rows *a) {
     return moved(a->rows, a->cols, bytes_of(a->x_type) + 2 * bytes_of(a->y_type));
 }
 
+struct op_work change_ids_work(const struct change_ids *a) {
+    return moved(a->count, 1, sizeof *a->changes + sizeof *a->table);
+}
+
 struct op_work transpose_work(const struct transpose *a) {
     return tensors_of(a->rows, a->cols, a->type, 2);
 }

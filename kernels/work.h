@@ -63,6 +63,7 @@ struct op_work embedding_backward_work(const struct embedding *a);
 struct op_work gather_rows_work(int64_t rows, int64_t cols, enum dtype type, const void *x, const int32_t *index,
                                 void *out);
 struct op_work scatter_add_rows_work(const struct scatter_add_rows *a);
+struct op_work change_ids_work(const struct change_ids *a);
 struct op_work transpose_work(const struct transpose *a);
 struct op_work cross_entropy_forward_work(const struct cross_entropy *a);
 struct op_work cross_entropy_fused_work(const struct cross_entropy *a);

@@ -26,6 +26,9 @@ struct peft_image {
     const void **prefix;   /* device: [layers of the stage][2] keys and values, [prefix_tokens, width] each */
 };
 
+/* The widest inner product of a step by row. */
+enum { BANK_COLUMNS_BY_ROW = 256 };
+
 /* One side of a place of a layer. */
 struct bank_site {
     struct peft_bank *bank;
@@ -34,9 +37,6 @@ struct bank_site {
     enum hook_side side;
 };
 enum { BANK_SITES = 2 * ATTACH_PLACE_COUNT };
-static inline uint16_t bank_site_bit(enum attach_place place, enum hook_side side) {
-    return (uint16_t)(1u << (2 * place + side));
-}
 
 /* A run of rows of a step that go through one image. */
 struct bank_rows {
@@ -75,6 +75,7 @@ struct peft_bank {
     struct peft_loading *loading; /* NULL: none */
     /* The current step: */
     bool is_active;
+    bool is_by_row; /* a step is being recorded: rows get their images later */
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
     void *host; /* [list_bytes] the lists' arrays */
     size_t list_bytes;

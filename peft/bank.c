@@ -41,7 +41,7 @@ static bool is_active(const void *self) {
     const struct peft_bank *bank = site->bank;
     if (bank->rank->is_planning)
         return true;
-    uint16_t bit = bank_site_bit(site->place, site->side);
+    uint16_t bit = peft_site_bit(site->place, site->side);
     for (int round = 0; bank->is_active && round < PEFT_SLOT_IMAGES; round++)
         for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
             const struct bank_list *list = &bank->lists[round][type];
@@ -62,7 +62,7 @@ static int plan(struct peft_bank *bank, const struct hook_call *hook) {
 static int forward(void *self, const struct hook_call *hook) {
     const struct bank_site *site = self;
     struct peft_bank *bank = site->bank;
-    uint16_t bit = bank_site_bit(site->place, site->side);
+    uint16_t bit = peft_site_bit(site->place, site->side);
     int status = STATUS_OK;
     if (hook->rank->is_planning)
         return plan(bank, hook);
@@ -147,6 +147,59 @@ static void add_upload(void *self, struct upload *upload) {
                 upload_list(&bank->lists[round][type], upload);
 }
 
+/* ---- steps by row: each row has a segment of its own in the list of a method, without a table where none acts ---- */
+
+/* Stacks and methods that need lists of the host are not among them, nor inputs with other readers. */
+static bool is_by_row(const struct bank_list *list, int type) {
+    if (!peft_method(type)->sites_by_row || list->columns > BANK_COLUMNS_BY_ROW)
+        return false;
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->rows[i].image->scaled_input)
+            return false;
+    return true;
+}
+
+static enum hook_use use(const void *self) {
+    const struct peft_bank *bank = self;
+    for (int round = 0; round < PEFT_SLOT_IMAGES && bank->is_active; round++)
+        for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+            const struct bank_list *list = &bank->lists[round][type];
+            if (list->count && (round > 0 || !is_by_row(list, type)))
+                return HOOKS_BY_LIST;
+        }
+    return bank->is_active ? HOOKS_BY_ROW : HOOKS_IDLE;
+}
+
+static void add_by_row(void *self, struct upload *upload, int64_t rows) {
+    struct peft_bank *bank = self;
+    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+        struct bank_list *list = &bank->lists[0][type];
+        if (!peft_method(type)->sites_by_row)
+            continue;
+        struct group_segment *segments = upload_take(upload, (size_t)rows * sizeof *segments);
+        for (int64_t i = 0; i < rows; i++)
+            segments[i] = (struct group_segment){.first_row = i, .rows = 1};
+        for (int64_t i = 0; i < list->count; i++)
+            for (int64_t k = 0; k < list->rows[i].rows; k++)
+                segments[list->rows[i].first_row + k].entries = list->rows[i].image->device_entries;
+        list->segments = upload_place(upload, segments);
+    }
+}
+
+static void act_by_row(void *self, int64_t rows) {
+    struct peft_bank *bank = self;
+    bank->is_active = bank->is_by_row = rows > 0;
+    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
+        struct bank_list *list = &bank->lists[0][type];
+        if (!peft_method(type)->sites_by_row)
+            continue;
+        list->count = list->total = rows;
+        list->columns = BANK_COLUMNS_BY_ROW;
+        for (int64_t layer = 0; layer < bank->layers; layer++)
+            list->sites[layer] = peft_method(type)->sites_by_row();
+    }
+}
+
 /* ---- opening ---- */
 
 static size_t fp32_product_bytes(const struct peft_bank *bank) {
@@ -206,7 +259,12 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
         status = hook_table_init(&bank->hooks, model->config.num_layers);
-    bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
+    bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank),
+                                              .add = add_upload,
+                                              .use = use,
+                                              .add_by_row = add_by_row,
+                                              .act_by_row = act_by_row,
+                                              .self = bank};
     if (!status)
         status = attach(bank);
     if (status)

@@ -27,6 +27,7 @@ static inline bool ia3_has_input_place(const struct model_projection *p) {
 /* For banks, in ia3_batch.c: see struct peft_method. */
 int ia3_make_image(struct image_maker *maker);
 int ia3_batched(const struct bank_call *call);
+uint16_t ia3_sites(void);
 int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook);
 
 #endif

@@ -112,7 +112,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
 
 static bool scales_input(const struct bank_call *call, int projection) {
     int64_t number = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_INPUT);
-    for (int64_t i = 0; i < call->list->count; i++)
+    for (int64_t i = 0; i < call->list->count && !call->bank->is_by_row; i++)
         if (call->list->rows[i].image->entries[number].n)
             return true;
     return false;
@@ -137,4 +137,12 @@ int ia3_batched(const struct bank_call *call) {
         }
     }
     return status;
+}
+
+/* Outputs, and the activations that FC2 reads. */
+uint16_t ia3_sites(void) {
+    return peft_site_bit(ATTACH_QKV, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_PROJECTION, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_FC1, HOOK_BEFORE_ACTIVATION) | peft_site_bit(ATTACH_FC2, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_FC1, HOOK_AFTER_ACTIVATION);
 }

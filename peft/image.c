@@ -115,14 +115,14 @@ static uint16_t sites_of(const struct peft_bank *bank, const struct peft_image *
         bool is_input_of_fc2 = place == ATTACH_FC2;
         for (int entry = 0; entry < ENTRY_INPUT; entry++)
             if (has_entry(image, bank_projection_entry(bank, layer, p, entry)))
-                sites |= bank_site_bit(place, HOOK_BEFORE_ACTIVATION);
+                sites |= peft_site_bit(place, HOOK_BEFORE_ACTIVATION);
         if (has_entry(image, bank_projection_entry(bank, layer, p, ENTRY_INPUT)))
-            sites |= is_input_of_fc2 ? bank_site_bit(ATTACH_FC1, HOOK_AFTER_ACTIVATION)
-                                     : bank_site_bit(place, HOOK_BEFORE_ACTIVATION);
+            sites |= is_input_of_fc2 ? peft_site_bit(ATTACH_FC1, HOOK_AFTER_ACTIVATION)
+                                     : peft_site_bit(place, HOOK_BEFORE_ACTIVATION);
     }
     for (int is_mlp = 0; is_mlp < 2; is_mlp++)
         if (has_entry(image, bank_half_entry(bank, layer, is_mlp, ENTRY_HALF_DOWN)))
-            sites |= bank_site_bit(is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION);
+            sites |= peft_site_bit(is_mlp ? ATTACH_AFTER_MLP : ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION);
     return (uint16_t)sites;
 }
 

@@ -40,6 +40,7 @@ static inline bool pair_is_row(const struct pair *pair) {
 /* For banks, in lora_batch.c: see struct peft_method. */
 int lora_make_image(struct image_maker *maker);
 int lora_batched(const struct bank_call *call);
+uint16_t lora_sites(void);
 
 /* DoRA, in dora.c. Adds the row of the magnitude; returns its id or a negative status. */
 int dora_add_row(struct pair *pair);

@@ -465,4 +465,5 @@ const struct peft_method peft_lora = {.title = "LoRA",
                                       .prepare_part = prepare_part,
                                       .begin_image = begin_image,
                                       .make_image = lora_make_image,
-                                      .batched = lora_batched};
+                                      .batched = lora_batched,
+                                      .sites_by_row = lora_sites};

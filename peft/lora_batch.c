@@ -98,11 +98,11 @@ static int multiply(const struct bank_call *call, int projection, int64_t first,
     return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
 }
 
-static bool has_ratios(const struct bank_list *list) {
-    for (int64_t i = 0; i < list->count; i++)
+static bool has_ratios(const struct peft_bank *bank, const struct bank_list *list) {
+    for (int64_t i = 0; i < list->count && !bank->is_by_row; i++)
         if (list->rows[i].image->config.use_dora)
             return true;
-    return false;
+    return bank->is_by_row;
 }
 
 int lora_batched(const struct bank_call *call) {
@@ -115,8 +115,14 @@ int lora_batched(const struct bank_call *call) {
             continue;
         for (int64_t first = 0; first < hook->rows && !status; first += most)
             status = multiply(call, p, first, hook->rows - first < most ? hook->rows - first : most);
-        if (!status && has_ratios(call->list))
+        if (!status && has_ratios(bank, call->list))
             status = bank_scale_rows(call, p, ENTRY_OUTPUT);
     }
     return status;
+}
+
+uint16_t lora_sites(void) {
+    return peft_site_bit(ATTACH_QKV, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_PROJECTION, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_FC1, HOOK_BEFORE_ACTIVATION) | peft_site_bit(ATTACH_FC2, HOOK_BEFORE_ACTIVATION);
 }

@@ -21,6 +21,11 @@ bool peft_is_no_adapter(const char *name);
 /* The meaning of num_virtual_tokens: rows before each sample's rows, or keys and values before its keys and values. */
 enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 
+/* The bit of a place's side in a set of sites. */
+static inline uint16_t peft_site_bit(enum attach_place place, enum hook_side side) {
+    return (uint16_t)(1u << (2 * place + side));
+}
+
 /* One method. Members that it does not need are NULL. */
 struct peft_method {
     const char *title;                /* "bottleneck adapter" */
@@ -78,6 +83,9 @@ struct peft_method {
     int (*check_together)(const struct peft_bank *bank, const struct peft_image *image);
     /* Computes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
     int (*batched)(const struct bank_call *call);
+    /* Returns the sites that `batched` may change, if it needs no more of the host than segments of rows: a recorded
+     * step can then have it. NULL: it needs the lists of each step. */
+    uint16_t (*sites_by_row)(void);
     /* Reports the scratch that it needs from the rank at a place. NULL: none. */
     int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
 };

@@ -5,7 +5,7 @@
 set(on_card
     kernels_adapter_test kernels_draw_test kernels_ends_test kernels_gemm_test kernels_grouped_test kernels_lstm_test
     kernels_norm_test kernels_optimizer_test kernels_pointwise_test kernels_rotary_test kernels_sample_test
-    kernels_vocab_parts_test comm_comm_test tensor_allocation_test tensor_pack_test parallel_sketch_test
+    infer_graphs_test kernels_stream_test kernels_vocab_parts_test comm_comm_test tensor_allocation_test tensor_pack_test parallel_sketch_test
     parallel_sync_test model_golden_test model_layers_test model_units_test train_trainer_test)
 
 # What the stand-ins have freed counts as held while it lies in a thread's cache, so tests that count go without it.
@@ -28,7 +28,7 @@ endforeach()
 set(computes "^(kernels|comm|tensor|parallel|model|optim|ckpt|pretrained|train|peft|infer)_")
 string(APPEND computes "|^commands_(pretrain|finetune|finetune_data|generate|score|adapter|model_ranks)_test$")
 set(elsewhere "avx2|mpi|kernels_(promises|waits|event|stream|allocation)|train_(layout|events|bytes)|comm_watch")
-string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|scheduler_random|scheduler_fairness)|ckpt_background")
+string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|graphs|scheduler_random|scheduler_fairness)|ckpt_background")
 
 # The stand-ins show the same, so where they run these tests, or commands_cuda_test has their promises, `tools/test --long`
 # alone runs them on late (label late-by-hand). What commands_finetune_test computes, commands_finetune_data_test does, too.

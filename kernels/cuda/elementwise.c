@@ -84,3 +84,7 @@ int cuda_scatter_add_rows(const struct exec *exec, const struct scatter_add_rows
     int status = require_activation("scatter_add_rows", a->y_type);
     return status ? status : rows(exec, CUDA_scatter_add_rows, a->x_type, a->rows, a->cols, a);
 }
+
+int cuda_change_ids(const struct exec *exec, const struct change_ids *a) {
+    return elements(exec, CUDA_change_ids, DTYPE_F32, a->count, a);
+}

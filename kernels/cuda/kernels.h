@@ -71,6 +71,7 @@
     PLAIN(paged_attention_tiles, paged_attention_tiles_128)                                                            \
     PLAIN(paged_attention_tiles, paged_attention_tiles_256)                                                            \
     PLAIN(partial_sums, partial_sums)                                                                                  \
+    PLAIN(rows, change_ids)                                                                                            \
     PLAIN(rows, gather_rows)                                                                                           \
     PLAIN(sums, clip_factor)                                                                                           \
     PLAIN(sums, sum_of_squares)                                                                                        \
@@ -157,6 +158,7 @@ CUDA_OPERATION(adamw, adamw)
 CUDA_OPERATION(clip_factor, clip_factor)
 CUDA_OPERATION(scale_add, scale_add)
 CUDA_OPERATION(scatter_add_rows, scatter_add_rows)
+CUDA_OPERATION(change_ids, change_ids)
 CUDA_OPERATION(sample, sample)
 CUDA_OPERATION(transpose, transpose)
 CUDA_OPERATION(column_sum, column_sum)

@@ -72,6 +72,7 @@ const struct ops cuda_ops = {
     .scale_add = cuda_scale_add,
     .gather_rows = cuda_gather_rows,
     .scatter_add_rows = cuda_scatter_add_rows,
+    .change_ids = cuda_change_ids,
     .transpose = cuda_transpose,
     .grouped_gemm = cuda_grouped_gemm,
     .group_scale = cuda_group_scale,

@@ -27,6 +27,13 @@ template <int FEATURES> struct attended {
     float sums[FEATURES] = {};
 };
 
+/* The beginning of a row's sums. They stay 0 over a total of 1 if the row sees nothing. */
+template <int FEATURES> static __device__ __forceinline__ attended<FEATURES> begin(const query &w) {
+    attended<FEATURES> all;
+    all.total = w.to ? 0 : 1;
+    return all;
+}
+
 /* Both are multiplied to the same largest score. The products and sums are explicit, so that no compiler joins them in
  * different ways in different kernels. */
 template <int FEATURES>
@@ -125,7 +132,7 @@ static __device__ __forceinline__ void each_head(const struct paged_attention &a
 
 template <class T, int WIDTH, int FEATURES> static __device__ void attend(const struct paged_attention &a) {
     each_head(a, blockIdx.x, [&](const query &w) {
-        attended<FEATURES> all;
+        attended<FEATURES> all = begin<FEATURES>(w);
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++)
             merge(all, attend_part<T, WIDTH, FEATURES>(a, w, part), a.scale * LOG2_E);
         write_out<T>(a, w, all);
@@ -161,7 +168,7 @@ template <class T, int WIDTH, int FEATURES> static __device__ void attend_parts(
 
 template <class T, int WIDTH, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
     each_head(p.a, blockIdx.x, [&](const query &w) {
-        attended<FEATURES> all, one;
+        attended<FEATURES> all = begin<FEATURES>(w), one;
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++) {
             const float *result = part_at(p, w, part);
             one.largest = result[0];

@@ -270,6 +270,8 @@ template <int SIZE> static __device__ __forceinline__ void paged_tiles(const str
         return;
     }
     all.clear();
+    if (warp.w.to == 0) /* rows that see nothing */
+        all.softmax.total[0] = all.softmax.total[1] = 1;
 #pragma unroll 1
     for (number = warp.w.from / PAGED_PART_TOKENS; number * PAGED_PART_TOKENS < warp.w.to; number++) {
         warp.take_part(a, part, number);

@@ -104,3 +104,11 @@ extern "C" __global__ void __launch_bounds__(256) scatter_add_rows_fp32(struct s
 extern "C" __global__ void __launch_bounds__(256) scatter_add_rows_bf16(struct scatter_add_rows a) {
     scatter_to<bf16>(a);
 }
+
+/* ---- ids ---- */
+
+extern "C" __global__ void __launch_bounds__(256) change_ids(struct change_ids a) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < a.count; i += gridDim.x * (int64_t)blockDim.x)
+        if (a.changes[i].place >= 0)
+            a.table[a.changes[i].place] = a.changes[i].id;
+}

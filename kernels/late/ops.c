@@ -47,6 +47,7 @@ static const size_t fp8_scales_pointers[] = {POINTER(fp8_scales, amax), POINTER(
 static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};
 static const size_t scatter_add_rows_pointers[] = {POINTER(scatter_add_rows, x), POINTER(scatter_add_rows, index),
                                                    POINTER(scatter_add_rows, y)};
+static const size_t change_ids_pointers[] = {POINTER(change_ids, changes), POINTER(change_ids, table)};
 static const size_t column_scale_pointers[] = {
     POINTER(column_scale, x),    POINTER(column_scale, scale),  POINTER(column_scale, fixed),
     POINTER(column_scale, kept), POINTER(column_scale, y),      POINTER(column_scale, dy),
@@ -155,6 +156,7 @@ OPERATION(fp8_cast, fp8_cast)
 OPERATION(fp8_scales, fp8_scales)
 OPERATION(scale_add, scale_add)
 OPERATION(scatter_add_rows, scatter_add_rows)
+OPERATION(change_ids, change_ids)
 OPERATION(transpose, transpose)
 OPERATION(column_scale_forward, column_scale)
 OPERATION(column_scale_backward, column_scale)
@@ -382,6 +384,7 @@ const struct ops late_ops = {
     .scale_add = late_scale_add,
     .gather_rows = late_gather_rows,
     .scatter_add_rows = late_scatter_add_rows,
+    .change_ids = late_change_ids,
     .transpose = late_transpose,
     .grouped_gemm = late_grouped_gemm,
     .group_scale = late_group_scale,

@@ -28,8 +28,12 @@ int late_record_end(struct stream *stream, struct recording **recording) {
 
 int late_replay(struct stream *stream, const struct recording *recording) {
     const struct late_list *list = &late_recording(recording)->list;
+    struct late_device *device = late(stream->device);
     int status =
         late_stream(stream)->recording ? status_fail(STATUS_INVALID, "a replay on a stream that is being recorded") : 0;
+    pthread_mutex_lock(&device->lock);
+    device->counts.replays += !status;
+    pthread_mutex_unlock(&device->lock);
     for (size_t i = 0; i < list->count && !status; i++)
         status = late_queue_entry(late_stream(stream), &list->entries[i]);
     return status;

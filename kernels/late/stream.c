@@ -349,8 +349,12 @@ int late_queue(const struct exec *exec, const struct late_work *work) {
         return status;
     struct late_entry entry = {.name = work->name, .kind = work->kind, .run = work->run, .exec = *exec};
     memcpy(entry.arguments, work->arguments, work->bytes);
-    if (!stream->recording)
+    if (!stream->recording) {
+        pthread_mutex_lock(&device->lock);
+        device->counts.operations += work->kind == LATE_OPERATION;
+        pthread_mutex_unlock(&device->lock);
         return late_queue_entry(stream, &entry);
+    }
     poison_target(&entry);
     return late_list_add(&stream->recording->list, &entry);
 }

@@ -135,6 +135,7 @@ static const struct config_row rows[] = {
      .help = "--requests: resume after the answers that the output has"},
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_GRAPHS_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),

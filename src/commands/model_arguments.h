@@ -12,6 +12,8 @@
 
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
 
+static const char *const model_on_off[] = {"on", "off", NULL};
+
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
     {                                                                                                                  \
@@ -41,6 +43,12 @@ static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
         .default_text = "auto", .choices = model_precisions,                                                           \
         .help = "precision of the computation; auto: the files' type"                                                  \
+    }
+#define MODEL_GRAPHS_ROW(at)                                                                                           \
+    {                                                                                                                  \
+        .path = "cuda-graphs", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, cuda_graphs),        \
+        .default_text = "on", .choices = model_on_off,                                                                 \
+        .help = "--device cuda, one rank: record decode steps once, and launch each as a whole"                        \
     }
 #define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_THREADS_ROW(at)                                                                                          \

@@ -94,6 +94,7 @@ static const struct config_row rows[] = {
          "template of messages when neither an adapter nor the tokenizer has one: " CHAT_TEMPLATE_CHOICES " in Jinja"},
     MODEL_MAX_LEN_ROW(AT(base)),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_GRAPHS_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     BATCH_ROWS(
@@ -363,6 +364,10 @@ static void print_plan(const struct serving *serving, const struct engine *engin
         (double)plan.weights / mib, (long long)engine_pages(engine), (double)plan.cache / mib,
         (double)plan.adapters / mib, (double)plan.workspace / mib,
         (double)server_planned_bytes(&serving->options) / mib, plan.threads, plan.threads > 1 ? "s" : "", why);
+    const struct engine_graphs graphs = engine_graphs(engine);
+    if (graphs.count)
+        log_info("%d graphs of decode steps: %.1f MiB of the device, recorded in %.2f s", graphs.count,
+                 (double)graphs.bytes / mib, graphs.seconds);
 }
 
 static int serve(struct serving *serving, struct engine *engine) {

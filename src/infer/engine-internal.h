@@ -112,16 +112,13 @@ struct engine {
     struct model *model;
     struct model_kv kv;
     size_t kv_bytes;
-    int64_t max_pages;   /* of a sequence */
-    int64_t window;      /* tokens that a row sees in every layer; 0: all before it */
-    int64_t max_changes; /* limit of changes of logits in a step */
-    int32_t *page_table; /* [max_sequences, max_pages] the state after the plans so far */
-    int32_t *changed;    /* [max_sequences] rows of it that were not passed to the model yet */
-    bool *is_changed;    /* [max_sequences] */
-    int64_t changed_count;
+    int64_t max_pages;       /* of a sequence */
+    int64_t window;          /* tokens that a row sees in every layer; 0: all before it */
+    int64_t max_changes;     /* limit of changes of logits in a step */
     struct plan_counts most; /* limits of a plan */
     void *host;              /* memory of the arrays of steps */
     struct engine_loading loading;
+    struct engine_graphs graphs;
     struct engine_leader *leader;     /* NULL on ranks that follow */
     struct engine_follower *follower; /* NULL on the leader */
 };

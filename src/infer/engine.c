@@ -85,3 +85,9 @@ size_t engine_planned_bytes(const struct engine *engine) {
     engine_read_plan(engine, &plan);
     return engine_plan_device_bytes(&plan);
 }
+
+struct engine_graphs engine_graphs(const struct engine *engine) {
+    struct engine_graphs graphs = engine->graphs;
+    graphs.replays = model_replays(engine->model);
+    return graphs;
+}

@@ -46,6 +46,7 @@ struct engine_options {
     int64_t cache_tokens;  /* of all sequences together; 0: as many as they can have and the device's memory holds */
     size_t cache_bytes;    /* on each rank, instead of cache_tokens; 0: not given */
     bool has_no_prefix_cache;
+    bool has_no_graphs; /* run every decode step anew, also on a device that records */
     bool touches_cache; /* allocate the cache's memory at the opening, not when steps first write to it */
 };
 /* The most ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */
@@ -105,6 +106,17 @@ size_t engine_plan_host_bytes(const struct engine_plan *plan);
 /* Returns the plan of an open engine, and the bytes of its device. */
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
 size_t engine_planned_bytes(const struct engine *engine);
+
+/* Recorded decode steps, which the device replays: CUDA graphs. There are none on the CPU, nor where several ranks hold
+ * the model. */
+struct engine_graphs {
+    int count;      /* 0: none */
+    double seconds; /* that their recording took at the opening */
+    size_t bytes;   /* of the device's own memory that was free before */
+    struct model_replays replays;
+};
+/* Returns the facts about them. */
+struct engine_graphs engine_graphs(const struct engine *engine);
 
 /* ---- ranks: link.c ---- */
 

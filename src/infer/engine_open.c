@@ -282,9 +282,10 @@ static void place_leader(const struct engine *engine, struct engine_leader *lead
     const struct engine_options *o = &engine->options;
     leader->sequences = take(arena, o->max_sequences, sizeof *leader->sequences);
     int32_t *tokens = take(arena, o->max_sequences * KV_PAGE_TOKENS, sizeof *tokens);
+    int32_t *pages = take(arena, o->max_sequences * engine->max_pages, sizeof *pages);
     for (int64_t i = 0; i < o->max_sequences && leader->sequences; i++)
-        leader->sequences[i] = (struct sequence){.pages = engine->page_table + i * engine->max_pages,
-                                                 .page_tokens = tokens + i * KV_PAGE_TOKENS};
+        leader->sequences[i] =
+            (struct sequence){.pages = pages + i * engine->max_pages, .page_tokens = tokens + i * KV_PAGE_TOKENS};
     void *built = take(arena, (int64_t)plan_block_bytes(&engine->most), 1);
     if (built)
         plan_place(&leader->built, &engine->most, built);
@@ -299,9 +300,6 @@ static void place_leader(const struct engine *engine, struct engine_leader *lead
 
 static void place_arrays(struct engine *engine, struct arena *arena) {
     const struct engine_options *o = &engine->options;
-    engine->page_table = take(arena, o->max_sequences * engine->max_pages, sizeof(int32_t));
-    engine->changed = take(arena, o->max_sequences, sizeof *engine->changed);
-    engine->is_changed = take(arena, o->max_sequences, sizeof *engine->is_changed);
     if (engine_is_leader(engine))
         place_leader(engine, engine->leader, arena);
     else
@@ -430,6 +428,30 @@ static int open_pages(void *self) {
     return status_wrap(status, "KV cache");
 }
 
+/* ---- decode steps that are recorded ---- */
+
+/* Several ranks exchange rows and sums through the host, which a recording cannot have. */
+static int open_graphs(void *self) {
+    struct engine *engine = self;
+    struct engine_graphs *graphs = &engine->graphs;
+    size_t before, after;
+    if (engine->options.has_no_graphs || engine->holders || !device_records(engine->device))
+        return STATUS_OK;
+    double start = clock_seconds();
+    int status = device_free_memory(engine->device, &before);
+    if (!status && engine->bank)
+        status = peft_bank_step(engine->bank, NULL, 0);
+    if (!status)
+        status = model_record_steps(engine->model, &engine->kv, &graphs->count);
+    if (!status)
+        status = device_free_memory(engine->device, &after);
+    if (status)
+        return status_wrap(status, "recording decode steps");
+    graphs->bytes = before > after ? before - after : 0;
+    graphs->seconds = clock_seconds() - start;
+    return STATUS_OK;
+}
+
 /* ---- the table ---- */
 
 /* The error of a rank without memory names the model's directory. */
@@ -458,6 +480,7 @@ static const struct opening_step steps[] = {
     {.open = open_pool, .close = close_pool},
     {.open = open_pages, .close = close_pages, .agrees = true},
     {.open = engine_open_images, .close = engine_close_images, .agrees = true},
+    {.open = open_graphs, .agrees = true},
 };
 
 const struct opening engine_opening = {steps, sizeof steps / sizeof *steps, agree};

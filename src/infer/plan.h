@@ -17,10 +17,6 @@ enum plan_kind {
     PLAN_END,   /* the last plan */
 };
 
-/* Sets entry `index` of the page table's row `sequence` to `page`. */
-struct plan_page {
-    int32_t sequence, index, page;
-};
 /* Copies positions first .. first + count - 1 of an image's prefix to places[first_place ..]. */
 struct plan_prefix {
     int32_t image;
@@ -44,7 +40,7 @@ struct plan {
     struct plan_header header;
     int32_t *tokens, *positions, *sequence, *cached, *place; /* [rows] as in struct model_step */
     struct peft_segment *segments;
-    struct plan_page *pages;
+    struct id_change *pages; /* of the page table */
     struct plan_prefix *prefixes;
     int32_t *prefix_sequence; /* [prefixes] its sequence; only the leader uses it */
     int32_t *places;

@@ -1,4 +1,4 @@
-/* Runs a plan on one rank: the page table, prefixes, and rows of the model. */
+/* Runs a plan on one rank: prefixes, and rows of the model with changes of its page table. */
 #include "engine-internal.h"
 
 struct results_block results_at(void *block, int64_t wanted) {
@@ -9,23 +9,6 @@ struct results_block results_at(void *block, int64_t wanted) {
     results.top_token = results.is_greedy + wanted;
     results.top_logprob = (float *)(results.top_token + wanted * SAMPLE_MAX_TOP);
     return results;
-}
-
-/* Updates the page table. The model gets the changed rows with its next step. */
-static void update_page_table(struct engine *engine, const struct plan *plan) {
-    for (int64_t i = 0; i < plan->header.counts.pages; i++) {
-        const struct plan_page *page = &plan->pages[i];
-        engine->page_table[page->sequence * engine->max_pages + page->index] = page->page;
-        if (!engine->is_changed[page->sequence])
-            engine->changed[engine->changed_count++] = page->sequence;
-        engine->is_changed[page->sequence] = true;
-    }
-}
-
-static void forget_changes(struct engine *engine) {
-    for (int64_t i = 0; i < engine->changed_count; i++)
-        engine->is_changed[engine->changed[i]] = false;
-    engine->changed_count = 0;
 }
 
 static int put_prefixes(struct engine *engine, const struct plan *plan) {
@@ -39,7 +22,7 @@ static int put_prefixes(struct engine *engine, const struct plan *plan) {
     return status;
 }
 
-static struct model_step step_of(const struct engine *engine, const struct plan *plan) {
+static struct model_step step_of(const struct plan *plan) {
     const struct plan_header *h = &plan->header;
     return (struct model_step){
         .rows = h->counts.rows,
@@ -48,9 +31,8 @@ static struct model_step step_of(const struct engine *engine, const struct plan 
         .sequence = plan->sequence,
         .cached = plan->cached,
         .place = plan->place,
-        .changed_rows = engine->changed_count,
-        .changed_row = engine->changed,
-        .page_table = engine->page_table,
+        .page_change_count = h->counts.pages,
+        .page_changes = plan->pages,
         .logit_rows = h->counts.logit_rows,
         .logit_row = plan->logit_row,
         .sample = h->draws || h->has_top ? plan->sample : NULL,
@@ -62,16 +44,14 @@ static struct model_step step_of(const struct engine *engine, const struct plan 
 }
 
 int engine_run_plan(struct engine *engine, const struct plan *plan) {
-    update_page_table(engine, plan);
-    struct model_step step = step_of(engine, plan);
+    struct model_step step = step_of(plan);
     int status = put_prefixes(engine, plan);
-    if (status || !step.rows)
-        return status;
-    if (engine->bank)
+    if (!status && !step.rows)
+        return model_kv_change_pages(engine->model, step.page_changes, step.page_change_count);
+    if (!status && engine->bank)
         status = peft_bank_step(engine->bank, plan->segments, plan->header.counts.segments);
     if (!status)
         status = model_infer(engine->model, &engine->kv, &step);
-    forget_changes(engine);
     return status;
 }
 

@@ -229,7 +229,8 @@ static void add_pages(struct engine *engine, const struct engine_row *rows, int6
         int64_t pages = engine_pages_of(sequence->length);
         for (; sequence->planned < pages; sequence->planned++)
             plan->pages[plan->header.counts.pages++] =
-                (struct plan_page){rows[i].sequence, (int32_t)sequence->planned, sequence->pages[sequence->planned]};
+                (struct id_change){.place = (int32_t)(rows[i].sequence * engine->max_pages + sequence->planned),
+                                   .id = sequence->pages[sequence->planned]};
     }
 }
 

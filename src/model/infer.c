@@ -292,95 +292,106 @@ int model_step_work(struct model *model, const struct model_step_shape *shape, s
     return status;
 }
 
-static int check_step(const struct model *model, const struct model_step *step) {
-    const struct model_options *o = &model->options;
-    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->infer.max_logit_rows ||
-                   step->changed_rows > o->infer.max_sequences || step->change_count > o->infer.max_changes
-               ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
-           : model_gives_results(model) ? step_check_fetches(model)
-                                        : STATUS_OK;
+/* Adds an array, with `pad` after its `count` elements until it has `padded`. */
+static void *add_padded(struct upload *upload, const void *from, int64_t count, int64_t padded, const void *pad,
+                        size_t width) {
+    char *taken = upload_take(upload, (size_t)padded * width);
+    if (count)
+        memcpy(taken, from, (size_t)count * width);
+    for (int64_t i = count; i < padded; i++)
+        memcpy(taken + (size_t)i * width, pad, width);
+    return upload_place(upload, taken);
 }
 
-/* Rows of the page table, from the first that changed to the last: one copy brings them to their place in the device's
- * table. */
-struct changed_rows {
-    int64_t first, count;
-    const int32_t *uploaded; /* [count, max_pages] in the step's block */
-};
-
-static struct changed_rows add_changed_rows(struct upload *upload, const struct model *model,
-                                            const struct model_step *step) {
-    int64_t pages = model->options.infer.max_pages, first = step->changed_rows ? step->changed_row[0] : 0, last = first;
-    for (int64_t i = 1; i < step->changed_rows; i++) {
-        int64_t row = step->changed_row[i];
-        first = row < first ? row : first;
-        last = row > last ? row : last;
-    }
-    struct changed_rows rows = {.first = first, .count = step->changed_rows ? last - first + 1 : 0};
-    rows.uploaded =
-        upload_add(upload, step->page_table + first * pages, (size_t)(rows.count * pages) * sizeof(int32_t));
-    return rows;
+static int32_t *add_ids(struct upload *upload, const int32_t *from, int64_t count, int64_t padded, int32_t pad) {
+    return add_padded(upload, from, count, padded, &pad, sizeof pad);
 }
 
-static int update_page_table(struct model *model, const struct changed_rows *rows) {
-    int64_t pages = model->options.infer.max_pages;
-    return rows->count ? stream_copy(model->rank->exec.stream, model->step.page_table + rows->first * pages,
-                                     rows->uploaded, (size_t)(rows->count * pages) * sizeof(int32_t))
-                       : STATUS_OK;
-}
-
-static void add_wanted(struct upload *upload, struct model *model, const struct model_step *step) {
-    struct device_step *device = &model->step;
-    size_t wanted = (size_t)step->logit_rows;
-    device->logit_row = upload_add(upload, step->logit_row, wanted * sizeof(int32_t));
-    if (step->labels)
-        model_stash(model, 0)->batch.head.labels = upload_add(upload, step->labels, wanted * sizeof(int32_t));
-    if (step->sample)
-        device->sample = upload_add(upload, step->sample, wanted * sizeof *step->sample);
-    device->changes = NULL;
-    if (step->sample && step->change_count)
-        device->changes = upload_add(upload, step->changes, (size_t)step->change_count * sizeof *step->changes);
-    device->drawn = device->results;
-    device->logprob = (float *)device->results + wanted;
-    device->label_loss = device->logprob + wanted;
-    device->is_greedy = (int32_t *)(device->label_loss + wanted);
-    device->top_token = step->sample && step->has_top ? device->is_greedy + wanted : NULL;
-    device->top_logprob = (float *)(device->is_greedy + wanted + wanted * SAMPLE_MAX_TOP);
-}
-
-static int upload_step(struct model *model, const struct model_step *step) {
+/* Adds the arrays of rows. Rows that pad the step see nothing, and their keys and values are stored nowhere. */
+static void add_rows(struct upload *upload, struct model *model, const struct model_step *step, int64_t padded) {
     struct device_step *device = &model->step;
     struct device_batch *batch = &model_stash(model, 0)->batch;
-    struct upload *upload = &model->upload;
-    size_t rows = (size_t)step->rows * sizeof(int32_t);
-    const struct hook_table *hooks = model->options.hooks;
-    int status = check_step(model, step);
-    if (!status)
-        status = upload_begin(upload, device->block);
-    if (status)
-        return status;
-    batch->tokens = upload_add(upload, step->tokens, rows);
-    batch->positions = upload_add(upload, step->positions, rows);
-    device->sequence = upload_add(upload, step->sequence, rows);
-    device->cached = upload_add(upload, step->cached, rows);
-    device->place = upload_add(upload, step->place, rows);
-    struct changed_rows changed = add_changed_rows(upload, model, step);
-    if (model->share.has_head && step->logit_rows)
-        add_wanted(upload, model, step);
-    if (hooks && hooks->upload.bytes)
-        hooks->upload.add(hooks->upload.self, upload);
-    status = upload_end(upload, model->rank->exec.stream);
-    return status ? status : update_page_table(model, &changed);
+    batch->tokens = add_ids(upload, step->tokens, step->rows, padded, 0);
+    batch->positions = add_ids(upload, step->positions, step->rows, padded, 0);
+    device->sequence = add_ids(upload, step->sequence, step->rows, padded, -1);
+    device->cached = add_ids(upload, step->cached, step->rows, padded, -1);
+    device->place = add_ids(upload, step->place, step->rows, padded, -1);
 }
 
-int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
+static void add_page_changes(struct upload *upload, struct model *model, const struct model_step *step,
+                             int64_t padded) {
+    static const struct id_change none = {.place = -1};
+    model->step.page_changes = (struct change_ids){
+        .count = padded,
+        .changes = add_padded(upload, step->page_changes, step->page_change_count, padded, &none, sizeof none),
+        .table = model->step.page_table};
+}
+
+/* Adds the arrays of `padded` wanted rows. Rows that pad the step draw nothing. */
+static void add_wanted(struct upload *upload, struct model *model, const struct model_step *step, int64_t padded) {
+    static const struct sample_row none = {.top_p = 1, .repetition_penalty = 1};
+    struct device_step *device = &model->step;
+    device->logit_row = add_ids(upload, step->logit_row, step->logit_rows, padded, -1);
+    if (step->labels)
+        model_stash(model, 0)->batch.head.labels =
+            upload_add(upload, step->labels, (size_t)step->logit_rows * sizeof(int32_t));
+    if (step->sample)
+        device->sample = add_padded(upload, step->sample, step->logit_rows, padded, &none, sizeof none);
+    device->drawn = device->results;
+    device->logprob = (float *)device->results + padded;
+    device->label_loss = device->logprob + padded;
+    device->is_greedy = (int32_t *)(device->label_loss + padded);
+    device->top_token = step->sample && step->has_top ? device->is_greedy + padded : NULL;
+    device->top_logprob = (float *)(device->is_greedy + padded + padded * SAMPLE_MAX_TOP);
+}
+
+/* The changes of logits come last in the upload, because every step has another number of them. */
+static void add_changes(struct upload *upload, struct model *model, const struct model_step *step, bool is_recorded) {
+    int64_t count = step->sample ? step->change_count : 0;
+    model->step.changes =
+        count || is_recorded ? add_padded(upload, step->changes, count, count, NULL, sizeof *step->changes) : NULL;
+}
+
+int step_upload(struct model *model, const struct model_step *step, const struct step_record *record) {
+    struct upload *upload = &model->upload;
+    const struct hook_table *hooks = model->options.hooks;
+    int status = upload_begin(upload, model->step.block);
+    if (status)
+        return status;
+    add_rows(upload, model, step, record ? record->rows : step->rows);
+    add_page_changes(upload, model, step, record ? record->rows : step->page_change_count);
+    if (model->share.has_head && (step->logit_rows || record))
+        add_wanted(upload, model, step, record ? record->rows : step->logit_rows);
+    if (hooks && hooks->upload.bytes && !record)
+        hooks->upload.add(hooks->upload.self, upload);
+    if (record && record->has_hooks)
+        hooks->upload.add_by_row(hooks->upload.self, upload, record->rows);
+    add_changes(upload, model, step, record);
+    return upload_end(upload, model->rank->exec.stream);
+}
+
+static int change_pages(struct model *model, const struct change_ids *changes) {
+    return changes->count ? rank_run_noted(model->rank, PHASE_ATTENTION, change_ids, changes) : STATUS_OK;
+}
+
+int model_kv_change_pages(struct model *model, const struct id_change *changes, int64_t count) {
+    const struct model_step step = {.page_change_count = count, .page_changes = changes};
+    int status = count ? upload_begin(&model->upload, model->step.block) : STATUS_OK;
+    if (status || !count)
+        return status;
+    add_page_changes(&model->upload, model, &step, count);
+    status = upload_end(&model->upload, model->rank->exec.stream);
+    return status ? status : change_pages(model, &model->step.page_changes);
+}
+
+int step_run(struct model *model, const struct model_kv *kv, const struct model_step *step) {
     struct pass pass = pass_of(model, kv, step->rows);
     pass.max_pages = model->options.infer.max_pages;
-    int status = upload_step(model, step);
+    int status = change_pages(model, &model->step.page_changes);
     if (!status)
         status = run_blocks(&pass);
     if (!status && model->share.has_head)
         status = run_head(&pass, step);
     param_check_returned(&model->store, "a step of inference");
-    return status || !model_gives_results(model) ? status : step_fetch(model, step);
+    return status;
 }

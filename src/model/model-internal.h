@@ -66,6 +66,7 @@ struct device_step {
     void *block;
     int32_t *sequence, *cached, *place, *logit_row;
     int32_t *page_table; /* [max_sequences, max_pages] of all steps so far */
+    struct change_ids page_changes;
     struct sample_row *sample;
     struct sample_change *changes; /* NULL: none */
     void *results; /* [max_logit_rows] of each array below, one after the other for as many rows as the step has */
@@ -83,7 +84,7 @@ struct device_step {
     struct step_fetch {
         void *host; /* pinned: as `results` */
         struct event *has_arrived;
-        int64_t rows;
+        int64_t rows, stride; /* wanted rows; rows of each array */
         bool draws, has_top, has_labels;
     } fetches[MODEL_STEPS];
     int64_t fetched, given; /* steps whose results were queued, and steps whose results were read */
@@ -92,6 +93,14 @@ struct device_step {
     struct comm_request sent[2];
     int turn;
 };
+
+/* A decode step of `rows` rows that was recorded. Fewer rows are padded. */
+struct step_record {
+    int64_t rows;
+    bool has_hooks; /* they act by row; otherwise they are idle */
+    struct recording *recording;
+};
+enum { STEP_RECORDS_MOST = 48 };
 
 /* The activations of a chunk for one micro batch, kept until their backward. */
 struct model_stash {
@@ -201,6 +210,9 @@ struct model {
     struct model_angles angles;
     struct model_fp8 fp8;
     struct device_step step;
+    struct step_record records[STEP_RECORDS_MOST]; /* ascending, those without hooks first */
+    int record_count;
+    struct model_replays replays;
     void *fetched_loss; /* host: a double */
 };
 
@@ -404,13 +416,21 @@ int64_t model_kv_page_elements(const struct model *model);
 /* Plans a step of inference. */
 int model_plan_step(struct model *model, const struct model_step_shape *shape);
 
+/* Uploads the arrays of a step, at the same places for all steps of a record. `record` may be NULL. */
+int step_upload(struct model *model, const struct model_step *step, const struct step_record *record);
+/* Queues the work of a step that was uploaded, as far as its results on the device. */
+int step_run(struct model *model, const struct model_kv *kv, const struct model_step *step);
+
+/* records.c */
+void step_close_records(struct model *model);
+
 /* results.c: on ranks where model_gives_results. */
 size_t step_fetches_bytes(const struct model *model); /* of host memory, which step_open_fetches takes */
 int step_open_fetches(struct model *model);
 void step_close_fetches(struct model *model);
 /* STATUS_INVALID when the results of MODEL_STEPS steps are not read yet. */
 int step_check_fetches(const struct model *model);
-/* Queues the copy of the step's results to the host, after the step. */
-int step_fetch(struct model *model, const struct model_step *step);
+/* Queues the copy of the step's results to the host, after the step. `record` ran it, or NULL. */
+int step_fetch(struct model *model, const struct model_step *step, const struct step_record *record);
 
 #endif

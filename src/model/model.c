@@ -373,6 +373,7 @@ int model_open(const struct model_options *options, struct rank *rank, bool only
 void model_close(struct model *model) {
     if (!model)
         return;
+    step_close_records(model);
     device_free(model->rank->device, model->activations);
     fp8_close(model);
     step_close_fetches(model);

@@ -249,11 +249,8 @@ struct model_step {
     const int32_t *cached;    /* [N] index of the row in its sequence's cache: it sees 0 .. cached[i] */
     const int32_t
         *place; /* [N] page * KV_PAGE_TOKENS + token within it: the place for the row's key and value; -1: none */
-    /* Rows of the page table that have changed since the previous step, at most max_sequences. The rows between them
-     * are read, too: they are as they were. */
-    int64_t changed_rows;
-    const int32_t *changed_row; /* [changed_rows] each once */
-    const int32_t *page_table;  /* [max_sequences, max_pages] */
+    int64_t page_change_count;
+    const struct id_change *page_changes; /* of the page table [max_sequences, max_pages], before the step */
     int64_t logit_rows;
     const int32_t *logit_row;        /* [logit_rows] rows whose logits are wanted */
     const struct sample_row *sample; /* [logit_rows] how to draw each token; NULL: nothing is drawn */
@@ -305,6 +302,18 @@ struct model_prefix_rows {
 };
 /* Puts keys and values of a prefix into pages. STATUS_INVALID for more tokens than max_rows. */
 int model_kv_put_prefix(struct model *model, const struct model_kv *kv, const struct model_prefix_rows *rows);
+/* The recorded steps that were replayed: their rows, padding included, and the rows that were asked for. */
+struct model_replays {
+    int64_t steps, rows, asked;
+};
+/* Returns the numbers since the opening. */
+struct model_replays model_replays(const struct model *model);
+/* Records decode steps of 1, 2, 4 and so on up to the most rows, each of which wants logits. model_infer then replays
+ * them. *count receives the number of records. Called once, on a rank that holds the whole model, on a device that
+ * records (device_records). They write no keys and values. The device's failure. */
+int model_record_steps(struct model *model, const struct model_kv *kv, int *count);
+/* Changes the page table without a step. */
+int model_kv_change_pages(struct model *model, const struct id_change *changes, int64_t count);
 /* Runs one step; all ranks of the model call it together. The caller may change the step's arrays when it returns. A
  * stage may start the next step as soon as its part is done. Nothing is allocated. STATUS_INVALID for a step that the
  * model was not opened for, or when the results of MODEL_STEPS steps are not read yet. */

@@ -38,17 +38,18 @@ int step_check_fetches(const struct model *model) {
                : status_fail(STATUS_INVALID, "the results of %d steps are not read yet", MODEL_STEPS);
 }
 
-int step_fetch(struct model *model, const struct model_step *step) {
+int step_fetch(struct model *model, const struct model_step *step, const struct step_record *record) {
     struct stream *stream = model->rank->exec.stream;
     struct step_fetch *fetch = &model->step.fetches[model->step.fetched % MODEL_STEPS];
     int status = STATUS_OK;
     fetch->rows = step->sample || step->labels ? step->logit_rows : 0;
+    fetch->stride = record ? record->rows : fetch->rows;
     fetch->draws = step->sample != NULL;
     fetch->has_top = step->sample && step->has_top;
     fetch->has_labels = step->labels != NULL;
     if (fetch->rows)
         status = stream_copy_to_host(stream, fetch->host, model->step.results,
-                                     model_results_bytes(fetch->rows, fetch->has_top));
+                                     model_results_bytes(fetch->stride, fetch->has_top));
     if (!status)
         status = event_record(fetch->has_arrived, stream);
     model->step.fetched += !status;
@@ -56,10 +57,10 @@ int step_fetch(struct model *model, const struct model_step *step) {
 }
 
 static void give(const struct step_fetch *fetch, const struct model_step_result *result) {
-    size_t rows = (size_t)fetch->rows;
+    size_t rows = (size_t)fetch->rows, stride = (size_t)fetch->stride;
     const int32_t *token = fetch->host;
-    const float *logprob = (const float *)token + rows, *label_loss = logprob + rows;
-    const int32_t *is_greedy = (const int32_t *)(label_loss + rows);
+    const float *logprob = (const float *)token + stride, *label_loss = logprob + stride;
+    const int32_t *is_greedy = (const int32_t *)(label_loss + stride);
     for (size_t i = 0; i < rows; i++) {
         result->token[i] = fetch->draws ? token[i] : -1;
         result->logprob[i] = fetch->draws ? logprob[i] : 0;
@@ -67,8 +68,9 @@ static void give(const struct step_fetch *fetch, const struct model_step_result 
         result->is_greedy[i] = fetch->has_labels ? is_greedy[i] : 0;
     }
     if (fetch->has_top) {
-        memcpy(result->top_token, is_greedy + rows, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
-        memcpy(result->top_logprob, is_greedy + rows + rows * SAMPLE_MAX_TOP, rows * SAMPLE_MAX_TOP * sizeof(float));
+        memcpy(result->top_token, is_greedy + stride, rows * SAMPLE_MAX_TOP * sizeof(int32_t));
+        memcpy(result->top_logprob, is_greedy + stride + stride * SAMPLE_MAX_TOP,
+               rows * SAMPLE_MAX_TOP * sizeof(float));
     }
 }
 

@@ -15,9 +15,10 @@ size_t model_upload_bytes(const struct model *model) {
     size_t rows = rounded((size_t)o->max_rows * 4), wanted = rounded((size_t)o->infer.max_logit_rows * 4);
     if (o->use != MODEL_INFER) /* tokens, positions, sample, token, labels, loss_weight, source, place; segment_start */
         return 8 * rows + rounded((size_t)(o->max_rows + 1) * sizeof(int64_t));
-    /* tokens, positions, sequence, cached, place; rows of the page table; logit_row, labels; sample, changes; hooks' */
-    return 5 * rows + rounded((size_t)(o->infer.max_sequences * o->infer.max_pages) * 4) + 2 * wanted +
-           rounded((size_t)o->infer.max_logit_rows * sizeof(struct sample_row)) +
+    /* tokens, positions, sequence, cached, place; changes of the page table; logit_row, labels; sample, changes; hooks'
+     */
+    return 5 * rows + rounded((size_t)(o->infer.max_sequences * o->infer.max_pages) * sizeof(struct id_change)) +
+           2 * wanted + rounded((size_t)o->infer.max_logit_rows * sizeof(struct sample_row)) +
            rounded((size_t)o->infer.max_changes * sizeof(struct sample_change)) +
            (o->hooks ? o->hooks->upload.bytes : 0);
 }

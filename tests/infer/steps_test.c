@@ -5,23 +5,30 @@
 #include "late/late.h"
 #include "support/test.h"
 
-enum { V = 61, T = 20 }; /* of the golden base */
+enum { V = 61, T = 20 /* of the golden base */, ROWS = 64 };
+
+static struct engine_options base_options(const char *device) {
+    return (struct engine_options){.device = device,
+                                   .model = TEST_DATA "/peft/golden/base",
+                                   .precision = PRECISION_FP32,
+                                   .threads = 1,
+                                   .max_rows = ROWS,
+                                   .max_logit_rows = ROWS,
+                                   .max_sequences = 4};
+}
 
 /* With an adapter in every row. */
-static struct engine *open_engine(const char *device) {
+static struct engine *open_adapted(struct engine_options options) {
     const char *adapter = TEST_DATA "/peft/golden/lora_all_linear";
-    struct engine_options options = {.device = device,
-                                     .model = TEST_DATA "/peft/golden/base",
-                                     .adapters = &adapter,
-                                     .adapter_count = 1,
-                                     .precision = PRECISION_FP32,
-                                     .threads = 1,
-                                     .max_rows = 64,
-                                     .max_logit_rows = 64,
-                                     .max_sequences = 4};
     struct engine *engine;
+    options.adapters = &adapter;
+    options.adapter_count = 1;
     test_ok(engine_open(&options, &engine));
     return engine;
+}
+
+static struct engine *open_engine(const char *device) {
+    return open_adapted(base_options(device));
 }
 
 static struct engine_row row_of(int sequence, int text, int i) {
@@ -31,27 +38,83 @@ static struct engine_row row_of(int sequence, int text, int i) {
                                .label = (text * 7 + i * 5 + 5) % V};
 }
 
-/* At the beginning of a page the rows of all texts in the page table change: one copy puts them there. */
-static void a_decode_step_is_one_upload_one_download_and_one_wait(void **state) {
-    (void)state;
-    int64_t moves[T];
-    struct engine *engine = open_engine("late");
+struct asked {
+    struct late_counts counts;
+    int64_t computed;
+};
+
+/* One step, and what the host asked for meanwhile. */
+static struct asked step(struct engine *engine, const struct engine_row *rows, int count) {
     const struct device *device = engine_rank(engine)->device;
-    struct engine_result results[2];
+    struct engine_result results[ROWS];
+    struct late_counts before = late_counts(device);
+    int64_t computed = engine_graphs(engine).replays.rows;
+    test_ok(engine_step(engine, rows, count, results));
+    struct late_counts after = late_counts(device);
+    return (struct asked){.counts = {.uploads = after.uploads - before.uploads,
+                                     .downloads = after.downloads - before.downloads,
+                                     .moves = after.moves - before.moves,
+                                     .waits = after.waits - before.waits,
+                                     .operations = after.operations - before.operations,
+                                     .replays = after.replays - before.replays},
+                          .computed = engine_graphs(engine).replays.rows - computed};
+}
+
+/* At the beginning of a page, the pages of all texts change. */
+static void a_step_is_one_upload_one_download_and_one_wait(void **state) {
+    (void)state;
+    int64_t operations[T];
+    struct engine *engine = open_engine("late");
     int sequence[2] = {engine_sequence_new(engine), engine_sequence_new(engine)};
     for (int i = 0; i < T; i++) { /* over the beginning of a page */
         struct engine_row rows[2] = {row_of(sequence[0], 0, i), row_of(sequence[1], 1, i)};
-        struct late_counts before = late_counts(device);
-        test_ok(engine_step(engine, rows, 2, results));
-        struct late_counts after = late_counts(device);
-        assert_int_equal(after.uploads - before.uploads, 1);
-        assert_int_equal(after.downloads - before.downloads, 1);
-        assert_int_equal(after.waits - before.waits, 1);
-        moves[i] = after.moves - before.moves;
+        struct late_counts counts = step(engine, rows, 2).counts;
+        assert_int_equal(counts.uploads, 1);
+        assert_int_equal(counts.downloads, 1);
+        assert_int_equal(counts.moves, 0);
+        assert_int_equal(counts.waits, 1);
+        operations[i] = counts.operations;
     }
     for (int i = 0; i < T; i++)
-        assert_int_equal(moves[i], moves[1] + (i % KV_PAGE_TOKENS == 0));
+        assert_int_equal(operations[i], operations[1] + (i % KV_PAGE_TOKENS == 0));
     engine_close(engine);
+}
+
+static void count_decode_steps(struct engine *engine) {
+    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    struct engine_row rows[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        int sequence = engine_sequence_new(engine);
+        rows[i] = (struct engine_row){
+            .token = i % V, .sequence = sequence, .wants_logits = true, .label = -1, .sampling = &greedy};
+    }
+    for (int count = 1; count <= ROWS; count++) {
+        struct asked asked = step(engine, rows, count);
+        assert_int_equal(asked.counts.replays, 1);
+        assert_int_equal(asked.counts.operations, 0);
+        assert_int_equal(asked.counts.moves, 0);
+        assert_int_equal(asked.counts.uploads, 1);
+        assert_int_equal(asked.counts.downloads, 1);
+        assert_int_equal(asked.counts.waits, 1);
+        assert_in_range(asked.computed, count, 2 * count);
+        for (int i = 0; i < count; i++)
+            if (engine_sequence_length(engine, rows[i].sequence) == T) {
+                engine_sequence_close(engine, rows[i].sequence);
+                rows[i].sequence = engine_sequence_new(engine);
+            }
+    }
+    engine_close(engine);
+}
+
+/* Whatever the number of rows, which a power of two covers: at most twice as many are computed. */
+static void a_decode_step_is_one_replay(void **state) {
+    struct engine_options options = base_options("late");
+    struct engine *engine;
+    (void)state;
+    options.max_sequences = ROWS;
+    test_ok(engine_open(&options, &engine));
+    count_decode_steps(engine);
+    count_decode_steps(open_adapted(options));
 }
 
 /* log p of each next token of two texts: a step of one text runs while the next of the other is submitted. */
@@ -110,7 +173,8 @@ static void submitting_waits_for_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_decode_step_is_one_upload_one_download_and_one_wait),
+        cmocka_unit_test(a_step_is_one_upload_one_download_and_one_wait),
+        cmocka_unit_test(a_decode_step_is_one_replay),
         cmocka_unit_test(a_step_is_submitted_while_another_runs),
         cmocka_unit_test(submitting_waits_for_nothing),
     };

@@ -377,6 +377,40 @@ static void scatter_reference(struct op_run *run) {
 static const struct op_kind scatter = {
     .name = "scatter_add_rows", .setup = scatter_setup, .call = scatter_call, .reference = scatter_reference};
 
+/* ---- ids that change in a table: shape {changes} ---- */
+
+/* Every third place in turn, backwards; every fifth change is none. */
+static void fill_changes(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < run->shape[0]; i++) {
+        t->value[2 * i] = i % 5 == 3 ? -1 - (double)i : 3 * (double)(run->shape[0] - 1 - i);
+        t->value[2 * i + 1] = (double)(1000 + i);
+    }
+}
+
+static void change_setup(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    t[X] = tensor("changes", OP_IN, DTYPE_I32, 1, 2 * run->shape[0]);
+    t[X].fill = fill_changes;
+    t[Y] = tensor("table", OP_INOUT, DTYPE_I32, 1, 3 * run->shape[0]);
+    t[Y].spread = 100;
+}
+
+static int change_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    struct change_ids a = {.count = run->shape[0], .changes = run->tensor[X].data, .table = run->tensor[Y].data};
+    return ops->change_ids(exec, &a);
+}
+
+static void change_reference(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    keep_values(&t[Y]);
+    for (int64_t i = 0; i < run->shape[0]; i++)
+        if (t[X].value[2 * i] >= 0)
+            t[Y].expected[(int64_t)t[X].value[2 * i]] = t[X].value[2 * i + 1];
+}
+
+static const struct op_kind change = {
+    .name = "change_ids", .setup = change_setup, .call = change_call, .reference = change_reference};
+
 /* clang-format off */
 #define BOTH_TYPES(kind, note, use, variant, ...) \
     {&kind, note, use, DTYPE_F32, variant, {__VA_ARGS__}}, {&kind, note, use, DTYPE_BF16, variant, {__VA_ARGS__}}
@@ -412,6 +446,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scatter, "strides", OP_TEST, 0, 37, 77, 9),
     BOTH_TYPES(scatter, "other type, parallel", OP_TEST, OUT_OTHER, 61, 768),
     BOTH_TYPES(scatter, "no rows", OP_TEST, 0, 0, 77),
+    {&change, NULL, OP_TEST, DTYPE_I32, 0, {37}},
+    {&change, "many", OP_TEST, DTYPE_I32, 0, {1000}},
+    {&change, "none", OP_TEST, DTYPE_I32, 0, {0}},
     BOTH_TYPES(gemm, "lora down, decode", OP_BENCH, UNCUT | OUT_OTHER, 16, 16, 768, 8, 1),
     BOTH_TYPES(gemm, "lora up, decode", OP_BENCH, UNCUT | BY_INPUT | OUT_OTHER | ACCUMULATE, 16, 16, 8, 2304, 1),
     BOTH_TYPES(gemm, "lora down, prefill", OP_BENCH, UNCUT, 512, 1, 768, 16, 512),

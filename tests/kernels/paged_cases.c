@@ -83,12 +83,18 @@ static void append_reference(struct op_run *run) {
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
 enum { ROWS, HEADS, KV_HEADS, SIZE, SEQUENCE_PAGES, FIRST_POSITION, WINDOW };
-enum { PREFILL, DECODE, MIXED }; /* rows of one sequence; each of its own; half and half */
+/* Rows of one sequence; each of its own; half and half; each of its own, and three that see nothing. */
+enum { PREFILL, DECODE, MIXED, PADDED };
+enum { PADDING = 3 };
 enum { Q, SEQUENCE, POSITION, TABLE, CACHE, OUT };
 
 static int64_t prefill_rows(const struct op_run *run) {
     int64_t rows = run->shape[ROWS];
-    return run->variant == PREFILL ? rows : run->variant == DECODE ? 0 : rows / 2;
+    return run->variant == PREFILL ? rows : run->variant == MIXED ? rows / 2 : 0;
+}
+
+static bool is_padding(const struct op_run *run, int64_t row) {
+    return run->variant == PADDED && row >= run->shape[ROWS] - PADDING;
 }
 
 static int64_t sequences_of(const struct op_run *run) {
@@ -99,13 +105,13 @@ static int64_t sequences_of(const struct op_run *run) {
 static void fill_sequences(const struct op_run *run, struct op_tensor *t) {
     int64_t prefill = prefill_rows(run);
     for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = i < prefill ? 0 : (double)(i - prefill + (prefill > 0));
+        t->value[i] = is_padding(run, i) ? -1 : i < prefill ? 0 : (double)(i - prefill + (prefill > 0));
 }
 
 static void fill_positions(const struct op_run *run, struct op_tensor *t) {
     int64_t prefill = prefill_rows(run), tokens = run->shape[SEQUENCE_PAGES] * PAGE, first = run->shape[FIRST_POSITION];
     for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = i < prefill ? (double)(first + i) : (double)((first + i * 37) % tokens);
+        t->value[i] = is_padding(run, i) ? -1 : i < prefill ? (double)(first + i) : (double)((first + i * 37) % tokens);
 }
 
 /* The first token that a row sees; it sees all up to its position. */
@@ -297,6 +303,9 @@ static const struct op_case cases[] = {
     BOTH_TYPES(&paged, OP_TEST, "prefill, odd size", PREFILL, 40, 2, 2, 33, 4, 3),
     BOTH_TYPES(&paged, OP_TEST, "prefill, size 80, grouped", PREFILL, 50, 6, 2, 80, 5, 1),
     BOTH_TYPES(&paged, OP_TEST, "decode", DECODE, 7, 3, 3, 64, 9, 0),
+    BOTH_TYPES(&paged, OP_TEST, "decode, padded", PADDED, 7, 4, 2, 64, 9, 5),
+    BOTH_TYPES(&paged, OP_TEST, "decode, padded, odd size", PADDED, 6, 3, 3, 37, 3, 5, 20),
+    BOTH_TYPES(&paged, OP_TEST, "padding alone", PADDED, 3, 2, 1, 64, 2, 0),
     BOTH_TYPES(&paged, OP_TEST, "decode, one token", DECODE, 1, 2, 2, 128, 1, 0),
     BOTH_TYPES(&paged, OP_TEST, "decode, odd size", DECODE, 5, 2, 2, 5, 7, 20),
     BOTH_TYPES(&paged, OP_TEST, "decode, grouped heads", DECODE, 5, 16, 2, 32, 6, 90),

@@ -204,20 +204,22 @@ enum { TOKENS_MOST = 256 };
 static void infer(struct test_model *test, const struct golden *g, float logprob[TOKENS_MOST]) {
     int32_t zeros[TOKENS_MOST] = {0}, rows[TOKENS_MOST], token[TOKENS_MOST];
     float drawn[TOKENS_MOST];
+    struct id_change pages[TOKENS_MOST / KV_PAGE_TOKENS];
     int32_t is_greedy[TOKENS_MOST];
     struct model_kv kv = {.page_count = (g->T + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS};
     assert_true(g->T <= TOKENS_MOST);
     for (int32_t i = 0; i < g->T; i++)
         rows[i] = i;
+    for (int32_t i = 0; i < kv.page_count; i++)
+        pages[i] = (struct id_change){i, i};
     const struct model_step step = {.rows = g->T,
                                     .tokens = g->tokens,
                                     .positions = rows,
                                     .sequence = zeros,
                                     .cached = rows,
                                     .place = rows,
-                                    .changed_rows = 1,
-                                    .changed_row = zeros,
-                                    .page_table = rows,
+                                    .page_change_count = kv.page_count,
+                                    .page_changes = pages,
                                     .logit_rows = g->T,
                                     .logit_row = rows,
                                     .labels = g->labels};

@@ -52,16 +52,16 @@ static inline int test_model_open_rank(struct test_model *t, const struct model_
 
 /* A step of inference: token 0 at position 0 of sequence 0, whose pages are 0 and 1, with its logits. */
 static inline const struct model_step *test_one_row(void) {
-    static const int32_t zero[2], pages[2] = {0, 1};
+    static const int32_t zero[2];
+    static const struct id_change pages[2] = {{0, 0}, {1, 1}};
     static const struct model_step step = {.rows = 1,
                                            .tokens = zero,
                                            .positions = zero,
                                            .sequence = zero,
                                            .cached = zero,
                                            .place = zero,
-                                           .changed_rows = 1,
-                                           .changed_row = zero,
-                                           .page_table = pages,
+                                           .page_change_count = 2,
+                                           .page_changes = pages,
                                            .logit_rows = 1,
                                            .logit_row = zero,
                                            .labels = zero};

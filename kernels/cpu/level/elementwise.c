@@ -205,3 +205,11 @@ int LEVEL(cpu_scatter_add_rows)(const struct exec *exec, const struct scatter_ad
     }
     return STATUS_OK;
 }
+
+int LEVEL(cpu_change_ids)(const struct exec *exec, const struct change_ids *a) {
+    (void)exec;
+    for (int64_t i = 0; i < a->count; i++)
+        if (a->changes[i].place >= 0)
+            a->table[a->changes[i].place] = a->changes[i].id;
+    return STATUS_OK;
+}

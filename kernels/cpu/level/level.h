@@ -76,6 +76,7 @@ LEVEL_OP(scale_add, scale_add);
 int LEVEL(cpu_gather_rows)(const struct exec *exec, int64_t rows, int64_t cols, enum dtype type, const void *x,
                            const int32_t *index, void *out);
 LEVEL_OP(scatter_add_rows, scatter_add_rows);
+LEVEL_OP(change_ids, change_ids);
 LEVEL_OP(transpose, transpose);
 LEVEL_OP(grouped_gemm, grouped_gemm);
 LEVEL_OP(group_scale, group_scale);

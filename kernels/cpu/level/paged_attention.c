@@ -336,6 +336,17 @@ static int unit_runs(const struct paged_plan *plan) {
     return (plan->units - plan->cut_units + plan->units_at_once - 1) / plan->units_at_once;
 }
 
+/* Writes the outputs of rows that see nothing. */
+static void clear_units(const struct unit_work *w, int first, int end) {
+    const struct paged_attention *a = w->plan->a;
+    for (int64_t i = w->first; i < w->end; i++)
+        for (int unit = first; unit < end; unit++) {
+            int64_t at = i * a->out_stride + unit_column(w->plan, unit);
+            memset((char *)a->out + (size_t)at * dtype_bytes(a->type), 0,
+                   (size_t)(unit_heads(w->plan, unit) * a->head_size) * dtype_bytes(a->type));
+        }
+}
+
 /* Computes an item. The last piece of rows, which sees the most keys in a prefill, is taken first. */
 static void attend_item(const struct paged_plan *plan, int64_t item, struct paged_scratch *scratch) {
     int runs = unit_runs(plan), whole = plan->units - plan->cut_units;
@@ -343,7 +354,9 @@ static void attend_item(const struct paged_plan *plan, int64_t item, struct page
     int first = (int)(item % runs) * plan->units_at_once;
     int end = first + plan->units_at_once < whole ? first + plan->units_at_once : whole;
     struct unit_work work = work_of(plan, piece, scratch);
-    if ((work.end - work.first) * plan->heads_at_once <= FEW_ROWS)
+    if (work.to == 0)
+        clear_units(&work, first, end);
+    else if ((work.end - work.first) * plan->heads_at_once <= FEW_ROWS)
         attend_units(&work, first, end, scratch->few);
     else
         for (int unit = first; unit < end; unit++)

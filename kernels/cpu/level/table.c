@@ -63,6 +63,7 @@ const struct ops LEVEL(cpu_ops) = {
     .scale_add = LEVEL(cpu_scale_add),
     .gather_rows = LEVEL(cpu_gather_rows),
     .scatter_add_rows = LEVEL(cpu_scatter_add_rows),
+    .change_ids = LEVEL(cpu_change_ids),
     .transpose = LEVEL(cpu_transpose),
     .grouped_gemm = LEVEL(cpu_grouped_gemm),
     .group_scale = LEVEL(cpu_group_scale),

@@ -1,0 +1,119 @@
+/* A step of inference, and the decode steps that are recorded once and replayed: one for each power of two of rows.
+ *
+ * A record has the operations of a step, with the addresses of their arguments. Whatever differs from step to step is
+ * therefore read from device memory: the arrays of the upload, which lie at the same places, the page table and the
+ * cache. A step of fewer rows is padded. A record begins after the upload and ends before the results are fetched. */
+#include "model-internal.h"
+
+static const struct hook_upload *hooks_of(const struct model *model) {
+    const struct hook_table *hooks = model->options.hooks;
+    return hooks && hooks->upload.bytes ? &hooks->upload : NULL;
+}
+
+/* Returns the smallest record that can run the step, or NULL. Phases are measured operation by operation, so a measured
+ * step has none. */
+static const struct step_record *find_record(const struct model *model, const struct model_step *step) {
+    const struct hook_upload *hooks = hooks_of(model);
+    enum hook_use use = hooks ? hooks->use(hooks->self) : HOOKS_IDLE;
+    bool is_decode = step->logit_rows == step->rows && step->sample && !step->labels;
+    if (!is_decode || use == HOOKS_BY_LIST || model->rank->timer.is_on)
+        return NULL;
+    for (int i = 0; i < model->record_count; i++) {
+        const struct step_record *record = &model->records[i];
+        if (step->rows <= record->rows && step->page_change_count <= record->rows &&
+            record->has_hooks == (use == HOOKS_BY_ROW))
+            return record;
+    }
+    return NULL;
+}
+
+/* A step of padding alone, as a record has it: it draws, and reports the likeliest tokens. */
+static struct model_step padding_of(const struct step_record *record, const struct sample_row *rows) {
+    return (struct model_step){.rows = record->rows, .logit_rows = record->rows, .sample = rows, .has_top = true};
+}
+
+/* Runs the step once before it is recorded: libraries choose and load what they need. */
+static int run_and_record(struct model *model, const struct model_kv *kv, struct step_record *record) {
+    struct stream *stream = model->rank->exec.stream;
+    static const struct sample_row unread;
+    const struct model_step padding = padding_of(record, &unread);
+    int status = step_run(model, kv, &padding);
+    if (!status)
+        status = stream_wait(stream);
+    if (!status)
+        status = stream_record_begin(stream);
+    if (status)
+        return status;
+    status = step_run(model, kv, &padding);
+    int ended = stream_record_end(stream, &record->recording);
+    return status ? status : ended;
+}
+
+static int record_step(struct model *model, const struct model_kv *kv, struct step_record *record) {
+    static const struct sample_row unread;
+    const struct hook_upload *hooks = hooks_of(model);
+    const struct model_step none = {.sample = &unread, .has_top = true};
+    int status = step_upload(model, &none, record);
+    if (status)
+        return status;
+    if (record->has_hooks)
+        hooks->act_by_row(hooks->self, record->rows);
+    status = run_and_record(model, kv, record);
+    if (record->has_hooks)
+        hooks->act_by_row(hooks->self, 0);
+    return status;
+}
+
+int model_record_steps(struct model *model, const struct model_kv *kv, int *count) {
+    const struct model_inference *o = &model->options.infer;
+    int64_t most = o->max_sequences < o->max_logit_rows ? o->max_sequences : o->max_logit_rows;
+    most = most < model->options.max_rows ? most : model->options.max_rows;
+    int status = STATUS_OK;
+    for (int has_hooks = 0; has_hooks <= (hooks_of(model) != NULL); has_hooks++)
+        for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
+            struct step_record *record = &model->records[model->record_count];
+            record->rows = last = rows < most ? rows : most;
+            record->has_hooks = has_hooks;
+            status = record_step(model, kv, record);
+            model->record_count += record->recording != NULL;
+        }
+    *count = model->record_count;
+    return status;
+}
+
+static int replay(struct model *model, const struct step_record *record, int64_t asked) {
+    model->replays.steps++;
+    model->replays.rows += record->rows;
+    model->replays.asked += asked;
+    return stream_replay(model->rank->exec.stream, record->recording);
+}
+
+struct model_replays model_replays(const struct model *model) {
+    return model->replays;
+}
+
+static int check_step(const struct model *model, const struct model_step *step) {
+    const struct model_options *o = &model->options;
+    return step->rows < 1 || step->rows > o->max_rows || step->logit_rows > o->infer.max_logit_rows ||
+                   step->page_change_count > o->infer.max_sequences * o->infer.max_pages ||
+                   step->change_count > o->infer.max_changes
+               ? status_fail(STATUS_INVALID, "an engine step beyond what the model was opened for")
+           : model_gives_results(model) ? step_check_fetches(model)
+                                        : STATUS_OK;
+}
+
+int model_infer(struct model *model, const struct model_kv *kv, const struct model_step *step) {
+    const struct step_record *record = find_record(model, step);
+    int status = check_step(model, step);
+    if (!status)
+        status = step_upload(model, step, record);
+    if (!status)
+        status = record ? replay(model, record, step->rows) : step_run(model, kv, step);
+    return status || !model_gives_results(model) ? status : step_fetch(model, step, record);
+}
+
+void step_close_records(struct model *model) {
+    for (int i = 0; i < model->record_count; i++)
+        recording_close(model->records[i].recording);
+    model->record_count = 0;
+}
