@@ -330,6 +330,32 @@ static void a_backend_without_fp8_is_refused(void **state) {
     device_close(device);
 }
 
+/* Returns the planned bytes of GPT-2 1.5B on one rank, with samples of 1,024 tokens. */
+static double plan_gpt2(const char **prefix, struct device *device, int precision) {
+    struct train_run run = make_run(prefix, precision, 1);
+    struct train_plan plan;
+    run.config.model = tiny_model(&(const struct tiny_model){
+        .layers = 48, .hidden = 1600, .heads = 25, .positions = 1024, .vocab = 50257, .init_std = 0.02});
+    run.config.data.seq_length = 1024;
+    test_ok(run_config_resolve(&run.config));
+    test_ok(train_plan_rank(&run, 1, 0, device, &plan, NULL));
+    return (double)train_plan_total(&plan);
+}
+
+/* Cast weights are kept: 2 bytes beside the 18 of bf16's training. */
+static void a_plan_takes_a_tenth_more_than_that_of_bf16(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct device *device;
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
+    double bf16 = plan_gpt2((const char **)&prefix, device, PRECISION_BF16);
+    double fp8 = plan_gpt2((const char **)&prefix, device, PRECISION_FP8);
+    print_message("%.3f times the bytes of bf16\n", fp8 / bf16);
+    assert_true(fp8 > bf16 && fp8 <= 1.15 * bf16);
+    device_close(device);
+    free(prefix);
+}
+
 /* ---- tools/test --long: 10 million parameters ---- */
 
 enum { LONG_STEPS = 500, LAST_STEPS = 50, BYTES = 256, LONG_LENGTH = 128 };
@@ -370,7 +396,7 @@ static char *write_pages(void) {
 
 /* Returns the mean loss of the last steps. */
 static double train_long(const char **prefix, int precision, double *seconds) {
-    struct train_run run = make_run(prefix, precision, 8);
+    struct train_run run = make_run(prefix, precision, 1);
     struct train_record record;
     struct trainer *trainer;
     double sum = 0, start = clock_seconds();
@@ -378,7 +404,7 @@ static double train_long(const char **prefix, int precision, double *seconds) {
         .layers = 12, .hidden = 256, .heads = 4, .positions = LONG_LENGTH, .vocab = BYTES + 1, .init_std = 0.02});
     run.config.data.seq_length = LONG_LENGTH;
     run.config.data.split = "100,0,0";
-    run.config.train.global_batch_size = 8;
+    run.config.train.micro_batch_size = run.config.train.global_batch_size = 8;
     run.config.train.train_iters = LONG_STEPS;
     run.config.train.eval_interval = run.config.optim.lr_decay_iters = 0;
     run.config.optim.lr = 1e-3;
@@ -416,6 +442,7 @@ int main(void) {
         cmocka_unit_test(a_run_resumes_in_the_other_precision),
         cmocka_unit_test(sizes_and_keys_are_refused),
         cmocka_unit_test(a_backend_without_fp8_is_refused),
+        cmocka_unit_test(a_plan_takes_a_tenth_more_than_that_of_bf16),
         cmocka_unit_test(many_steps_end_within_a_hundredth_of_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
