@@ -30,6 +30,7 @@ struct calibration {
     int per_node;
     size_t memory;                       /* of a device of its own; 0: it uses the host's */
     struct cost_link node, network;      /* within hosts, and between them; 0: there is none */
+    struct bench_steps alone;            /* of a few layers, on each rank by itself */
     double requests[CALIBRATE_REQUESTS]; /* seconds of each batch; 0: not measured */
     char device[96];
 };
@@ -45,15 +46,23 @@ int calibrate_product(struct stream *stream, enum dtype dtype, const struct cali
                       double *seconds);
 /* calibrate_links.c: measures sums and messages by size between the ranks of a group, all of which call it. */
 int calibrate_link(struct comm *group, struct stream *stream, struct cost_link *link);
-/* calibrate_steps.c: measures steps of models of a few layers, and sets the cluster's speeds and the shares of messages
- * that computation hides. All processes of a launch call it. */
+/* A rank that measures by itself. */
+struct calibrate_place {
+    struct comm *world; /* all ranks measure at once */
+    const char *device; /* with its number, if there are several */
+    int threads;
+};
+/* calibrate_steps.c: measures steps of a few layers on this rank alone. */
+int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, struct bench_steps *steps);
+/* Sets the cluster's speeds from c->alone, and measures the shares of messages that computation hides. All processes of
+ * a launch call it. */
 int calibrate_steps(struct calibration *c, struct cluster *cluster);
 /* Predicts a step of the whole run with a copy of the model on each rank, measures it, and prints both. Stores the
  * error as the cluster's. */
 int calibrate_verify(struct calibration *c, struct cluster *cluster);
-/* calibrate_serving.c: measures batches of requests on an engine of this rank, in bf16. The mean over the ranks of
- * `world` is stored, with 0 for those that the model has no positions for. */
-int calibrate_requests(const struct calibration *c, struct comm *world, int threads, double *seconds);
+/* calibrate_serving.c: measures batches of requests on an engine of this rank, in bf16. Stores 0 for those that the
+ * model has no positions for. */
+int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds);
 /* Fits the constants of serving to c->requests. */
 int calibrate_serving(const struct calibration *c, struct cluster *cluster);
 /* A line a * x + b * y through measured times, with a and b at least 0: the squares of the relative errors are least.

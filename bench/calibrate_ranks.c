@@ -9,6 +9,7 @@ struct seat {
     struct rank_site site;
     struct device *device;
     struct stream *stream;
+    char name[64]; /* of the device, with its number if there are several */
 };
 
 /* Replaces each of the values by the mean over the ranks. */
@@ -25,6 +26,10 @@ static int open_seat(struct seat *seat) {
     int status = rank_site_find(seat->world, (int)o->threads, &seat->site);
     if (!status)
         status = device_open(o->device, rank_site_device(&seat->site, o->device), seat->site.threads, &seat->device);
+    const char *kind = seat->calibration->cluster.kind;
+    bool has_number = device_uses_host_memory(kind) || strchr(kind, ':');
+    snprintf(seat->name, sizeof seat->name, has_number ? "%s" : "%s:%d", kind,
+             status ? 0 : device_number(seat->device));
     return status ? status : stream_open(seat->device, &seat->stream);
 }
 
@@ -93,6 +98,21 @@ static int measure_links(struct seat *seat, int *firsts, int *ranks, struct cali
     return status ? status : comm_barrier(seat->world);
 }
 
+/* Measures steps and requests of a rank by itself. */
+static int measure_alone(struct seat *seat, struct calibration *found) {
+    const struct calibrate_place place = {seat->world, seat->name, seat->site.threads};
+    int status = calibrate_alone(seat->calibration, &place, &found->alone);
+    if (!status)
+        status = average(seat->world, &found->alone.seconds, 1);
+    if (!status)
+        status = average(seat->world, found->alone.phases, PHASE_COUNT);
+    if (!status && seat->calibration->dtype == DTYPE_BF16) {
+        status = calibrate_requests(seat->calibration, &place, found->requests);
+        status = status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
+    }
+    return status;
+}
+
 static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ranks) {
     struct calibration *c = seat->calibration, found = {0};
     int status = open_seat(seat);
@@ -100,10 +120,8 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
         status = measure_ceilings(seat, found.ceilings, &found.has_bf16);
     if (!status)
         status = measure_products(seat, seconds);
-    if (!status && c->dtype == DTYPE_BF16) {
-        status = calibrate_requests(c, seat->world, seat->site.threads, found.requests);
-        status = status ? status : average(seat->world, found.requests, CALIBRATE_REQUESTS);
-    }
+    if (!status)
+        status = measure_alone(seat, &found);
     if (!status && seat->world->size > 1)
         status = measure_links(seat, firsts, ranks, &found);
     if (status || !seat->site.is_first_in_process)
@@ -113,6 +131,7 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     c->per_node = found.per_node ? found.per_node : 1;
     c->node = found.node;
     c->network = found.network;
+    c->alone = found.alone;
     memcpy(c->requests, found.requests, sizeof c->requests);
     c->memory = device_memory(seat->device);
     snprintf(c->device, sizeof c->device, "%s", device_description(seat->device));

@@ -11,18 +11,19 @@ static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
     {1, 1, 1, 16, 33, 0, 0}, {1, 1, 4, 16, 33, 0, 0}, {1, 1, 16, 16, 33, 0, 0}, {1, 1, 1, 512, 17, 0, 0},
 };
 
-int calibrate_requests(const struct calibration *c, struct comm *world, int threads, double *seconds) {
+int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds) {
     int status = STATUS_OK;
     for (int i = 0; i < CALIBRATE_REQUESTS && !status; i++) {
         const struct serve_layout *layout = &layouts[i];
         struct bench_options options = *c->options;
-        options.threads = threads;
+        options.threads = place->threads;
+        options.device = place->device;
         options.micro_batch_size = layout->batch;
         options.seq_length = layout->input_len;
         options.steps = STEPS;
         if (layout->input_len + layout->output_len > c->run.config.model.max_position_embeddings)
             continue;
-        status = comm_barrier(world);
+        status = comm_barrier(place->world);
         if (!status)
             status = bench_measure_requests(&options, layout->output_len, &seconds[i]);
     }
@@ -60,10 +61,15 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
             status = add_row(c, i, &model, cluster, &rows);
     for (int i = 0; i < rows.count; i++)
         all[i].label = label;
+    for (int i = 0; i < 2; i++) /* packed weights may exceed plain products, and caches the memory */
+        cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = 2;
     if (!status && rows.count)
         status = fit_run(&rows, cluster);
     for (int i = 0; i < rows.count; i++) {
+        const struct serve_layout *layout = &all[i].serving.layout;
         largest = fmax(largest, fabs(fit_error(&all[i])));
+        log_info("%2lld requests, %3lld tokens in, %2lld out: %.4g s measured, %.4g s fitted", (long long)layout->batch,
+                 (long long)layout->input_len, (long long)layout->output_len, all[i].seconds, all[i].step.seconds);
         serve_work_free(&all[i].serving);
     }
     set_sums(c, cluster);

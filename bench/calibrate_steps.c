@@ -33,6 +33,11 @@ static struct train_run run_of(const struct calibration *c, int64_t layers, int 
     return run;
 }
 
+/* Returns the number of layers of a small model. */
+static int64_t few_layers(const struct calibration *c) {
+    return c->run.config.model.num_layers < BLOCKS ? c->run.config.model.num_layers : BLOCKS;
+}
+
 /* ---- speeds ---- */
 
 /* The work of a step by phase: FLOPs of products and attention, bytes of others. Products have their measured seconds
@@ -51,7 +56,7 @@ static const struct calibrate_product *find_product(const struct calibration *c,
 static int count_work(const struct calibration *c, const struct train_run *run, struct amounts *amounts) {
     struct train_plan plan;
     struct work_list list = {0};
-    int status = train_plan_rank(run, (int)c->options->ranks, 0, c->cluster.device, &plan, &list);
+    int status = train_plan_rank(run, 1, 0, c->cluster.device, &plan, &list);
     for (int i = 0; i < list.count && !status; i++) {
         const struct work_item *item = &list.items[i];
         const struct calibrate_product *product = find_product(c, item->work.shape);
@@ -136,7 +141,7 @@ static int find_hidden(const struct calibration *c, const struct train_run *run,
 
 /* Measures what tensor ranks hide, if the ranks can divide the model. */
 static int measure_tensor(const struct calibration *c, struct cluster *cluster) {
-    struct train_run run = run_of(c, BLOCKS, (int)c->options->ranks);
+    struct train_run run = run_of(c, few_layers(c), (int)c->options->ranks);
     struct bench_steps measured = {0};
     if (!train_plan_is_possible(&run, (int)c->options->ranks))
         return STATUS_OK;
@@ -152,16 +157,24 @@ static void clear_constants(struct cluster *cluster) {
     cluster->achieved[CLUSTER_NETWORK].value = 1;
 }
 
+int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, struct bench_steps *steps) {
+    struct train_run run = run_of(c, few_layers(c), 1);
+    run.config.device = place->device;
+    run.config.train.global_batch_size = run.config.train.micro_batch_size;
+    run.config.parallel.threads_per_rank = place->threads;
+    int status = comm_barrier(place->world);
+    return status ? status : bench_take_steps(&run, 1, NULL, STEPS, steps);
+}
+
 int calibrate_steps(struct calibration *c, struct cluster *cluster) {
-    int64_t layers = c->run.config.model.num_layers < BLOCKS ? c->run.config.model.num_layers : BLOCKS;
-    struct train_run run = run_of(c, layers, 1);
+    struct train_run run = run_of(c, few_layers(c), 1), alone = run;
     struct bench_steps measured = {0};
-    int status = measure(c, &run, &measured);
-    bool is_first = measured.seconds > 0;
+    alone.config.train.global_batch_size = alone.config.train.micro_batch_size;
     clear_constants(cluster);
-    if (!status && is_first)
-        status = find_speeds(c, &run, &measured, cluster);
-    if (!status && is_first && c->options->ranks > 1)
+    int status = find_speeds(c, &alone, &c->alone, cluster);
+    if (!status && c->options->ranks > 1)
+        status = measure(c, &run, &measured);
+    if (!status && measured.seconds > 0)
         status = find_hidden(c, &run, &measured, CLUSTER_SUMS_HIDDEN, cluster);
     return status || c->options->ranks == 1 ? status : measure_tensor(c, cluster);
 }
