@@ -184,10 +184,6 @@ void line_editor_close(struct line_editor *editor) {
     free(editor);
 }
 
-bool line_editor_edits(const struct line_editor *editor) {
-    return editor->el != NULL;
-}
-
 /* ---- lines ---- */
 
 static enum line_event read_edited(struct line_editor *editor, bool is_first, struct strbuf *line) {

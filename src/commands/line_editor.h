@@ -20,8 +20,6 @@ enum line_event {
 /* Opens an editor of standard input. `edits` false: lines come as the terminal gives them, also where libedit is.
  * STATUS_MEMORY. */
 int line_editor_open(bool edits, struct line_editor **editor);
-/* Returns true when lines can be edited. */
-bool line_editor_edits(const struct line_editor *editor);
 /* Shows a prompt and reads a line, without its end, into `line`, which is emptied first. `is_first` false: the line
  * continues the one before, and the prompt shows it. STATUS_IO, STATUS_MEMORY. */
 int line_editor_read(struct line_editor *editor, bool is_first, struct strbuf *line, enum line_event *event);
