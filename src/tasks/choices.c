@@ -90,9 +90,7 @@ int build_winogrande(const json_t *object, struct task_row *row) {
     if (fields.status)
         return fields.status;
     struct text rest = {blank + 1, sentence.length - (size_t)(blank + 1 - sentence.bytes)};
-    size_t before = python_space_before(rest.bytes, rest.length);
-    size_t after = before < rest.length ? python_space_after(rest.bytes, rest.length) : 0;
-    rest = (struct text){rest.bytes + before, rest.length - before - after};
+    python_strip(&rest.bytes, &rest.length);
     row_begin(row);
     row->gold = answer.bytes[0] - '1';
     int status = STATUS_OK;

@@ -19,7 +19,8 @@ static void give(struct strbuf *text, struct strbuf *out) {
     strbuf_free(text);
 }
 
-void text_replace(struct strbuf *text, const char *from, const char *to) {
+/* Replaces each `from`, from left to right, by `to`. */
+static void replace(struct strbuf *text, const char *from, const char *to) {
     size_t from_length = strlen(from), to_length = strlen(to);
     struct strbuf out = STRBUF_INIT;
     const char *at = strbuf_text(text), *end = at + text->length, *found;
@@ -57,12 +58,11 @@ static void remove_brackets(struct strbuf *text) {
 
 void hellaswag_clean(struct text text, struct strbuf *out) {
     struct strbuf cleaned = STRBUF_INIT;
-    size_t before = python_space_before(text.bytes, text.length);
-    size_t after = before < text.length ? python_space_after(text.bytes, text.length) : 0;
-    strbuf_add(&cleaned, text.bytes + before, text.length - before - after);
-    text_replace(&cleaned, " [title]", ". ");
+    python_strip(&text.bytes, &text.length);
+    strbuf_add(&cleaned, text.bytes, text.length);
+    replace(&cleaned, " [title]", ". ");
     remove_brackets(&cleaned);
-    text_replace(&cleaned, "  ", " ");
+    replace(&cleaned, "  ", " ");
     give(&cleaned, out);
 }
 
@@ -75,10 +75,11 @@ static void close_pairs(struct strbuf *text, char open, char close) {
         const char *last = first ? memchr(first + 1, close, (size_t)(end - first - 1)) : NULL;
         if (!last)
             break;
-        size_t length = (size_t)(last - first - 1), before = python_space_before(first + 1, length);
-        size_t after = before < length ? python_space_after(first + 1, length) : 0;
-        strbuf_add(&out, at, (size_t)(first + 1 - at));
-        strbuf_add(&out, first + 1 + before, length - before - after);
+        const char *inner = first + 1;
+        size_t length = (size_t)(last - inner);
+        strbuf_add(&out, at, (size_t)(inner - at));
+        python_strip(&inner, &length);
+        strbuf_add(&out, inner, length);
         strbuf_add_char(&out, close);
         at = last + 1;
     }
@@ -111,13 +112,13 @@ void wikitext_detokenize(struct text page, struct strbuf *out) {
         {" \n", "\n"},       {"\n ", "\n"},    {" N ", " 1 "}, {" 's", "'s"}};
     struct strbuf text = STRBUF_INIT;
     strbuf_add(&text, page.bytes, page.length);
-    text_replace(&text, "s '", "s'");
+    replace(&text, "s '", "s'");
     replace_slashed(&text);
     for (size_t i = 0; i < sizeof before / sizeof *before; i++)
-        text_replace(&text, before[i][0], before[i][1]);
+        replace(&text, before[i][0], before[i][1]);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         close_pairs(&text, pairs[i][0], pairs[i][1]);
     for (size_t i = 0; i < sizeof after / sizeof *after; i++)
-        text_replace(&text, after[i][0], after[i][1]);
+        replace(&text, after[i][0], after[i][1]);
     give(&text, out);
 }

@@ -14,6 +14,7 @@ enum { MOST_DEPTH = 64, NUMBER_BYTES = 400 };
 struct literal {
     const char *text, *at, *end;
     int depth;
+    bool has_comma; /* before the closing bracket that was taken last */
     int status;
 };
 
@@ -32,7 +33,7 @@ static json_t *made(struct literal *l, json_t *value) {
 
 /* Skips white space, line ends and comments. */
 static void skip(struct literal *l) {
-    while (l->at < l->end && (strchr(" \t\n\r\f", *l->at) ? *l->at != 0 : *l->at == '#')) {
+    while (l->at < l->end && strchr(" \t\n\r\f#", *l->at)) {
         if (*l->at == '#')
             while (l->at < l->end && *l->at != '\n')
                 l->at++;
@@ -65,7 +66,7 @@ static void read_hexadecimal(struct literal *l, int count, struct strbuf *out) {
     static const char digits[] = "0123456789abcdefABCDEF";
     uint32_t point = 0;
     for (int i = 0; i < count; i++, l->at++) {
-        const char *digit = l->at < l->end && *l->at ? strchr(digits, *l->at) : NULL;
+        const char *digit = l->at < l->end ? strchr(digits, *l->at) : NULL;
         if (!digit) {
             fail(l, "a hexadecimal digit");
             return;
@@ -89,7 +90,7 @@ static void read_octal(struct literal *l, struct strbuf *out) {
 /* Reads an escape, whose backslash was taken. An unknown one is text, backslash included. */
 static void read_escape(struct literal *l, struct strbuf *out) {
     static const char names[] = "\\'\"abfnrtv", values[] = "\\'\"\a\b\f\n\r\t\v";
-    const char *name = l->at < l->end && *l->at ? strchr(names, *l->at) : NULL;
+    const char *name = l->at < l->end ? strchr(names, *l->at) : NULL;
     if (l->at == l->end)
         fail(l, "an escape");
     else if (name) {
@@ -137,7 +138,7 @@ static void read_quoted(struct literal *l, bool is_raw, struct strbuf *out) {
 static bool begins_text(struct literal *l, bool *is_raw) {
     const char *at = l->at;
     *is_raw = at < l->end && (*at == 'r' || *at == 'R');
-    if (at < l->end && strchr("rRuU", *at) && *at)
+    if (at < l->end && strchr("rRuU", *at))
         at++;
     if (at == l->end || (*at != '\'' && *at != '"'))
         return false;
@@ -171,7 +172,7 @@ static json_t *read_number(struct literal *l) {
         bool is_digit = *l->at >= '0' && *l->at <= '9';
         if (!is_digit && !(is_sign && (*l->at == '-' || *l->at == '+')) && !strchr(".eE", *l->at))
             break;
-        is_real |= *l->at && strchr(".eE", *l->at);
+        is_real |= strchr(".eE", *l->at) != NULL;
         digits[length++] = *l->at;
     }
     digits[length] = 0;
@@ -189,13 +190,13 @@ static json_t *read_value(struct literal *l);
 /* Takes a comma, or the end. Returns true when another item follows. */
 static bool continues(struct literal *l, const char *close) {
     skip(l);
-    bool has_comma = take(l, ",");
+    l->has_comma = take(l, ",");
     skip(l);
     if (l->status || take(l, close))
         return false;
-    if (!has_comma)
+    if (!l->has_comma)
         fail(l, "a comma or the closing bracket");
-    return has_comma;
+    return l->has_comma;
 }
 
 static json_t *read_list(struct literal *l, const char *close) {
@@ -213,13 +214,8 @@ static json_t *read_list(struct literal *l, const char *close) {
 
 /* Reads what stands between parentheses: a tuple, or a value alone. */
 static json_t *read_parenthesis(struct literal *l) {
-    const char *last;
     json_t *list = read_list(l, ")");
-    if (l->status || json_array_size(list) != 1)
-        return list;
-    for (last = l->at - 2; strchr(" \t\n\r\f", *last); last--)
-        ;
-    if (*last == ',')
+    if (l->status || json_array_size(list) != 1 || l->has_comma)
         return list;
     json_t *value = json_incref(json_array_get(list, 0));
     json_decref(list);
@@ -284,9 +280,12 @@ static json_t *read_value(struct literal *l) {
 int python_literal_read(const char *text, size_t length, json_t **value) {
     struct literal l = {.text = text, .at = text, .end = text + length};
     size_t valid = utf8_valid_length((const unsigned char *)text, length);
+    const char *zero = length ? memchr(text, 0, length) : NULL;
     *value = NULL;
     if (valid < length)
         return status_fail(STATUS_INVALID, "byte %zu: expected UTF-8", valid);
+    if (zero)
+        return status_fail(STATUS_INVALID, "byte %lld: expected no zero byte", (long long)(zero - text));
     *value = read_value(&l);
     skip(&l);
     if (!l.status && l.at < l.end)

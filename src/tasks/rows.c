@@ -30,15 +30,11 @@ struct task_span row_span(const struct task_row *row, size_t start) {
 }
 
 int row_request(struct task_row *row, struct task_span context, struct task_span continuation, int64_t characters) {
-    if (row->count == row->capacity) {
-        int64_t capacity = row->capacity ? 2 * row->capacity : 8;
-        struct task_request *requests = realloc(row->requests, (size_t)capacity * sizeof *requests);
-        if (!requests)
-            return status_fail(STATUS_MEMORY, "out of memory");
-        row->requests = requests;
-        row->capacity = capacity;
-    }
-    row->requests[row->count++] = (struct task_request){context, continuation, characters};
+    struct task_request *requests = array_grow(row->requests, &row->capacity, (size_t)row->count + 1, sizeof *requests);
+    if (!requests)
+        return STATUS_MEMORY;
+    row->requests = requests;
+    requests[row->count++] = (struct task_request){context, continuation, characters};
     return STATUS_OK;
 }
 

@@ -44,8 +44,6 @@ int row_status(const struct task_row *row);
 
 /* ---- cleaning: clean.c ---- */
 
-/* Replaces each `from`, from left to right, by `to`. */
-void text_replace(struct strbuf *text, const char *from, const char *to);
 /* Appends a text of HellaSwag without the traces of its source. */
 void hellaswag_clean(struct text text, struct strbuf *out);
 /* Appends a page of WikiText as people would have written it. */

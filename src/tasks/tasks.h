@@ -43,7 +43,8 @@ struct task_request {
 struct task_row {
     struct strbuf texts;
     struct task_request *requests; /* [count] */
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity;
     int64_t gold;         /* TASK_CHOICE: the right choice, 0 .. count - 1 */
     int64_t words, bytes; /* TASK_ROLLING: of the text as the row has it */
 };

@@ -14,16 +14,9 @@ uint32_t python_character(const char *at, const char *end, size_t *bytes) {
 }
 
 bool python_is_space(const char *at, const char *end, size_t *bytes) {
-    unsigned char c = (unsigned char)*at;
-    uint32_t point = c;
-    *bytes = 1;
-    if (c < 0x80)
-        return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
-    *bytes = utf8_decode((const unsigned char *)at, (const unsigned char *)end, &point);
-    if (!*bytes) {
-        *bytes = 1;
-        return false;
-    }
+    uint32_t point = python_character(at, end, bytes);
+    if (*bytes == 1)
+        return point == ' ' || (point >= '\t' && point <= '\r') || (point >= 0x1c && point <= 0x1f);
     return point == 0x85 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
            point == 0x2028 || point == 0x2029 || point == 0x202f || point == 0x205f || point == 0x3000;
 }
@@ -33,13 +26,6 @@ size_t python_length(const char *text, size_t length) {
     for (const char *at = text, *end = text + length; at < end; at += bytes, count++)
         python_character(at, end, &bytes);
     return count;
-}
-
-size_t python_space_before(const char *text, size_t length) {
-    const char *at = text, *end = text + length;
-    for (size_t bytes; at < end && python_is_space(at, end, &bytes); at += bytes)
-        ;
-    return (size_t)(at - text);
 }
 
 /* Returns the first byte of the character that ends before `at`. */
@@ -62,6 +48,15 @@ size_t python_space_after(const char *text, size_t length) {
         at = before;
     }
     return (size_t)(text + length - at);
+}
+
+void python_strip(const char **text, size_t *length) {
+    const char *at = *text, *end = at + *length;
+    for (size_t bytes; at < end && python_is_space(at, end, &bytes); at += bytes)
+        ;
+    *text = at;
+    *length = (size_t)(end - at);
+    *length -= python_space_after(at, *length);
 }
 
 /* ---- capitals ---- */

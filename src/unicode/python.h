@@ -15,9 +15,10 @@ uint32_t python_character(const char *at, const char *end, size_t *bytes);
 bool python_is_space(const char *at, const char *end, size_t *bytes);
 /* len() of a text. */
 size_t python_length(const char *text, size_t length);
-/* Return the bytes of white space at the start of a text, and at its end. */
-size_t python_space_before(const char *text, size_t length);
+/* Returns the bytes of white space at the end of a text. */
 size_t python_space_after(const char *text, size_t length);
+/* str.strip(): moves *text and *length past the white space at both ends. */
+void python_strip(const char **text, size_t *length);
 /* True when the capital sigma at byte `at` becomes a final one in lower case: a letter comes before it and none after.
  * Characters that have no say in this, such as accents and apostrophes, are passed over. */
 bool python_sigma_is_final(const char *text, size_t length, size_t at);

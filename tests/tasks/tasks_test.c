@@ -142,6 +142,23 @@ static void literals_are_those_of_python(void **state) {
     strbuf_free(&text);
 }
 
+static void assert_literal(const char *text, const char *expected) {
+    json_t *value, *wanted = json_loads(expected, JSON_DECODE_ANY, NULL);
+    test_ok(python_literal_read(text, strlen(text), &value));
+    assert_true(json_equal(value, wanted));
+    json_decref(value);
+    json_decref(wanted);
+}
+
+static void a_comma_makes_a_tuple_whatever_follows_it(void **state) {
+    (void)state;
+    json_t *value;
+    assert_literal("('a', # one\n)", "[\"a\"]");
+    assert_literal("('a' # no, none\n)", "\"a\"");
+    assert_literal("(['a',])", "[\"a\"]");
+    test_fails(python_literal_read("1\0", 2, &value), STATUS_INVALID, "byte 1: expected no zero byte");
+}
+
 /* ---- metrics ---- */
 
 static void the_first_of_the_likeliest_choices_counts(void **state) {
@@ -185,6 +202,7 @@ int main(void) {
         cmocka_unit_test(a_faulty_field_is_named),
         cmocka_unit_test(each_choice_may_have_its_own_context),
         cmocka_unit_test(literals_are_those_of_python),
+        cmocka_unit_test(a_comma_makes_a_tuple_whatever_follows_it),
         cmocka_unit_test(the_first_of_the_likeliest_choices_counts),
         cmocka_unit_test(perplexities_are_of_all_words_and_bytes),
     };
