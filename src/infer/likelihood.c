@@ -16,14 +16,12 @@ struct likelihood_encoder {
 };
 
 int likelihood_list_reserve(struct likelihood_list *list, int64_t count) {
-    if (count <= list->capacity)
+    if ((size_t)count <= list->capacity)
         return STATUS_OK;
-    int64_t capacity = count < 2 * list->capacity ? 2 * list->capacity : count;
-    struct likelihood *items = realloc(list->items, (size_t)capacity * sizeof *items);
+    struct likelihood *items = array_grow(list->items, &list->capacity, (size_t)count, sizeof *items);
     if (!items)
-        return status_fail(STATUS_MEMORY, "out of memory");
+        return STATUS_MEMORY;
     list->items = items;
-    list->capacity = capacity;
     return STATUS_OK;
 }
 

@@ -20,7 +20,8 @@ struct likelihood {
 struct likelihood_list {
     struct token_buffer ids;
     struct likelihood *items; /* [count] */
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity;
 };
 /* Makes room for `count` items. STATUS_MEMORY. */
 int likelihood_list_reserve(struct likelihood_list *list, int64_t count);
