@@ -28,10 +28,9 @@
 /* The beginning of a sequence. */
 struct sequence_beginning {
     int slot;              /* -1: the bare base */
-    const int32_t *tokens; /* [count] tokens to look up in the cache; the row of the last one must run */
+    const int32_t *tokens; /* [count] to look up in the cache; the row of the last one must run. NULL: no look-up */
     int64_t count;
     uint64_t salt; /* sequences of different salts share no pages */
-    bool reads_cache;
 };
 
 /* Calls return 0 or a negative status. A failure ends all requests, unless a call says otherwise. */
@@ -39,8 +38,8 @@ struct scheduler_engine {
     void *self;
     /* Opens a sequence and returns its number; STATUS_MEMORY when none is free now, which ends no request. The sequence
      * starts with the longest cached beginning of the slot's virtual tokens and these tokens. `cached`: rows of that
-     * beginning, a multiple of a page, fewer than all; 0 with reads_cache false. Full pages of submitted rows may be
-     * cached for sequences that are opened later, because steps run in order. */
+     * beginning, a multiple of a page, fewer than all. Full pages of submitted rows may be cached for sequences that
+     * are opened later, because steps run in order. */
     int (*sequence_open)(void *self, const struct sequence_beginning *beginning, int64_t *cached);
     /* Closes a sequence; none of its rows is in a step under way. */
     void (*sequence_close)(void *self, int sequence);

@@ -284,7 +284,6 @@ static int start(struct scheduler *s, struct completion *completion) {
         .tokens = completion->tokens,
         .count = count_findable(completion),
         .salt = asked->salt,
-        .reads_cache = true,
     };
     int64_t cached = 0;
     int sequence = s->engine.sequence_open(s->engine.self, &beginning, &cached);

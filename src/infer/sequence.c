@@ -33,7 +33,7 @@ int engine_sequence_open(struct engine *engine, const struct sequence_beginning 
         sequence->root =
             (struct kv_root){.slot_key = engine_slot(engine, beginning->slot)->key, .salt = beginning->salt};
         sequence->length = sequence->planned = sequence->released = 0;
-        if (beginning->reads_cache)
+        if (beginning->tokens)
             attach_pages(engine, sequence, beginning->tokens, beginning->count);
         if (cached)
             *cached = sequence->length;

@@ -270,8 +270,7 @@ static void a_text_does_not_depend_on_the_texts_beside_it(void **state) {
 static int start_text(struct engine *engine, int64_t virtual_tokens, int32_t token, int64_t *cached) {
     struct engine_row rows[POSITIONS];
     struct engine_result results[POSITIONS];
-    struct sequence_beginning text = {
-        .slot = engine_opened_slot(engine), .tokens = &token, .count = 1, .reads_cache = true};
+    struct sequence_beginning text = {.slot = engine_opened_slot(engine), .tokens = &token, .count = 1};
     int sequence = engine_sequence_open(engine, &text, cached);
     if (sequence < 0)
         return sequence;

@@ -168,7 +168,7 @@ static void a_found_beginning_gives_the_same_bits(void **state) {
         int64_t cached;
         for (int i = 0; i < T; i++)
             tokens[i] = token_at(1, i);
-        struct sequence_beginning text = {.slot = -1, .tokens = tokens, .count = T, .reads_cache = true};
+        struct sequence_beginning text = {.slot = -1, .tokens = tokens, .count = T};
         int first = engine_sequence_open(engine, &text, &cached);
         assert_int_equal(cached, 0);
         engine_sequence_close(engine, first);
@@ -185,7 +185,7 @@ static void a_found_beginning_gives_the_same_bits(void **state) {
         text.salt = 1;
         engine_sequence_close(engine, engine_sequence_open(engine, &text, &cached));
         assert_int_equal(cached, 0);
-        text = (struct sequence_beginning){.slot = -1, .tokens = tokens, .count = KV_PAGE_TOKENS, .reads_cache = true};
+        text = (struct sequence_beginning){.slot = -1, .tokens = tokens, .count = KV_PAGE_TOKENS};
         engine_sequence_close(engine, engine_sequence_open(engine, &text, &cached));
         assert_int_equal(cached, 0); /* the last token's row must be run */
         engine_close(engine);

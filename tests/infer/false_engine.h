@@ -129,7 +129,7 @@ static inline int false_open(void *self, const struct sequence_beginning *beginn
     q->draws = false;
     for (int64_t i = 0; i < virtual_tokens + count; i++)
         q->token[i] = i < virtual_tokens ? -1 : beginning->tokens[i - virtual_tokens];
-    while (beginning->reads_cache && q->length + FALSE_PAGE < virtual_tokens + count) {
+    while (q->length + FALSE_PAGE < virtual_tokens + count) {
         int64_t at = q->published;
         int32_t page = kv_pool_find(&e->pool, &q->root, at ? q->page[at - 1] : -1, q->token + q->length);
         if (page < 0)

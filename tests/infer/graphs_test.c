@@ -79,8 +79,7 @@ static void open_text(struct scene *s, int number) {
     for (int64_t i = 0; i < text->prompt; i++)
         tokens[i] = token_at(number % 3, i);
     for (int e = 0; e < 2; e++) {
-        struct sequence_beginning beginning = {
-            .slot = s->slot[text->slot][e], .tokens = tokens, .count = text->prompt, .reads_cache = true};
+        struct sequence_beginning beginning = {.slot = s->slot[text->slot][e], .tokens = tokens, .count = text->prompt};
         text->sequence[e] = engine_sequence_open(s->engine[e], &beginning, &cached[e]);
         assert_true(text->sequence[e] >= 0);
     }
