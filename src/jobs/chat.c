@@ -14,6 +14,14 @@
 
 enum { PREFILL_ROWS = 512 };
 
+/* The adapters and the template of the answers. */
+struct used {
+    char *names[PEFT_SLOT_IMAGES]; /* [count] of adapters */
+    int count;
+    int slot; /* of these adapters; -1: none */
+    struct chat_template *template;
+};
+
 struct conversation {
     const struct chat_job *job;
     struct engine *engine;
@@ -22,10 +30,7 @@ struct conversation {
     struct tokenizer_encoder *encoder;
     const char *tokenizer_directory;
     json_t *messages; /* a list */
-    struct chat_template *template;
-    char *used[PEFT_SLOT_IMAGES]; /* [used_count] names of the adapters that answer */
-    int used_count;
-    int slot;    /* of these adapters */
+    struct used used;
     char *saved; /* the file that this conversation wrote last; NULL: none */
 };
 
@@ -63,45 +68,42 @@ static int open_template(struct conversation *c, const char *const *names, int c
     return status ? status : prompt_check_template(*template);
 }
 
-/* Puts these names, slot and template in the place of those before. */
-static int replace_used(struct conversation *c, const char *const *names, int count, struct chat_template *template,
-                        int slot) {
-    char *copies[PEFT_SLOT_IMAGES] = {0};
-    bool is_complete = true;
-    for (int i = 0; i < count; i++) {
-        copies[i] = strdup(names[i]);
-        is_complete &= copies[i] != NULL;
+/* Gives up what answers use. */
+static int release(struct conversation *c, struct used *used) {
+    int status = used->slot >= 0 ? adapters_give(c->adapters, used->slot) : STATUS_OK;
+    chat_template_close(used->template);
+    for (int i = 0; i < used->count; i++)
+        free(used->names[i]);
+    return status;
+}
+
+/* Copies the names of adapters, and makes them known. */
+static int take_names(struct conversation *c, const char *const *names, int count, struct used *used) {
+    int status = STATUS_OK;
+    if (count > PEFT_SLOT_IMAGES)
+        return status_fail(STATUS_USAGE, "at most %d adapters can answer together", PEFT_SLOT_IMAGES);
+    for (int i = 0; i < count && !status; i++) {
+        status = know(c, names[i]);
+        if (!status && !(used->names[used->count++] = strdup(names[i])))
+            status = status_fail(STATUS_MEMORY, "out of memory");
     }
-    for (int i = 0; i < (is_complete ? c->used_count : count); i++)
-        free(is_complete ? c->used[i] : copies[i]);
-    if (!is_complete)
-        return status_fail(STATUS_MEMORY, "out of memory");
-    int status = c->used_count ? adapters_give(c->adapters, c->slot) : STATUS_OK;
-    chat_template_close(c->template);
-    memcpy(c->used, copies, sizeof copies);
-    c->used_count = count;
-    c->template = template;
-    c->slot = slot;
     return status;
 }
 
 int conversation_use(struct conversation *c, const char *const *names, int count) {
     uint64_t generations[PEFT_SLOT_IMAGES];
-    struct chat_template *template = NULL;
-    int slot = -1, status = STATUS_OK;
-    if (count > PEFT_SLOT_IMAGES)
-        return status_fail(STATUS_USAGE, "at most %d adapters can answer together", PEFT_SLOT_IMAGES);
-    for (int i = 0; i < count && !status; i++)
-        status = know(c, names[i]);
+    struct used next = {.slot = -1}, before = c->used;
+    int status = take_names(c, names, count, &next);
     if (!status)
-        status = open_template(c, names, count, &template);
+        status = open_template(c, names, count, &next.template);
     if (!status && count)
-        status = adapters_take(c->adapters, names, count, &slot, generations);
+        status = adapters_take(c->adapters, names, count, &next.slot, generations);
     if (status) {
-        chat_template_close(template);
+        release(c, &next);
         return status;
     }
-    return replace_used(c, names, count, template, slot);
+    c->used = next;
+    return release(c, &before);
 }
 
 bool conversation_adapter(const struct conversation *c, int number, const char **name, bool *is_used) {
@@ -110,8 +112,8 @@ bool conversation_adapter(const struct conversation *c, int number, const char *
         return false;
     *name = view.name;
     *is_used = false;
-    for (int i = 0; i < c->used_count; i++)
-        *is_used |= !strcmp(c->used[i], view.name);
+    for (int i = 0; i < c->used.count; i++)
+        *is_used |= !strcmp(c->used.names[i], view.name);
     return true;
 }
 
@@ -140,7 +142,7 @@ int conversation_save(struct conversation *c, const char *path) {
     if (json_array_size(c->messages) <= (c->job->system ? 1 : 0))
         return status_fail(STATUS_INVALID, "nothing was said yet");
     if (file_exists(path) && (!c->saved || strcmp(c->saved, path)))
-        return status_fail(STATUS_INVALID, "%s exists already", path);
+        return status_fail(STATUS_INVALID, "%s exists already: /save wants the name of a new file", path);
     json_begin();
     int status = json_end(json_pack("{s:O}", "messages", c->messages), JSON_COMPACT, &text);
     if (status)
@@ -180,7 +182,7 @@ static int make_prompt(struct conversation *c, struct token_buffer *ids) {
                                          .tokenizer = c->tokenizer,
                                          .eos = model_first_eos(&ends),
                                          .seconds = c->job->template_timeout};
-    return prompt_encode_messages(&request, c->encoder, c->template, &room, NULL, ids);
+    return prompt_encode_messages(&request, c->encoder, c->used.template, &room, NULL, ids);
 }
 
 static int answer(struct conversation *c, const struct conversation_output *output, struct generated *out) {
@@ -189,14 +191,15 @@ static int answer(struct conversation *c, const struct conversation_output *outp
     struct prompt_ends ends;
     int status = make_prompt(c, &ids);
     if (!status)
-        status = prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, c->job->template_timeout, &ends);
+        status =
+            prompt_ends_find(c->tokenizer, text.eos, text.count, c->used.template, c->job->template_timeout, &ends);
     if (!status)
         status = generate(
             c->engine, c->tokenizer,
             &(struct generate_options){
                 .prompt = ids.ids,
                 .prompt_length = (int64_t)ids.count,
-                .slot = c->slot,
+                .slot = c->used.slot,
                 .max_new_tokens = c->job->max_new_tokens ? c->job->max_new_tokens : engine_max_positions(c->engine),
                 .samples = 1,
                 .sampling = c->job->sampling,
@@ -307,13 +310,9 @@ static int open_conversation(struct conversation *c, struct comm *world) {
 }
 
 static void close_conversation(struct conversation *c) {
-    if (c->used_count)
-        adapters_give(c->adapters, c->slot);
-    for (int i = 0; i < c->used_count; i++)
-        free(c->used[i]);
+    release(c, &c->used);
     free(c->saved);
     json_decref(c->messages);
-    chat_template_close(c->template);
     adapters_close(c->adapters);
     tokenizer_encoder_free(c->encoder);
     tokenizer_close(c->tokenizer);
@@ -321,7 +320,7 @@ static void close_conversation(struct conversation *c) {
 }
 
 int chat_job_run(struct comm *world, void *context) {
-    struct conversation c = {.job = context, .slot = -1};
+    struct conversation c = {.job = context, .used = {.slot = -1}};
     int status = open_conversation(&c, world);
     if (!status)
         status = c.job->talk(c.job->context, &c);
