@@ -6,14 +6,11 @@
 #include "data/json_line.h"
 #include "data/lines.h"
 #include "infer/slots.h"
-#include "pretrained/pretrained.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    STEP_ROWS = 256,
-    SEQUENCES = 32,
     ROUND_ROWS = 64,        /* for each leader */
     ROUND_TOKENS = 1 << 14, /* a round ends after this number of tokens, or after one longer row */
     FOUND = 3               /* numbers of a request's results */
@@ -213,15 +210,10 @@ static int deal(struct evaluator *e) {
     return status;
 }
 
-static int share(const struct evaluator *e, void *data, int64_t count, enum dtype dtype) {
-    struct comm_data moved = {.send = data, .receive = data, .count = count, .dtype = dtype};
-    return count ? comm_broadcast(e->leaders, &moved, 0) : STATUS_OK;
-}
-
 /* Copies the round's requests from the first rank to all leaders. *is_last: there was nothing more to read. */
 static int share_round(struct evaluator *e, bool *is_last) {
     int64_t words[2] = {e->requests.count, e->row_count == 0};
-    int status = share(e, words, 2, DTYPE_I64);
+    int status = job_share(e->leaders, words, 2, DTYPE_I64);
     if (!status)
         status = make_room(e, words[0]);
     if (!status)
@@ -232,9 +224,9 @@ static int share_round(struct evaluator *e, bool *is_last) {
         return status;
     e->requests.count = words[0];
     *is_last = words[1];
-    status = share(e, e->requests.items, words[0] * (int64_t)sizeof *e->requests.items, DTYPE_U8);
+    status = job_share(e->leaders, e->requests.items, words[0] * (int64_t)sizeof *e->requests.items, DTYPE_U8);
     if (!status)
-        status = share(e, e->owners, words[0], DTYPE_I32);
+        status = job_share(e->leaders, e->owners, words[0], DTYPE_I32);
     return status || !words[0] ? status : job_share_ids(e->leaders, &e->requests.ids);
 }
 
@@ -305,23 +297,13 @@ static int evaluate(struct evaluator *e) {
             status = share_round(e, &is_last);
         if (!status)
             status = compute(e);
-        for (int64_t i = 0; i < e->row_count && e->is_first && !status; i++)
+        for (int64_t i = 0; i < e->row_count && !status; i++)
             status = note_row(e, &e->rows[i]);
     }
     return status;
 }
 
 /* ---- the run ---- */
-
-/* Chooses the size of the cache: two long texts, or many short ones. */
-static int count_cache_tokens(const struct job_model *job, int64_t *tokens) {
-    struct pretrained model;
-    int status = pretrained_open_config(job->model, &model);
-    int64_t positions = job->max_model_len ? job->max_model_len : model.config.max_position_embeddings;
-    *tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;
-    pretrained_close(&model);
-    return status;
-}
 
 /* Counts the rows of all tasks, unless one comes from a pipe, which can be read only once. */
 static int count_rows(struct evaluator *e) {
@@ -404,10 +386,9 @@ static void close_all(struct evaluator *e) {
 
 int eval_job_run(struct comm *world, void *context) {
     struct evaluator e = {.job = context, .world = world, .is_first = world->rank == 0};
-    struct engine_options options = {.max_rows = STEP_ROWS, .max_logit_rows = STEP_ROWS, .max_sequences = SEQUENCES};
+    struct engine_options options = {0};
     log_quiet(!e.is_first);
-    int status = count_cache_tokens(e.job->model, &options.cache_tokens);
-    status = comm_agree(world, status);
+    int status = comm_agree(world, job_size_for_texts(e.job->model, &options));
     if (!status)
         status = job_model_open(e.job->model, world, options, &e.engine);
     if (!status)

@@ -3,6 +3,7 @@
 
 #include "parallel/site.h"
 #include "peft/peft.h"
+#include "pretrained/pretrained.h"
 #include "text/chat.h"
 
 #include <stdlib.h>
@@ -53,6 +54,18 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     return status ? status : engine_open(&options, engine);
 }
 
+int job_size_for_texts(const struct job_model *job, struct engine_options *options) {
+    enum { STEP_ROWS = 256, SEQUENCES = 32 };
+    struct pretrained model;
+    int status = pretrained_open_config(job->model, &model);
+    int64_t positions = job->max_model_len ? job->max_model_len : model.config.max_position_embeddings;
+    options->max_rows = options->max_logit_rows = STEP_ROWS;
+    options->max_sequences = SEQUENCES;
+    options->cache_tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;
+    pretrained_close(&model);
+    return status;
+}
+
 int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
                       struct chat_template **template) {
     struct tokenizer_files files;
@@ -79,16 +92,23 @@ int job_read_input(struct strbuf *text) {
     return strbuf_status(text);
 }
 
+int job_print(const char *bytes, size_t length) {
+    if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
+        return status_fail_errno("cannot write to standard output");
+    return STATUS_OK;
+}
+
+int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype) {
+    struct comm_data moved = {.send = data, .receive = data, .count = count, .dtype = dtype};
+    return count ? comm_broadcast(world, &moved, 0) : STATUS_OK;
+}
+
 int job_share_ids(struct comm *world, struct token_buffer *ids) {
     int64_t count = (int64_t)ids->count;
-    struct comm_data length = {.send = &count, .receive = &count, .count = 1, .dtype = DTYPE_I64};
-    int status = comm_broadcast(world, &length, 0);
+    int status = job_share(world, &count, 1, DTYPE_I64);
     if (!status && world->rank > 0)
         ids->count = 0;
     for (int64_t i = 0; i < count && world->rank > 0 && !status; i++)
         status = token_buffer_add(ids, 0);
-    if (status || count == 0)
-        return status;
-    struct comm_data data = {.send = ids->ids, .receive = ids->ids, .count = count, .dtype = DTYPE_I32};
-    return comm_broadcast(world, &data, 0);
+    return status ? status : job_share(world, ids->ids, count, DTYPE_I32);
 }

@@ -31,12 +31,19 @@ int job_model_names(const struct job_model *job, const char **directory_name, st
  * and sequences. All ranks return the first failure of any rank: an error of engine_open or of rank_site_find. */
 int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
                    struct engine **engine);
+/* Sets the rows, sequences and cache of an engine that scores many texts: room for two long ones, or for many short
+ * ones at once. Errors of reading the model's configuration. */
+int job_size_for_texts(const struct job_model *job, struct engine_options *options);
 /* Opens the chat template of a prompt: the option's; else that of the first adapter in `directories` [count] that has
  * one; else the one in the files of `tokenizer`. *template is NULL when there is none. The errors of reading them. */
 int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
                       struct chat_template **template);
 /* Appends standard input to `text`, without a line end at its end. STATUS_IO, STATUS_MEMORY. */
 int job_read_input(struct strbuf *text);
+/* Writes bytes to standard output at once. STATUS_IO. */
+int job_print(const char *bytes, size_t length);
+/* Copies the first rank's data[count] to all ranks. STATUS_PEER. */
+int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype);
 /* Copies the first rank's `ids` to the buffers of all ranks. STATUS_MEMORY, STATUS_PEER. */
 int job_share_ids(struct comm *world, struct token_buffer *ids);
 

@@ -153,9 +153,7 @@ int requests_output_open(struct requests_output *output, const char *path, bool 
 int requests_output_write(struct requests_output *output, const struct strbuf *text) {
     if (output->path)
         return file_write_all(output->descriptor, strbuf_text(text), text->length, output->path);
-    if (fwrite(strbuf_text(text), 1, text->length, stdout) != text->length || fflush(stdout))
-        return status_fail_errno("cannot write to standard output");
-    return STATUS_OK;
+    return job_print(strbuf_text(text), text->length);
 }
 
 int requests_output_close(struct requests_output *output) {

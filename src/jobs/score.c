@@ -9,15 +9,12 @@
 #include "data/lines.h"
 #include "infer/score.h"
 #include "infer/slots.h"
-#include "pretrained/pretrained.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    STEP_ROWS = 256,
-    SEQUENCES = 32,
     ROUND_TEXTS = 64,      /* for each leader */
     ROUND_TOKENS = 1 << 14 /* a round ends after this number of tokens, or after one longer text */
 };
@@ -157,14 +154,9 @@ static int read_text(struct scorer *s, struct text *text, bool *is_end) {
 
 /* ---- rounds ---- */
 
-static int share(const struct scorer *s, void *data, int64_t count, enum dtype dtype) {
-    struct comm_data moved = {.send = data, .receive = data, .count = count, .dtype = dtype};
-    return count ? comm_broadcast(s->leaders, &moved, 0) : STATUS_OK;
-}
-
 static int share_names(struct scorer *s) {
     int64_t length = (int64_t)s->names.length;
-    int status = share(s, &length, 1, DTYPE_I64);
+    int status = job_share(s->leaders, &length, 1, DTYPE_I64);
     if (!status && !s->is_first) {
         strbuf_clear(&s->names);
         status = strbuf_reserve(&s->names, (size_t)length);
@@ -172,7 +164,7 @@ static int share_names(struct scorer *s) {
     if (status)
         return status;
     s->names.length = (size_t)length;
-    return share(s, s->names.data, length, DTYPE_U8);
+    return job_share(s->leaders, s->names.data, length, DTYPE_U8);
 }
 
 /* Reads a round on the first rank and copies it to all leaders. *count is 0 at the end of the input. A line that cannot
@@ -191,9 +183,9 @@ static int share_round(struct scorer *s, int64_t *count, int *read_status) {
     }
     if (s->is_first && *read_status && !*count)
         return *read_status;
-    int status = share(s, count, 1, DTYPE_I64);
+    int status = job_share(s->leaders, count, 1, DTYPE_I64);
     if (!status)
-        status = share(s, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8);
+        status = job_share(s->leaders, s->texts, *count * (int64_t)sizeof *s->texts, DTYPE_U8);
     if (!status && *count)
         status = share_names(s);
     return status || !*count ? status : job_share_ids(s->leaders, &s->ids);
@@ -330,27 +322,14 @@ static int score_lines(struct scorer *s) {
 
 /* ---- the run ---- */
 
-/* Chooses the size of the cache: two long texts, or many short ones. */
-static int count_cache_tokens(const struct job_model *job, int64_t *tokens) {
-    struct pretrained model;
-    int status = pretrained_open_config(job->model, &model);
-    int64_t positions = job->max_model_len ? job->max_model_len : model.config.max_position_embeddings;
-    *tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;
-    pretrained_close(&model);
-    return status;
-}
-
 static int open_scorer(struct scorer *s) {
     const struct score_job *job = s->job;
-    struct engine_options options = {.max_rows = STEP_ROWS,
-                                     .max_logit_rows = STEP_ROWS,
-                                     .max_sequences = SEQUENCES,
-                                     .adapter_memory = adapter_names_memory(job->names)};
+    struct engine_options options = {.adapter_memory = adapter_names_memory(job->names)};
     int status = STATUS_OK;
     if (s->is_first)
         status = lines_open(job->input, JSON_LINE_BYTES, &s->input);
     if (!status)
-        status = count_cache_tokens(job->model, &options.cache_tokens);
+        status = job_size_for_texts(job->model, &options);
     s->capacity = ROUND_TEXTS * job->model->grid.data;
     s->texts = calloc((size_t)s->capacity, sizeof *s->texts);
     s->share = calloc((size_t)s->capacity, sizeof *s->share);
