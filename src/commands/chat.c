@@ -2,10 +2,10 @@
 #include "commands.h"
 #include "line_editor.h"
 #include "model_arguments.h"
+#include "sampling_arguments.h"
 
 #include "base/stop.h"
 #include "jobs/chat.h"
-#include "text/chat.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -17,34 +17,25 @@ struct chat_command {
     struct job_model base;
     struct adapter_names names;
     const char *system, *chat_template;
-    int64_t max_new_tokens, top_k, seed;
-    double temperature, top_p, repetition_penalty, template_timeout;
+    int64_t max_new_tokens;
+    struct sampling sampling;
+    double template_timeout;
     bool edits;
 };
 
 #define AT(field) offsetof(struct chat_command, field)
 static const struct config_row rows[] = {
     MODEL_ROW(AT(base)),
-    {.path = "adapter",
-     .type = CONFIG_LIST,
-     .offset = AT(base) + offsetof(struct job_model, adapters),
-     .metavar = "DIR...",
-     .is_path = true,
-     .help = "adapters that answer from the start, from finetune or PEFT, or a directory of several; all apply. "
-             "NAME=DIR: an adapter for /adapter NAME"},
+    MODEL_ADAPTER_ROW(AT(base),
+                      "adapters that answer from the start, from finetune or PEFT, or a directory of several; "
+                      "all apply. NAME=DIR: an adapter for /adapter NAME"),
     {.path = "system",
      .type = CONFIG_STRING,
      .offset = AT(system),
      .metavar = "TEXT",
      .help = "system message, before the first question"},
     ADAPTER_ROOT_ROW(AT(names)),
-    {.path = "temperature",
-     .type = CONFIG_FLOAT,
-     .offset = AT(temperature),
-     .default_text = "0.7",
-     .minimum = 0,
-     .maximum = 100,
-     .help = "0 takes the likeliest token"},
+    TEMPERATURE_ROW(AT(sampling), "0.7"),
     {.path = "max-new-tokens",
      .type = CONFIG_INT,
      .offset = AT(max_new_tokens),
@@ -52,41 +43,12 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 1e9,
      .help = "most tokens of an answer; 0: as many as the context has room for"},
-    {.path = "top-p",
-     .type = CONFIG_FLOAT,
-     .offset = AT(top_p),
-     .default_text = "0.95",
-     .minimum = 1e-6,
-     .maximum = 1,
-     .help = "draw from the likeliest tokens whose probabilities reach p"},
-    {.path = "top-k",
-     .type = CONFIG_INT,
-     .offset = AT(top_k),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e9,
-     .help = "draw from the k likeliest tokens; 0 is off"},
-    {.path = "repetition-penalty",
-     .type = CONFIG_FLOAT,
-     .offset = AT(repetition_penalty),
-     .default_text = "1",
-     .minimum = 0.01,
-     .maximum = 100,
-     .help = "divides the logits of tokens that occurred before; 1 is off"},
-    {.path = "seed",
-     .type = CONFIG_INT,
-     .offset = AT(seed),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 9e18,
-     .help = "seed of the random draws; the same questions then get the same answers"},
-    {.path = "chat-template",
-     .type = CONFIG_STRING,
-     .offset = AT(chat_template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help = "how messages become text: " CHAT_TEMPLATE_CHOICES
-             " in Jinja; auto: as the adapter's training had it, or the tokenizer's own"},
+    TOP_P_ROW(AT(sampling), "0.95"),
+    TOP_K_ROW(AT(sampling)),
+    REPETITION_PENALTY_ROW(AT(sampling)),
+    SEED_ROW(AT(sampling), "seed of the random draws; the same questions then get the same answers"),
+    CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
+                      "as the adapter's training had it, or the tokenizer's own"),
     {.path = "line-editor",
      .type = CONFIG_BOOL,
      .offset = AT(edits),
@@ -122,9 +84,7 @@ static const struct config_command command = {
 
 static int print_text(void *context, const char *bytes, size_t length) {
     (void)context;
-    if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
-        return status_fail_errno("cannot write to standard output");
-    return STATUS_OK;
+    return job_print(bytes, length);
 }
 
 static bool is_interrupted(void *context) {
@@ -136,7 +96,7 @@ static bool is_interrupted(void *context) {
 static int ask(struct conversation *conversation, const struct strbuf *question, enum finish_reason *reason) {
     const struct conversation_output output = {.on_text = print_text, .is_interrupted = is_interrupted};
     int status = conversation_ask(conversation, strbuf_text(question), question->length, &output, reason);
-    return status ? status : print_text(NULL, "\n", 1);
+    return status ? status : job_print("\n", 1);
 }
 
 /* ---- commands of the conversation ---- */
@@ -341,11 +301,7 @@ static int run(struct launch *launch, void *context) {
                            .chat_template = c->chat_template,
                            .template_timeout = c->template_timeout,
                            .max_new_tokens = c->max_new_tokens,
-                           .sampling = {.temperature = c->temperature,
-                                        .top_p = c->top_p,
-                                        .top_k = c->top_k,
-                                        .repetition_penalty = c->repetition_penalty,
-                                        .seed = (uint64_t)c->seed},
+                           .sampling = c->sampling,
                            .talk = talk,
                            .context = c};
     return launch_run(launch, 1, chat_job_run, &job);

@@ -2,6 +2,7 @@
 #include "batch_arguments.h"
 #include "commands.h"
 #include "model_arguments.h"
+#include "sampling_arguments.h"
 
 #include "base/json.h"
 #include "base/utf8.h"
@@ -16,8 +17,9 @@ struct generate_command {
     const char *prompt, *messages;
     const char *chat_template;
     struct config_list prompt_tokens, stop;
-    int64_t max_new_tokens, top_k, num_samples, seed;
-    double temperature, top_p, repetition_penalty, template_timeout;
+    int64_t max_new_tokens, num_samples;
+    struct sampling sampling;
+    double template_timeout;
     bool stream, echo, json, ignore_eos;
     /* of --requests */
     struct requests_options requests;
@@ -49,7 +51,7 @@ static const struct config_row rows[] = {
      .help =
          "file of requests, one JSON object per line, or one of OpenAI's batches; answers many at once, with a line "
          "each; - reads standard input"},
-    MODEL_ADAPTER_ROW(AT(base)),
+    MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     {.path = "max-new-tokens",
      .type = CONFIG_INT,
      .offset = AT(max_new_tokens),
@@ -57,34 +59,10 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 1e9,
      .help = "most tokens to generate"},
-    {.path = "temperature",
-     .type = CONFIG_FLOAT,
-     .offset = AT(temperature),
-     .default_text = "0.8",
-     .minimum = 0,
-     .maximum = 100,
-     .help = "0 takes the likeliest token"},
-    {.path = "top-p",
-     .type = CONFIG_FLOAT,
-     .offset = AT(top_p),
-     .default_text = "1",
-     .minimum = 1e-6,
-     .maximum = 1,
-     .help = "draw from the likeliest tokens whose probabilities reach p"},
-    {.path = "top-k",
-     .type = CONFIG_INT,
-     .offset = AT(top_k),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 1e9,
-     .help = "draw from the k likeliest tokens; 0 is off"},
-    {.path = "seed",
-     .type = CONFIG_INT,
-     .offset = AT(seed),
-     .default_text = "0",
-     .minimum = 0,
-     .maximum = 9e18,
-     .help = "seed of the random draws; --requests: lines without a seed derive theirs from it"},
+    TEMPERATURE_ROW(AT(sampling), "0.8"),
+    TOP_P_ROW(AT(sampling), "1"),
+    TOP_K_ROW(AT(sampling)),
+    SEED_ROW(AT(sampling), "seed of the random draws; --requests: lines without a seed derive theirs from it"),
     {.path = "stop",
      .type = CONFIG_LIST,
      .offset = AT(stop),
@@ -108,21 +86,10 @@ static const struct config_row rows[] = {
          "print a JSON object for each completion: index, text (null without a tokenizer), tokens, finish_reason (stop "
          "or length)"},
     {.path = "echo", .type = CONFIG_BOOL, .offset = AT(echo), .help = "print the prompt before each completion"},
-    {.path = "repetition-penalty",
-     .type = CONFIG_FLOAT,
-     .offset = AT(repetition_penalty),
-     .default_text = "1",
-     .minimum = 0.01,
-     .maximum = 100,
-     .help = "divides the logits of tokens that occurred before; 1 is off"},
+    REPETITION_PENALTY_ROW(AT(sampling)),
     {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "continue after an end-of-text"},
-    {.path = "chat-template",
-     .type = CONFIG_STRING,
-     .offset = AT(chat_template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help = "how messages become text: " CHAT_TEMPLATE_CHOICES
-             " in Jinja; auto: as the adapter's training had it, or the tokenizer's own"},
+    CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
+                      "as the adapter's training had it, or the tokenizer's own"),
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(requests.output),
@@ -186,16 +153,14 @@ static bool has_text(const struct generate_command *c) {
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
     (void)sample;
     (void)context;
-    if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
-        return status_fail_errno("cannot write to standard output");
-    return STATUS_OK;
+    return job_print(bytes, length);
 }
 
 /* Prints what a stream begins with. */
 static int print_prompt(void *context, const struct generate_prompt *prompt) {
     const struct generate_command *c = context;
     bool is_printed = c->stream && c->echo;
-    return is_printed ? print_part(context, 0, strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
+    return is_printed ? job_print(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
 }
 
 static json_t *ids_json(const struct token_buffer *ids) {
@@ -350,7 +315,7 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
     job.options.chat_template = c->chat_template;
     job.options.template_timeout = c->template_timeout;
     job.options.prefill_stretch = c->batch.prefill_stretch;
-    job.options.seed = c->seed;
+    job.options.seed = (int64_t)c->sampling.seed;
     int status = launch_run(launch, rank_grid_size(&c->base.grid), requests_job_run, &job);
     return status ? status : requests_verdict(&c->requests, &job.result);
 }
@@ -366,11 +331,7 @@ static int complete_prompt(struct launch *launch, struct generate_command *c) {
                                .ignores_eos = c->ignore_eos,
                                .max_new_tokens = c->max_new_tokens,
                                .samples = c->num_samples,
-                               .sampling = {.temperature = c->temperature,
-                                            .top_p = c->top_p,
-                                            .repetition_penalty = c->repetition_penalty,
-                                            .top_k = c->top_k,
-                                            .seed = (uint64_t)c->seed},
+                               .sampling = c->sampling,
                                .on_prompt = print_prompt,
                                .on_text = c->stream ? print_part : NULL,
                                .on_end = print_texts,

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "jobs/adapter_names.h"
 #include "jobs/model.h"
+#include "text/chat.h"
 
 #include <stddef.h>
 
@@ -21,13 +22,15 @@ static const char *const model_on_off[] = {"on", "off", NULL};
         .is_path = true, .is_required = true,                                                                          \
         .help = "model directory, or a directory of checkpoints (the newest is taken)"                                 \
     }
-#define MODEL_ADAPTER_ROW(at)                                                                                          \
+#define MODEL_ADAPTER_ROW(at, help_)                                                                                   \
     {                                                                                                                  \
         .path = "adapter", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, adapters),                 \
-        .metavar = "DIR...", .is_path = true,                                                                          \
-        .help = "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an "    \
-                "adapter for those lines of requests or texts that name it"                                            \
+        .metavar = "DIR...", .is_path = true, .help = help_                                                            \
     }
+/* Help on the option's adapters of a command whose requests or texts may name others. */
+#define MODEL_ADAPTER_OR_NAMED                                                                                         \
+    "adapters on the model, from finetune or PEFT, or a directory of several; all apply. NAME=DIR: an adapter for "    \
+    "those lines of requests or texts that name it"
 #define MODEL_NAME_ROW(at, help_)                                                                                      \
     {                                                                                                                  \
         .path = "model-name", .type = CONFIG_LIST, .offset = (at) + offsetof(struct job_model, names),                 \
@@ -62,6 +65,12 @@ static const char *const model_on_off[] = {"on", "off", NULL};
         .path = "max-model-len", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, max_model_len),       \
         .default_text = "0", .minimum = 0, .maximum = 1e9,                                                             \
         .help = "limit of tokens of prompt and completion together; 0: the model's positions"                          \
+    }
+/* `what` becomes text by this template; `automatic`: what "auto" means. */
+#define CHAT_TEMPLATE_ROW(path_, at, what, automatic)                                                                  \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_STRING, .offset = (at), .default_text = "auto", .metavar = "NAME|FILE",          \
+        .help = "how " what " become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: " automatic                       \
     }
 #define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
     {                                                                                                                  \

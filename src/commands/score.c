@@ -23,7 +23,7 @@ static const struct config_row rows[] = {
      .help = "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
              "apply, as they "
              "are or packed by gzip; - is standard input"},
-    MODEL_ADAPTER_ROW(AT(base)),
+    MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),

@@ -53,12 +53,8 @@ static const struct config_row rows[] = {
          "object {\"messages\", \"tools\", \"documents\", \"chat_template_kwargs\"}. The head of an answer follows, "
          "unless "
          "the last one is the assistant's"},
-    {.path = "chat-template",
-     .type = CONFIG_STRING,
-     .offset = offsetof(struct options, chat_template),
-     .default_text = "auto",
-     .metavar = "NAME|FILE",
-     .help = "how messages become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: as the tokenizer's own template"},
+    CHAT_TEMPLATE_ROW("chat-template", offsetof(struct options, chat_template), "messages",
+                      "as the tokenizer's own template"),
     {.path = "render",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, renders),
