@@ -20,7 +20,7 @@ struct chat_command {
     int64_t max_new_tokens;
     struct sampling sampling;
     double template_timeout;
-    bool edits;
+    bool edits, keeps_history;
 };
 
 #define AT(field) offsetof(struct chat_command, field)
@@ -54,6 +54,11 @@ static const struct config_row rows[] = {
      .offset = AT(edits),
      .default_text = "true",
      .help = "edit questions and recall earlier ones with the arrow keys, where libedit is installed"},
+    {.path = "history",
+     .type = CONFIG_BOOL,
+     .offset = AT(keeps_history),
+     .default_text = "true",
+     .help = "keep the lines for later conversations, in ~/.local/state/cambium/chat_history or in $XDG_STATE_HOME"},
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
@@ -243,7 +248,7 @@ static int talk_at_terminal(const struct chat_command *c, struct conversation *c
     struct strbuf line = STRBUF_INIT;
     struct line_editor *editor;
     bool is_last = false;
-    int status = line_editor_open(c->edits, &editor);
+    int status = line_editor_open(c->edits, c->keeps_history ? "chat_history" : NULL, &editor);
     if (!status)
         log_info("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands");
     while (!status && !is_last) {

@@ -1,5 +1,6 @@
 /* Lines of a terminal. The functions and numbers of libedit are those of its public header; see editline(3). */
 #include "line_editor.h"
+#include "line_history.h"
 
 #include "base/stop.h"
 
@@ -48,6 +49,7 @@ struct line_editor {
     void *el, *history; /* of libedit; NULL: lines come as the terminal gives them */
     locale_t locale;    /* UTF-8, for libedit */
     FILE *out;          /* shows prompts: standard output, or standard error if that is no terminal */
+    struct line_history kept;
     char bytes[4096];
     size_t start, end; /* of the bytes that were read and not yet used, without libedit */
 };
@@ -164,7 +166,14 @@ static void open_libedit(struct line_editor *editor) {
     uselocale(before);
 }
 
-int line_editor_open(bool edits, struct line_editor **out) {
+/* Adds a line to the history of libedit. */
+static void recall(void *context, const char *line) {
+    struct line_editor *editor = context;
+    struct history_event event;
+    editor->libedit.history(editor->history, &event, H_ENTER, line);
+}
+
+int line_editor_open(bool edits, const char *history, struct line_editor **out) {
     struct line_editor *editor = *out = calloc(1, sizeof *editor);
     if (!editor)
         return status_fail(STATUS_MEMORY, "out of memory");
@@ -172,6 +181,8 @@ int line_editor_open(bool edits, struct line_editor **out) {
     editor->locale = edits ? newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0) : (locale_t)0;
     if (editor->locale)
         open_libedit(editor);
+    if (editor->history && history)
+        line_history_open(&editor->kept, history, HISTORY_LINES, recall, editor);
     return STATUS_OK;
 }
 
@@ -239,7 +250,8 @@ int line_editor_read(struct line_editor *editor, bool is_first, struct strbuf *l
 }
 
 void line_editor_remember(struct line_editor *editor, const char *line) {
-    struct history_event event;
-    if (editor->history)
-        editor->libedit.history(editor->history, &event, H_ENTER, line);
+    if (!editor->history)
+        return;
+    recall(editor, line);
+    line_history_add(&editor->kept, line);
 }

@@ -18,12 +18,12 @@ enum line_event {
 };
 
 /* Opens an editor of standard input. `edits` false: lines come as the terminal gives them, also where libedit is.
- * STATUS_MEMORY. */
-int line_editor_open(bool edits, struct line_editor **editor);
+ * `history`: the name of a file that keeps the lines for later runs (line_history.h); NULL: none. STATUS_MEMORY. */
+int line_editor_open(bool edits, const char *history, struct line_editor **editor);
 /* Shows a prompt and reads a line, without its end, into `line`, which is emptied first. `is_first` false: the line
  * continues the one before, and the prompt shows it. STATUS_IO, STATUS_MEMORY. */
 int line_editor_read(struct line_editor *editor, bool is_first, struct strbuf *line, enum line_event *event);
-/* Adds a line to the history that the arrow keys show. */
+/* Adds a line to the history that the arrow keys show, and to its file. */
 void line_editor_remember(struct line_editor *editor, const char *line);
 /* Frees the editor. NULL is allowed. */
 void line_editor_close(struct line_editor *editor);

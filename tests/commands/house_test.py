@@ -45,6 +45,7 @@ ENDING_AND_ENVIRONMENT = {
     ("src/comm/watch.c", "_exit"): "a rank has died or is stopped: the thread that would pass an error up may sit in MPI",
     ("bench/process.c", "_exit"): "a child process that could not become another program",
     ("bench/report.c", "_exit"): "the end of a child process that was started to be measured",
+    ("src/commands/line_history.c", "getenv"): "XDG_STATE_HOME and HOME, as every program that keeps lines of a person",
     ("bench/training.c", "getenv"): "TMPDIR, as every program that needs files for a while",
 }
 CGROUP_FILES = {"src/base/cgroup.h", "src/base/cores.c"}  # a controller's name is "cpu" too

@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -59,11 +60,12 @@ class Talk(unittest.TestCase):
     def words(self, *more):
         return [CAMBIUM, "chat", "--model", self.model, "--chat-template", "plain", "--temperature", "0", *more]
 
-    def begin(self, *more):
-        """Starts a conversation on a terminal."""
+    def begin(self, *more, state=None):
+        """Starts a conversation on a terminal. Its lines are kept in the directory `state`."""
         child, self.terminal = pty.fork()
         if not child:
-            os.execve(CAMBIUM, self.words(*more), os.environ | {"TERM": "dumb", "LC_ALL": "C"})
+            os.execve(CAMBIUM, self.words(*more), os.environ | {
+                "TERM": "dumb", "LC_ALL": "C", "XDG_STATE_HOME": str(state or self.root / "state" / self.id())})
         self.addCleanup(os.close, self.terminal)
         self.child, self.shown = child, ""
         self.addCleanup(lambda: self.child and self.end(0))
@@ -172,6 +174,37 @@ class Edited(Terminal):
         self.wait_for("> ")
         self.type("/reset\r", "> ")
         self.type("i\x01H\r", "Yes\r\n")  # Ctrl-A, the begin of the line
+
+
+    def talk_once(self, *words, state):
+        self.begin(self.EDITOR, *words, state=state)
+        self.ask("Hi", "Yes")
+        self.type("/quit\r", "\n")
+        self.assertEqual(self.end(), 0)
+
+    def test_lines_come_back_in_the_next_conversation(self):
+        state = self.root / "kept"
+        file = state / "cambium" / "chat_history"
+        self.talk_once(state=state)
+        self.assertEqual((file.read_text(), stat.S_IMODE(file.stat().st_mode)), ("Hi\n/quit\n", 0o600))
+        self.begin(self.EDITOR, state=state)
+        self.type("\x10\x10\r", "Yes\r\n")
+        self.end(0)  # killed
+        self.assertEqual(file.read_text(), "Hi\n/quit\nHi\n")
+        self.talk_once("--history=false", state=state)
+        self.assertEqual(file.read_text(), "Hi\n/quit\nHi\n")
+        file.write_text("".join(f"{i}\n" for i in range(2001)))
+        file.chmod(0o644)
+        self.talk_once(state=state)
+        self.assertEqual(file.read_text(), "".join(f"{i}\n" for i in range(1001, 2001)) + "Hi\n/quit\n")
+        self.assertEqual(stat.S_IMODE(file.stat().st_mode), 0o600)
+
+    def test_a_place_that_cannot_be_written_keeps_no_lines(self):
+        state = self.root / "lost" / "cambium" / "chat_history"
+        state.mkdir(parents=True)  # a directory in the place of the file
+        self.talk_once(state=self.root / "lost")
+        self.talk_once(state="/dev/null")
+        self.assertEqual(list(state.iterdir()), [])
 
 
 class Pipe(Talk):
