@@ -35,6 +35,13 @@ def values(path):
     return {name: array.array("f", content) for name, (_, _, content) in support.read_safetensors(path).items()}
 
 
+def adapters(directory):
+    """The tensors of all adapters of a run, those of a stack too."""
+    names = ("adapter.safetensors", "adapter_model.safetensors")
+    return {f"{file.relative_to(directory)}: {name}": numbers for file in sorted(directory.rglob("*.safetensors")) if file.name in names
+            for name, numbers in values(file).items()}
+
+
 class Tuning(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -72,8 +79,8 @@ class Tuning(unittest.TestCase):
         self.assertEqual(before, hash_tree(self.base))
         whole = [line for line in self.lines(name) if "lm_loss" in line]
         self.assertEqual(len(whole), 8)
-        file = "adapter.safetensors" if method == "adapter" else "adapter_model.safetensors"
-        expected = values(self.root / name / file)
+        expected = adapters(self.root / name)
+        self.assertTrue(expected)
         for i, layout in enumerate(layouts):
             with self.subTest(layout=layout):
                 self.tune(f"{name}-{i}", method, *words, *layout)
@@ -81,7 +88,7 @@ class Tuning(unittest.TestCase):
                 for a, b in zip(whole, lines, strict=True):
                     self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-5 * a["lm_loss"])
                     self.assertLess(abs(a["grad_norm"] - b["grad_norm"]), 1e-3 * a["grad_norm"])
-                found = values(self.root / f"{name}-{i}" / file)
+                found = adapters(self.root / f"{name}-{i}")
                 self.assertEqual(expected.keys(), found.keys())
                 for tensor, numbers in expected.items():
                     largest = max(map(abs, numbers))

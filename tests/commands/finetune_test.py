@@ -5,6 +5,7 @@ import unittest
 from finetune_support import LONG, METHODS, P, Tuning, hash_tree
 from model_support import run
 
+SHARDED = ["--ranks", "4", P + "data_parallel_sharding_strategy=optim_grads_params"]
 LAYOUTS = [
     ["--ranks", "2", P + "tensor_model_parallel_size=2"],
     ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
@@ -16,6 +17,7 @@ LAYOUTS = [
     ["--ranks", "2", P + "pipeline_model_parallel_size=2", P + "virtual_pipeline_model_parallel_size=2"],
     ["--ranks", "2"],
     ["--ranks", "4", P + "use_distributed_optimizer=true"],
+    SHARDED,
     ["--ranks", "4", P + "tensor_model_parallel_size=2", P + "pipeline_model_parallel_size=2"],
     [P + "recompute_granularity=full"],
     [P + "recompute_granularity=selective", P + "recompute_modules=layernorm,mlp_act"],
@@ -48,6 +50,9 @@ class Finetune(Tuning):
                                             "resume from it (checkpoint.load), or name another directory\n"), errors)
             self.assertEqual(errors.count("error"), 1)
         self.assertEqual(hash_tree(self.root / "begun"), before)
+
+    def test_a_stack_trains_alike_on_a_sharded_base(self):
+        self.check_layouts("stack", "lora ia3 prompt", [SHARDED])
 
     def refuse_rows(self, *parts, rows):
         (self.root / "bad.jsonl").write_text(rows)

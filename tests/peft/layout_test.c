@@ -1,5 +1,7 @@
 /* Adapters that a layout meets unevenly: ranks that divide by no number of tensor ranks, layers of one stage alone,
- * stacks. Losses and every gradient are those of one rank. */
+ * stacks. Every method on a base of which each data rank holds a share. Losses and every gradient are those of one
+ * rank.
+ */
 #include "peft/prompt_support.h"
 
 static struct prompt_stack stack_of(const struct peft_config *adapters, int count) {
@@ -110,6 +112,45 @@ static void ranges_in_every_layout(void **state) {
         }
 }
 
+/* The methods that read the base in their own ways: dropout before a product, norms outside a pass, rows of the
+ * embedding. */
+static const int32_t text[] = {3, 1, 4};
+static const struct peft_config with_dropout[] = {
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .lora_dropout = 0.2, .target_modules = EVERYTHING},
+    {.type = PEFT_LORA, .r = 2, .lora_alpha = 2, .lora_dropout = 0.2, .use_dora = true, .target_modules = EVERYTHING},
+    {.type = PEFT_PROMPT, .num_virtual_tokens = 3},
+    {.type = PEFT_PROMPT,
+     .num_virtual_tokens = 3,
+     .prompt_tuning_init = PEFT_INIT_TEXT,
+     .prompt_tuning_init_ids = text,
+     .prompt_tuning_init_count = 3},
+    {.type = PEFT_PTUNING, .num_virtual_tokens = 2, .encoder_hidden_size = 10},
+    {.type = PEFT_PREFIX, .num_virtual_tokens = 3},
+};
+
+static void check_sharded(const struct peft_config *adapters, int count, bool has_dropout, const char *family) {
+    struct prompt_stack stack = stack_of(adapters, count);
+    stack.has_dropout = has_dropout;
+    stack.family = family;
+    prompt_check_sharded(&stack);
+}
+
+static void every_method_trains_alike_on_a_sharded_base(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++)
+        check_sharded(&methods[m], 1, false, NULL);
+    for (size_t m = 0; m < sizeof with_dropout / sizeof *with_dropout; m++)
+        check_sharded(&with_dropout[m], 1, true, NULL);
+}
+
+static void so_do_stacks_and_ranges(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
+        check_sharded(stacks[i].adapters, stacks[i].count, false, NULL);
+    for (size_t i = 0; i < sizeof of_ranges / sizeof *of_ranges; i++)
+        check_sharded(of_ranges[i].adapters, of_ranges[i].count, false, "llama");
+}
+
 static const struct unsaid {
     struct peft_config config;
     const char *expected;
@@ -139,6 +180,8 @@ int main(void) {
         cmocka_unit_test(stages_without_trainable_weights),
         cmocka_unit_test(stacks_in_every_layout),
         cmocka_unit_test(ranges_in_every_layout),
+        cmocka_unit_test(every_method_trains_alike_on_a_sharded_base),
+        cmocka_unit_test(so_do_stacks_and_ranges),
         cmocka_unit_test(a_family_without_defaults_asks_for_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,12 @@
-/* A small frozen model with a stack of prompts or prefixes, on any ranks: its loss, its gradients against differences,
- * and those of a layout against one rank. */
+/* A small frozen model with a stack of adapters, on any ranks: its loss, its gradients against differences, and those
+ * of a layout against one rank. Where the layout has data ranks, each holds a share of the base. */
 #ifndef CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
 #define CAMBIUM_TESTS_PEFT_PROMPT_SUPPORT_H
 
 #include "peft/peft.h"
 
 #include "parallel/schedule.h"
+#include "parallel/sharded.h"
 #include "parallel/sync.h"
 #include "peft/support.h"
 #include "support/test.h"
@@ -39,7 +40,9 @@ struct prompt_run {
     struct rank rank;
     struct peft *peft;
     struct model *model;
-    void *stream[4]; /* between two stages: x, y, dx, dy */
+    void *stream[4];         /* between two stages: x, y, dx, dy */
+    bool has_dropout;        /* of the adapters; the base has none */
+    struct unit_order order; /* of a global batch, if the base is cut */
 };
 
 struct prompt_stack {
@@ -50,15 +53,28 @@ struct prompt_stack {
     int stashes;        /* of the model; 0: 1 */
     float shaken;       /* added to the initial values: so much of tuned_shake */
     const char *family; /* of the base; NULL: GPT-2 */
+    bool has_dropout;   /* of the adapters */
 };
+
+enum { PROMPT_MICRO_BATCHES = 2, PROMPT_KEPT = 1 };
 
 static inline struct model_config prompt_base_of(const struct prompt_stack *stack) {
     return stack->family ? prompt_family_base(stack->family) : prompt_base();
 }
 
+/* Lists the units of a global batch, whose micro batches go forward and back one after the other. */
+static inline int prompt_order(struct prompt_run *run) {
+    struct pipeline_step steps[2 * PROMPT_MICRO_BATCHES] = {{0}};
+    for (int m = 0; m < PROMPT_MICRO_BATCHES; m++) {
+        steps[2 * m].kind = PIPELINE_FORWARD;
+        steps[2 * m + 1].kind = PIPELINE_BACKWARD;
+    }
+    return model_unit_order(run->model, steps, 2 * PROMPT_MICRO_BATCHES, false, &run->order);
+}
+
 static inline int prompt_open(struct prompt_run *run, const struct prompt_stack *stack, const struct rank_grid *grid,
                               struct comm *world, bool is_sequence_parallel) {
-    *run = (struct prompt_run){0};
+    *run = (struct prompt_run){.has_dropout = stack->has_dropout};
     int status = device_open(test_device(), DEVICE_FIRST, 1, &run->device);
     if (!status)
         status = rank_open(&run->rank, grid, world, run->device, 1);
@@ -69,6 +85,9 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
                                     .train.is_frozen = true,
                                     .max_rows = ROWS_MOST,
                                     .train.stashes = stack->stashes,
+                                    .train.layer_shards = grid->data > 1 ? grid->data : 0,
+                                    .train.kept_units = grid->pipeline > 1 ? PROMPT_KEPT : 0,
+                                    .storage = grid->data > 1 ? &storage_sharded : NULL,
                                     .chunk_count = 1};
     int64_t layers = options.config.num_layers = stack->layers ? stack->layers : LAYERS;
     int64_t first = param_share(layers, run->rank.place.pipeline, grid->pipeline);
@@ -95,12 +114,13 @@ static inline int prompt_open(struct prompt_run *run, const struct prompt_stack 
     size_t bytes = status ? 0 : (size_t)model_stream_elements(run->model) * dtype_bytes(stack->dtype);
     for (int i = 0; i < 4 && !status; i++)
         status = device_alloc(run->device, bytes, &run->stream[i]);
-    return status;
+    return status || grid->data == 1 ? status : prompt_order(run);
 }
 
 static inline void prompt_close(struct prompt_run *run) {
     for (int i = 0; i < 4; i++)
         device_free(run->device, run->stream[i]);
+    free(run->order.units);
     model_close(run->model);
     peft_close(run->peft);
     rank_close(&run->rank);
@@ -168,15 +188,23 @@ static inline int prompt_micro_batch(struct prompt_run *run, const struct model_
     return status || !stage ? status : prompt_move(run, true, dx, PIPELINE_BACKWARD, stage - 1);
 }
 
-/* A global batch of two micro batches: the loss (of the last stage), and the gradients in the stack's store. */
+/* A global batch: the loss (of the last stage), and the gradients in the stack's store. Every data rank has the same
+ * batch, so the gradients of each are those of one rank. */
 static inline int prompt_train(struct prompt_run *run, bool is_evaluated, double *loss) {
+    const struct param_store *base = model_store(run->model);
     int status = peft_begin_batch(run->peft, 40);
-    for (uint32_t m = 0; m < 2 && !status; m++) {
+    if (!status)
+        status = sharded_follow(base, run->order.units, run->order.count);
+    for (uint32_t m = 0; m < PROMPT_MICRO_BATCHES && !status; m++) {
         struct model_batch batch;
-        struct model_pass pass = {.is_first_micro_batch = m == 0, .is_last_micro_batch = m == 1};
+        struct model_pass pass = {.is_first_micro_batch = m == 0,
+                                  .is_last_micro_batch = m + 1 == PROMPT_MICRO_BATCHES,
+                                  .has_dropout = run->has_dropout};
         prompt_batch(run->peft, m, &batch);
         status = prompt_micro_batch(run, &batch, &pass, is_evaluated);
     }
+    if (!status)
+        status = sharded_follow(base, NULL, 0);
     if (!status && !is_evaluated)
         status = peft_end(run->peft);
     for (int layer = -1; layer <= LAYERS && !status && !is_evaluated; layer++)
@@ -333,9 +361,10 @@ struct prompt_layout {
     double loss;
 };
 
-/* Compares the rank's rectangles of every parameter with the same elements of the whole: values to the bit (except for
- * DoRA's norms), gradients within 2e-5 of the largest entry. */
-static inline int prompt_compare_param(const struct test_values *ours, const struct test_values *whole, int id) {
+/* Compares the rank's rectangles of a parameter with the same elements of the whole. Values are equal to the bit,
+ * except DoRA's norms, whose sums tensor ranks share. Gradients are within `bound` of the largest entry. */
+static inline int prompt_compare_param(const struct test_values *ours, const struct test_values *whole, float bound,
+                                       int id) {
     const struct param_store *store = ours->store;
     const struct param *row = &store->map.table->rows[id];
     int64_t at = store->map.places[id].offset, whole_at = whole->store->map.places[id].offset;
@@ -343,7 +372,7 @@ static inline int prompt_compare_param(const struct test_values *ours, const str
     const float *weight = ours->weights + at, *whole_weight = whole->weights + whole_at;
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->map.part, store->map.table, id, rects);
-    float rounding = strstr(row->name, "magnitude") ? 1e-6f : 0; /* norms, whose sums ranks share */
+    float rounding = bound > 0 && strstr(row->name, "magnitude") ? 1e-6f : 0;
     float largest = 0;
     for (int64_t e = 0; e < param_elements(row); e++)
         largest = fmaxf(largest, fabsf(expected[e]));
@@ -355,18 +384,20 @@ static inline int prompt_compare_param(const struct test_values *ours, const str
             if (!(fabsf(weight[here] - whole_weight[there]) <= rounding * fabsf(whole_weight[there])))
                 return status_fail(STATUS_INVALID, "%s [%lld]: value %.9g, whole %.9g", row->name, (long long)there,
                                    (double)weight[here], (double)whole_weight[there]);
-            if (!(fabsf(gradient[here] - expected[there]) <= 2e-5f * largest))
+            if (!(fabsf(gradient[here] - expected[there]) <= bound * largest))
                 return status_fail(STATUS_INVALID, "%s [%lld]: %.9g, whole %.9g", row->name, (long long)there,
                                    (double)gradient[here], (double)expected[there]);
         }
     return STATUS_OK;
 }
 
+/* Data ranks that hold shares of the base add nothing in another order, so they have the bits of one rank. */
 static inline int prompt_compare(struct prompt_run *run, const struct test_values *whole) {
     struct test_values ours = test_values(peft_store(run->peft), run->rank.exec.stream);
+    float bound = run->rank.grid.tensor == 1 && run->rank.grid.pipeline == 1 ? 0 : 2e-5f;
     int status = STATUS_OK;
     for (int id = 0; id < ours.store->map.table->count && !status; id++)
-        status = prompt_compare_param(&ours, whole, id);
+        status = prompt_compare_param(&ours, whole, bound, id);
     test_values_free(&ours);
     return status;
 }
@@ -387,28 +418,43 @@ static inline int prompt_run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static inline void prompt_check_layouts(const struct prompt_stack *stack) {
+static inline void prompt_check(const struct prompt_stack *stack, const struct prompt_layout *layouts, size_t count) {
     struct prompt_run whole;
-    struct prompt_layout layouts[] = {
-        {.grid = {2, 1, 1, 1, 1}}, {.grid = {2, 1, 1, 1, 1}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 2}},
-        {.grid = {4, 1, 1, 1, 1}}, {.grid = {4, 1, 1, 1, 1}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 3}},
-        {.grid = {2, 1, 1, 1, 2}}, {.grid = {2, 1, 1, 1, 2}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 4}}};
     double loss;
     test_ok(prompt_open(&whole, stack, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, false));
     test_ok(prompt_train(&whole, false, &loss));
     struct test_values values = test_values(peft_store(whole.peft), whole.rank.exec.stream);
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        layouts[i].stack = stack;
-        layouts[i].whole = &values;
-        layouts[i].loss = loss;
-        int ranks = rank_grid_size(&layouts[i].grid);
-        if (comm_local_run(ranks, prompt_run_rank, &layouts[i]))
-            fail_msg("tensor %d%s, pipeline %d: %s", layouts[i].grid.tensor,
-                     layouts[i].is_sequence_parallel ? " with the sequence cut" : "", layouts[i].grid.pipeline,
-                     status_text());
+    for (size_t i = 0; i < count; i++) {
+        struct prompt_layout layout = layouts[i];
+        layout.stack = stack;
+        layout.whole = &values;
+        layout.loss = loss;
+        if (comm_local_run(rank_grid_size(&layout.grid), prompt_run_rank, &layout))
+            fail_msg("tensor %d%s, data %d, pipeline %d: %s", layout.grid.tensor,
+                     layout.is_sequence_parallel ? " with the sequence cut" : "", layout.grid.data,
+                     layout.grid.pipeline, status_text());
     }
     test_values_free(&values);
     prompt_close(&whole);
+}
+
+/* Ranks that cut the model. */
+static inline void prompt_check_layouts(const struct prompt_stack *stack) {
+    static const struct prompt_layout layouts[] = {
+        {.grid = {2, 1, 1, 1, 1}}, {.grid = {2, 1, 1, 1, 1}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 2}},
+        {.grid = {4, 1, 1, 1, 1}}, {.grid = {4, 1, 1, 1, 1}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 3}},
+        {.grid = {2, 1, 1, 1, 2}}, {.grid = {2, 1, 1, 1, 2}, .is_sequence_parallel = true}, {.grid = {1, 1, 1, 1, 4}}};
+    prompt_check(stack, layouts, sizeof layouts / sizeof *layouts);
+}
+
+/* Data ranks of which each holds a share of the base. */
+static inline void prompt_check_sharded(const struct prompt_stack *stack) {
+    static const struct prompt_layout layouts[] = {
+        {.grid = {1, 1, 1, 4, 1}}, {.grid = {2, 1, 1, 2, 1}, .is_sequence_parallel = true},
+        {.grid = {1, 1, 1, 2, 2}}, {.grid = {2, 1, 1, 4, 1}},
+        {.grid = {1, 1, 1, 4, 2}}, {.grid = {2, 1, 1, 2, 2}, .is_sequence_parallel = true}};
+    size_t count = sizeof layouts / sizeof *layouts;
+    prompt_check(stack, layouts, test_is_long() ? count : count / 2);
 }
 
 #endif
