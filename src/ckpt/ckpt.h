@@ -55,6 +55,7 @@ struct ckpt_array {
     /* For reading: returns host memory that holds exactly the block's values, into which they are read directly. It
      * returns NULL, or is NULL itself, when there is none; put() then delivers them. */
     void *(*find_place)(void *context, const struct ckpt_block *block);
+    struct stream *stream; /* put() only queues copies of the values here; NULL: it has taken them when it returns */
     void *context;
     /* For reading: a value that is not finite in the array's type is an error, which names the tensor. */
     bool must_be_finite;
@@ -82,7 +83,7 @@ struct ckpt_flat {
 };
 /* Returns the weights of an opened store, as its storage lists them. */
 struct ckpt_flat ckpt_flat_weights(const struct param_store *store, struct stream *stream);
-/* Returns the array over `flat`, which must stay alive and in place. Each call waits for the stream. */
+/* Returns the array over `flat`, which must stay alive and in place. Each get() waits for the stream. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
 
 /* ---- reading ---- */

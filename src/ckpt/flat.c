@@ -88,25 +88,26 @@ static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *b
     return param_range_cut(range, at, block->columns).data;
 }
 
-/* `values` is compact. */
+/* Queues the copy of a block. `values` is compact. */
 static int copy_block(struct ckpt_flat *flat, const struct ckpt_block *block, char *values, enum copy_kind kind) {
     int64_t width = (int64_t)dtype_bytes(flat->dtype), all_columns;
     char *memory = find_block(flat, block, &all_columns);
     size_t compact = (size_t)(block->columns * width), spread = (size_t)(all_columns * width);
     bool is_out = kind == COPY_TO_HOST;
-    int status = stream_copy_rows(flat->stream, &(const struct copy_call){.kind = kind,
-                                                                          .to = is_out ? values : memory,
-                                                                          .from = is_out ? memory : values,
-                                                                          .rows = (size_t)block->rows,
-                                                                          .bytes = compact,
-                                                                          .to_stride = is_out ? compact : spread,
-                                                                          .from_stride = is_out ? spread : compact});
-    int waited = stream_wait(flat->stream);
-    return status ? status : waited;
+    return stream_copy_rows(flat->stream, &(const struct copy_call){.kind = kind,
+                                                                    .to = is_out ? values : memory,
+                                                                    .from = is_out ? memory : values,
+                                                                    .rows = (size_t)block->rows,
+                                                                    .bytes = compact,
+                                                                    .to_stride = is_out ? compact : spread,
+                                                                    .from_stride = is_out ? spread : compact});
 }
 
 static int flat_get(void *context, const struct ckpt_block *block, void *values) {
-    return copy_block(context, block, values, COPY_TO_HOST);
+    struct ckpt_flat *flat = context;
+    int status = copy_block(flat, block, values, COPY_TO_HOST);
+    int waited = stream_wait(flat->stream);
+    return status ? status : waited;
 }
 
 static int flat_put(void *context, const struct ckpt_block *block, const void *values) {
@@ -123,13 +124,14 @@ static void *flat_find_place(void *context, const struct ckpt_block *block) {
 }
 
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable) {
-    bool is_one = flat->threads <= 1 || !device_host_reads(stream_device(flat->stream));
+    bool is_host = !flat->stream || device_host_reads(stream_device(flat->stream));
     return (struct ckpt_array){.prefix = prefix,
                                .dtype = flat->dtype,
                                .only_trainable = only_trainable,
                                .is_copy = flat->is_copy,
                                .copy_of = flat->copy_of,
-                               .threads = is_one ? 1 : flat->threads,
+                               .threads = is_host && flat->threads > 1 ? flat->threads : 1,
+                               .stream = is_host ? NULL : flat->stream,
                                .rects = flat_rects,
                                .get = flat_get,
                                .put = flat_put,

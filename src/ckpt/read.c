@@ -1,6 +1,7 @@
 /* Reads tensors of files into the parameters of a table. Everything is checked first; then values are read in bounded
  * blocks. */
 #include "ckpt-internal.h"
+#include "halves.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -333,8 +334,20 @@ int ckpt_read_block(const struct ckpt_tensors *tensors, const struct param_table
     return status;
 }
 
+/* Reads a block into the next half, and gives it to the array. */
+static int deliver_block(const struct reading *reading, const struct ckpt_block *block, struct halves *halves) {
+    const struct ckpt_array *array = reading->array;
+    char *half;
+    int status = halves_next(halves, &half);
+    if (!status)
+        status = read_block(reading, block, half);
+    if (!status)
+        status = array->put(array->context, block, half);
+    return status ? status : halves_queued(halves);
+}
+
 static int read_param(const struct ckpt_tensors *tensors, const struct param_table *table,
-                      const struct ckpt_array *array, int index, char *values, char *scratch) {
+                      const struct ckpt_array *array, int index, struct halves *halves, char *scratch) {
     const struct param *param = &table->rows[index];
     const struct reading reading = {tensors, table, array, table_is_tied(table), scratch};
     int status = STATUS_OK;
@@ -345,35 +358,51 @@ static int read_param(const struct ckpt_tensors *tensors, const struct param_tab
             struct ckpt_block block = {0};
             while (!status && slice_next_block(&param->slices[s], &rects[i], &block)) {
                 char *place = array->find_place ? array->find_place(array->context, &block) : NULL;
-                status = read_block(&reading, &block, place ? place : values);
-                if (!status && !place)
-                    status = array->put(array->context, &block, values);
+                status = place ? read_block(&reading, &block, place) : deliver_block(&reading, &block, halves);
             }
         }
     }
     return status;
 }
 
+/* Room for blocks of an array on their way: as they are delivered, and as a transposed tensor has them. */
+struct blocks {
+    struct halves halves;
+    char *scratch;
+};
+
+static int open_blocks(struct blocks *blocks, const struct ckpt_array *array) {
+    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
+    blocks->scratch = malloc(bytes);
+    int status = halves_open(&blocks->halves, array->stream, bytes);
+    return status || blocks->scratch ? status : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int close_blocks(struct blocks *blocks, int status) {
+    free(blocks->scratch);
+    return halves_close(&blocks->halves, status);
+}
+
 int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
                     int param) {
-    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
-    char *values = malloc(2 * bytes);
-    int status = values ? read_param(tensors, table, array, param, values, values + bytes)
-                        : status_fail(STATUS_MEMORY, "out of memory");
-    free(values);
-    return status;
+    struct blocks blocks;
+    int status = open_blocks(&blocks, array);
+    if (!status)
+        status = read_param(tensors, table, array, param, &blocks.halves, blocks.scratch);
+    return close_blocks(&blocks, status);
 }
 
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count) {
-    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
-    char *values = malloc(2 * bytes);
-    int status = values ? ckpt_check(tensors, table, arrays, array_count) : status_fail(STATUS_MEMORY, "out of memory");
-    for (int a = 0; a < array_count && !status; a++)
+    int status = ckpt_check(tensors, table, arrays, array_count);
+    for (int a = 0; a < array_count && !status; a++) {
+        struct blocks blocks;
+        status = open_blocks(&blocks, &arrays[a]);
         for (int i = 0; i < table->count && !status; i++)
             if (is_wanted(&arrays[a], &table->rows[i]))
-                status = read_param(tensors, table, &arrays[a], i, values, values + bytes);
-    free(values);
+                status = read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch);
+        status = close_blocks(&blocks, status);
+    }
     return status;
 }
 
