@@ -107,8 +107,8 @@ int bench_peak_of(int (*work)(const void *context), const void *context, size_t 
 struct bench_ceiling {
     double gemm, read; /* FLOP/s in the run's precision; bytes/s */
 };
-/* Measures the ceilings, and averages two measurements. */
-int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling);
+/* Measures the ceilings, and averages two measurements. Errors of device_measure_gemm. */
+int bench_measure_ceiling(struct device *device, enum dtype dtype, bool is_tf32, struct bench_ceiling *ceiling);
 struct bench_ceiling bench_mean(struct bench_ceiling before, struct bench_ceiling after);
 /* Returns the mean seconds of a step in each phase; the rest of the `total` seconds of all `steps` is a phase too. */
 json_t *bench_phases(const double seconds[PHASE_COUNT], double total, int64_t steps);

@@ -38,7 +38,7 @@ static int measure_ceilings(struct seat *seat, struct bench_ceiling ceilings[2],
     for (int i = 0; i < 2; i++) {
         int status = comm_barrier(seat->world);
         if (!status)
-            status = bench_measure_ceiling(seat->device, i ? DTYPE_BF16 : DTYPE_F32, &ceilings[i]);
+            status = bench_measure_ceiling(seat->device, i ? DTYPE_BF16 : DTYPE_F32, false, &ceilings[i]);
         if (status == STATUS_UNSUPPORTED && i == 1 && seat->calibration->dtype != DTYPE_BF16) {
             *has_bf16 = false;
             ceilings[1] = ceilings[0];

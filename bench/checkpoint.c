@@ -216,8 +216,8 @@ static json_t *summary(const struct bench_options *o, struct series *foreground,
     double ratio = bench_median(ratios, count);
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:o}", "bench", "checkpoint", "device", foreground->device, "precision",
-        o->precision == PRECISION_BF16 ? "bf16" : "fp32", "ranks", (json_int_t)o->ranks, "bytes",
-        (json_int_t)foreground->bytes, "ceiling", bytes / plain / 1e9, "foreground",
+        precision_names[o->precision], "ranks", (json_int_t)o->ranks, "bytes", (json_int_t)foreground->bytes, "ceiling",
+        bytes / plain / 1e9, "foreground",
         json_pack("{s:f, s:f, s:f}", "seconds", saved, "gb_per_s", bytes / saved / 1e9, "ratio", plain / saved),
         "background",
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "step_seconds", bench_median(background->step, count),

@@ -60,7 +60,7 @@ int engine_bench_open(struct engine_bench *bench, struct engine_options options,
     int status = engine_open(&options, engine);
     if (!status && engine_leads(*engine) && !bench->device[0]) {
         snprintf(bench->device, sizeof bench->device, "%s", device_description(engine_rank(*engine)->device));
-        snprintf(bench->dtype_text, sizeof bench->dtype_text, "%s", dtype_name(engine_dtype(*engine)));
+        snprintf(bench->dtype_text, sizeof bench->dtype_text, "%s", engine_precision(*engine));
     }
     return status;
 }

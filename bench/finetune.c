@@ -197,13 +197,13 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
     double seconds = bench_median(f->seconds, f->steps), ceiling = bench_mean(f->before, f->after).gemm;
     double tokens = (double)(m->run.config.train.global_batch_size * o->seq_length);
     double flops = f->flops_per_token * tokens / seconds;
-    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f}", "bench", "finetune",
-                               "method", peft_method_names[o->peft.type], "device", f->device, "precision",
-                               o->precision == PRECISION_BF16 ? "bf16" : "fp32", "trainable_parameters",
-                               (json_int_t)f->trainable_parameters, "micro_batch_size", (json_int_t)o->micro_batch_size,
-                               "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout, "seconds", seconds,
-                               "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling",
-                               ceiling / 1e12, "ratio", flops / ceiling);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f}", "bench", "finetune", "method",
+                  peft_method_names[o->peft.type], "device", f->device, "precision", precision_names[o->precision],
+                  "trainable_parameters", (json_int_t)f->trainable_parameters, "micro_batch_size",
+                  (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout,
+                  "seconds", seconds, "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling",
+                  ceiling / 1e12, "ratio", flops / ceiling);
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));

@@ -85,7 +85,8 @@ static int open_peer(struct inference *t, int64_t tokens, int64_t measured) {
 }
 
 static int measure_ceiling(const struct inference *t, struct bench_ceiling *ceiling) {
-    return bench_measure_ceiling(engine_rank(t->engine)->device, engine_dtype(t->engine), ceiling);
+    const struct rank *rank = engine_rank(t->engine);
+    return bench_measure_ceiling(rank->device, engine_dtype(t->engine), rank->is_tf32, ceiling);
 }
 
 static void close_inference(struct inference *t) {
@@ -121,9 +122,9 @@ static int find_cost(const struct inference *t, int64_t rows, double seen, struc
 
 static json_t *summary(const struct inference *t, const char *bench, double step, double tokens) {
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:o}", "bench", bench, "device",
-                     device_description(engine_rank(t->engine)->device), "precision",
-                     dtype_name(engine_dtype(t->engine)), "micro_batch_size", (json_int_t)t->options->micro_batch_size,
-                     "seq_length", (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
+                     device_description(engine_rank(t->engine)->device), "precision", engine_precision(t->engine),
+                     "micro_batch_size", (json_int_t)t->options->micro_batch_size, "seq_length",
+                     (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
                      "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
                      (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
 }

@@ -104,10 +104,10 @@ static int print_summary(const struct bench_options *o, int64_t bytes, size_t pe
     engine_close(engine);
     double read = bench_median(reads, o->steps), load = bench_median(loads, o->steps);
     return bench_print(json_pack("{s:s, s:s, s:f, s:I, s:f, s:f, s:I, s:I, s:f}", "bench", "load", "precision",
-                                 o->precision == PRECISION_BF16 ? "bf16" : "fp32", "seconds", load, "file_bytes",
-                                 (json_int_t)bytes, "read_seconds", read, "seconds_over_read", load / read,
-                                 "packed_bytes", (json_int_t)plan.weights, "peak_rss_bytes", (json_int_t)peak,
-                                 "peak_over_packed", (double)peak / (double)plan.weights));
+                                 precision_names[o->precision], "seconds", load, "file_bytes", (json_int_t)bytes,
+                                 "read_seconds", read, "seconds_over_read", load / read, "packed_bytes",
+                                 (json_int_t)plan.weights, "peak_rss_bytes", (json_int_t)peak, "peak_over_packed",
+                                 (double)peak / (double)plan.weights));
 }
 
 int bench_load(const struct bench_options *options) {

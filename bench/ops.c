@@ -23,13 +23,15 @@ static void add_speed(json_t *object, const struct totals *totals, double read_c
 }
 
 static int print_summary(const char *bench, struct device *device, const struct totals *totals,
-                         const struct bench_ceiling *fp32, const struct bench_ceiling *bf16) {
+                         const struct bench_ceiling ceilings[]) {
     json_t *object = json_pack("{s:s, s:s, s:I, s:f}", "bench", bench, "device", device_description(device),
                                "operations", (json_int_t)totals->operations, "seconds", totals->seconds);
-    add_speed(object, totals, fp32->read);
-    json_object_set_new(object, "fp32_ceiling_tflops", json_real(fp32->gemm / 1e12));
-    json_object_set_new(object, "bf16_ceiling_tflops", json_real(bf16 ? bf16->gemm / 1e12 : 0));
-    json_object_set_new(object, "read_bytes_per_s", json_real(fp32->read));
+    add_speed(object, totals, ceilings[PRECISION_FP32].read);
+    json_object_set_new(object, "fp32_ceiling_tflops", json_real(ceilings[PRECISION_FP32].gemm / 1e12));
+    json_object_set_new(object, "bf16_ceiling_tflops", json_real(ceilings[PRECISION_BF16].gemm / 1e12));
+    if (ceilings[PRECISION_TF32].gemm > 0)
+        json_object_set_new(object, "tf32_ceiling_tflops", json_real(ceilings[PRECISION_TF32].gemm / 1e12));
+    json_object_set_new(object, "read_bytes_per_s", json_real(ceilings[PRECISION_FP32].read));
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)memory_peak()));
     return bench_print(object);
 }
@@ -54,12 +56,16 @@ static int measure_case(struct device *device, const struct op_case *op_case, st
                                  "ratio", floor / timing.seconds));
 }
 
+static enum precision precision_of(const struct op_case *op_case) {
+    return op_case->use & OP_TF32 ? PRECISION_TF32 : op_case->type == DTYPE_BF16 ? PRECISION_BF16 : PRECISION_FP32;
+}
+
 /* True for the cases to measure: the filter occurs in the line that names the case. */
 static bool is_chosen(const struct bench_options *options, const struct op_family *family,
                       const struct op_case *op_case, bool only_gemm) {
     char text[256];
     op_case_text(op_case, text, sizeof text);
-    bool is_type = !options->has_precision || (op_case->type == DTYPE_BF16) == (options->precision == PRECISION_BF16);
+    bool is_type = !options->has_precision || precision_of(op_case) == (enum precision)options->precision;
     return (op_case->use & OP_BENCH) && is_type && (!only_gemm || !strcmp(family->name, "gemm")) &&
            (!options->filter || strstr(text, options->filter));
 }
@@ -77,25 +83,26 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;
     int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
-    struct bench_ceiling fp32, bf16, again;
+    struct bench_ceiling ceilings[PRECISION_TF32 + 1] = {{0}}, again;
+    bool has[] = {true, false, false};
     if (!status)
-        status = bench_measure_ceiling(device, DTYPE_F32, &fp32);
-    bool has_bf16 = !status && !bench_measure_ceiling(device, DTYPE_BF16, &bf16);
+        status = bench_measure_ceiling(device, DTYPE_F32, false, &ceilings[PRECISION_FP32]);
+    has[PRECISION_BF16] = !status && !bench_measure_ceiling(device, DTYPE_BF16, false, &ceilings[PRECISION_BF16]);
+    has[PRECISION_TF32] = !status && !bench_measure_ceiling(device, DTYPE_F32, true, &ceilings[PRECISION_TF32]);
     struct totals totals = {0};
     for (int f = 0; !status && op_family_at(f); f++) {
         const struct op_family *family = op_family_at(f);
         for (int i = 0; i < family->count && !status; i++) {
             const struct op_case *op_case = &family->cases[i];
-            if (!is_chosen(options, family, op_case, only_gemm) || (op_case->type == DTYPE_BF16 && !has_bf16))
-                continue;
-            status = measure_case(device, op_case, op_case->type == DTYPE_BF16 ? bf16 : fp32, &totals);
+            if (is_chosen(options, family, op_case, only_gemm) && has[precision_of(op_case)])
+                status = measure_case(device, op_case, ceilings[precision_of(op_case)], &totals);
         }
     }
     if (!status)
-        status = bench_measure_ceiling(device, DTYPE_F32, &again);
+        status = bench_measure_ceiling(device, DTYPE_F32, false, &again);
     if (!status) {
-        fp32 = bench_mean(fp32, again);
-        status = print_summary(only_gemm ? "gemm" : "ops", device, &totals, &fp32, has_bf16 ? &bf16 : NULL);
+        ceilings[PRECISION_FP32] = bench_mean(ceilings[PRECISION_FP32], again);
+        status = print_summary(only_gemm ? "gemm" : "ops", device, &totals, ceilings);
     }
     device_close(device);
     return status;

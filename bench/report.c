@@ -163,8 +163,8 @@ int bench_peak_of(int (*work)(const void *context), const void *context, size_t 
                : status_fail(STATUS_INVALID, "the process that measures the memory failed");
 }
 
-int bench_measure_ceiling(struct device *device, enum dtype dtype, struct bench_ceiling *ceiling) {
-    int status = device_measure_gemm(device, dtype, CEILING_MILLISECONDS * 1e-3, &ceiling->gemm);
+int bench_measure_ceiling(struct device *device, enum dtype dtype, bool is_tf32, struct bench_ceiling *ceiling) {
+    int status = device_measure_gemm(device, dtype, is_tf32, CEILING_MILLISECONDS * 1e-3, &ceiling->gemm);
     return status ? status : device_measure_read(device, CEILING_MILLISECONDS * 1e-3, &ceiling->read);
 }
 

@@ -28,10 +28,11 @@ static int meet(const struct side *side) {
 
 /* Measures the ceiling on all ranks at the same time. */
 static int measure_ceiling(struct side *side, bool is_before) {
+    const struct rank *rank = trainer_rank(side->trainer);
     struct bench_ceiling mine = {0};
     int status = meet(side);
     if (!status)
-        status = bench_measure_ceiling(trainer_rank(side->trainer)->device, side->dtype, &mine);
+        status = bench_measure_ceiling(rank->device, side->dtype, rank->is_tf32, &mine);
     double values[] = {mine.gemm, mine.read};
     if (!status)
         status = sum_over_ranks(side, values, 2, DTYPE_F64);

@@ -27,7 +27,7 @@ static int write_weights(const struct serve_bench *bench, struct rank *rank, str
 static int write_model(const void *context) {
     const struct serve_bench *bench = context;
     const struct bench_options *o = &bench->engine_options;
-    enum dtype dtype = o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype dtype = precision_dtype(o->precision);
     struct model_options options = {.config = bench->engine.config,
                                     .dtype = dtype,
                                     .use = MODEL_TRAIN,

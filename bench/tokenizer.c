@@ -164,11 +164,11 @@ static int measure(struct measurement *m) {
     if (!status)
         status = open_peers(m);
     if (!status)
-        status = bench_measure_ceiling(m->device, DTYPE_F32, &m->before);
+        status = bench_measure_ceiling(m->device, DTYPE_F32, false, &m->before);
     for (int64_t i = 0; i < m->options->steps && !status; i++)
         status = take_turns(m, i);
     if (!status)
-        status = bench_measure_ceiling(m->device, DTYPE_F32, &m->after);
+        status = bench_measure_ceiling(m->device, DTYPE_F32, false, &m->after);
     return status ? status : print_summary(m);
 }
 

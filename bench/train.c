@@ -145,10 +145,10 @@ static int print_summary(struct measurement *m, size_t peak) {
         f->planned_bytes + (m->contest.baseline ? bench_runner_findings(m->contest.baseline)->planned_bytes : 0);
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:o}", "bench", "train", "device",
-        f->device, "precision", o->precision == PRECISION_BF16 ? "bf16" : "fp32", "micro_batch_size",
-        (json_int_t)o->micro_batch_size, "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout, "seconds",
-        seconds, "tokens_per_s", tokens / seconds, "model_tflops", flops / 1e12, "ceiling", ceiling / 1e12, "ratio",
-        flops / ceiling, "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)planned, "peak_over_plan",
+        f->device, "precision", precision_names[o->precision], "micro_batch_size", (json_int_t)o->micro_batch_size,
+        "seq_length", (json_int_t)o->seq_length, "dropout", o->has_dropout, "seconds", seconds, "tokens_per_s",
+        tokens / seconds, "model_tflops", flops / 1e12, "ceiling", ceiling / 1e12, "ratio", flops / ceiling,
+        "peak_rss_bytes", (json_int_t)peak, "planned_bytes", (json_int_t)planned, "peak_over_plan",
         (double)peak / (double)planned, "phases", bench_phases(f->phases, f->total, f->steps));
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");

@@ -16,15 +16,14 @@ static json_t *encoder_of(const struct peft_config *config) {
 }
 
 static char *describe(const struct bench_transformers_task *task, const char *directory) {
-    json_t *object =
-        json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", directory, "work",
-                  task->is_inference ? "infer"
-                  : task->adapter    ? "finetune"
-                                     : "train",
-                  "precision", task->precision == PRECISION_BF16 ? "bf16" : "fp32", "threads",
-                  (int)(task->threads ? task->threads : usable_cores()), "micro_batch_size",
-                  (json_int_t)task->micro_batch_size, "micro_batches", (json_int_t)task->micro_batches, "tokens",
-                  (json_int_t)task->tokens, "has_dropout", task->has_dropout, "encoder", encoder_of(task->adapter));
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", directory, "work",
+        task->is_inference ? "infer"
+        : task->adapter    ? "finetune"
+                           : "train",
+        "precision", precision_names[task->precision], "threads", (int)(task->threads ? task->threads : usable_cores()),
+        "micro_batch_size", (json_int_t)task->micro_batch_size, "micro_batches", (json_int_t)task->micro_batches,
+        "tokens", (json_int_t)task->tokens, "has_dropout", task->has_dropout, "encoder", encoder_of(task->adapter));
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;

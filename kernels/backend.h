@@ -30,7 +30,7 @@ struct backend {
     int (*host_alloc)(struct device *device, size_t bytes, void **memory);
     void (*host_free)(struct device *device, void *memory);
 
-    int (*measure_gemm)(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+    int (*measure_gemm)(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
     int (*measure_read)(struct device *device, double max_seconds, double *bytes_per_s);
 
     int (*stream_open)(struct device *device, struct stream **stream);
@@ -38,6 +38,7 @@ struct backend {
     int (*stream_wait)(struct stream *stream);
     int (*copy)(struct stream *stream, const struct copy_call *copy);
     int (*zero)(struct stream *stream, void *memory, size_t bytes);
+    int (*reduce)(struct stream *stream, const struct reduce_call *call); /* NULL: devices share nothing */
 
     int (*event_open)(struct device *device, struct event **event);
     void (*event_close)(struct event *event);

@@ -175,6 +175,10 @@ int device_number(const struct device *device) {
     return device->number;
 }
 
+int device_card(const struct device *device) {
+    return device->backend->reduce ? device->number : -1;
+}
+
 const char *device_description(const struct device *device) {
     return device->description;
 }
@@ -246,9 +250,9 @@ void device_host_free(struct device *device, void *memory) {
         device->backend->host_free(device, memory);
 }
 
-int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+int device_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops) {
     int status = device_status(device);
-    return status ? status : device->backend->measure_gemm(device, dtype, max_seconds, flops);
+    return status ? status : device->backend->measure_gemm(device, dtype, is_tf32, max_seconds, flops);
 }
 
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
@@ -300,6 +304,14 @@ int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes)
 int stream_zero(struct stream *stream, void *memory, size_t bytes) {
     int status = device_status(stream->device);
     return status || !bytes ? status : stream->device->backend->zero(stream, memory, bytes);
+}
+
+int stream_reduce(struct stream *stream, const struct reduce_call *call) {
+    const struct backend *backend = stream->device->backend;
+    int status = device_status(stream->device);
+    if (!status && !backend->reduce)
+        status = status_fail(STATUS_UNSUPPORTED, "device '%s' has no reductions", backend->name);
+    return status || call->count == 0 ? status : backend->reduce(stream, call);
 }
 
 int event_open(struct device *device, struct event **event) {

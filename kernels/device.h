@@ -53,6 +53,9 @@ int device_count(const char *name);
 void device_close(struct device *device);
 /* Returns the number that the device was opened with. */
 int device_number(const struct device *device);
+/* Returns the number of the card, if all devices that this process opens on it share memory, streams and events, and
+ * stream_reduce runs there; otherwise -1. */
+int device_card(const struct device *device);
 
 /* The facts that determine a device's arithmetic: bytes of workspaces and packed weights, and supported products. */
 struct device_facts {
@@ -97,10 +100,10 @@ void device_host_free(struct device *device, void *memory);
 
 /* ---- ceilings of the machine, for benchmarks and the trainer's log ---- */
 
-/* Measures the FLOP/s of the plain products of a GPT-2 block in fp32 or bf16: forward, input gradient and weight
- * gradient, summed, each the best of several runs. It takes about `max_seconds`, and frees the memory that it uses.
- * STATUS_UNSUPPORTED, STATUS_MEMORY. */
-int device_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+/* Measures the FLOP/s of the plain products of a GPT-2 block: forward, input gradient and weight gradient, summed, each
+ * the best of several runs. They are in fp32, in TF32 or in bf16. It takes about `max_seconds`, and frees the memory
+ * that it uses. STATUS_UNSUPPORTED, STATUS_MEMORY. */
+int device_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
 /* Measures the bytes/s of a streaming read, in the same way. */
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
@@ -137,6 +140,23 @@ int stream_copy_to_host(struct stream *stream, void *host, const void *device_me
 int stream_copy(struct stream *stream, void *to, const void *from, size_t bytes);
 /* Queues zeroing of `bytes` bytes of device memory. */
 int stream_zero(struct stream *stream, void *memory, size_t bytes);
+
+/* ---- sums over arrays, of several ranks on one card ---- */
+
+enum { REDUCE_MOST = 32 };
+/* Element i is from[0][i] + from[1][i] + ... in this order, or the largest; a NaN wins. Elements of bf16 are added in
+ * fp32 and rounded once. With part 0, every target gets all elements; otherwise to[t] gets the elements from
+ * t * part on, as to[t][0 .. part). A target may be a source, or its part of the source. */
+struct reduce_call {
+    const void *from[REDUCE_MOST]; /* [sources] of [count] */
+    void *to[REDUCE_MOST];         /* [targets] */
+    int sources, targets;
+    int64_t count, part;
+    enum dtype dtype; /* fp32, bf16, fp64 or int64 */
+    bool is_max;
+};
+/* Queues a reduction on a device that has a card. STATUS_UNSUPPORTED if it has none; else the device's failure. */
+int stream_reduce(struct stream *stream, const struct reduce_call *call);
 
 /* ---- events: marks in streams ---- */
 

@@ -30,6 +30,8 @@ static const char *matrix_refusal(const struct gemm *g) {
     if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||
                     g->delta_count || gemm_is_dgelu(g)))
         return "int8 multiplies plain rows, forward, without deltas";
+    if (g->is_tf32 && (g->a.type != DTYPE_F32 || is_int8))
+        return "TF32 is for A and B of fp32";
     if (gemm_is_packed(g) && (!g->b_transposed || g->a_transposed || gemm_is_dgelu(g)))
         return "a packed weight multiplies plain rows, forward";
     return NULL;

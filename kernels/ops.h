@@ -47,7 +47,8 @@ enum { GEMM_DELTAS_MOST = 12 };
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
  * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A delta whose right is
  * zero does not change the bits. A, B, bias and aux have one type; B may also be int8 with a scale for each row. A and
- * B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias and aux are bf16. */
+ * B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias and aux are bf16. TF32 is
+ * fp32 with 10 bits of fraction; a backend with tensor cores has it. */
 struct gemm {
     struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */
@@ -57,6 +58,7 @@ struct gemm {
     bool accumulate;      /* C +=, without bias or epilogue; the sum is rounded once */
     bool is_scaled;       /* without bias or epilogue; plain matrices only */
     float scale;          /* read if is_scaled; 0 is allowed */
+    bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
     const void *bias;     /* [n] or NULL */
     int delta_count;      /* above 0 only for a bf16 C without epilogue, scale or accumulation */
     struct gemm_delta delta[GEMM_DELTAS_MOST];

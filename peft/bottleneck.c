@@ -182,7 +182,7 @@ static int project(const struct bottleneck *bottleneck, const struct hook_call *
                         .b_transposed = true,
                         .c = matrix_plain(call->dtype, y, call->rows, w.rows),
                         .bias = b.data};
-    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     param_return(store, bottleneck->id[weight]);
     param_return(store, bottleneck->id[weight + 1]);
     return status;
@@ -207,9 +207,9 @@ static int project_backward(const struct bottleneck *bottleneck, const struct ho
                            call->rank->ops->column_sum_workspace(
                                call->rank->device, &(const struct column_sum){.rows = call->rows, .cols = w.rows}));
     if (!status)
-        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &dw);
+        status = rank_multiply(call->rank, PHASE_GEMM, &dw);
     if (!status)
-        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &back);
+        status = rank_multiply(call->rank, PHASE_GEMM, &back);
     param_return(store, bottleneck->id[weight]);
     return status;
 }

@@ -194,7 +194,7 @@ int dora_base_product(const struct pair *pair, const struct hook_call *call, boo
                         .b_transposed = is_forward,
                         .c = matrix_plain(call->dtype, z, call->rows, to),
                         .accumulate = !is_forward};
-    status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (id != PARAM_NONE)
         param_return(peft->weights, id);
     return status;

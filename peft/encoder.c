@@ -192,7 +192,7 @@ void encoder_close(struct encoder *encoder) {
 /* ---- products ---- */
 
 static int multiply(const struct encoder *encoder, const struct gemm *gemm) {
-    return rank_run_scratch(rank_of(encoder), PHASE_REST, gemm, gemm);
+    return rank_multiply(rank_of(encoder), PHASE_REST, gemm);
 }
 
 /* A weight [out, in] of the store and its bias [out]. */

@@ -174,7 +174,7 @@ static int multiply(const struct scale *scale, const struct hook_call *call, boo
     struct gemm gemm = {.b = weight, .b_transposed = is_forward};
     gemm.a = is_forward ? inputs : matrix_strided(call->dtype, from, call->rows, weight.rows, call->y_stride);
     gemm.c = is_forward ? matrix_plain(call->dtype, to, call->rows, weight.rows) : inputs;
-    int status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+    int status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     if (!is_planning)
         param_return(base, id);
     return status;

@@ -57,7 +57,7 @@ int ia3_plan_batched(struct peft_bank *bank, const struct hook_call *hook) {
     int64_t most = is_projection ? bank_piece(bank, input_row_bytes(hook)) : 0;
     int64_t rows = hook->rows < most ? hook->rows : most;
     struct gemm gemm = input_product(hook, planned_weight(hook), rows, NULL, NULL);
-    return is_projection ? rank_run_scratch(hook->rank, PHASE_GEMM, gemm, &gemm) : STATUS_OK;
+    return is_projection ? rank_multiply(hook->rank, PHASE_GEMM, &gemm) : STATUS_OK;
 }
 
 /* Handles rows [first, first + rows) of the list: y += W ((l - 1) x). Rows whose image does not scale an input here add
@@ -94,7 +94,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
         status = rank_run(hook->rank, PHASE_NORM, group_scale, &scale);
     struct gemm gemm = input_product(hook, param_borrow_linear(bank->base, id), rows, in.difference, in.product);
     if (!status)
-        status = rank_run(hook->rank, PHASE_GEMM, gemm, &gemm);
+        status = rank_multiply(hook->rank, PHASE_GEMM, &gemm);
     param_return(bank->base, id);
     struct model_range range =
         model_range(&bank->model.config, hook->rank->grid.tensor, &bank->projections[projection]);

@@ -202,7 +202,7 @@ static bool is_done(const struct pair *pair, const struct hook_call *call, bool 
 }
 
 static int multiply(const struct hook_call *call, const struct gemm *gemm) {
-    return rank_run_scratch(call->rank, PHASE_GEMM, gemm, gemm);
+    return rank_multiply(call->rank, PHASE_GEMM, gemm);
 }
 
 /* The same; while planning, its work counts only where it is sure to be done. */

@@ -178,7 +178,7 @@ static int give_prefix(void *self, int image, int layer, struct hook_prefix *pre
 /* ---- from parameters to keys and values, and back ---- */
 
 static int multiply(const struct peft_adapter *adapter, const struct gemm *gemm) {
-    return rank_run_scratch(adapter->peft->rank, PHASE_REST, gemm, gemm);
+    return rank_multiply(adapter->peft->rank, PHASE_REST, gemm);
 }
 
 /* Returns the offset of the keys (0) or the values (1) in a parameter; the local rows of the keys come first. */

@@ -389,7 +389,7 @@ static int open_books(struct server *server, struct engine *engine) {
                                     .on_adapters = registry_take,
                                     .on_absent = registry_bring};
     struct metrics_options metrics = {.model_name = server->model.name,
-                                      .cache_dtype = server->model.precision,
+                                      .cache_dtype = dtype_name(engine_dtype(engine)),
                                       .max_model_len = server->model.max_model_len,
                                       .page_tokens = KV_PAGE_TOKENS,
                                       .pages = engine_pages(engine),

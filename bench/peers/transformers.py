@@ -2,7 +2,7 @@
 
 - directory: has the model's config.json (its weights are random), and peer/adapter_config.json of an adapter that trains
 - work: train, finetune or infer
-- precision: fp32 or bf16; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
+- precision: fp32, bf16 or tf32, which is fp32 on this processor; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
 - threads, micro_batch_size, micro_batches, tokens (of a sample or prompt, without virtual ones), has_dropout
 - encoder: keys of the adapter that its file does not have
 

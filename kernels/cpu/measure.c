@@ -64,12 +64,14 @@ static int time_products(struct device *device, const struct exec *exec, enum dt
     return STATUS_OK;
 }
 
-int cpu_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+int cpu_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops) {
     double end = clock_seconds() + max_seconds;
     void *memory[4] = {0};
     struct exec exec = {0};
     double best[PRODUCTS], seconds = 0, work = 0;
     *flops = 0;
+    if (is_tf32)
+        return status_fail(STATUS_UNSUPPORTED, "no TF32 on cpu");
     int status = stream_open(device, &exec.stream);
     for (int i = 0; i < 3 && !status; i++)
         status = device_alloc(device, MATRIX_ELEMENTS * (i < 2 ? dtype_bytes(dtype) : sizeof(float)), &memory[i]);

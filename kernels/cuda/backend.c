@@ -248,6 +248,7 @@ const struct backend backend_cuda = {
     .stream_wait = cuda_stream_wait,
     .copy = cuda_copy,
     .zero = cuda_zero,
+    .reduce = cuda_reduce,
     .event_open = cuda_event_open,
     .event_close = cuda_event_close,
     .event_record = cuda_event_record,

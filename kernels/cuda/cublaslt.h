@@ -44,12 +44,14 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_PLAIN, CUBLAS_OP_N, 0)                                                                                \
     ROW(CUBLASLT_TRANSPOSED, CUBLAS_OP_T, 1)                                                                           \
     ROW(CUBLASLT_COMPUTE_FP32, CUBLAS_COMPUTE_32F, 68)                                                                 \
+    ROW(CUBLASLT_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32, 77)                                                       \
     ROW(CUBLASLT_FP32, CUDA_R_32F, 0)                                                                                  \
     ROW(CUBLASLT_BF16, CUDA_R_16BF, 14)                                                                                \
     ROW(CUBLASLT_LAYOUT_TYPE, CUBLASLT_MATRIX_LAYOUT_TYPE, 0)                                                          \
     ROW(CUBLASLT_LAYOUT_ROWS, CUBLASLT_MATRIX_LAYOUT_ROWS, 2)                                                          \
     ROW(CUBLASLT_LAYOUT_COLUMNS, CUBLASLT_MATRIX_LAYOUT_COLS, 3)                                                       \
     ROW(CUBLASLT_LAYOUT_STRIDE, CUBLASLT_MATRIX_LAYOUT_LD, 4)                                                          \
+    ROW(CUBLASLT_OPERATION_COMPUTE, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, 0)                                              \
     ROW(CUBLASLT_OPERATION_A, CUBLASLT_MATMUL_DESC_TRANSA, 3)                                                          \
     ROW(CUBLASLT_OPERATION_B, CUBLASLT_MATMUL_DESC_TRANSB, 4)                                                          \
     ROW(CUBLASLT_OPERATION_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE, 7)                                                 \

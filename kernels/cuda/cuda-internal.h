@@ -69,6 +69,7 @@ void cuda_stream_close(struct stream *stream);
 int cuda_stream_wait(struct stream *stream);
 int cuda_copy(struct stream *stream, const struct copy_call *copy);
 int cuda_zero(struct stream *stream, void *memory, size_t bytes);
+int cuda_reduce(struct stream *stream, const struct reduce_call *call);
 int cuda_event_open(struct device *device, struct event **event);
 void cuda_event_close(struct event *event);
 int cuda_event_record(struct event *event, struct stream *stream);
@@ -94,7 +95,7 @@ void cuda_gemm_cache_close(struct device *device);
 
 /* ---- measure.c: as device_measure_gemm and device_measure_read ---- */
 
-int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops);
+int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops);
 int cuda_measure_read(struct device *device, double max_seconds, double *bytes_per_s);
 
 extern const struct ops cuda_ops;

@@ -11,12 +11,13 @@
 #include "gemm_check.h"
 
 /* A product as the library sees it: exactly the values that its choice of an algorithm depends on. Forms are compared
- * as bytes, so unused bytes must be zero. */
+ * as bytes, so that unused ones are zero. */
 struct gemm_form {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, type, c_type; /* enum dtype */
     uint8_t a_alignment, b_alignment, c_alignment;    /* bytes that the addresses are multiples of; at most 16 */
     uint8_t epilogue;                                 /* CUBLASLT_GELU_AUX_BIAS and others */
+    uint8_t is_tf32, unused[7];
 };
 
 struct gemm_pointers {

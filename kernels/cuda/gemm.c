@@ -33,7 +33,8 @@ static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *
                               .a_alignment = alignment_of(g->a.data),
                               .b_alignment = alignment_of(g->b.data),
                               .c_alignment = alignment_of(c->data),
-                              .epilogue = CUBLASLT_NO_EPILOGUE};
+                              .epilogue = CUBLASLT_NO_EPILOGUE,
+                              .is_tf32 = g->is_tf32};
 }
 
 static struct gemm_pointers pointers_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {

@@ -124,12 +124,14 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     const int32_t a = form->b_transposed ? CUBLASLT_TRANSPOSED : CUBLASLT_PLAIN;
     const int32_t b = form->a_transposed ? CUBLASLT_TRANSPOSED : CUBLASLT_PLAIN;
     const uint32_t epilogue = form->epilogue;
+    const int32_t compute = form->is_tf32 ? CUBLASLT_COMPUTE_TF32 : CUBLASLT_COMPUTE_FP32;
     const struct {
         unsigned attribute;
         const void *value;
         size_t bytes;
     } rows[] = {{CUBLASLT_OPERATION_A, &a, sizeof a},
                 {CUBLASLT_OPERATION_B, &b, sizeof b},
+                {CUBLASLT_OPERATION_COMPUTE, &compute, sizeof compute},
                 {CUBLASLT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue},
                 {CUBLASLT_OPERATION_BIAS, &pointers->bias, sizeof pointers->bias},
                 {CUBLASLT_OPERATION_AUX, &pointers->aux, sizeof pointers->aux},

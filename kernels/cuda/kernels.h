@@ -71,6 +71,7 @@
     PLAIN(paged_attention_tiles, paged_attention_tiles_128)                                                            \
     PLAIN(paged_attention_tiles, paged_attention_tiles_256)                                                            \
     PLAIN(partial_sums, partial_sums)                                                                                  \
+    PLAIN(reduce, reduce)                                                                                              \
     PLAIN(rows, change_ids)                                                                                            \
     PLAIN(rows, gather_rows)                                                                                           \
     PLAIN(sums, clip_factor)                                                                                           \

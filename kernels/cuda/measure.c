@@ -72,7 +72,7 @@ static int multiply(const struct exec *exec, const void *context) {
     return exec->stream->device->ops->gemm(exec, context);
 }
 
-int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
+int cuda_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops) {
     void *memory[4] = {NULL};
     struct exec exec = {0};
     double best = INFINITY;
@@ -85,7 +85,8 @@ int cuda_measure_gemm(struct device *device, enum dtype dtype, double max_second
     struct gemm call = {.a = matrix_plain(dtype, memory[0], SIDE, SIDE),
                         .b = matrix_plain(dtype, memory[1], SIDE, SIDE),
                         .b_transposed = true,
-                        .c = matrix_plain(dtype, memory[2], SIDE, SIDE)};
+                        .c = matrix_plain(dtype, memory[2], SIDE, SIDE),
+                        .is_tf32 = is_tf32};
     exec.workspace_bytes = device->ops->gemm_workspace(device, &call);
     if (!status)
         status = device_alloc(device, exec.workspace_bytes, &memory[3]);

@@ -107,8 +107,8 @@ static const struct ops *late_ops_for_level(const struct device *device, const c
     return NULL;
 }
 
-static int late_measure_gemm(struct device *device, enum dtype dtype, double max_seconds, double *flops) {
-    return device_measure_gemm(late_cpu(device), dtype, max_seconds, flops);
+static int late_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, double max_seconds, double *flops) {
+    return device_measure_gemm(late_cpu(device), dtype, is_tf32, max_seconds, flops);
 }
 
 static int late_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {

@@ -17,6 +17,8 @@ struct comm_host_channel {
     int (*await)(struct comm *comm, int from);
     /* `ranks` are checked, include this rank, and are at least two. The group's device channel is not set yet. */
     int (*subgroup)(struct comm *parent, const int *ranks, int count, struct comm **comm);
+    /* As comm_use_device. NULL: members never share a card. */
+    int (*use_device)(struct comm *comm, struct device *device);
     /* NULL: ranks cannot die or stop one by one. */
     int (*watch)(struct comm *world, const struct comm_watch_options *options);
     /* NULL: no signs are known. */
@@ -46,6 +48,9 @@ struct comm_device_channel {
 /* Works over every host channel. It waits for the stream, and copies through the host if the host cannot read the
  * device's memory. */
 extern const struct comm_device_channel comm_device_over_host;
+
+/* Leaves the group's device channel. From then on, its device memory goes over the host. */
+void comm_leave_device_channel(struct comm *comm);
 
 enum { COMM_TEXT_BYTES = 96 };
 /* Describes a call: "all-reduce (sum) of 8 fp32", "broadcast of 8 fp32 from rank 0". */

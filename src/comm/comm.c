@@ -227,16 +227,20 @@ bool comm_is_ordered(const struct comm *comm) {
     return comm->device->is_ordered;
 }
 
-static void leave_device_channel(struct comm *comm) {
+void comm_leave_device_channel(struct comm *comm) {
     if (comm->device->leave)
         comm->device->leave(comm);
     comm->device = &comm_device_over_host;
     comm->device_state = NULL;
 }
 
+int comm_use_device(struct comm *comm, struct device *device) {
+    return comm->host->use_device ? comm->host->use_device(comm, device) : STATUS_OK;
+}
+
 void comm_request_order(struct comm *comm) {
     if (!comm_is_ordered(comm))
-        leave_device_channel(comm);
+        comm_leave_device_channel(comm);
 }
 
 int comm_watch(struct comm *world, const struct comm_watch_options *options) {
@@ -250,7 +254,7 @@ struct comm_signs comm_signs_of(const struct comm *world, int rank) {
 void comm_close(struct comm *comm) {
     if (!comm)
         return;
-    leave_device_channel(comm);
+    comm_leave_device_channel(comm);
     comm->host->close(comm);
 }
 

@@ -157,6 +157,12 @@ int comm_single_open(struct comm **comm);
  * before `parent`. STATUS_INVALID for a bad list; STATUS_MEMORY. */
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
 
+/* Tells the group the device of this rank's memory. All of its ranks call it together, before they make sub-groups. If
+ * the ranks are threads and share a card, calls on its memory then run there, without the host. Sub-groups do the same.
+ * Each rank calls it again with NULL before it closes the device. The errors of comm_all_gather; STATUS_MEMORY.
+ */
+int comm_use_device(struct comm *comm, struct device *device);
+
 /* Returns true if sums of device memory are taken in the order of ranks, like sums of host memory. Then every such
  * channel gives the same bits, in every run. */
 bool comm_is_ordered(const struct comm *comm);

@@ -55,6 +55,7 @@ struct local_entry {
     struct comm_call *call;    /* [size] */
     const void **send;         /* [size] */
     void **receive;            /* [size] */
+    struct event **event;      /* [size] of a call on a card: where the buffers are ready, and then where it ends */
     struct local_share *share; /* [size] */
 };
 
@@ -93,6 +94,7 @@ struct local_comm {
 };
 
 extern const struct comm_host_channel comm_host_local;
+extern const struct comm_device_channel comm_device_local_card;
 
 /* ---- waiting ---- */
 
@@ -132,11 +134,31 @@ void local_busy_end(struct local_comm *comm);
 /* Returns true if the member has left the world. */
 bool local_has_ended(const struct local_group *group, int member);
 
+/* ---- calls on a card: local_card.c ---- */
+
+/* A member's part of the device channel. */
+struct local_card {
+    struct device *device;
+    struct stream *stream;  /* of the calls that this member queues; NULL: it has queued none */
+    struct event **unused;  /* [room] events that no call uses, so that a step opens none */
+    int unused_count, room; /* room: of all events that this member has opened */
+};
+/* Returns true if the call moves memory of a card that all members share. */
+static inline bool local_is_on_card(const struct comm *comm, const struct comm_call *call) {
+    return call->data.stream && comm->device == &comm_device_local_card;
+}
+/* Queues the collective of all members, which agree. The device's failure; STATUS_MEMORY. */
+int local_card_run(const struct local_comm *comm, const struct local_entry *entry);
+/* Queues the copy of a message of two members. Errors as local_card_run. */
+int local_card_send(const struct local_comm *comm, const struct comm_request *sent,
+                    const struct comm_request *received);
+
 /* ---- members of comm_host_local ---- */
 
 struct comm_signs local_signs_of(const struct comm *world, int rank);
 int local_start(struct comm *comm, struct comm_request *request);
 int local_finish(struct comm *comm, struct comm_request *request);
+int local_use_device(struct comm *comm, struct device *device);
 int local_message_start(struct local_comm *comm, struct comm_request *request);
 int local_message_finish(struct local_comm *comm, struct comm_request *request);
 

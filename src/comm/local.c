@@ -19,6 +19,7 @@ static void group_free(struct local_group *group) {
         free(group->entry[i].call);
         free(group->entry[i].send);
         free(group->entry[i].receive);
+        free(group->entry[i].event);
         free(group->entry[i].share);
     }
     for (int i = 0; group->mailbox && i < group->size * group->size; i++)
@@ -50,8 +51,9 @@ static struct local_group *group_new(struct local_world *world, int ranks) {
         entry->call = take(size, sizeof *entry->call);
         entry->send = take(size, sizeof *entry->send);
         entry->receive = take(size, sizeof *entry->receive);
+        entry->event = take(size, sizeof *entry->event);
         entry->share = take(size, sizeof *entry->share);
-        is_whole = is_whole && entry->call && entry->send && entry->receive && entry->share;
+        is_whole = is_whole && entry->call && entry->send && entry->receive && entry->event && entry->share;
     }
     if (is_whole)
         return group;
@@ -236,6 +238,7 @@ const struct comm_host_channel comm_host_local = {.name = "local",
                                                   .start = local_start,
                                                   .finish = local_finish,
                                                   .subgroup = local_subgroup,
+                                                  .use_device = local_use_device,
                                                   .signs_of = local_signs_of,
                                                   .abort = local_abort,
                                                   .close = local_close};

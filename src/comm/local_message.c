@@ -1,5 +1,5 @@
-/* Messages between threads. The second of sender and receiver finds the other's request in the mailbox of the pair,
- * copies from buffer to buffer, and marks the request as done. */
+/* Messages between threads. The second of sender and receiver finds the other's request in the mailbox of the pair. It
+ * copies from buffer to buffer, or queues the copy on their card, and marks the request as done. */
 #include "local-internal.h"
 
 #include <inttypes.h>
@@ -40,15 +40,25 @@ int local_message_start(struct local_comm *comm, struct comm_request *request) {
         local_busy_end(comm);
         return STATUS_OK;
     }
-    const struct comm_data *sent = is_send ? &request->call.data : &other->call.data;
-    const struct comm_data *received = is_send ? &other->call.data : &request->call.data;
+    const struct comm_request *from_request = is_send ? request : other, *to_request = is_send ? other : request;
+    const struct comm_data *sent = &from_request->call.data, *received = &to_request->call.data;
     if (sent->count != received->count || sent->dtype != received->dtype) {
         struct comm_data a = *sent, b = *received;
         local_busy_end(comm);
         return fail_mismatch(comm, &a, &b, from, to);
     }
-    if (sent->count > 0)
+    bool is_on_card = local_is_on_card(&comm->base, &request->call);
+    int status = is_on_card == local_is_on_card(other->comm, &other->call)
+                     ? STATUS_OK
+                     : status_fail(STATUS_INVALID, "a message between a card and the host");
+    if (!status && is_on_card)
+        status = local_card_send(comm, from_request, to_request);
+    else if (!status && sent->count > 0)
         memcpy(received->receive, sent->send, (size_t)sent->count * dtype_bytes(sent->dtype));
+    if (status) {
+        local_busy_end(comm);
+        return status;
+    }
     atomic_store_explicit(&request->is_done, 1, memory_order_relaxed);
     atomic_store(&other->is_done, 1); /* from here on, the request belongs to its owner again */
     meeting_ring(&group->member[request->call.peer].bell);

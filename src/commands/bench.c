@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const precisions[] = {"fp32", "bf16", NULL};
 #define AT(field) offsetof(struct bench_options, field)
 static const struct config_row rows[] = {
     {.path = "model",
@@ -25,8 +24,8 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "fp32",
-     .choices = precisions,
-     .help = "precision of the computation; bench gemm and ops measure both when it is not given"},
+     .choices = plain_precision_names,
+     .help = "precision of the computation; bench gemm and ops measure all when it is not given"},
     {.path = "micro-batch-size",
      .type = CONFIG_INT,
      .offset = AT(micro_batch_size),

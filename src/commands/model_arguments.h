@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-static const char *const model_precisions[] = {"auto", "fp32", "bf16", NULL};
+static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
 static const char *const model_on_off[] = {"on", "off", NULL};
 
@@ -45,7 +45,7 @@ static const char *const model_on_off[] = {"on", "off", NULL};
     {                                                                                                                  \
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
         .default_text = "auto", .choices = model_precisions,                                                           \
-        .help = "precision of the computation; auto: the files' type"                                                  \
+        .help = "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, on a GPU"      \
     }
 #define MODEL_GRAPHS_ROW(at)                                                                                           \
     {                                                                                                                  \

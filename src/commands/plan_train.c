@@ -31,7 +31,6 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const char *const spaces[] = {"all", "hp-tool", "run", NULL}; /* enum search_space */
-static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const struct config_row rows[] = {
     PLAN_CLUSTER_ROW(AT(cluster), "the cluster: a shipped one or a file; see 'cambium plan show --help'"),
     {.path = "model-size",
@@ -111,7 +110,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "bf16",
-     .choices = precisions,
+     .choices = plain_precision_names,
      .help = "precision, without a run file"},
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };

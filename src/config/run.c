@@ -11,7 +11,8 @@ static const char *const wsd_styles[] = {"linear", "cosine", "exponential", "min
 static const char *const granularities[] = {"none", "selective", "full", NULL}; /* enum recompute_granularity */
 const char *const run_shardings[] = {"no_shard", "optim", "optim_grads", "optim_grads_params", NULL};
 static const char *const methods[] = {"uniform", "block", NULL}; /* enum recompute_method */
-static const char *const precisions[] = {"fp32", "bf16", "fp8", NULL};
+const char *const precision_names[] = {"fp32", "bf16", "tf32", "fp8", NULL};
+const char *const plain_precision_names[] = {"fp32", "bf16", "tf32", NULL};
 static const char *const fp8_formats[] = {"hybrid", "e4m3", NULL};         /* enum fp8_format */
 static const char *const amax_algorithms[] = {"max", "most_recent", NULL}; /* enum fp8_amax_algorithm */
 
@@ -154,9 +155,10 @@ const struct config_row run_rows[] = {
     INT("train.micro_batch_size", train.micro_batch_size, "1", 1, 65536, "samples of one forward and backward pass"),
     INT("train.global_batch_size", train.global_batch_size, NULL, 1, 1048576,
         "samples of one iteration: a multiple of micro_batch_size, which is the default"),
-    CHOICE("train.precision", train.precision, "fp32", precisions,
-           "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8 is bf16 with the layers' "
-           "matrix products in FP8"),
+    CHOICE(
+        "train.precision", train.precision, "fp32", precision_names,
+        "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8 and tf32: bf16 and fp32 with "
+        "products in FP8 and TF32"),
     CHOICE("train.fp8_format", train.fp8_format, "hybrid", fp8_formats,
            "of fp8: hybrid casts inputs and weights to E4M3 and gradients to E5M2; e4m3 casts all to E4M3"),
     INT("train.fp8_margin", train.fp8_margin, "0", 0, 64, "of fp8: powers of two by which scales are smaller"),

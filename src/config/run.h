@@ -25,7 +25,14 @@ enum recompute_granularity { GRANULARITY_NONE, GRANULARITY_SELECTIVE, GRANULARIT
 enum recompute_method { METHOD_UNIFORM, METHOD_BLOCK };
 /* The values that the data ranks share: none, the optimizer's, the gradients too, or the weights too. */
 enum sharding { SHARDING_NONE, SHARDING_OPTIM, SHARDING_OPTIM_GRADS, SHARDING_OPTIM_GRADS_PARAMS };
-enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP8 };
+/* PRECISION_TF32 is fp32 whose products may be rounded to TF32. */
+enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_TF32, PRECISION_FP8 };
+/* The names of enum precision, and those before FP8, each ended by NULL. */
+extern const char *const precision_names[], *const plain_precision_names[];
+/* Returns the data type of activations. */
+static inline enum dtype precision_dtype(int precision) {
+    return precision == PRECISION_BF16 || precision == PRECISION_FP8 ? DTYPE_BF16 : DTYPE_F32;
+}
 enum fp8_format { FP8_HYBRID, FP8_E4M3 };
 enum fp8_amax_algorithm { FP8_AMAX_MAX, FP8_AMAX_MOST_RECENT };
 
@@ -126,7 +133,7 @@ extern const size_t run_row_count;
 
 /* Returns the type of a run's weights and activations. */
 static inline enum dtype run_dtype(const struct run_config *run) {
-    return run->train.precision == PRECISION_FP32 ? DTYPE_F32 : DTYPE_BF16;
+    return precision_dtype(run->train.precision);
 }
 
 /* The names of enum sharding in configurations, ended by NULL. */

@@ -32,6 +32,11 @@ enum dtype engine_dtype(const struct engine *engine) {
     return model_store(engine->model)->map.type;
 }
 
+const char *engine_precision(const struct engine *engine) {
+    int precision = engine->options.precision;
+    return precision >= 0 ? precision_names[precision] : dtype_name(engine_dtype(engine));
+}
+
 int64_t engine_max_rows(const struct engine *engine) {
     return engine->options.max_rows;
 }

@@ -65,6 +65,8 @@ void engine_close(struct engine *engine);
 
 const struct model_config *engine_config(const struct engine *engine);
 enum dtype engine_dtype(const struct engine *engine);
+/* Returns the name of its precision: "fp32", "bf16" or "tf32". */
+const char *engine_precision(const struct engine *engine);
 int64_t engine_max_rows(const struct engine *engine);
 int64_t engine_max_logit_rows(const struct engine *engine);
 int64_t engine_max_sequences(const struct engine *engine);

@@ -68,7 +68,7 @@ static struct plan_counts count_most(const struct engine *engine) {
 static void find_sizes(struct engine *engine) {
     const struct engine_options *o = &engine->options;
     int64_t drawing = o->max_logit_rows < o->max_sequences ? o->max_logit_rows : o->max_sequences;
-    engine->dtype = o->precision >= 0                  ? (o->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32)
+    engine->dtype = o->precision >= 0                  ? precision_dtype(o->precision)
                     : engine->base.dtype == DTYPE_BF16 ? DTYPE_BF16
                                                        : DTYPE_F32;
     engine->max_pages = engine_pages_of(o->max_positions);
@@ -129,8 +129,13 @@ static void close_device(void *self) {
 static int open_rank(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    return o->world ? rank_open(&engine->rank, &o->grid, o->world, engine->device, 0)
-                    : rank_open_single(&engine->rank, engine->device, 0);
+    int status = o->world ? rank_open(&engine->rank, &o->grid, o->world, engine->device, 0)
+                          : rank_open_single(&engine->rank, engine->device, 0);
+    if (!status && o->precision == PRECISION_TF32)
+        status = rank_use_tf32(&engine->rank);
+    if (status)
+        rank_close(&engine->rank);
+    return status;
 }
 
 static void close_rank(void *self) {

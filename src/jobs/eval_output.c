@@ -72,9 +72,9 @@ int eval_write(const struct eval_job *job, const struct engine *engine, int rank
     for (int64_t i = 0; i < job->task_count; i++)
         if (results[i].sums.rows)
             json_array_append_new(tasks, task_object(&job->tasks[i], &results[i]));
-    json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:s, s:i, s:o}", "version", job->version, "model", job->model->model,
-                             "digest", digest, "adapters", adapters, "precision", dtype_name(engine_dtype(engine)),
-                             "ranks", ranks, "tasks", tasks);
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:o, s:s, s:i, s:o}", "version", job->version, "model", job->model->model, "digest",
+                  digest, "adapters", adapters, "precision", engine_precision(engine), "ranks", ranks, "tasks", tasks);
     status = json_end(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17), &text);
     if (!status)
         status = file_write_atomic(job->output, text, strlen(text));

@@ -15,7 +15,7 @@ int openai_model_describe(struct openai_model *model, const struct engine *engin
     model->max_model_len = engine_max_positions(engine);
     model->vocab = engine_config(engine)->vocab_size;
     model->ends = engine_text_ends(engine, tokenizer);
-    model->precision = dtype_name(engine_dtype(engine));
+    model->precision = engine_precision(engine);
     model->tokenizer = tokenizer;
     model->room = prompt_room_of(tokenizer, model->max_model_len);
     return STATUS_OK;

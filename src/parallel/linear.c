@@ -138,7 +138,7 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
     if (!status && !into_fp32)
         status = hook_list_deltas(call->hooks, &hook, &gemm, hooks);
     if (!status)
-        status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+        status = rank_multiply(rank, PHASE_GEMM, &gemm);
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
         work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */
     param_return(call->store, linear->weight);
@@ -197,7 +197,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
         };
         int status = call->fp8 ? fp8_cast(rank, call->fp8, FP8_INPUT, false, &gemm.b) : STATUS_OK;
         if (!status)
-            status = rank_run_scratch(rank, PHASE_GEMM, gemm, &gemm);
+            status = rank_multiply(rank, PHASE_GEMM, &gemm);
         if (status || !call->fp8)
             return status;
     }
@@ -217,7 +217,7 @@ static int input_gradient(const struct linear *linear, const struct linear_call 
     struct gemm gemm = input_gradient_of(linear, call, param_borrow(call->store, linear->weight), dy, dx);
     int status = call->fp8 ? fp8_cast_weight(call->rank, call->fp8, false, &gemm.b) : STATUS_OK;
     if (!status)
-        status = rank_run_scratch(call->rank, PHASE_GEMM, gemm, &gemm);
+        status = rank_multiply(call->rank, PHASE_GEMM, &gemm);
     param_return(call->store, linear->weight);
     return status;
 }

@@ -40,6 +40,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     rank->world = world;
     rank->seed = seed;
     int status = stream_open(device, &rank->exec.stream);
+    if (!status && world)
+        status = comm_use_device(world, device);
     if (!status)
         status = open_group(rank, GRID_TENSOR, &rank->tensor);
     if (!status)
@@ -74,6 +76,23 @@ int rank_open_single(struct rank *rank, struct device *device, uint64_t seed) {
     return rank_open(rank, &(const struct rank_grid){1, 1, 1, 1, 1}, NULL, device, seed);
 }
 
+int rank_use_tf32(struct rank *rank) {
+    struct matrix_view matrix = matrix_plain(DTYPE_F32, NULL, 1, 1);
+    const struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix, .is_tf32 = true};
+    rank->is_tf32 = rank->ops->gemm_supports(rank->device, &gemm);
+    return rank->is_tf32 ? STATUS_OK
+                         : status_fail(STATUS_UNSUPPORTED,
+                                       "precision tf32: no TF32 on %s: take fp32 or bf16, or an NVIDIA GPU "
+                                       "(--device cuda)",
+                                       device_facts(rank->device).kind);
+}
+
+int rank_multiply(struct rank *rank, enum phase phase, const struct gemm *gemm) {
+    struct gemm product = *gemm;
+    product.is_tf32 = rank->is_tf32 && gemm->a.type == DTYPE_F32;
+    return rank_run_scratch(rank, phase, gemm, &product);
+}
+
 int rank_allocate_workspace(struct rank *rank) {
     device_free(rank->device, rank->exec.workspace);
     rank->exec.workspace = NULL;
@@ -100,6 +119,8 @@ void rank_close(struct rank *rank) {
     comm_close(rank->pipeline[0]);
     comm_close(rank->pipeline[1]);
     comm_close(rank->embedding);
+    if (rank->world)
+        comm_use_device(rank->world, NULL);
     *rank = (struct rank){0};
 }
 

@@ -44,6 +44,7 @@ struct rank {
     struct device *device;
     const struct ops *ops;
     struct exec exec; /* stream and scratch */
+    bool is_tf32;     /* products of fp32 may round to TF32: rank_use_tf32 */
     uint64_t seed;    /* of dropout */
     bool is_planning;
     struct work_list work; /* the planned work */
@@ -60,6 +61,8 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
 void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device);
 /* Opens a rank alone on its grid. Errors as rank_open. */
 int rank_open_single(struct rank *rank, struct device *device, uint64_t seed);
+/* Lets products of fp32 round their factors to TF32. STATUS_UNSUPPORTED if the device has no TF32, with what to use. */
+int rank_use_tf32(struct rank *rank);
 /* Call it before planning: sets the number of neighbours in the tensor group that hold the same one of `groups` key and
  * value heads. */
 void rank_plan_sharers(struct rank *rank, int64_t groups);
@@ -125,6 +128,9 @@ int rank_fail_absent_(const struct rank *rank, const char *op);
         int begun_ = rank_phase_begin(rank);                                                                           \
         rank_phase_end(rank, phase, begun_, (rank)->ops->op(&(rank)->exec, __VA_ARGS__));                              \
     })
+
+/* Runs a product with its workspace in the rank's arithmetic, as rank_run_scratch does. */
+int rank_multiply(struct rank *rank, enum phase phase, const struct gemm *gemm);
 
 /* Returns the number of ranks in a group, this one included. It works while planning, too. */
 int rank_group_size(const struct rank *rank, enum rank_group group);

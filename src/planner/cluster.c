@@ -1,6 +1,8 @@
 /* Reads cluster files: a table of rows for the parser of config/, and the shipped files. */
 #include "cluster-internal.h"
 
+#include "config/run.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,7 @@ static const struct config_row rows[] = {
     QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", "bandwidth of a device's memory"),
     QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", "peak of products in bf16"),
     QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", "peak of products in fp32"),
+    QUANTITY("device.peak_tf32", peak_tf32, "FLOP/s", "peak of products of fp32 in TF32"),
     QUANTITY("device.peak_fp8", peak_fp8, "FLOP/s", "peak of products in FP8"),
     QUANTITY("links.node_bandwidth", node_bandwidth, "B/s", "of a device within a node, one direction"),
     QUANTITY("links.node_latency", node_latency, "s", "of a message within a node"),
@@ -207,6 +210,12 @@ int cluster_open(const char *name_or_file, struct cluster *cluster) {
         status = cluster_open_text(name_or_file, strbuf_text(&text), text.length, cluster);
     strbuf_free(&text);
     return status;
+}
+
+double cluster_peak(const struct cluster *cluster, int precision) {
+    return precision == PRECISION_FP32   ? cluster->peak_fp32.value
+           : precision == PRECISION_TF32 ? cluster->peak_tf32.value
+                                         : cluster->peak_bf16.value;
 }
 
 void cluster_close(struct cluster *cluster) {

@@ -52,9 +52,10 @@ struct cluster {
     struct strbuf text;               /* the file as it is */
     const char *name, *kind, *source; /* source: where the numbers of `achieved` come from */
     int64_t per_node;                 /* devices of a node */
-    struct config_quantity memory, host_memory, memory_bandwidth, peak_bf16, peak_fp32, peak_fp8; /* of a device; the
-                                                                                     host's memory is that of a node */
-    struct config_quantity node_bandwidth, node_latency, network_bandwidth, network_latency;      /* one direction */
+    struct config_quantity memory, host_memory, memory_bandwidth, peak_bf16, peak_fp32, peak_tf32,
+        peak_fp8;                                                                            /* of a device; the
+                                                                     host's memory is that of a node */
+    struct config_quantity node_bandwidth, node_latency, network_bandwidth, network_latency; /* one direction */
     struct config_quantity achieved[CLUSTER_CONSTANTS];
     struct config_list speed_texts; /* `speeds` as the file has them */
     struct cluster_speed *speeds;   /* [speed_count] they take the place of constants; none: not calibrated */
@@ -70,6 +71,8 @@ int cluster_open(const char *name_or_file, struct cluster *cluster);
 /* Opens the text of a cluster file; errors call it `name`. */
 int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster);
 void cluster_close(struct cluster *cluster);
+/* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 if the file has none. */
+double cluster_peak(const struct cluster *cluster, int precision);
 
 /* Returns the key of a constant in the section `achieved`. */
 const char *cluster_constant_name(enum cluster_constant constant);

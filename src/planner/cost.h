@@ -37,11 +37,13 @@ struct cost_work {
     double kept[2];              /* bytes that a layer keeps of a micro batch: COST_LAYER, COST_LAYER_AGAIN */
     double message_bytes;        /* between stages */
     enum dtype dtype;
+    int precision; /* enum precision */
     int tensor;
     int64_t seq_length;
 };
 
-/* Plans the small models of a resolved run. The caller frees *work with cost_work_free. Errors of train_plan_rank. */
+/* Plans the small models of a resolved run. The caller frees *work with cost_work_free. STATUS_USAGE if the cluster has
+ * no peak for the run's precision; errors of train_plan_rank. */
 int cost_work_make(const struct train_run *run, const struct cluster *cluster, struct cost_work *work);
 void cost_work_free(struct cost_work *work);
 

@@ -31,13 +31,14 @@ struct rates {
     const struct cluster *cluster;
     const struct cost_work *work;
     double product, half; /* FLOP/s of large products; the dimension that halves it */
+    double attention;     /* FLOP/s of attention's own kernel, which has no TF32 */
     double bytes;         /* bytes/s of other operations */
     bool stores_attention, selects_attention;
 };
 
-/* Returns the seconds of FLOPs in products with this smallest dimension. */
-static double product_seconds(const struct rates *rates, double flops, double least) {
-    return flops / (rates->product * least / (least + rates->half));
+/* Returns the seconds of FLOPs at this rate in products with this smallest dimension. */
+static double product_seconds(const struct rates *rates, double rate, double flops, double least) {
+    return flops / (rate * least / (least + rates->half));
 }
 
 double cost_bytes_seconds(const struct cluster *cluster, enum dtype dtype, int phase, double bytes) {
@@ -51,7 +52,8 @@ static double measured_seconds(const struct rates *rates, const struct work_item
     if (!rates->cluster->speed_count)
         return 0;
     if (work->flops > 0) {
-        bool is_product = item->phase == PHASE_GEMM && work->shape[0] > 0 && work->shape[1] > 0 && work->shape[2] > 0;
+        bool is_product = item->phase == PHASE_GEMM && work->shape[0] > 0 && work->shape[1] > 0 && work->shape[2] > 0 &&
+                          rates->work->precision != PRECISION_TF32; /* no speeds of it are measured */
         double speed =
             is_product || item->phase == PHASE_ATTENTION
                 ? cluster_speed(rates->cluster, rates->work->dtype, item->phase, is_product ? work->shape : NULL)
@@ -70,7 +72,7 @@ static void add_stored_attention(const struct rates *rates, const struct work_it
     double scores = rows * (double)rates->work->seq_length * heads, count = (double)item->count;
     bool repeats = is_backward && rates->selects_attention;
     double products = is_backward ? (repeats ? 6 : 4) : 2, bytes = is_backward ? (repeats ? 30 : 17) : 13;
-    sum->products += count * product_seconds(rates, products * 2 * scores * head, head);
+    sum->products += count * product_seconds(rates, rates->product, products * 2 * scores * head, head);
     sum->other += count * (scores * bytes + item->work.bytes) / rates->bytes;
 }
 
@@ -87,7 +89,8 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
         double least = is_attention ? (double)work->shape[2] : INFINITY;
         for (int i = 0; i < 3 && !is_attention; i++)
             least = work->shape[i] > 0 && (double)work->shape[i] < least ? (double)work->shape[i] : least;
-        double seconds = product_seconds(rates, work->flops, least), moved = work->bytes / rates->bytes;
+        double rate = is_attention ? rates->attention : rates->product;
+        double seconds = product_seconds(rates, rate, work->flops, least), moved = work->bytes / rates->bytes;
         sum->products += count * (seconds > moved ? seconds : moved);
     } else {
         sum->other += count * work->bytes / rates->bytes;
@@ -136,11 +139,12 @@ static void raise_to_floor(struct cost_seconds *seconds, double least) {
 void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
                      struct cost_units *units) {
     const struct config_quantity *achieved = cluster->achieved;
-    double peak = work->dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+    int own = work->precision == PRECISION_TF32 ? PRECISION_FP32 : work->precision;
     struct rates rates = {
         .cluster = cluster,
         .work = work,
-        .product = peak * achieved[CLUSTER_PRODUCTS].value,
+        .product = cluster_peak(cluster, work->precision) * achieved[CLUSTER_PRODUCTS].value,
+        .attention = cluster_peak(cluster, own) * achieved[CLUSTER_PRODUCTS].value,
         .half = achieved[CLUSTER_SMALL_DIMENSION].value,
         .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,
         .stores_attention = cluster->train == CLUSTER_TRAINS_MEGATRON_2022,

@@ -30,7 +30,7 @@ double report_days(const struct search_row *row, double tokens) {
 }
 
 static double peak_of(const struct cluster *cluster, const struct search_row *row) {
-    return row->run.config.train.precision == PRECISION_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+    return cluster_peak(cluster, row->run.config.train.precision);
 }
 
 /* Writes the recomputation in words: "block 3/2" for two micro batches that recompute 3 layers while others recompute
@@ -65,8 +65,7 @@ static json_t *layout_json(const struct search_row *row) {
                      (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches,
                      "last_stage_layers", (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
                      (int)c->parallel.sequence_parallel, "recompute", recompute_text(c, text), "precision",
-                     c->train.precision == PRECISION_BF16 ? "bf16" : "fp32", "sharding",
-                     run_shardings[run_sharding(c)]);
+                     precision_names[c->train.precision], "sharding", run_shardings[run_sharding(c)]);
 }
 
 static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {

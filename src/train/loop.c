@@ -172,7 +172,7 @@ static int measure_ceiling(const struct trainer *trainer, double *tflops) {
     struct comm_data sum = {.send = &flops, .receive = &flops, .count = 1, .dtype = DTYPE_F64};
     int status = comm_all_reduce(trainer->world, &wish, COMM_MAX);
     if (!status && is_wanted)
-        status = device_measure_gemm(trainer->device, run_dtype(run), CEILING_SECONDS, &flops);
+        status = device_measure_gemm(trainer->device, run_dtype(run), trainer->rank.is_tf32, CEILING_SECONDS, &flops);
     if (!status)
         status = comm_all_reduce(trainer->world, &sum, COMM_SUM);
     *tflops = flops / 1e12;

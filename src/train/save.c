@@ -35,7 +35,7 @@ static int describe(const struct train_run *run, const struct param_table *table
                   .weights = weights,
                   .tokenizer = kind ? NULL : run->tokenizer,
                   .max_shard_bytes = run->config.checkpoint.max_shard_size * 1000000},
-        .optimizer_count = kind || run->config.train.precision == PRECISION_FP32 ? 2 : 3,
+        .optimizer_count = kind || precision_dtype(run->config.train.precision) == DTYPE_F32 ? 2 : 3,
         .keep_last = run->config.checkpoint.keep_last,
         .ours_until = train_ours_until(run),
     };

@@ -94,6 +94,8 @@ static int plan_place(struct survey *survey, int first) {
         return status;
     status = plan_sketched(survey->run, grid, first, device, &survey->data, &sketched);
     struct rank *rank = &sketched.rank;
+    if (!status && survey->run->config.train.precision == PRECISION_TF32)
+        status = rank_use_tf32(rank);
     const struct rank_grid place = rank->place;
     for (int r = first; r < rank_grid_size(grid) && !status; r += grid->tensor) {
         rank->place = sketched.plan.place = rank_grid_place(grid, r);

@@ -122,9 +122,14 @@ static void close_device(void *self) {
 
 static int open_rank(void *self) {
     struct trainer *trainer = self;
+    const struct run_config *run = &trainer->run.config;
     rank_site_warn(trainer->device, trainer->site.threads);
-    return rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device,
-                     (uint64_t)trainer->run.config.train.seed);
+    int status = rank_open(&trainer->rank, &trainer->grid, trainer->world, trainer->device, (uint64_t)run->train.seed);
+    if (!status && run->train.precision == PRECISION_TF32)
+        status = rank_use_tf32(&trainer->rank);
+    if (status)
+        rank_close(&trainer->rank);
+    return status;
 }
 
 static void close_rank(void *self) {

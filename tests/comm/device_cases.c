@@ -232,6 +232,8 @@ int cases_on_device(struct comm *world, void *context) {
     if (cases->is_unordered)
         expect_ok(unordered_open(parent, cases->device));
     expect_ok(run_group(parent, cases, false));
+    if (!cases->is_unordered) /* on a card, without the host */
+        expect_ok(comm_use_device(parent, cases->device));
     expect_ok(run_group(parent, cases, true));
     comm_close(parent);
     return comm_barrier(world);

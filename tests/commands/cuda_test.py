@@ -62,6 +62,14 @@ class Pretraining(Runs):
         self.assertEqual(timeless(first), timeless(second))
         assert_same_run(self, first, expected, losses=1e-2, norms=1e-1)
 
+    def test_tf32_is_close_to_fp32_and_resumes_as_fp32(self):
+        keys = dict(train__train_iters=4, train__exit_interval=2)
+        expected = self.train("fp32", device=[], train__train_iters=4)
+        found = self.train("tf32", train__precision="tf32", **keys)
+        assert_same_run(self, found, expected[:2], losses=2e-3, norms=2e-2)
+        self.assertNotEqual([record["lm_loss"] for record in found], [record["lm_loss"] for record in expected[:2]])
+        assert_same_run(self, self.train("tf32", device=[], train__precision="fp32", **keys), expected, losses=2e-3, norms=2e-2)
+
     def test_a_checkpoint_of_one_device_resumes_on_the_other(self):
         whole = self.train("whole", device=[])
         directions = [("to-cpu", (CUDA, [])), ("to-cuda", ([], CUDA))]
@@ -95,16 +103,19 @@ def counted(action):
 class Counts(Runs):
     """The calls of one step are the difference between two runs, divided by the steps between them."""
 
-    def step(self, layers):
+    def step(self, layers, ranks=1):
         def train(iterations):
-            return counted(lambda: self.train(f"{layers}-{iterations}", train__train_iters=iterations, train__global_batch_size=2,
-                                              model__num_layers=layers))
+            return counted(lambda: self.train(f"{layers}-{ranks}-{iterations}", ["--ranks", str(ranks)], train__train_iters=iterations,
+                                              train__global_batch_size=2 * ranks, model__num_layers=layers))
         more = train(6)
         more.subtract(train(4))
         return {name: count / 2 for name, count in more.items()}
 
     def test_a_training_step(self):
-        two, three = self.step(2), self.step(3)
+        two, three, ranks = self.step(2), self.step(3), self.step(2, ranks=2)
+        self.assertGreater(ranks["reduce"], 0)
+        for name in ("allocations", "uploads", "downloads"):  # what ranks add up does not go through the host
+            self.assertEqual(ranks[name], 2 * two[name], name)
         for step in (two, three):
             self.assertEqual((step.pop("allocations"), step.pop("waits"), step["adamw_fp32"]), (0, 1, 1))
             for name in ("uploads", "downloads", "launches", "graph_launches"):

@@ -103,9 +103,9 @@ class Bash(unittest.TestCase):
         self.assertIn("--parallel.overlap_grad_reduce=false", self.offers("pretrain", "--parallel.over"))
 
     def test_values(self):
-        self.assertEqual(self.offers("generate", "--precision", ""), ["auto", "fp32", "bf16"])
+        self.assertEqual(self.offers("generate", "--precision", ""), ["auto", "fp32", "bf16", "tf32"])
         self.assertEqual(self.offers("generate", "--precision", "=", "b"), ["bf16"])
-        self.assertEqual(self.offers("generate", "--precision", "="), ["auto", "fp32", "bf16"])
+        self.assertEqual(self.offers("generate", "--precision", "="), ["auto", "fp32", "bf16", "tf32"])
         self.assertEqual(self.offers("generate", "--model", ""), ["dirnames"])
         self.assertEqual(self.offers("pretrain", "--config", "r"), ["default"])  # files, as readline finds them
         self.assertEqual(self.offers("generate", "--top-k", ""), [])
@@ -155,7 +155,7 @@ class Zsh(unittest.TestCase):
         for line, words in {
             "cambium to": ("tokenizer", "train a byte-level BPE tokenizer on text files"),
             "cambium generate --pre": ("--precision", "--prefix-cache", "precision of the computation"),
-            "cambium generate --precision ": ("auto", "bf16", "fp32"),
+            "cambium generate --precision ": ("auto", "bf16", "fp32", "tf32"),
             "cambium tokenizer train --input a.txt --vo": ("--vocab-size",),
             "cambium bench serve --scenario ": ("long-prompt", "pipeline"),
             "cambium bench ": ("checkpoint", "gemm", "serve"),

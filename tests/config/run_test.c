@@ -80,7 +80,7 @@ static void wrong_keys_and_values_are_named_with_line_and_column(void **state) {
     refuses("model:\n  num_layers: 0\n", "run.yaml:2:15: model.num_layers: 0 is out of range: expected 1 to 10000");
     refuses("model:\n  num_layers: 1.0\n", "'1.0' is not an integer");
     refuses("optim:\n  lr: .inf\n", "'.inf' is not a number");
-    refuses("train:\n  precision: fp23\n", "'fp23' is none of fp32, bf16, fp8 (did you mean fp32?)");
+    refuses("train:\n  precision: fp23\n", "'fp23' is none of fp32, bf16, tf32, fp8 (did you mean fp32?)");
     refuses("data:\n  eod_mask_loss: yes\n", "'yes' is not a truth value here: write true");
     refuses("data:\n  eod_mask_loss: off\n", "write false");
     refuses("model:\n  num_layers: 1\n  num_layers: 2\n",

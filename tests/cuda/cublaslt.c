@@ -30,7 +30,8 @@ struct cublaslt_layout {
     int64_t stride;
 };
 struct cublaslt_operation {
-    unsigned compute_type, scale_type;
+    int32_t compute_type;
+    unsigned scale_type;
     int32_t a, b;
     uint32_t epilogue;
     const void *bias, *aux;
@@ -79,7 +80,7 @@ unsigned cublasLtMatmulDescCreate(struct cublaslt_operation **operation, unsigne
     unsigned status = make((void **)operation, sizeof **operation);
     if (!status) {
         **operation = (struct cublaslt_operation){
-            .compute_type = compute_type, .scale_type = scale_type, .epilogue = CUBLASLT_NO_EPILOGUE};
+            .compute_type = (int32_t)compute_type, .scale_type = scale_type, .epilogue = CUBLASLT_NO_EPILOGUE};
     }
     return status;
 }
@@ -144,6 +145,8 @@ unsigned cublasLtMatrixLayoutSetAttribute(struct cublaslt_layout *layout, unsign
 unsigned cublasLtMatmulDescSetAttribute(struct cublaslt_operation *operation, unsigned attribute, const void *value,
                                         size_t bytes) {
     switch (attribute) {
+    case CUBLASLT_OPERATION_COMPUTE:
+        return set(&operation->compute_type, sizeof operation->compute_type, value, bytes);
     case CUBLASLT_OPERATION_A:
         return set(&operation->a, sizeof operation->a, value, bytes);
     case CUBLASLT_OPERATION_B:
@@ -226,8 +229,13 @@ static const char *refuse_types(const struct description *p) {
     for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++) {
         is_epilogue = is_epilogue || p->operation->epilogue == epilogues[i];
     }
-    if (p->operation->compute_type != CUBLASLT_COMPUTE_FP32 || p->operation->scale_type != CUBLASLT_FP32) {
+    bool is_tf32 = p->operation->compute_type == CUBLASLT_COMPUTE_TF32;
+    if ((p->operation->compute_type != CUBLASLT_COMPUTE_FP32 && !is_tf32) ||
+        p->operation->scale_type != CUBLASLT_FP32) {
         return "sums are fp32";
+    }
+    if (is_tf32 && p->a->type != CUBLASLT_FP32) {
+        return "TF32 is for matrices of fp32";
     }
     if (p->a->type != p->b->type || (p->a->type != CUBLASLT_FP32 && !is_bf16)) {
         return "A and B are fp32 or bf16";
@@ -268,6 +276,7 @@ static uint64_t hash_of(const struct description *p) {
     const struct cublaslt_layout *all[] = {p->a, p->b, p->c, p->d};
     uint64_t sum = hash(hash(hash(1469598103934665603u, (uint64_t)p->operation->a), (uint64_t)p->operation->b),
                         p->operation->epilogue);
+    sum = hash(sum, (uint64_t)p->operation->compute_type);
     for (int i = 0; i < 4; i++) {
         sum = hash(hash(hash(hash(sum, all[i]->type), all[i]->rows), all[i]->columns), (uint64_t)all[i]->stride);
     }
@@ -368,6 +377,7 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .a_transposed = operation->b,
                                 .b = matrix_of(a_layout, a),
                                 .b_transposed = operation->a,
+                                .is_tf32 = operation->compute_type == CUBLASLT_COMPUTE_TF32,
                                 .c = matrix_of(d_layout, d),
                                 .bias = has_bias(operation) ? (uintptr_t)operation->bias : 0,
                                 .aux = has_aux(operation) ? (uintptr_t)operation->aux : 0,

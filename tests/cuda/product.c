@@ -71,6 +71,16 @@ static float *read_matrix(struct machine *machine, const struct product_matrix *
     return all;
 }
 
+/* Rounds to the 10 bits of fraction of TF32, to the nearest, and a tie away from zero. */
+static void round_to_tf32(float *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, &values[i], sizeof word);
+        word = isfinite(values[i]) ? (word + 0x1000) & ~0x1fffu : word;
+        memcpy(&values[i], &word, sizeof word);
+    }
+}
+
 /* The sums of some rows: a [rows, depth], b [depth, columns]. */
 static void multiply(const float *a, const float *b, float *sums, int64_t rows, int64_t columns, int64_t depth) {
     for (int64_t first = 0; first < columns; first += TILE_COLUMNS) {
@@ -148,6 +158,10 @@ void product_run(struct machine *machine, void *product) {
     }
     float *a = read_matrix(machine, &p->a, p->a_transposed),
           *b = a ? read_matrix(machine, &p->b, p->b_transposed) : NULL;
+    if (b && p->is_tf32) {
+        round_to_tf32(a, p->a.rows * p->a.columns);
+        round_to_tf32(b, p->b.rows * p->b.columns);
+    }
     float *vector = b && p->bias ? read_matrix(machine, &bias, false) : NULL;
     if (b && (vector || !p->bias) && !run_rows(machine, p, a, b, vector) && p->workspace_bytes) {
         memory_set(machine, p->workspace, 0xff, p->workspace_bytes);

@@ -14,6 +14,7 @@ struct product_matrix {
 struct product {
     struct product_matrix a, b, c;
     bool a_transposed, b_transposed;
+    bool is_tf32; /* A and B are rounded to TF32 */
     float alpha, beta;
     uint64_t bias, aux; /* addresses, or 0 */
     int64_t aux_stride;

@@ -60,7 +60,7 @@ static int open_and_use(void *context) {
     if (!status)
         status = use_all(&opened);
     if (!status)
-        status = device_measure_gemm(device, DTYPE_F32, 0, &rate);
+        status = device_measure_gemm(device, DTYPE_F32, false, 0, &rate);
     if (!status)
         status = device_measure_read(device, 0, &rate);
     close_all(device, &opened);

@@ -61,6 +61,11 @@ static void setup_fp8(struct op_run *run) {
     t[B_SCALE].name = "b's scale";
 }
 
+/* TF32 cuts a factor by at most 2^-10 of itself, and so a term by 2^-9. */
+static double bound_of(const struct op_run *run, int64_t terms) {
+    return op_bound(terms) + (run->op_case->use & OP_TF32 ? 0x1p-9 : 0);
+}
+
 static void gemm_setup(struct op_run *run) {
     int64_t m = run->shape[0], n = run->shape[1], k = run->shape[2];
     int v = run->variant;
@@ -99,7 +104,7 @@ static void gemm_setup(struct op_run *run) {
                               .rows = m,
                               .cols = n,
                               .stride = stride_of(run, n),
-                              .bound = op_bound(k)};
+                              .bound = bound_of(run, k)};
     if (v & ANY_GELU && run->type == DTYPE_BF16)
         t[C].bound += 1.13 * 0x1p-9; /* its input is rounded; the slope is at most 1.13 */
     if (v & (AUX | ANY_DGELU))
@@ -109,7 +114,7 @@ static void gemm_setup(struct op_run *run) {
                                            .rows = m,
                                            .cols = n,
                                            .stride = stride_of(run, n),
-                                           .bound = op_bound(k)};
+                                           .bound = bound_of(run, k)};
     if (v & BIAS_GRADIENT)
         t[BIAS_SUM] = (struct op_tensor){
             .name = "bias_gradient", .role = OP_ADDED, .type = DTYPE_F32, .rows = 1, .cols = m, .bound = op_bound(k)};
@@ -163,6 +168,7 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .b = view_of(&t[B]),
                      .b_transposed = v & (B_TRANSPOSED | PACKED),
                      .c = view_of(&t[C]),
+                     .is_tf32 = run->op_case->use & OP_TF32,
                      .accumulate = v & ACCUMULATE,
                      .is_scaled = v & (SCALED | SCALED_BY_ZERO),
                      .scale = scale_of(run),
@@ -340,6 +346,13 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "gelu backward, pieces", DGELU_TANH | STRIDED, 1030, 800, 9),
     {&gemm_kind, "deltas", OP_TEST, DTYPE_BF16, FORWARD | DELTAS | STRIDED, {33, 65, 64}},
     {&gemm_kind, "deltas, no bias", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS, {19, 300, 40}},
+    {&gemm_kind, "tf32", OP_TEST | OP_TF32, DTYPE_F32, FORWARD, {64, 96, 128}},
+    {&gemm_kind, "tf32, odd", OP_TEST | OP_TF32, DTYPE_F32, FORWARD | STRIDED, {37, 51, 129}},
+    {&gemm_kind, "tf32, input gradient", OP_TEST | OP_TF32, DTYPE_F32, 0, {64, 128, 96}},
+    {&gemm_kind, "tf32, weight gradient", OP_TEST | OP_TF32, DTYPE_F32, WEIGHT_GRADIENT | STRIDED, {51, 129, 370}},
+    {&gemm_kind, "tf32, gelu saving", OP_TEST | OP_TF32, DTYPE_F32, FORWARD | GELU_TANH | AUX | STRIDED, {33, 65, 64}},
+    {&gemm_kind, "tf32, gelu backward", OP_TEST | OP_TF32, DTYPE_F32, DGELU_TANH, {33, 65, 64}},
+    {&gemm_kind, "tf32, scaled, added", OP_TEST | OP_TF32, DTYPE_F32, SCALED | ACCUMULATE | STRIDED, {33, 9, 65}},
     BOTH_TYPES(OP_TEST, "packed, one row", PACKED, 1, 32, 64),
     BOTH_TYPES(OP_TEST, "packed, odd", PACKED | BIAS | STRIDED, 3, 33, 65),
     BOTH_TYPES(OP_TEST, "packed, 1 x 1 x 1", PACKED | BIAS, 1, 1, 1),
@@ -387,6 +400,21 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_BENCH, "gpt2 head forward", B_TRANSPOSED, 256, 50304, 768),
     BOTH_TYPES(OP_BENCH, "gpt2 head input gradient", 0, 256, 768, 50304),
     BOTH_TYPES(OP_BENCH, "gpt2 head weight gradient", A_TRANSPOSED | ACCUMULATE | C_FP32, 50304, 768, 256),
+    {&gemm_kind, "tf32, gpt2 qkv forward", OP_BENCH | OP_TF32, DTYPE_F32, FORWARD, {1024, 2304, 768}},
+    {&gemm_kind,
+     "tf32, gpt2 fc1 forward, gelu saving",
+     OP_BENCH | OP_TF32,
+     DTYPE_F32,
+     FORWARD | GELU_TANH | AUX,
+     {1024, 3072, 768}},
+    {&gemm_kind,
+     "tf32, gpt2 fc2 input gradient, gelu backward",
+     OP_BENCH | OP_TF32,
+     DTYPE_F32,
+     DGELU_TANH,
+     {1024, 3072, 768}},
+    {&gemm_kind, "tf32, gpt2 fc1 weight gradient", OP_BENCH | OP_TF32, DTYPE_F32, WEIGHT_GRADIENT, {3072, 768, 1024}},
+    {&gemm_kind, "tf32, gpt2 head forward", OP_BENCH | OP_TF32, DTYPE_F32, B_TRANSPOSED, {256, 50304, 768}},
     PACKED_ROWS(1),
     PACKED_ROWS(4),
     PACKED_ROWS(16),

@@ -133,7 +133,7 @@ static void what_is_not_built_is_refused(void **state) {
         .a = matrix, .b = matrix, .b_transposed = true, .c = matrix_plain(DTYPE_F32, x + 16, 4, 4), .aux = x + 32};
     struct gemm scaled = good;
     scaled.b = int8;
-    struct gemm bad[] = {good, good, good, good, good, good, good, good, scaled, scaled, scaled, scaled};
+    struct gemm bad[] = {good, good, good, good, good, good, good, good, scaled, scaled, scaled, scaled, good, scaled};
     bad[0].a.type = bad[0].b.type = DTYPE_F16;
     bad[1].c.type = DTYPE_BF16;
     bad[2].accumulate = true;
@@ -152,6 +152,8 @@ static void what_is_not_built_is_refused(void **state) {
     bad[10].delta_count = 1;
     bad[10].delta[0] = (struct gemm_delta){1, 0, 4, x, x};
     bad[11].b.form = MATRIX_PACKED;
+    bad[12].a.type = bad[12].b.type = bad[12].c.type = DTYPE_BF16;
+    bad[12].is_tf32 = bad[13].is_tf32 = true;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_false(ops->gemm_supports(scene.device, &bad[i]));
         test_fails(ops->gemm(&scene.exec, &bad[i]), STATUS_UNSUPPORTED, "gemm");
@@ -159,6 +161,10 @@ static void what_is_not_built_is_refused(void **state) {
     assert_true(ops->gemm_supports(scene.device, &good));
     assert_true(ops->gemm_supports(scene.device, &scaled));
     struct gemm other = good;
+    other.is_tf32 = true;
+    assert_false(ops->gemm_supports(scene.device, &other));
+    test_fails(ops->gemm(&scene.exec, &other), STATUS_UNSUPPORTED, "gemm: no TF32 on cpu");
+    other.is_tf32 = false;
     other.b.rows = 5;
     test_fails(ops->gemm(&scene.exec, &other), STATUS_INVALID, "B is [5, 4], expected [4, 4]");
     other.b.rows = 4;

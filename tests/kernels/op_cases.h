@@ -82,7 +82,12 @@ struct op_kind {
     void (*cost)(const struct op_run *run, double *flops, double *bytes);
 };
 
-enum op_use { OP_TEST = 1, OP_BENCH = 2, OP_LONG = 4 /* tested in the long suite only */ };
+enum op_use {
+    OP_TEST = 1,
+    OP_BENCH = 2,
+    OP_LONG = 4, /* tested in the long suite only */
+    OP_TF32 = 8  /* the type is fp32, and products may round to TF32 */
+};
 
 struct op_case {
     const struct op_kind *kind;

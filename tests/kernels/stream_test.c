@@ -327,7 +327,7 @@ static void a_sketch_has_the_arithmetic_of_its_device_and_nothing_else(void **st
         test_fails(stream_open(sketch, &stream), STATUS_UNSUPPORTED, "sketched");
         test_fails(device_alloc(sketch, BYTES, &memory), STATUS_UNSUPPORTED, "sketched");
         test_fails(device_host_alloc(sketch, BYTES, &memory), STATUS_UNSUPPORTED, "sketched");
-        test_fails(device_measure_gemm(sketch, DTYPE_F32, 0.1, &flops), STATUS_UNSUPPORTED, "sketched");
+        test_fails(device_measure_gemm(sketch, DTYPE_F32, false, 0.1, &flops), STATUS_UNSUPPORTED, "sketched");
         device_close(sketch);
         device_close(device);
     }

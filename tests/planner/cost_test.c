@@ -176,6 +176,33 @@ static void computation_hides_a_share_of_sums(void **state) {
     close_run(&p);
 }
 
+/* Products are faster, attention is not. */
+static void tf32_speeds_up_products_alone(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32"};
+    double seconds[2], without;
+    for (int i = 0; i < 2; i++) {
+        const char *const keys[] = {precisions[i], NULL};
+        struct planned p;
+        open_run(&p, keys);
+        seconds[i] = seconds_of(&p, 1);
+        p.cluster.peak_tf32 = p.cluster.peak_fp32;
+        without = seconds_of(&p, 1);
+        assert_true(without == seconds[0]);
+        p.cluster.peak_tf32.value = 1e30;
+        assert_true(seconds_of(&p, 1) > 0.01 * without); /* attention and memory remain */
+        p.cluster.peak_tf32.value = 0;
+        cost_work_free(&p.work);
+        int status = cost_work_make(&p.run, &p.cluster, &p.work);
+        if (i)
+            test_fails(status, STATUS_USAGE, "precision tf32: the cluster file has no device.peak_tf32");
+        else
+            test_ok(status);
+        close_run(&p);
+    }
+    assert_true(seconds[1] < seconds[0]);
+}
+
 static void a_bound_of_time_is_below_the_step(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
@@ -196,6 +223,7 @@ int main(void) {
         cmocka_unit_test(every_cause_has_its_effect),
         cmocka_unit_test(measured_speeds_take_the_place_of_constants),
         cmocka_unit_test(computation_hides_a_share_of_sums),
+        cmocka_unit_test(tf32_speeds_up_products_alone),
         cmocka_unit_test(a_bound_of_time_is_below_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

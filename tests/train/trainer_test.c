@@ -6,13 +6,17 @@
 
 #include <math.h>
 
-/* Returns the last precision of enum precision that the tests' device has. */
-static int last_precision(void) {
+/* Returns true if a device has the precision. */
+static bool has_precision(const char *name, int precision) {
     struct device *device;
-    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
-    bool has_fp8 = ops_for(device)->fp8_cast != ops_absent.fp8_cast;
+    test_ok(device_open(name, DEVICE_FIRST, 1, &device));
+    struct matrix_view matrix = matrix_plain(DTYPE_F32, NULL, 1, 1);
+    const struct gemm tf32 = {.a = matrix, .b = matrix, .c = matrix, .is_tf32 = true};
+    bool has = precision == PRECISION_TF32  ? ops_for(device)->gemm_supports(device, &tf32)
+               : precision == PRECISION_FP8 ? ops_for(device)->fp8_cast != ops_absent.fp8_cast
+                                            : true;
     device_close(device);
-    return has_fp8 ? PRECISION_FP8 : PRECISION_BF16;
+    return has;
 }
 
 static void nothing_is_allocated_inside_a_step(void **state) {
@@ -20,7 +24,9 @@ static void nothing_is_allocated_inside_a_step(void **state) {
     if (!allocations_can_be_counted())
         test_skip("this build has an allocator that cannot be counted");
     char *prefix = write_text(), *directory = test_directory();
-    for (int precision = PRECISION_FP32; precision <= last_precision(); precision++) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_FP8; precision++) {
+        if (!has_precision(test_device(), precision))
+            continue;
         struct train_run run = make_run((const char **)&prefix, precision, 2);
         run.config.data.reset_attention_mask = run.config.data.reset_position_ids = true; /* ragged segments */
         struct trainer *trainer;
@@ -59,6 +65,8 @@ static void a_step_waits_for_the_device_once(void **state) {
     (void)state;
     char *prefix = write_text();
     for (int precision = PRECISION_FP32; precision <= PRECISION_FP8; precision++) {
+        if (!has_precision("late", precision))
+            continue;
         struct train_run run = make_run((const char **)&prefix, precision, 3);
         struct trainer *trainer;
         struct train_record record;
@@ -224,6 +232,21 @@ static void the_plan_counts_every_part(void **state) {
     free(prefix);
 }
 
+static void tf32_needs_a_card(void **state) {
+    (void)state;
+    static const char why[] = "precision tf32: no TF32 on cpu: take fp32 or bf16, or an NVIDIA GPU (--device cuda)";
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_TF32, 3);
+    struct train_plan plan;
+    struct trainer *trainer;
+    run.config.device = "cpu";
+    test_fails(train_plan_make(&run, 1, NULL, &plan), STATUS_UNSUPPORTED, why);
+    test_fails(trainer_open(&run, NULL, &trainer), STATUS_UNSUPPORTED, why);
+    run.config.device = "late";
+    test_fails(train_plan_make(&run, 1, NULL, &plan), STATUS_UNSUPPORTED, "precision tf32: no TF32 on late");
+    free(prefix);
+}
+
 /* Stages differ: the first has most of the layers, or the last. */
 static void every_stage_is_planned(void **state) {
     (void)state;
@@ -324,6 +347,7 @@ int main(void) {
         cmocka_unit_test(flops_are_of_what_runs),
         cmocka_unit_test(validation_follows_from_the_iteration),
         cmocka_unit_test(the_plan_counts_every_part),
+        cmocka_unit_test(tf32_needs_a_card),
         cmocka_unit_test(every_stage_is_planned),
         cmocka_unit_test(a_plan_beyond_the_memory_is_refused_with_what_would_help),
     };

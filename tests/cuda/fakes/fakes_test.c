@@ -176,7 +176,7 @@ static void events_have_times(void **state) {
     test_ok(event_seconds(event[0], event[1], &seconds));
     assert_float_equal(seconds, 1e-3, 1e-9);
     test_fails(device_measure_read(s.device, 0, &rate), STATUS_MEMORY, "cannot allocate"); /* 512 MB of 8 */
-    test_fails(device_measure_gemm(s.device, DTYPE_F32, 0, &rate), STATUS_MEMORY, "cannot allocate");
+    test_fails(device_measure_gemm(s.device, DTYPE_F32, false, 0, &rate), STATUS_MEMORY, "cannot allocate");
     for (int i = 0; i < 2; i++)
         event_close(event[i]);
     close_scene(&s);

@@ -33,7 +33,7 @@ static void every_product_of_plain_matrices_is_there(void **state) {
         op_run_close(&run, device);
         count++;
     }
-    assert_int_equal(count, 58);
+    assert_int_equal(count, 65);
     stream_close(stream);
     device_close(device);
 }
@@ -97,10 +97,48 @@ static void products_at_odd_addresses_have_the_same_bits(void **state) {
     device_close(device);
 }
 
+/* A product of ones and of numbers that fp32 has and TF32 has not. */
+static float product_of_fractions(bool is_tf32) {
+    enum { SIDE = 16 };
+    float values[SIDE * SIDE], result[SIDE * SIDE], *memory[3];
+    struct device *device;
+    struct exec exec = {0};
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &exec.stream));
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < SIDE * SIDE; j++)
+            values[j] = i ? 1 : 1 + 0x1p-12f;
+        test_ok(device_alloc(device, sizeof values, (void **)&memory[i]));
+        test_ok(stream_copy_to_device(exec.stream, memory[i], values, sizeof values));
+        test_ok(stream_wait(exec.stream));
+    }
+    const struct gemm call = {.a = matrix_plain(DTYPE_F32, memory[0], SIDE, SIDE),
+                              .b = matrix_plain(DTYPE_F32, memory[1], SIDE, SIDE),
+                              .c = matrix_plain(DTYPE_F32, memory[2], SIDE, SIDE),
+                              .is_tf32 = is_tf32};
+    exec.workspace_bytes = ops_for(device)->gemm_workspace(device, &call);
+    test_ok(device_alloc(device, exec.workspace_bytes, &exec.workspace));
+    test_ok(ops_for(device)->gemm(&exec, &call));
+    test_ok(test_read(exec.stream, result, memory[2], sizeof result));
+    device_free(device, exec.workspace);
+    for (int i = 0; i < 3; i++)
+        device_free(device, memory[i]);
+    stream_close(exec.stream);
+    device_close(device);
+    return result[0] / SIDE;
+}
+
+static void products_in_tf32_round_their_factors(void **state) {
+    (void)state;
+    assert_true(product_of_fractions(false) == 1 + 0x1p-12f);
+    assert_true(product_of_fractions(true) == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_right_whatever_the_librarys_gelu_hides),
         cmocka_unit_test(products_at_odd_addresses_have_the_same_bits),
+        cmocka_unit_test(products_in_tf32_round_their_factors),
         cmocka_unit_test(every_product_of_plain_matrices_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
