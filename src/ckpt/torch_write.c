@@ -83,13 +83,11 @@ static void add_common(struct strbuf *out, const struct archive_record *record, 
     add_little(out, is_zip64 ? UINT32_MAX : (uint64_t)record->length, 4);
     add_little(out, is_zip64 ? UINT32_MAX : (uint64_t)record->length, 4);
     add_little(out, strlen(record->name), 2);
+    add_little(out, is_zip64 ? 20 : 0, 2); /* further fields: add_name */
 }
 
-static void add_header(struct strbuf *out, const struct archive_record *record, uint32_t crc) {
-    bool is_zip64 = is_large(record->length);
-    add_little(out, 0x04034b50, 4);
-    add_common(out, record, crc, is_zip64);
-    add_little(out, is_zip64 ? 20 : 0, 2);
+/* The name, and the sizes that do not fit 32 bits. */
+static void add_name(struct strbuf *out, const struct archive_record *record, bool is_zip64) {
     strbuf_add_text(out, record->name);
     if (is_zip64) {
         add_little(out, 1, 2);
@@ -99,29 +97,29 @@ static void add_header(struct strbuf *out, const struct archive_record *record, 
     }
 }
 
+static void add_header(struct strbuf *out, const struct archive_record *record, uint32_t crc) {
+    bool is_zip64 = is_large(record->length);
+    add_little(out, ZIP_HEADER, 4);
+    add_common(out, record, crc, is_zip64);
+    add_name(out, record, is_zip64);
+}
+
 static void add_entry(struct strbuf *out, const struct archive_record *record, const struct placed *placed) {
     bool is_zip64 = is_large(record->length);
-    add_little(out, 0x02014b50, 4);
+    add_little(out, ZIP_ENTRY, 4);
     add_little(out, is_zip64 ? STORED64 : STORED, 2);
     add_common(out, record, placed->crc, is_zip64);
-    add_little(out, is_zip64 ? 20 : 0, 2);
     add_little(out, 0, 2); /* comment */
     add_little(out, 0, 2); /* disk */
     add_little(out, 0, 2); /* attributes */
     add_little(out, 0, 4);
     add_little(out, (uint64_t)placed->header, 4); /* the large record is the last one */
-    strbuf_add_text(out, record->name);
-    if (is_zip64) {
-        add_little(out, 1, 2);
-        add_little(out, 16, 2);
-        add_little(out, (uint64_t)record->length, 8);
-        add_little(out, (uint64_t)record->length, 8);
-    }
+    add_name(out, record, is_zip64);
 }
 
 static void add_end(struct strbuf *out, uint64_t count, int64_t directory_bytes, int64_t directory) {
     if (is_large(directory)) {
-        add_little(out, 0x06064b50, 4);
+        add_little(out, ZIP_END64, 4);
         add_little(out, 44, 8);
         add_little(out, STORED64, 2);
         add_little(out, STORED64, 2);
@@ -130,12 +128,12 @@ static void add_end(struct strbuf *out, uint64_t count, int64_t directory_bytes,
         add_little(out, count, 8);
         add_little(out, (uint64_t)directory_bytes, 8);
         add_little(out, (uint64_t)directory, 8);
-        add_little(out, 0x07064b50, 4);
+        add_little(out, ZIP_LOCATOR, 4);
         add_little(out, 0, 4);
         add_little(out, (uint64_t)(directory + directory_bytes), 8);
         add_little(out, 1, 4);
     }
-    add_little(out, 0x06054b50, 4);
+    add_little(out, ZIP_END, 4);
     add_little(out, 0, 4); /* disks */
     add_little(out, count, 2);
     add_little(out, count, 2);

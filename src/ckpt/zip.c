@@ -14,11 +14,6 @@ enum {
     HEADER_BYTES = 30,
     DIRECTORY_LIMIT = 4 << 20,
 };
-#define END_MARK     0x06054b50u
-#define LOCATOR_MARK 0x07064b50u
-#define END64_MARK   0x06064b50u
-#define ENTRY_MARK   0x02014b50u
-#define HEADER_MARK  0x04034b50u
 
 static uint64_t number(const unsigned char *bytes, size_t count) {
     uint64_t value = 0;
@@ -46,12 +41,12 @@ static int read_end64(const struct zip *zip, struct ending *ending) {
     unsigned char locator[LOCATOR_BYTES], end[END64_BYTES];
     int64_t at = zip->bytes - END_BYTES - LOCATOR_BYTES;
     int status = read_at(zip, locator, LOCATOR_BYTES, at);
-    if (!status && number(locator, 4) != LOCATOR_MARK)
+    if (!status && number(locator, 4) != ZIP_LOCATOR)
         status = refuse(zip, at, "the locator of a zip64");
     at = status ? 0 : (int64_t)number(locator + 8, 8);
     if (!status)
         status = read_at(zip, end, END64_BYTES, at);
-    if (!status && number(end, 4) != END64_MARK)
+    if (!status && number(end, 4) != ZIP_END64)
         status = refuse(zip, at, "the end record of a zip64");
     if (!status)
         *ending =
@@ -64,7 +59,7 @@ static int read_end(const struct zip *zip, struct ending *ending) {
     int status = read_at(zip, end, END_BYTES, zip->bytes - END_BYTES);
     if (status)
         return status;
-    if (number(end, 4) != END_MARK || number(end + 20, 2))
+    if (number(end, 4) != ZIP_END || number(end + 20, 2))
         return refuse(zip, zip->bytes - END_BYTES, "the end record of a zip, without a comment");
     *ending = (struct ending){.count = number(end + 10, 2), .bytes = number(end + 12, 4), .at = number(end + 16, 4)};
     bool is_zip64 = ending->count == UINT16_MAX || ending->bytes == UINT32_MAX || ending->at == UINT32_MAX;
@@ -89,7 +84,7 @@ static void read_large(const unsigned char *fields, size_t length, uint64_t *siz
 static int read_entry(struct zip *zip, const struct ending *ending, size_t *at) {
     const unsigned char *entry = (const unsigned char *)zip->directory + *at;
     int64_t place = (int64_t)(ending->at + *at);
-    if (ending->bytes - *at < ENTRY_BYTES || number(entry, 4) != ENTRY_MARK)
+    if (ending->bytes - *at < ENTRY_BYTES || number(entry, 4) != ZIP_ENTRY)
         return refuse(zip, place, "an entry of the directory of a zip");
     size_t name = number(entry + 28, 2), fields = number(entry + 30, 2), comment = number(entry + 32, 2);
     uint64_t packed = number(entry + 20, 4), bytes = number(entry + 24, 4), header = number(entry + 42, 4);
@@ -157,7 +152,7 @@ int zip_locate(const struct zip *zip, struct zip_record *record) {
     int status = read_at(zip, header, HEADER_BYTES, record->header);
     if (status)
         return status;
-    if (number(header, 4) != HEADER_MARK)
+    if (number(header, 4) != ZIP_HEADER)
         return refuse(zip, record->header, "the header of a record");
     int64_t start = record->header + HEADER_BYTES + (int64_t)(number(header + 26, 2) + number(header + 28, 2));
     if (start > zip->bytes || record->bytes > zip->bytes - start)

@@ -10,6 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The four bytes that each part of a zip begins with. */
+#define ZIP_END     0x06054b50u
+#define ZIP_LOCATOR 0x07064b50u
+#define ZIP_END64   0x06064b50u
+#define ZIP_ENTRY   0x02014b50u
+#define ZIP_HEADER  0x04034b50u
+
 struct zip_record {
     const char *name; /* [length] below the directory, not terminated */
     size_t length;
