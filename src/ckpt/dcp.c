@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define METADATA_MODULE "torch.distributed.checkpoint.metadata"
-
 enum { METADATA_LIMIT = 1 << 30 };
 
 /* An entry of storage_data: where a box lies. */
@@ -32,7 +30,7 @@ struct dcp {
 };
 
 static bool is_ours(const struct pickle_node *node, const char *class) {
-    return pickle_is_object(node, METADATA_MODULE, class);
+    return pickle_is_object(node, DCP_MODULE, class);
 }
 
 /* Finds an attribute that must be there. */
@@ -52,7 +50,7 @@ static int read_metadata(struct dcp *d, const char *directory) {
         return status;
     const struct pickle_node *root = pickle_root(d->pickle);
     if (!is_ours(root, "Metadata"))
-        return pickle_refuse(d->pickle, root, "an object of " METADATA_MODULE ".Metadata");
+        return pickle_refuse(d->pickle, root, "an object of " DCP_MODULE ".Metadata");
     status = need(d, root, "state_dict_metadata", &d->tensors);
     if (!status)
         status = need(d, root, "storage_data", &d->storage);
@@ -116,7 +114,7 @@ static int read_storage(struct dcp *d) {
 static int read_place(const struct dcp *d, const struct pickle_node *place, struct box *box) {
     const struct pickle_node *path, *offset, *length;
     char name[BOXES_NAME_BYTES];
-    if (!pickle_is_object(place, "torch.distributed.checkpoint.filesystem", "_StorageInfo"))
+    if (!pickle_is_object(place, DCP_PLACE_MODULE, "_StorageInfo"))
         return pickle_refuse(d->pickle, place, "a _StorageInfo as value of storage_data");
     int status = need(d, place, "relative_path", &path);
     if (!status)
@@ -178,9 +176,7 @@ static int read_type(const struct dcp *d, const struct pickle_node *object, cons
         dtype = properties->state->items[0];
     else
         status = need(d, properties, "dtype", &dtype);
-    *type = !status && dtype->kind == PICKLE_GLOBAL && dtype->count == 5 && !memcmp(dtype->text, "torch", 5)
-                ? torch_type(dtype->name, dtype->capacity)
-                : NULL;
+    *type = status ? NULL : torch_type(dtype);
     return status || *type ? status : pickle_refuse(d->pickle, dtype, "an element type that is read");
 }
 

@@ -10,8 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define METADATA_MODULE "torch.distributed.checkpoint.metadata"
-
 /* A part of a tensor, and the place of its archive. */
 struct part {
     const struct safetensor *tensor;
@@ -192,20 +190,20 @@ static void add_size(struct strbuf *out, const int64_t *sizes, int count) {
 }
 
 static void add_properties(struct strbuf *out, const char *type) {
-    pickle_add_global(out, METADATA_MODULE, "TensorProperties");
+    pickle_add_global(out, DCP_MODULE, "TensorProperties");
     strbuf_add_text(out, PICKLE_EMPTY_TUPLE PICKLE_NEW PICKLE_MARK);
     pickle_add_type(out, type);
     pickle_add_global(out, "torch.serialization", "_get_layout");
     pickle_add_text(out, "torch.strided");
     strbuf_add_text(out, PICKLE_ONE_TUPLE PICKLE_CALL PICKLE_WRITE_FALSE);
-    pickle_add_global(out, METADATA_MODULE, "_MEM_FORMAT_ENCODING");
+    pickle_add_global(out, DCP_MODULE, "_MEM_FORMAT_ENCODING");
     pickle_add_integer(out, 0);
     strbuf_add_text(out, PICKLE_ONE_TUPLE PICKLE_CALL PICKLE_WRITE_FALSE PICKLE_END_TUPLE PICKLE_SET_STATE);
 }
 
 static void add_chunk(struct strbuf *out, const struct part *part) {
     const int64_t offsets[SAFETENSORS_MAX_DIMS] = {part->row};
-    begin_object(out, METADATA_MODULE, "ChunkStorageMetadata");
+    begin_object(out, DCP_MODULE, "ChunkStorageMetadata");
     pickle_add_text(out, "offsets");
     add_size(out, offsets, part->values.dims);
     pickle_add_text(out, "sizes");
@@ -217,7 +215,7 @@ static void add_chunk(struct strbuf *out, const struct part *part) {
 static const struct part *add_tensor(struct strbuf *out, const struct part *part, const struct part *end) {
     const struct safetensor *tensor = part->tensor;
     pickle_add_text(out, tensor->name);
-    begin_object(out, METADATA_MODULE, "TensorStorageMetadata");
+    begin_object(out, DCP_MODULE, "TensorStorageMetadata");
     pickle_add_text(out, "properties");
     add_properties(out, tensor->type);
     pickle_add_text(out, "size");
@@ -236,7 +234,7 @@ static void add_place(struct strbuf *out, const char *fqn, const struct part *pa
     const int64_t offsets[SAFETENSORS_MAX_DIMS] = {part->row};
     char name[64];
     file_name(part->file, name);
-    begin_object(out, METADATA_MODULE, "MetadataIndex");
+    begin_object(out, DCP_MODULE, "MetadataIndex");
     pickle_add_text(out, "fqn");
     pickle_add_text(out, fqn);
     pickle_add_text(out, "offset");
@@ -250,7 +248,7 @@ static void add_place(struct strbuf *out, const char *fqn, const struct part *pa
     else
         strbuf_add_text(out, PICKLE_WRITE_NONE);
     end_object(out);
-    begin_object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
+    begin_object(out, DCP_PLACE_MODULE, "_StorageInfo");
     pickle_add_text(out, "relative_path");
     pickle_add_text(out, name);
     pickle_add_text(out, "offset");
@@ -264,14 +262,14 @@ static void add_list(struct strbuf *out, const struct writing *w) {
     const struct exchange_dcp *request = w->request;
     const struct ckpt_tensors *tensors = request->tensors;
     strbuf_add_text(out, PICKLE_BEGIN);
-    begin_object(out, METADATA_MODULE, "Metadata");
+    begin_object(out, DCP_MODULE, "Metadata");
     pickle_add_text(out, "state_dict_metadata");
     strbuf_add_text(out, PICKLE_EMPTY_DICT PICKLE_MARK);
     for (const struct part *part = w->parts; part < w->parts + w->count;)
         part = add_tensor(out, part, w->parts + w->count);
     for (size_t i = 0; i < request->object_count; i++) {
         pickle_add_text(out, request->objects[i]);
-        pickle_add_global(out, METADATA_MODULE, "BytesStorageMetadata");
+        pickle_add_global(out, DCP_MODULE, "BytesStorageMetadata");
         strbuf_add_text(out, PICKLE_EMPTY_TUPLE PICKLE_NEW);
     }
     strbuf_add_text(out, PICKLE_END_DICT);

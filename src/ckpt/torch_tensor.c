@@ -29,9 +29,9 @@ static const struct {
 };
 enum { TYPE_COUNT = sizeof types / sizeof *types };
 
-const char *torch_type(const char *name, size_t length) {
+const char *torch_type(const struct pickle_node *node) {
     for (int i = 0; i < TYPE_COUNT; i++)
-        if (strlen(types[i].torch) == length && !memcmp(types[i].torch, name, length))
+        if (pickle_is_global(node, "torch", types[i].torch))
             return types[i].ours;
     return NULL;
 }
@@ -70,9 +70,8 @@ static int read_storage(struct reading *r, const struct pickle_node *node, const
         id->items[1]->kind != PICKLE_GLOBAL || id->items[4]->kind != PICKLE_INTEGER)
         return pickle_refuse(r->pickle, node, "a storage: its class, key, device and size");
     const struct pickle_node *class = id->items[1];
-    if (type && type->kind == PICKLE_GLOBAL && pickle_is_global(class, "torch.storage", "UntypedStorage"))
-        r->tensor->type =
-            type->count == 5 && !memcmp(type->text, "torch", 5) ? torch_type(type->name, type->capacity) : NULL;
+    if (type && pickle_is_global(class, "torch.storage", "UntypedStorage"))
+        r->tensor->type = torch_type(type);
     for (int i = 0; i < TYPE_COUNT && !type; i++)
         if (types[i].storage && pickle_is_global(class, "torch", types[i].storage))
             r->tensor->type = types[i].ours;

@@ -6,9 +6,12 @@
 #include "safetensors.h"
 #include "zip.h"
 
-/* Returns our name for an element type of torch ("float32": "F32"); NULL for one that is not read. `length`: bytes of
- * the name. */
-const char *torch_type(const char *name, size_t length);
+/* The modules of torch whose classes make up the list of a distributed checkpoint. */
+#define DCP_MODULE       "torch.distributed.checkpoint.metadata"
+#define DCP_PLACE_MODULE "torch.distributed.checkpoint.filesystem"
+
+/* Returns our name for an element type of torch (torch.float32: "F32"); NULL for anything else. */
+const char *torch_type(const struct pickle_node *node);
 
 /* Return torch's name of one of our types, and of its class of storage; NULL when it has none. */
 const char *torch_type_name(const char *type);
