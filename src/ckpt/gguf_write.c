@@ -134,33 +134,34 @@ void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_
     tensors[output->count++] = tensor;
 }
 
-/* Rounds 32 numbers to a scale and 32 integers. */
-static void write_q8_0(const float *values, unsigned char *out) {
+/* Stores a number in 16 bits; returns false when it is too large for them. */
+static bool store_16(bool is_bf16, float value, unsigned char *out) {
+    uint16_t bits = is_bf16 ? bf16_from_float(value) : f16_from_float(value);
+    memcpy(out, &bits, sizeof bits);
+    return isfinite(is_bf16 ? bf16_to_float(bits) : f16_to_float(bits));
+}
+
+/* Rounds 32 numbers to a scale and 32 integers; returns false when the scale is too large for its 16 bits. */
+static bool store_q8_0(const float *values, unsigned char *out) {
     float largest = 0;
     for (int i = 0; i < GGUF_ROW_GROUP; i++)
         largest = fmaxf(largest, fabsf(values[i]));
     float scale = largest / Q8_0_LARGEST, inverse = scale > 0 ? 1 / scale : 0;
-    uint16_t bits = f16_from_float(scale);
-    memcpy(out, &bits, sizeof bits);
     for (int i = 0; i < GGUF_ROW_GROUP; i++)
         out[2 + i] = (unsigned char)(int8_t)roundf(values[i] * inverse);
+    return store_16(false, scale, out);
 }
 
-/* Stores numbers; returns the first that does not fit the type, or -1. */
+/* Stores numbers; returns the first that does not fit the type, or the first of its group; -1: all do. */
 static int64_t store(enum gguf_written type, const float *values, int64_t count, unsigned char *out) {
     int64_t wrong = dtype_find_not_finite(DTYPE_F32, values, count);
-    for (int64_t i = 0; i < count && wrong < 0; i += types[type].elements, out += types[type].bytes) {
-        uint16_t bits;
-        if (type == GGUF_WRITE_F32) {
-            memcpy(out, &values[i], sizeof *values);
-        } else if (type == GGUF_WRITE_Q8_0) {
-            write_q8_0(values + i, out);
-        } else {
-            bits = type == GGUF_WRITE_F16 ? f16_from_float(values[i]) : bf16_from_float(values[i]);
-            memcpy(out, &bits, sizeof bits);
-            float again = type == GGUF_WRITE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
-            wrong = isfinite(again) ? -1 : i;
-        }
+    if (wrong < 0 && type == GGUF_WRITE_F32)
+        memcpy(out, values, (size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count && wrong < 0 && type != GGUF_WRITE_F32; i += types[type].elements) {
+        bool fits =
+            type == GGUF_WRITE_Q8_0 ? store_q8_0(values + i, out) : store_16(type == GGUF_WRITE_BF16, values[i], out);
+        wrong = fits ? -1 : i;
+        out += types[type].bytes;
     }
     return wrong;
 }
@@ -171,8 +172,7 @@ static int write_padding(FILE *stream, int64_t bytes, const char *path) {
     return fwrite(zeros, 1, count, stream) == count ? STATUS_OK : status_fail_errno("cannot write %s", path);
 }
 
-static int write_tensor(const struct gguf_output *output, size_t index, FILE *stream, const char *path,
-                        int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
+static int write_tensor(const struct gguf_output *output, size_t index, FILE *stream, const char *path, gguf_rows *get,
                         void *context) {
     const struct written_tensor *t = &output->tensors[index];
     int64_t at_once = GGUF_BLOCK_ELEMENTS / t->columns > 0 ? GGUF_BLOCK_ELEMENTS / t->columns : 1;
@@ -215,8 +215,7 @@ static int write_header(const struct gguf_output *output, FILE *stream, const ch
 }
 
 /* Writes the whole file at `place`; messages call it `path`. */
-static int write_file(const struct gguf_output *output, const char *place, const char *path,
-                      int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
+static int write_file(const struct gguf_output *output, const char *place, const char *path, gguf_rows *get,
                       void *context) {
     struct file_writer writer;
     int status = file_writer_open(&writer, place);
@@ -241,9 +240,7 @@ static int publish(const char *place, const char *path) {
     return status ? status : file_sync(parent);
 }
 
-int gguf_output_write(struct gguf_output *output, const char *path,
-                      int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
-                      void *context) {
+int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *get, void *context) {
     struct staging staging = {.mark = -1}; /* its box is swept after a kill */
     char place[PATH_MAX];
     int status = output->status ? output->status : strbuf_status(&output->keys);

@@ -34,10 +34,9 @@ void gguf_output_tensor(struct gguf_output *output, const char *name, enum gguf_
                         const int64_t *shape);
 
 enum { GGUF_BLOCK_ELEMENTS = 1 << 20 };
-/* Writes the file. `get` makes rows [row, row + rows) of tensor number `tensor`; at most GGUF_BLOCK_ELEMENTS numbers,
- * or one row. STATUS_INVALID when a number does not fit its type; STATUS_IO, STATUS_MEMORY, what `get` returns. */
-int gguf_output_write(struct gguf_output *output, const char *path,
-                      int (*get)(void *context, size_t tensor, int64_t row, int64_t rows, float *values),
-                      void *context);
+/* Makes rows [row, row + rows) of tensor number `tensor`: at most GGUF_BLOCK_ELEMENTS numbers, or one row. */
+typedef int gguf_rows(void *context, size_t tensor, int64_t row, int64_t rows, float *values);
+/* Writes the file. STATUS_INVALID when a number does not fit its type; STATUS_IO, STATUS_MEMORY, what `get` returns. */
+int gguf_output_write(struct gguf_output *output, const char *path, gguf_rows *get, void *context);
 
 #endif

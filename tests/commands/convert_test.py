@@ -281,6 +281,19 @@ class Written(Convert):
                 if not as_it_is and fits:
                     self.assertEqual(content, change(exact[name][2]), name)
 
+    def test_numbers_that_a_group_has_no_scale_for_are_refused(self):
+        copy = self.root / "copy"
+        shutil.copytree(MODELS / "qwen2_tied", copy)
+        tensors = read_safetensors(copy / "model.safetensors")
+        name = "model.layers.0.self_attn.o_proj.weight"
+        kind, shape, content = tensors[name]
+        for value, is_too_large in ((65504.0 * 127, False), (65520.0 * 127, True)):
+            write_safetensors(copy / "model.safetensors", tensors | {name: (kind, shape, content[:128] + floats([value]) + content[132:])})
+            _, errors = run("convert", "--from", copy, "--to", "gguf", "--dtype", "q8_0", "--output", self.file, expect=int(is_too_large))
+            self.assertEqual("a number of 'blk.0.attn_output.weight' in row 1 is too large for its type" in errors, is_too_large)
+            self.assertEqual(self.file.exists(), not is_too_large)
+            self.file.unlink(missing_ok=True)
+
     def test_a_mistral_without_windows_is_a_llama(self):
         """llama.cpp knows no other name for it; rows of queries and keys are in its order."""
         mistral, llama = self.root / "mistral", self.root / "llama"
