@@ -256,20 +256,24 @@ static int prepare_box(const struct boxes *boxes, const struct box_tensor *tenso
     const struct box_file *file = &boxes->files[box->file];
     const struct safetensor *t = &tensor->tensor;
     struct torch_tensor found;
+    if (!box->is_archive)
+        return STATUS_OK;
     int status = file_join(path, sizeof path, boxes->directory, file->name);
-    if (!status && box->is_archive)
+    if (!status)
         status = torch_tensor_read(path, file->descriptor, box->start, box->bytes, &found);
-    if (status || !box->is_archive)
+    if (status)
         return status;
     if (strcmp(found.type, t->type) || found.dims != t->dims ||
         memcmp(found.shape, box->sizes, (size_t)t->dims * sizeof *box->sizes))
         return status_fail(STATUS_INVALID, "%s: byte %lld: expected the type and shape that .metadata has for '%.200s'",
                            path, (long long)box->start, t->name);
     status = torch_tensor_check(path, file->descriptor, &found);
+    if (status)
+        return status;
     box->start = found.start;
     box->is_transposed = found.is_transposed;
-    box->is_archive = !!status;
-    return status;
+    box->is_archive = false;
+    return STATUS_OK;
 }
 
 static int prepare(void *context, size_t index) {

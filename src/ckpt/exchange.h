@@ -10,7 +10,7 @@
 
 /* Tensors whose bytes are put together from others. Its functions may be called by several threads. */
 struct tensor_source {
-    /* Checks tensor `index` once, before its bytes are read. */
+    /* Checks tensor `index` before its bytes are read, perhaps several times; NULL: nothing is to be checked. */
     int (*prepare)(void *context, size_t index);
     /* Reads bytes [first, first + length) of a tensor, row-major. */
     int (*read)(void *context, size_t index, int64_t first, size_t length, void *out);

@@ -422,7 +422,8 @@ static int read_piece(const struct reading *r, int64_t at, int64_t count, char *
 
 /* Lets a source check a tensor before its bytes are read, perhaps by several threads. */
 static int prepare(const struct safetensors *file, const struct safetensor *tensor) {
-    return file->source ? file->source->prepare(file->source->context, (size_t)tensor->start) : STATUS_OK;
+    const struct tensor_source *source = file->source;
+    return source && source->prepare ? source->prepare(source->context, (size_t)tensor->start) : STATUS_OK;
 }
 
 static int read_elements(const struct reading *r, char *out) {

@@ -133,12 +133,6 @@ static int read_stack(void *context, size_t index, int64_t first, size_t length,
     return status;
 }
 
-static int prepare(void *context, size_t index) {
-    (void)context;
-    (void)index;
-    return STATUS_OK;
-}
-
 /* ---- writing ---- */
 
 /* Opens the model's tensors as those of Megatron core, in the order of their names. */
@@ -165,7 +159,7 @@ static int open_stacks(const struct model_source *m, int64_t padded_vocabulary, 
         tensor.bytes = tensor.elements * (int64_t)dtype_bytes(m->dtype);
         list[i] = tensor;
     }
-    const struct tensor_source source = {.prepare = prepare, .read = read_stack, .close = close_stacks, .context = s};
+    const struct tensor_source source = {.read = read_stack, .close = close_stacks, .context = s};
     if (!status)
         status = ckpt_open_source(m->source->directory, list, s->count, &source, tensors);
     free(list);
