@@ -10,12 +10,39 @@
 
 #include "text/lists.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* Returns the type of a model's written weights; is_bf16: that of most of the source's. */
 static inline enum dtype convert_dtype(const struct convert_request *request, bool is_bf16) {
     if (request->type == CONVERT_FP16)
         return DTYPE_F16;
     bool is_written_so = request->type == CONVERT_AUTO ? is_bf16 : request->type == CONVERT_BF16;
     return is_written_so ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* The parts of a parameter's name: "layers.3.", the module, a dot, and "weight" or "bias". */
+struct param_words {
+    int64_t layer; /* -1: none */
+    const char *module;
+    size_t length; /* of the module */
+    const char *kind;
+};
+
+static inline struct param_words param_split(const char *name) {
+    const char *dot = strrchr(name, '.');
+    struct param_words words = {.layer = -1, .module = name, .kind = dot + 1};
+    char *end;
+    if (!strncmp(name, "layers.", 7)) {
+        words.layer = strtoll(name + 7, &end, 10);
+        words.module = end + 1;
+    }
+    words.length = (size_t)(dot - words.module);
+    return words;
+}
+
+static inline bool param_is_of(const struct param_words *words, const char *module) {
+    return strlen(module) == words->length && !strncmp(module, words->module, words->length);
 }
 
 /* ---- source.c ---- */

@@ -1,9 +1,7 @@
 /* The keys of a tokenizer in a GGUF file. */
 #include "convert-internal.h"
 
-#include "ckpt/gguf_write.h"
 #include "text/chat.h"
-#include "text/lists.h"
 
 #include <stdlib.h>
 #include <string.h>

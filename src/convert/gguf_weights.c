@@ -51,17 +51,11 @@ bool gguf_has_module(const struct gguf *file, const char *module, const char *ki
 }
 
 void gguf_find_module(const struct param *param, struct gguf_module *module) {
-    const char *name = param->name, *dot = strrchr(name, '.');
-    *module = (struct gguf_module){.layer = -1, .kind = dot + 1};
-    if (!strncmp(name, "layers.", 7)) {
-        char *end;
-        module->layer = strtoll(name + 7, &end, 10);
-        name = end + 1;
-    }
-    size_t i = 0, length = (size_t)(dot - name);
-    while (strlen(modules[i].ours) != length || strncmp(modules[i].ours, name, length) != 0)
+    struct param_words words = param_split(param->name);
+    size_t i = 0;
+    while (!param_is_of(&words, modules[i].ours))
         i++;
-    module->whole = modules[i].whole;
+    *module = (struct gguf_module){.whole = modules[i].whole, .layer = words.layer, .kind = words.kind};
     memcpy(module->parts, modules[i].parts, sizeof module->parts);
 }
 

@@ -3,9 +3,6 @@
  */
 #include "convert-internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct {
     const char *ours, *theirs;
 } modules[] = {
@@ -25,17 +22,12 @@ static const struct {
 static const char embedding_name[] = "embedding.word_embeddings.weight";
 
 void megatron_find_place(const struct param *param, struct megatron_place *place) {
-    const char *name = param->name, *dot = strrchr(name, '.');
-    *place = (struct megatron_place){.layer = -1};
-    if (!strncmp(name, "layers.", 7)) {
-        char *end;
-        place->layer = strtoll(name + 7, &end, 10);
-        name = end + 1;
-    }
-    size_t i = 0, length = (size_t)(dot - name);
-    while (strlen(modules[i].ours) != length || strncmp(modules[i].ours, name, length) != 0)
+    struct param_words words = param_split(param->name);
+    size_t i = 0;
+    while (!param_is_of(&words, modules[i].ours))
         i++;
-    snprintf(place->name, sizeof place->name, "%s%s", modules[i].theirs, dot + 1);
+    *place = (struct megatron_place){.layer = words.layer};
+    snprintf(place->name, sizeof place->name, "%s%s", modules[i].theirs, words.kind);
     place->is_qkv = param->place == ATTACH_QKV;
     place->has_more_rows = param->is_embedding || !strcmp(modules[i].ours, "head"); /* of the padded vocabulary */
 }

@@ -1,8 +1,6 @@
 /* Writes a model as a GGUF file, with the names and keys of llama.cpp's converter. */
 #include "convert-internal.h"
 
-#include "ckpt/gguf_write.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
