@@ -26,8 +26,7 @@ static const struct config_row rows[] = {
      .is_path = true,
      .is_required = true,
      .help = "a GGUF file; or a directory: a distributed checkpoint of PyTorch or Megatron core, files of safetensors, "
-             "a model, checkpoints "
-             "(the newest is taken)"},
+             "a model, checkpoints (the newest is taken)"},
     {.path = "to",
      .type = CONFIG_CHOICE,
      .offset = offsetof(struct options, to),
@@ -35,7 +34,7 @@ static const struct config_row rows[] = {
      .is_required = true,
      .help =
          "what to write: model, a directory that every other command opens; tensors, every tensor under its own name "
-         "and type"},
+         "and type; dcp, the same for torch.distributed.checkpoint; megatron, for Megatron core; gguf, for llama.cpp"},
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, output),
@@ -85,10 +84,9 @@ static const struct config_row rows[] = {
      .type = CONFIG_INT,
      .offset = offsetof(struct options, max_shard_size),
      .metavar = "MB",
-     .default_text = "50000",
      .minimum = 1,
      .maximum = 1e9,
-     .help = "of a file of the output, its largest tensor permitting"},
+     .help = "of a file of safetensors in the output, its largest tensor permitting; 50000 if not given"},
 };
 
 static const struct config_command command = {
@@ -97,9 +95,8 @@ static const struct config_command command = {
     .description =
         "Converts models and checkpoints of other systems. It reads distributed checkpoints of PyTorch and "
         "Megatron core, and the files of HuggingFaceStorageWriter. It also reads GGUF with weights of F32, F16, BF16, "
-        "Q8_0, Q4_0, "
-        "Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as data, and "
-        "nothing in them is executed.",
+        "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K; quantised weights become numbers. Pickles are read as "
+        "data, and nothing in them is executed.",
     .examples = "  cambium convert --from SmolLM2-135M-Instruct.Q4_1.gguf --to model --output out/smollm2\n"
                 "  cambium convert --from run/step-1000 --to model --output out/gpt --config config.json\n",
     .rows = rows,

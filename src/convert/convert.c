@@ -4,11 +4,15 @@
 /* Refuses options that this conversion would ignore. */
 static int check_options(const struct convert_request *request, bool is_file) {
     bool is_model = request->to != CONVERT_TENSORS && request->to != CONVERT_DCP;
+    bool is_sharded = request->to == CONVERT_MODEL || request->to == CONVERT_TENSORS;
+    bool is_torch = request->to == CONVERT_DCP || request->to == CONVERT_MEGATRON;
     const char *unused = is_file && request->to != CONVERT_MODEL                  ? "to (a GGUF file becomes a model)"
                          : request->config && (is_file || !is_model)              ? "config"
                          : request->tokenizer && (is_file || !is_model)           ? "tokenizer"
                          : request->prefix && (is_file || !is_model)              ? "prefix"
                          : request->type && !is_model                             ? "dtype"
+                         : request->files > 1 && !is_torch                        ? "files"
+                         : request->max_shard_bytes && !is_sharded                ? "max-shard-size"
                          : request->tensor > 1 && request->to != CONVERT_MEGATRON ? "tensor"
                          : request->type == CONVERT_Q8_0 && request->to != CONVERT_GGUF ? "dtype=q8_0"
                                                                                         : NULL;

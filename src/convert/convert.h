@@ -27,7 +27,7 @@ struct convert_request {
     enum convert_type type;  /* of a model's written weights */
     int files;               /* of a distributed checkpoint, at least 1 */
     int tensor;              /* ranks that divide Megatron's vocabulary, at least 1 */
-    int64_t max_shard_bytes; /* of a file; 0: transformers' 50 GB */
+    int64_t max_shard_bytes; /* of a file of safetensors; 0: transformers' 50 GB */
 };
 
 /* Converts. Quantised weights of a GGUF file become the values that their type defines. STATUS_NOT_FOUND, STATUS_IO;

@@ -47,8 +47,11 @@ static int read_all(struct conversion *c) {
 static int write_all(struct conversion *c) {
     struct ckpt_array weights = {
         .prefix = "", .dtype = c->weights.dtype, .get = gguf_weights_get, .context = &c->weights};
-    struct ckpt_model model = {
-        .table = &c->table, .weights = &weights, .config_text = c->config_text, .tokenizer = &c->tokenizer};
+    struct ckpt_model model = {.table = &c->table,
+                               .weights = &weights,
+                               .config_text = c->config_text,
+                               .tokenizer = &c->tokenizer,
+                               .max_shard_bytes = c->request->max_shard_bytes};
     log_info("%s: %s, %.1f million parameters, most of them %s; they become %s", c->request->from,
              model_family(&c->config)->name, (double)param_table_elements(&c->table, false) / 1e6,
              gguf_main_type(c->file), dtype_name(c->weights.dtype));

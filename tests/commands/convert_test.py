@@ -37,6 +37,15 @@ class Convert(unittest.TestCase):
         run("convert", "--from", self.file, "--to", "model", "--output", self.output, *words)
         return json.loads((self.output / "config.json").read_text()), read_safetensors(self.output / "model.safetensors")
 
+    def smallest_model(self, count, width=4):
+        """Keys and tensors of the smallest model with these many tokens; its feed-forward layer has a width."""
+        keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 4, "llama.feed_forward_length": width,
+                "llama.context_length": 16, "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+        shapes = {name: [4, 4] for name in ("blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output")}
+        shapes |= {"blk.0.ffn_gate": [width, 4], "blk.0.ffn_up": [width, 4], "blk.0.ffn_down": [4, width], "token_embd": [count, 4]}
+        shapes |= {name: [4] for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")}
+        return keys, {f"{name}.weight": (TENSOR_F32, shape, floats([0.5] * math.prod(shape))) for name, shape in shapes.items()}
+
     def refuse(self, part, keys, tensors, **more):
         write_gguf(self.file, keys, tensors, **more)
         _, errors = run("convert", "--from", self.file, "--to", "model", "--output", self.output, expect=1)
@@ -112,6 +121,12 @@ class Models(Convert):
         expected = [0.125 * (i + 1) * q for i in range(32) for q in range(-16 - i % 3, 16 - i % 3)]
         _, written = self.convert(keys, tensors | {name: (TENSOR_Q8_0, [32, 32], blocks)})
         self.assertEqual(written[ours], ("F32", [32, 32], floats(expected)))
+
+    def test_files_have_the_size_that_is_asked_for(self):
+        keys, tensors = self.smallest_model(20, width=70000)
+        write_gguf(self.file, keys | byte_tokens(20), tensors)
+        run("convert", "--from", self.file, "--to", "model", "--max-shard-size", 1, "--output", self.output)
+        self.assertEqual(len(list(self.output.glob("model-*-of-00004.safetensors"))), 4)
 
     def test_the_directory_is_used_like_any_other(self):
         """The tiny model scores to the same digits after it was a GGUF file."""
@@ -197,6 +212,8 @@ class Torch(Convert):
         self.refuse_in_one_line("missing tensors", "--to", "model", "--prefix", "modul", *config)
         self.refuse_in_one_line("does not take --config", "--to", "tensors", *config, status=2)
         self.refuse_in_one_line("does not take --dtype", "--to", "tensors", "--dtype", "bf16", status=2)
+        self.refuse_in_one_line("does not take --files", "--to", "model", "--files", 2, *config, status=2)
+        self.refuse_in_one_line("does not take --max-shard-size", "--to", "dcp", "--max-shard-size", 50000, status=2)
         self.output.mkdir()
         (self.output / "other").write_text("")
         self.refuse_in_one_line("is not empty and no model directory", "--to", "tensors")
@@ -537,18 +554,8 @@ LLAMA = {"self_attention.linear_qkv.layer_norm": "input_layernorm", "mlp.linear_
 
 
 class Tokenizers(Convert):
-    def model(self, count):
-        """The smallest model with these many tokens."""
-        keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 4, "llama.feed_forward_length": 4,
-                "llama.context_length": 16, "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5}
-        square = (TENSOR_F32, [4, 4], floats([0.5] * 16))
-        names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-        tensors = {f"blk.0.{name}.weight": square for name in names}
-        tensors |= {name + ".weight": (TENSOR_F32, [4], floats([1] * 4)) for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")}
-        return keys, tensors | {"token_embd.weight": (TENSOR_F32, [count, 4], floats([0.25] * 4 * count))}
-
     def write(self, lists, more=0):
-        keys, tensors = self.model(len(lists["tokenizer.ggml.tokens"]) + more)
+        keys, tensors = self.smallest_model(len(lists["tokenizer.ggml.tokens"]) + more)
         self.convert(keys | lists, tensors)
 
     def ids(self, directory, text, *words):
@@ -614,7 +621,7 @@ class Tokenizers(Convert):
         self.assertNotIn("PAD", (self.output / "tokenizer.json").read_text())
 
     def test_lists_that_contradict_each_other_are_refused(self):
-        keys, tensors = self.model(20)
+        keys, tensors = self.smallest_model(20)
         lists = byte_tokens(20)
         for part, change in {
             "there are 20 tokens, but 19 kinds of them": {"token_type": [NORMAL] * 19},
