@@ -64,6 +64,7 @@ void source_close(struct source *source);
 struct model_source {
     struct source *source;
     struct strbuf config_text;
+    enum dtype config_dtype; /* that it named when it was read */
     struct model_config config;
     struct model_text_ends ends;
     struct param_table table;
@@ -115,6 +116,9 @@ int64_t megatron_our_row(const struct model_config *config, int64_t fused, int64
 /* Check the shape of each parameter's tensor, and read a block as model_array_get does. STATUS_INVALID. */
 int megatron_check(const struct model_source *model);
 int megatron_get(const struct model_source *model, const struct ckpt_block *block, enum dtype dtype, void *values);
+
+/* to_megatron.c: writes a checkpoint of Megatron core. */
+int write_megatron(const struct convert_request *request, struct source *source);
 
 /* to_dcp.c: writes all tensors, and the texts that are next to them. */
 int write_dcp(const struct convert_request *request, const struct source *source);
@@ -195,8 +199,6 @@ const char *gguf_pattern_name(enum tokenizer_list_words words);
 int32_t gguf_token_kind(enum tokenizer_list_kind kind, bool is_unknown);
 /* gguf_put_tokenizer.c: appends the keys of the model's tokenizer; a directory without one gives none. */
 int gguf_put_tokenizer(const struct model_source *model, struct gguf_output *output);
-/* to_megatron.c: writes a checkpoint of Megatron core. */
-int write_megatron(const struct convert_request *request, struct source *source);
 /* to_gguf.c: writes a GGUF file. */
 int write_gguf(const struct convert_request *request, struct source *source);
 

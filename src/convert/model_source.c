@@ -8,34 +8,39 @@
 
 enum { TEXT_LIMIT = 64 << 20 };
 
-/* Makes config.json from the arguments of a run of Megatron. */
-static int make_config(struct model_source *m, bool *is_there) {
+/* Sets the text of config.json to this model's, with a type for its weights. */
+static int make_config(struct model_source *m, const struct model_config *config, enum dtype dtype) {
     char *text = NULL;
-    int status = megatron_read_config(m->source->directory, &m->config, is_there);
-    if (!status && *is_there)
-        status = model_write_config(&m->config, DTYPE_F32, &m->ends, &text);
-    if (!status && *is_there)
+    int status = model_write_config(config, dtype, &m->ends, &text);
+    strbuf_clear(&m->config_text);
+    if (!status)
         strbuf_add_text(&m->config_text, text);
     free(text);
     return status ? status : strbuf_status(&m->config_text);
 }
 
+/* Makes config.json from the arguments of a run of Megatron, if there are any. */
+static int make_megatron_config(struct model_source *m) {
+    struct model_config config;
+    bool is_there;
+    int status = megatron_read_config(m->source->directory, &config, &is_there);
+    return status || !is_there ? status : make_config(m, &config, DTYPE_F32);
+}
+
+/* Reads the config.json that is named, or the source's, or what the arguments make. */
 static int read_config(const struct convert_request *request, struct model_source *m) {
     char where[PATH_MAX];
-    enum dtype dtype;
-    bool is_there = false;
     int status = request->config ? STATUS_OK : file_join(where, sizeof where, m->source->directory, "config.json");
     if (request->config)
         snprintf(where, sizeof where, "%s", request->config);
-    if (!status && m->is_megatron && !file_exists(where))
-        status = make_config(m, &is_there);
-    if (status || is_there)
-        return status ? status : model_describe(&m->config, &m->table);
-    status = file_read(where, TEXT_LIMIT, &m->config_text);
+    else if (!status && m->is_megatron && !file_exists(where))
+        status = make_megatron_config(m);
+    if (!status && !m->config_text.length)
+        status = file_read(where, TEXT_LIMIT, &m->config_text);
     if (status == STATUS_NOT_FOUND && !request->config)
         return status_fail(status, "%s has no config.json: name one with --config", m->source->directory);
     if (!status)
-        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &dtype, &m->ends);
+        status = model_read_config(strbuf_text(&m->config_text), where, &m->config, &m->config_dtype, &m->ends);
     return status ? status : model_describe(&m->config, &m->table);
 }
 
@@ -159,23 +164,6 @@ static void choose_type(const struct convert_request *request, struct model_sour
     m->dtype = convert_dtype(request, found == DTYPE_BF16);
 }
 
-/* Makes a config.json that names another type, where the one that was read does not fit. */
-static int rewrite_config(struct model_source *m) {
-    struct model_config config;
-    struct model_text_ends ends;
-    enum dtype dtype;
-    char *text = NULL;
-    int status = model_read_config(strbuf_text(&m->config_text), "config.json", &config, &dtype, &ends);
-    if (status || dtype == m->dtype)
-        return status;
-    status = model_write_config(&m->config, m->dtype, &m->ends, &text);
-    strbuf_clear(&m->config_text);
-    if (!status)
-        strbuf_add_text(&m->config_text, text);
-    free(text);
-    return status ? status : strbuf_status(&m->config_text);
-}
-
 int model_source_open(const struct convert_request *request, struct source *source, struct model_source *m) {
     *m = (struct model_source){.source = source, .is_megatron = megatron_is_there(source->tensors)};
     int status = read_config(request, m);
@@ -184,7 +172,8 @@ int model_source_open(const struct convert_request *request, struct source *sour
     if (status)
         return status;
     choose_type(request, m);
-    status = rewrite_config(m);
+    if (m->config_dtype != m->dtype)
+        status = make_config(m, &m->config, m->dtype);
     if (!status)
         status = read_state(m);
     if (!status)

@@ -39,11 +39,12 @@ static int open_model(const char *path, struct source *source) {
     return status;
 }
 
-/* Finds the newest checkpoint of a run of Megatron, which names it in a file. */
-static int find_newest(const char *path, struct source *source) {
+/* Finds the newest checkpoint of a run of Megatron, which names it in a file; any other directory stays what it is. */
+static int find_newest(const char *path, char newest[PATH_MAX]) {
     static const char tracker[] = "latest_checkpointed_iteration.txt";
     char file[PATH_MAX], name[32], *end;
     struct strbuf text = STRBUF_INIT;
+    snprintf(newest, PATH_MAX, "%s", path);
     int status = file_join(file, sizeof file, path, tracker);
     if (!status)
         status = file_read(file, 64, &text);
@@ -55,27 +56,24 @@ static int find_newest(const char *path, struct source *source) {
             status = status_fail(STATUS_INVALID, "%s: expected a number or 'release'", file);
     }
     if (!status)
-        status = file_join(source->directory, sizeof source->directory, path, name);
+        status = file_join(newest, PATH_MAX, path, name);
     strbuf_free(&text);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
 int source_open(const char *path, struct source *source) {
     bool is_sharded;
-    char found[PATH_MAX];
+    char newest[PATH_MAX], config[PATH_MAX];
     *source = (struct source){0};
-    snprintf(source->directory, sizeof source->directory, "%s", path);
-    int status = find_newest(path, source);
+    int status = find_newest(path, newest);
     if (status)
         return status;
-    snprintf(found, sizeof found, "%s", source->directory);
-    path = found;
-    if (exchange_is_dcp(path))
+    snprintf(source->directory, sizeof source->directory, "%s", newest);
+    if (exchange_is_dcp(newest))
         return open_dcp(source);
-    bool has_files = exchange_has_safetensors(path, &is_sharded);
-    char config[PATH_MAX];
-    bool has_config = !file_join(config, sizeof config, path, "config.json") && file_exists(config);
-    return has_files && (is_sharded || !has_config) ? open_safetensors(source) : open_model(path, source);
+    bool has_files = exchange_has_safetensors(newest, &is_sharded);
+    bool has_config = !file_join(config, sizeof config, newest, "config.json") && file_exists(config);
+    return has_files && (is_sharded || !has_config) ? open_safetensors(source) : open_model(newest, source);
 }
 
 void source_close(struct source *source) {

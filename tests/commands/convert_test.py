@@ -486,6 +486,10 @@ class Megatron(Convert):
                     if key in original and original[key] is not None and value is not None and not key.endswith(
                             ("model_type", "architectures", "token_id", "_range", "max_window_layers")):
                         self.assertEqual(value, original[key], key)
+        shutil.rmtree(back)
+        run("convert", "--from", core, "--to", "model", "--config", MODELS / "mistral_window/config.json", "--output", back)
+        for name in ("config.json", "model.safetensors"):
+            self.assertEqual((back / name).read_bytes(), (MODELS / "mistral_window" / name).read_bytes())
 
     def test_what_the_arguments_cannot_say_is_refused(self):
         for name, part in (("mistral_window", "cannot have windows shorter than its positions"),
