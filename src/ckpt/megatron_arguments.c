@@ -14,7 +14,7 @@
 
 enum { COMMON_LIMIT = 64 << 20 };
 
-/* Adds a value that JSON can have; others are left out. */
+/* Adds a value. What JSON has no scalar for becomes an empty object, so that a reader sees that it is there. */
 static void add_value(json_t *object, const char *key, const struct pickle_node *value) {
     switch (value->kind) {
     case PICKLE_NONE:
@@ -33,7 +33,7 @@ static void add_value(json_t *object, const char *key, const struct pickle_node 
         json_object_set_new(object, key, json_stringn(value->text, value->count));
         break;
     default:
-        break;
+        json_object_set_new(object, key, json_object());
     }
 }
 

@@ -12,17 +12,45 @@
 enum { LLAMA3_POSITIONS = 8192 };
 static const double llama3_low = 1, llama3_high = 4;
 
+#define NOT_BUILT "false: this is not built"
+#define NO_OTHER  "absent: this is not built"
+
+/* Arguments that change the model, and what they must be. */
+static const struct {
+    const char *name, *expected;
+} others[] = {
+    {"squared_relu", NOT_BUILT},
+    {"quick_geglu", NOT_BUILT},
+    {"multi_latent_attention", NOT_BUILT},
+    {"rotary_interleaved", NOT_BUILT},
+    {"apply_layernorm_1p", NOT_BUILT},
+    {"apply_residual_connection_post_layernorm", NOT_BUILT},
+    {"use_rotary_position_embeddings_2d", NOT_BUILT},
+    {"is_hybrid_model", NOT_BUILT},
+    {"qk_l2_norm", NOT_BUILT},
+    {"attention_output_gate", NOT_BUILT},
+    {"head_wise_attn_gate", NOT_BUILT},
+    {"use_mup", NOT_BUILT},
+    {"num_experts", "absent: experts are not built"},
+    {"window_size", "absent: name a config.json with the window (--config)"},
+    {"no_rope_freq", NO_OTHER},
+    {"rotary_base_per_layer", NO_OTHER},
+    {"softmax_scale", NO_OTHER},
+    {"experimental_attention_variant", NO_OTHER},
+    {"linear_attention_type", NO_OTHER},
+};
+
 /* Refuses what this program does not have, by the argument's name. */
 static void refuse_others(struct json_keys *keys) {
-    static const char *const off[] = {"squared_relu",           "quick_geglu",
-                                      "multi_latent_attention", "rotary_interleaved",
-                                      "apply_layernorm_1p",     "use_rotary_position_embeddings_2d",
-                                      "is_hybrid_model",        "moe_layer_freq_pattern"};
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
-        if (json_is_true(json_keys_find(keys, off[i])))
-            json_keys_refuse(keys, off[i], "false: this is not built");
-    if (json_is_integer(json_keys_find(keys, "num_experts")))
-        json_keys_refuse(keys, "num_experts", "absent: experts are not built");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const json_t *value = json_keys_find(keys, others[i].name);
+        if (value && !json_is_false(value))
+            json_keys_refuse(keys, others[i].name, "%s", others[i].expected);
+    }
+    if (strcmp(json_keys_string(keys, "softmax_type", "vanilla"), "vanilla") != 0)
+        json_keys_refuse(keys, "softmax_type", "'vanilla': no other is built");
+    if (json_number_value(json_keys_find(keys, "glu_linear_offset")) != 0)
+        json_keys_refuse(keys, "glu_linear_offset", "0: no other is built");
 }
 
 static int read_word(struct json_keys *keys, const char *key, const char *const words[2], int fallback) {
@@ -116,7 +144,7 @@ int megatron_read_config(const char *directory, struct model_config *config, boo
 
 /* ---- writing ---- */
 
-/* Returns a part of the model that the arguments have no word for; NULL: there is none. */
+/* Returns a part of the model that the arguments, as they are written, do not say; NULL: there is none. */
 static const char *find_unsaid(const struct model_config *c) {
     bool is_llama3 = c->rotary.low == llama3_low && c->rotary.high == llama3_high &&
                      c->rotary.original_positions == LLAMA3_POSITIONS;

@@ -518,6 +518,10 @@ class Megatron(Convert):
         for part, changes in {
             "'squared_relu' must be false: this is not built": {"squared_relu": True},
             "'num_experts' must be absent: experts are not built": {"num_experts": 8},
+            "'window_size' must be absent: name a config.json with the window (--config)": {"window_size": (8, 0)},
+            "'no_rope_freq' must be absent: this is not built": {"no_rope_freq": [1]},
+            "'softmax_type' must be 'vanilla'": {"softmax_type": "learnable"},
+            "'glu_linear_offset' must be 0": {"glu_linear_offset": 1.0},
             "'normalization' must be 'LayerNorm' or 'RMSNorm'": {"normalization": "L2Norm"},
             "'position_embedding_type' must be": {"position_embedding_type": "mrope"},
             "num_layers": {"num_layers": None},
@@ -530,7 +534,10 @@ class Megatron(Convert):
                 _, errors = run("convert", "--from", source, "--to", "model", "--output", self.output, expect=1)
                 self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
                 self.assertFalse(self.output.exists())
-        source = self.rewrite()
+        source = self.rewrite(attention_backend=argparse.Namespace(), recompute_modules=["mlp"], use_mup=False, softmax_type="vanilla")
+        run("convert", "--from", source, "--to", "model", "--output", self.root / "built")
+        _, errors = run("convert", "--from", source, "--to", "model", "--config", "missing.json", "--output", self.output, expect=1)
+        self.assertIn("missing.json", errors)
         for value in (Call(os.system, f"touch {marker}"), Call(eval, f"open({str(marker)!r}, 'w')")):
             with zipfile.ZipFile(source / "common.pt", "w") as archive:
                 archive.writestr("common/data.pkl", pickle.dumps({"args": value}, protocol=2))
