@@ -28,8 +28,8 @@ bool exchange_is_dcp(const char *directory);
  * they are not read. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int64_t *objects);
 
-/* Reads the arguments of a run of Megatron from its common.pt, as a JSON object of texts, numbers, bools and nulls; any
- * other value is an empty object. The caller frees *text. It is NULL when there are none. STATUS_INVALID,
+/* Reads the arguments of a run of Megatron from its common.pt, as a JSON object of texts, numbers, bools, nulls and
+ * lists of these; any other value is an empty object. The caller frees *text. It is NULL when there are none. STATUS_INVALID,
  * STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
 int exchange_read_megatron_arguments(const char *directory, char **text);
 
@@ -42,7 +42,7 @@ struct exchange_dcp {
                                  * NULL: each tensor is one part */
     const char *const *objects; /* [object_count] names of objects, each the list [None] */
     size_t object_count;
-    const char *arguments;         /* of a run of Megatron: a JSON object of texts, numbers and bools; NULL: none */
+    const char *arguments;         /* of a run of Megatron: a JSON object of such values; NULL: none */
     const char *config_text;       /* config.json; NULL: none */
     const struct ckpt_text *texts; /* further files */
     int text_count;

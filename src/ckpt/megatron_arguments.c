@@ -6,35 +6,44 @@
 #include "zip.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define COMMON_FILE "common.pt"
 
-enum { COMMON_LIMIT = 64 << 20 };
+enum {
+    COMMON_LIMIT = 64 << 20,
+    MOST_ITEMS = 1 << 16 /* of all lists; a pickle may have one list many times */
+};
 
-/* Adds a value. What JSON has no scalar for becomes an empty object, so that a reader sees that it is there. */
-static void add_value(json_t *object, const char *key, const struct pickle_node *value) {
+static json_t *make_scalar(const struct pickle_node *value) {
     switch (value->kind) {
     case PICKLE_NONE:
-        json_object_set_new(object, key, json_null());
-        break;
+        return json_null();
     case PICKLE_BOOL:
-        json_object_set_new(object, key, json_boolean(value->integer));
-        break;
+        return json_boolean(value->integer);
     case PICKLE_INTEGER:
-        json_object_set_new(object, key, json_integer(value->integer));
-        break;
+        return json_integer(value->integer);
     case PICKLE_NUMBER:
-        json_object_set_new(object, key, json_real(value->number));
-        break;
+        return isfinite(value->number) ? json_real(value->number) : json_object();
     case PICKLE_TEXT:
-        json_object_set_new(object, key, json_stringn(value->text, value->count));
-        break;
-    default:
-        json_object_set_new(object, key, json_object());
+        return json_stringn(value->text, value->count);
+    default: /* so that a reader sees that there is one */
+        return json_object();
     }
+}
+
+/* Makes a scalar or a list of them; `most` items may follow, and are counted down. */
+static json_t *make_value(const struct pickle_node *value, uint32_t *most) {
+    if ((value->kind != PICKLE_TUPLE && value->kind != PICKLE_LIST) || value->count > *most)
+        return make_scalar(value);
+    json_t *list = json_array();
+    *most -= value->count;
+    for (uint32_t i = 0; i < value->count; i++)
+        json_array_append_new(list, make_scalar(value->items[i]));
+    return list;
 }
 
 static int make_json(const struct pickle *pickle, const struct pickle_node *arguments, char **text) {
@@ -43,6 +52,7 @@ static int make_json(const struct pickle *pickle, const struct pickle_node *argu
     if (!state || state->kind != PICKLE_DICT)
         return pickle_refuse(pickle, arguments, "an argparse.Namespace as args");
     int status = STATUS_OK;
+    uint32_t most = MOST_ITEMS;
     json_begin();
     json_t *object = json_object();
     for (uint32_t i = 0; i + 1 < state->count && !status; i += 2) {
@@ -51,7 +61,7 @@ static int make_json(const struct pickle *pickle, const struct pickle_node *argu
         if (!status && json_object_get(object, key))
             status = pickle_refuse(pickle, state->items[i], "the argument '%s' once", key);
         if (!status)
-            add_value(object, key, state->items[i + 1]);
+            json_object_set_new(object, key, make_value(state->items[i + 1], &most));
     }
     if (status) {
         json_decref(object);
@@ -100,8 +110,7 @@ int exchange_read_megatron_arguments(const char *directory, char **text) {
 
 /* ---- writing ---- */
 
-static void add_argument(struct strbuf *out, const char *name, const json_t *value) {
-    pickle_add_text(out, name);
+static void add_value(struct strbuf *out, const json_t *value) {
     switch (json_typeof(value)) {
     case JSON_STRING:
         pickle_add_text(out, json_string_value(value));
@@ -115,6 +124,12 @@ static void add_argument(struct strbuf *out, const char *name, const json_t *val
     case JSON_TRUE:
     case JSON_FALSE:
         strbuf_add_text(out, json_is_true(value) ? PICKLE_WRITE_TRUE : PICKLE_WRITE_FALSE);
+        break;
+    case JSON_ARRAY:
+        strbuf_add_text(out, PICKLE_MARK);
+        for (size_t i = 0; i < json_array_size(value); i++)
+            add_value(out, json_array_get(value, i));
+        strbuf_add_text(out, PICKLE_END_TUPLE);
         break;
     default:
         strbuf_add_text(out, PICKLE_WRITE_NONE);
@@ -133,7 +148,8 @@ static void add_common(struct strbuf *out, json_t *arguments) {
     pickle_add_global(out, "argparse", "Namespace");
     strbuf_add_text(out, PICKLE_EMPTY_TUPLE PICKLE_NEW PICKLE_EMPTY_DICT PICKLE_MARK);
     json_object_foreach(arguments, name, value) {
-        add_argument(out, name, value);
+        pickle_add_text(out, name);
+        add_value(out, value);
     }
     strbuf_add_text(out, PICKLE_END_DICT PICKLE_SET_STATE PICKLE_END_DICT PICKLE_STOP);
 }

@@ -53,30 +53,39 @@ static int resolve_window(struct run_config *run) {
     return STATUS_OK;
 }
 
-static int fill_layers(struct model_config *model, const struct config_list *skip) {
-    bool is_list = skip->count > 1;
-    int64_t period = is_list ? 0 : read_number(skip->items[0], MODEL_MAX_LAYERS), windows = 0;
-    if (is_list && (int64_t)skip->count != model->num_layers)
-        return status_fail(STATUS_USAGE, "model.window_attn_skip_freq has %zu numbers for %lld layers", skip->count,
-                           (long long)model->num_layers);
-    if (!is_list && period < 1)
-        return status_fail(STATUS_USAGE,
-                           "model.window_attn_skip_freq %s: expected a number from 1 to %d, or one for each layer",
-                           skip->items[0], MODEL_MAX_LAYERS);
+bool model_skip_windows(struct model_config *model, const int64_t *numbers, bool is_list) {
+    int64_t windows = 0;
     memset(model->full_layers, 0, sizeof model->full_layers);
     for (int64_t l = 0; l < model->num_layers; l++) {
-        int64_t has_window = is_list ? read_number(skip->items[l], 1) : (l + 1) % period != 0;
-        if (has_window < 0)
-            return status_fail(STATUS_USAGE,
-                               "model.window_attn_skip_freq %s: expected 1 for a window or 0 for none in a list",
-                               skip->items[l]);
+        bool has_window = is_list ? numbers[l] != 0 : (l + 1) % numbers[0] != 0;
         if (!has_window)
             model_set_full(model, l);
         windows += has_window;
     }
-    return windows ? STATUS_OK
-                   : status_fail(STATUS_USAGE, "model.window_attn_skip_freq %s: no layer has the window",
-                                 is_list ? "of zeros" : skip->items[0]);
+    return windows > 0;
+}
+
+static int fill_layers(struct model_config *model, const struct config_list *skip) {
+    bool is_list = skip->count > 1;
+    int64_t numbers[MODEL_MAX_LAYERS];
+    if (is_list && (int64_t)skip->count != model->num_layers)
+        return status_fail(STATUS_USAGE, "model.window_attn_skip_freq has %zu numbers for %lld layers", skip->count,
+                           (long long)model->num_layers);
+    for (size_t i = 0; i < skip->count; i++) {
+        numbers[i] = read_number(skip->items[i], is_list ? 1 : MODEL_MAX_LAYERS);
+        if (is_list && numbers[i] < 0)
+            return status_fail(STATUS_USAGE,
+                               "model.window_attn_skip_freq %s: expected 1 for a window or 0 for none in a list",
+                               skip->items[i]);
+    }
+    if (numbers[0] < 1 && !is_list)
+        return status_fail(STATUS_USAGE,
+                           "model.window_attn_skip_freq %s: expected a number from 1 to %d, or one for each layer",
+                           skip->items[0], MODEL_MAX_LAYERS);
+    return model_skip_windows(model, numbers, is_list)
+               ? STATUS_OK
+               : status_fail(STATUS_USAGE, "model.window_attn_skip_freq %s: no layer has the window",
+                             is_list ? "of zeros" : skip->items[0]);
 }
 
 int model_words_resolve(struct run_config *run) {
@@ -110,8 +119,7 @@ bool model_words_window_size(const void *field, size_t index, char text[CONFIG_I
     return run->model.window && index < 2;
 }
 
-/* Returns N when every Nth layer has no window and all others have one; returns 0 when only a list can say it. */
-static int64_t period_of(const struct model_config *model) {
+int64_t model_window_period(const struct model_config *model) {
     int64_t first = 0;
     while (first < model->num_layers && !model_layer_is_full(model, first))
         first++;
@@ -125,7 +133,7 @@ bool model_words_window_skip(const void *field, size_t index, char text[CONFIG_I
     const struct run_config *run =
         (const void *)((const char *)field - offsetof(struct run_config, model_words.window_attn_skip_freq));
     const struct model_config *model = &run->model;
-    int64_t layer = (int64_t)index, period = model->window ? period_of(model) : 0;
+    int64_t layer = (int64_t)index, period = model->window ? model_window_period(model) : 0;
     if (!model->window || period > model->num_layers) /* no layer has a window, or every layer has one */
         return false;
     if (period)

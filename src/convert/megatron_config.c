@@ -32,7 +32,6 @@ static const struct {
     {"head_wise_attn_gate", NOT_BUILT},
     {"use_mup", NOT_BUILT},
     {"num_experts", "absent: experts are not built"},
-    {"window_size", "absent: name a config.json with the window (--config)"},
     {"no_rope_freq", NO_OTHER},
     {"rotary_base_per_layer", NO_OTHER},
     {"softmax_scale", NO_OTHER},
@@ -111,6 +110,42 @@ static void read_parts(struct json_keys *keys, struct model_config *c) {
     }
 }
 
+/* Reads (W, 0): a token sees itself and W before it; -1 is Megatron's word for all. Returns the tokens that it sees;
+ * 0: there is no window. */
+static int64_t read_window(struct json_keys *keys) {
+    const json_t *size = json_keys_find(keys, "window_size");
+    const json_t *before = json_array_get(size, 0), *after = json_array_get(size, 1);
+    json_int_t count = json_integer_value(before);
+    bool is_all = count == -1 && json_integer_value(after) == -1;
+    if (!size)
+        return 0;
+    if (json_array_size(size) != 2 || !json_is_integer(before) || !json_is_integer(after) || count < -1 ||
+        count >= MODEL_MAX_POSITIONS || (json_integer_value(after) != 0 && !is_all))
+        json_keys_refuse(keys, "window_size", "(W, 0), where a token sees itself and W, at most %d, before it",
+                         MODEL_MAX_POSITIONS - 1);
+    return count + 1;
+}
+
+/* Reads which layers have the window. */
+static void read_windows(struct json_keys *keys, struct model_config *c) {
+    const json_t *skip = json_keys_find(keys, "window_attn_skip_freq");
+    int64_t numbers[MODEL_MAX_LAYERS] = {json_integer_value(skip)};
+    bool is_list = json_is_array(skip), is_right = is_list ? (int64_t)json_array_size(skip) == c->num_layers : numbers[0] > 0;
+    c->window = read_window(keys);
+    if (!c->window || !skip || keys->status)
+        return;
+    for (int64_t l = 0; l < c->num_layers && is_list && is_right; l++) {
+        const json_t *number = json_array_get(skip, (size_t)l);
+        numbers[l] = json_is_true(number) || json_integer_value(number) != 0;
+        is_right = json_is_integer(number) || json_is_boolean(number);
+    }
+    if (!is_right)
+        json_keys_refuse(keys, "window_attn_skip_freq", "a number of at least 1, or a list of %lld, one for each layer",
+                         (long long)c->num_layers);
+    else if (!model_skip_windows(c, numbers, is_list))
+        c->window = 0;
+}
+
 /* Reads the arguments; messages call them `where`. */
 static int parse(const char *text, const char *where, struct model_config *config) {
     struct json_keys keys;
@@ -120,6 +155,7 @@ static int parse(const char *text, const char *where, struct model_config *confi
         refuse_others(&keys);
         read_sizes(&keys, config);
         read_parts(&keys, config);
+        read_windows(&keys, config);
         status = keys.status;
     }
     json_keys_close(&keys);
@@ -149,8 +185,6 @@ static const char *find_unsaid(const struct model_config *c) {
     bool is_llama3 = c->rotary.low == llama3_low && c->rotary.high == llama3_high &&
                      c->rotary.original_positions == LLAMA3_POSITIONS;
     double positions = c->rotary.interpolation;
-    if (c->window > 0 && c->window < c->max_position_embeddings)
-        return "windows shorter than its positions";
     if (c->position_embedding == POSITION_YARN)
         return "YaRN's scaling of positions";
     if (c->position_embedding == POSITION_ROPE && c->rotary.factor > 0 && !is_llama3)
@@ -178,6 +212,17 @@ static void set_rotation(json_t *object, const struct model_config *c) {
         json_object_set_new(object, "rope_scaling_factor", json_real(c->rotary.factor));
 }
 
+static void set_windows(json_t *object, const struct model_config *c) {
+    int64_t period = model_window_period(c);
+    json_object_set_new(object, "window_size", json_pack("[I, i]", (json_int_t)c->window - 1, 0));
+    json_t *layers = period ? json_integer(period) : json_array();
+    for (int64_t l = 0; l < c->num_layers && !period; l++)
+        json_array_append_new(layers, json_integer(!model_layer_is_full(c, l)));
+    if (period <= c->num_layers) /* a larger one: every layer has the window */
+        json_object_set(object, "window_attn_skip_freq", layers);
+    json_decref(layers);
+}
+
 static void set_parts(json_t *object, const struct model_config *c) {
     bool is_rms = c->normalization == NORMALIZATION_RMS, is_learned = c->position_embedding == POSITION_LEARNED;
     bool is_tanh = c->activation == ACTIVATION_GELU_TANH && !c->swiglu;
@@ -193,6 +238,8 @@ static void set_parts(json_t *object, const struct model_config *c) {
     json_object_set_new(object, "position_embedding_type", json_string(is_learned ? "learned_absolute" : "rope"));
     if (!is_learned)
         set_rotation(object, c);
+    if (c->window)
+        set_windows(object, c);
 }
 
 int megatron_write_arguments(const char *where, const struct model_config *c, int64_t padded_vocabulary,

@@ -452,12 +452,14 @@ class Megatron(Convert):
     def test_models_of_every_family_become_those_of_core_and_come_back(self):
         """Layers are stacked, and zero rows pad the vocabulary. The directory has the model's own texts too; without them
         the arguments alone give the same weights."""
-        mistral = self.root / "mistral"
-        shutil.copytree(MODELS / "mistral_window", mistral)
-        config = json.loads((mistral / "config.json").read_text()) | {"sliding_window": None}
-        (mistral / "config.json").write_text(json.dumps(config))
-        sources = [MODELS / name for name in ("d64_untied", "d5_tied", "d33_exact", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial")]
-        for source in (*sources, mistral):
+        windows = self.root / "qwen2_windows"
+        shutil.copytree(MODELS / "qwen2_yarn_windows", windows)
+        config = json.loads((windows / "config.json").read_text())
+        for key in ("rope_scaling", "rope_parameters"):
+            config.pop(key, None)
+        (windows / "config.json").write_text(json.dumps(config))
+        sources = [MODELS / name for name in ("d64_untied", "d5_tied", "d33_exact", "llama_wide_heads", "qwen2_tied", "qwen3", "phi3_partial", "mistral_window")]
+        for source in (*sources, windows):
             with self.subTest(source.name):
                 core, whole, back = (self.root / f"{source.name}.{kind}" for kind in ("core", "tensors", "back"))
                 run("convert", "--from", source, "--to", "megatron", "--tensor", 2, "--files", 2, "--output", core)
@@ -487,27 +489,27 @@ class Megatron(Convert):
                             ("model_type", "architectures", "token_id", "_range", "max_window_layers")):
                         self.assertEqual(value, original[key], key)
         shutil.rmtree(back)
-        run("convert", "--from", core, "--to", "model", "--config", MODELS / "mistral_window/config.json", "--output", back)
-        for name in ("config.json", "model.safetensors"):
-            self.assertEqual((back / name).read_bytes(), (MODELS / "mistral_window" / name).read_bytes())
+        given = self.root / "given.json"
+        given.write_text(json.dumps(config | {"sliding_window": 6}))
+        run("convert", "--from", core, "--to", "model", "--config", given, "--output", back)
+        self.assertEqual((back / "config.json").read_text(), given.read_text())
 
     def test_what_the_arguments_cannot_say_is_refused(self):
-        for name, part in (("mistral_window", "cannot have windows shorter than its positions"),
-                           ("llama_3", "cannot have other frequencies and positions in Llama 3's scaling"),
+        for name, part in (("llama_3", "cannot have other frequencies and positions in Llama 3's scaling"),
                            ("llama_biases_linear", "cannot have a scaling of positions that is no integer"),
-                           ("qwen2_yarn_windows", "cannot have windows")):
+                           ("qwen2_yarn_windows", "cannot have YaRN's scaling of positions")):
             _, errors = run("convert", "--from", MODELS / name, "--to", "megatron", "--output", self.output, expect=1)
             self.assertRegex(errors, "cambium: error: [^\n]*" + re.escape(part) + "[^\n]*\n$")
             self.assertFalse(self.output.exists())
         _, errors = run("convert", "--from", MODELS / "qwen3", "--to", "dcp", "--tensor", 2, "--output", self.output, expect=2)
         self.assertIn("this conversion does not take --tensor", errors)
 
-    def rewrite(self, **changes):
-        """The recorded GPT with other arguments."""
+    def rewrite(self, model="gpt", **changes):
+        """A recorded model, a GPT if none is named, with other arguments."""
         copy = self.root / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.golden / "gpt", copy)
-        values = self.arguments("gpt") | changes
+        shutil.copytree(self.golden / model, copy)
+        values = self.arguments(model) | changes
         state = {"args": argparse.Namespace(**{key: value for key, value in values.items() if value is not None})}
         with zipfile.ZipFile(copy / "common.pt", "w") as archive:
             archive.writestr("common/data.pkl", pickle.dumps(state, protocol=2))
@@ -518,7 +520,11 @@ class Megatron(Convert):
         for part, changes in {
             "'squared_relu' must be false: this is not built": {"squared_relu": True},
             "'num_experts' must be absent: experts are not built": {"num_experts": 8},
-            "'window_size' must be absent: name a config.json with the window (--config)": {"window_size": (8, 0)},
+            "'window_size' must be (W, 0), where": {"window_size": (8, 1)},
+            "'window_size' must be (W, 0)": {"window_size": 8},
+            "'window_attn_skip_freq' must be a number of at least 1": {"window_size": (8, 0), "window_attn_skip_freq": 0},
+            "or a list of 1, one for each layer": {"window_size": (8, 0), "window_attn_skip_freq": [1, 1]},
+            "model.window_size": {"window_size": (8, 0)},
             "'no_rope_freq' must be absent: this is not built": {"no_rope_freq": [1]},
             "'softmax_type' must be 'vanilla'": {"softmax_type": "learnable"},
             "'glu_linear_offset' must be 0": {"glu_linear_offset": 1.0},
@@ -544,6 +550,21 @@ class Megatron(Convert):
             _, errors = run("convert", "--from", source, "--to", "model", "--output", self.output, expect=1)
             self.assertRegex(errors, r"common.pt: byte \d+: expected an argparse.Namespace as args\n$")
             self.assertFalse(marker.exists())
+
+    def test_windows_of_some_or_all_layers(self):
+        """Megatron's (W, 0) is a window of W + 1; every Nth layer, or those with 0 in a list, have none."""
+        for model, skip, family, full in (("llama_4", None, "mistral", []), ("qwen3_4", 2, "qwen3", [1, 3]),
+                                          ("qwen3_4", [0, True, 1, 1], "qwen3", [0]), ("llama_4", 1, "llama", None)):
+            shutil.rmtree(self.output, ignore_errors=True)
+            source = self.rewrite(model, window_size=(8, 0), window_attn_skip_freq=skip)
+            run("convert", "--from", source, "--to", "model", "--output", self.output)
+            config = json.loads((self.output / "config.json").read_text())
+            self.assertEqual((config["model_type"], config.get("sliding_window")), (family, None if full is None else 9))
+            if family == "qwen3":
+                self.assertEqual([i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"], full)
+        shutil.rmtree(self.output)
+        run("convert", "--from", self.rewrite("llama_4", window_size=(-1, -1)), "--to", "model", "--output", self.output)
+        self.assertEqual(json.loads((self.output / "config.json").read_text())["model_type"], "llama")
 
     def test_a_run_names_its_newest_checkpoint(self):
         parent = self.root / "run"
