@@ -52,6 +52,20 @@ class Exchange(Case):
         dcp.load(state, storage_reader=HuggingFaceStorageReader(str(checkpoint)))
         self.assert_equal(state, expected, checkpoint)
 
+    def test_files_of_torchs_safetensors_writer_come_and_go(self):
+        """HuggingFaceStorageWriter's parts become tensors, whole ones a model's; HuggingFaceStorageReader opens the result."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+        tensors = {"a.weight": torch.randn(7, 5), "b": torch.arange(6), "c": torch.randn(3, 4).bfloat16(), "d": torch.rand(2) < 0.5}
+        for is_sharded in (False, True):
+            source, output = self.directory / f"source{is_sharded}", self.directory / f"tensors{is_sharded}"
+            dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(source), save_distributed=is_sharded), no_dist=True)
+            self.assertEqual(bool(list(source.glob("shard-*.safetensors"))), is_sharded)
+            self.run_program("convert", "--from", source, "--to", "tensors", "--output", output)
+            self.assert_equal(load_file(output / "model.safetensors"), tensors, source)
+            state = {name: torch.zeros_like(value) for name, value in tensors.items()}
+            dcp.load(state, storage_reader=HuggingFaceStorageReader(str(output)), no_dist=True)
+            self.assert_equal(state, tensors, output)
+
     def test_what_this_torch_writes_is_read(self):
         """The recorded directories, made anew by the torch that is installed."""
         made = self.directory / "made"

@@ -1,10 +1,12 @@
 """GGUF files, against the live gguf package, and transformers' reading of them."""
+import importlib.util
 import unittest
 
 import numpy
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from interop_support import SOURCE, Case
+from model_support import TINY
 from transformers import AutoModelForCausalLM
 
 MODELS = SOURCE / "tests/model/golden"
@@ -51,6 +53,19 @@ class Written(Case):
                                ("attention.head_count", config.num_attention_heads), ("context_length", config.max_position_embeddings),
                                ("vocab_size", config.vocab_size)):
                 self.assertEqual(fields[f"{architecture}.{key}"].contents(), value, (name, key))
+
+    @unittest.skipUnless(importlib.util.find_spec("llama_cpp"), "llama.cpp is not installed (pip install llama-cpp-python)")
+    def test_llama_cpp_has_the_same_ids_and_the_same_greedy_text(self):
+        import llama_cpp
+        file = self.directory / "tiny.gguf"
+        self.run_program("convert", "--from", TINY, "--to", "gguf", "--dtype", "fp32", "--output", file)
+        model = llama_cpp.Llama(str(file), n_ctx=48, verbose=False, logits_all=False)
+        for text in ("The quick brown fox", " two  spaces", "naïve café", "12345 + 678"):
+            ids = [int(word) for word in self.run_program("tokenize", "--tokenizer", TINY, data=text.encode() + b"\n").split()]
+            self.assertEqual(model.tokenize(text.encode(), add_bos=False), ids)
+            ours = self.run_program("generate", "--model", TINY, "--prompt", text, "--max-new-tokens", 12, "--temperature", 0, "--precision", "fp32")
+            theirs = model.create_completion(ids, max_tokens=12, temperature=0)["choices"][0]["text"]
+            self.assertEqual(ours.decode().rstrip("\n"), theirs.rstrip("\n"), text)
 
 
 if __name__ == "__main__":
