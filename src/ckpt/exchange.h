@@ -29,8 +29,8 @@ bool exchange_is_dcp(const char *directory);
 int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int64_t *objects);
 
 /* Reads the arguments of a run of Megatron from its common.pt, as a JSON object of texts, numbers, bools, nulls and
- * lists of these; any other value is an empty object. The caller frees *text. It is NULL when there are none. STATUS_INVALID,
- * STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
+ * lists of these. Any other value becomes an empty object. The caller frees *text, which is NULL when there are no
+ * arguments. STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_IO, STATUS_MEMORY. */
 int exchange_read_megatron_arguments(const char *directory, char **text);
 
 /* A distributed checkpoint to be written. */

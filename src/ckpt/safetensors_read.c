@@ -440,14 +440,16 @@ static int read_elements(const struct reading *r, char *out) {
     if (status)
         return status;
     int64_t width = (int64_t)dtype_bytes(tensor->dtype), to = (int64_t)dtype_bytes(r->dtype);
-    int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width, failed = count;
-#pragma omp parallel for num_threads(usable_cores()) schedule(static)                                                  \
-    reduction(min                                                                                                      \
-              : failed) if (count * width >= SHARED_BYTES)
-    for (int64_t at = 0; at < count; at += at_once) {
-        int64_t n = count - at < at_once ? count - at : at_once;
-        if (read_piece(r, at, n, out + at * to))
-            failed = at < failed ? at : failed;
+    int64_t at_once = (is_copy ? COPIED_BYTES : CONVERTED_BYTES) / width;
+    bool is_shared = count * width >= SHARED_BYTES;
+    int64_t failed = is_shared ? count : 0; /* this thread reads all from here on */
+    if (is_shared) {
+#pragma omp parallel for num_threads(usable_cores()) schedule(static) reduction(min : failed)
+        for (int64_t at = 0; at < count; at += at_once) {
+            int64_t n = count - at < at_once ? count - at : at_once;
+            if (read_piece(r, at, n, out + at * to))
+                failed = at < failed ? at : failed;
+        }
     }
     /* An error's text belongs to its thread, so this thread repeats the read that failed. */
     for (int64_t at = failed; at < count && !status; at += at_once)

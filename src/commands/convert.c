@@ -32,9 +32,8 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, to),
      .choices = targets,
      .is_required = true,
-     .help =
-         "what to write: model, a directory that every other command opens; tensors, every tensor under its own name "
-         "and type; dcp, the same for torch.distributed.checkpoint; megatron, for Megatron core; gguf, for llama.cpp"},
+     .help = "what to write: model, a directory that every command opens; tensors, every tensor as it is; dcp, the "
+             "same for PyTorch; megatron, for Megatron core; gguf, for llama.cpp"},
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = offsetof(struct options, output),
