@@ -157,8 +157,9 @@ static inline bool model_layer_is_full(const struct model_config *model, int64_t
 static inline void model_set_full(struct model_config *model, int64_t layer) {
     model->full_layers[layer / 8] |= (unsigned char)(1 << layer % 8);
 }
-/* Sets the layers that have the window, from Megatron's window_attn_skip_freq. `numbers` is a list with 0 for each layer
- * without one, or one number of at least 1: every such layer has none. Returns false when no layer has the window. */
+/* Sets the layers that have the window, from Megatron's window_attn_skip_freq. `numbers` is a list with 0 for each
+ * layer without one, or one number of at least 1: every such layer has none. Returns false when no layer has the
+ * window. */
 bool model_skip_windows(struct model_config *model, const int64_t *numbers, bool is_list);
 /* Returns N when every Nth layer has no window and all others have one; returns 0 when only a list can say it. */
 int64_t model_window_period(const struct model_config *model);

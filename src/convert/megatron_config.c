@@ -130,7 +130,8 @@ static int64_t read_window(struct json_keys *keys) {
 static void read_windows(struct json_keys *keys, struct model_config *c) {
     const json_t *skip = json_keys_find(keys, "window_attn_skip_freq");
     int64_t numbers[MODEL_MAX_LAYERS] = {json_integer_value(skip)};
-    bool is_list = json_is_array(skip), is_right = is_list ? (int64_t)json_array_size(skip) == c->num_layers : numbers[0] > 0;
+    bool is_list = json_is_array(skip),
+         is_right = is_list ? (int64_t)json_array_size(skip) == c->num_layers : numbers[0] > 0;
     c->window = read_window(keys);
     if (!c->window || !skip || keys->status)
         return;
