@@ -6,13 +6,13 @@ set(CAMBIUM_ROOMS
     "base       src/base       -"                     # errors, log, memory, files, clocks, random numbers
     "kernels    kernels        base"                  # devices: their memory, streams and numeric operations
     "config     src/config     base kernels/device.h" # options of a run, from one table of rows
-    "comm       src/comm       base kernels/device.h" # groups of ranks and their collectives
+    "comm       src/comm       base kernels/device.h kernels/handle.h" # groups of ranks and their collectives
     "tensor     src/tensor     base kernels"          # the parameter table, and how values are stored
     "unicode    src/unicode    base"                  # tables of characters
     "jinja      src/jinja      unicode"               # the language of chat templates
     "text       src/text       jinja"                 # tokenizers and chats
     "tasks      src/tasks      unicode"               # benchmarks: texts of their rows, and metrics
-    "parallel   src/parallel   tensor comm"           # the rank grid, the one linear, hooks, pipelines, gradient sync
+    "parallel   src/parallel   tensor comm"           # the rank grid, the one linear, pipelines, gradient sync
     "data       src/data       text config comm"      # corpora and tuning rows, as samples
     "model      src/model      parallel config"       # the transformer, forward and backward; its families
     "optim      src/optim      parallel"              # AdamW and learning-rate schedules
@@ -22,7 +22,7 @@ set(CAMBIUM_ROOMS
     "train      src/train      pretrained data optim" # the trainer, its memory plan, its saves
     "peft       peft           pretrained"            # adapters: methods, files, and a bank that mixes them
     "infer      src/infer      pretrained text peft"  # the engine and its scheduler; sampling
-    "openai     src/openai     infer"                 # requests and answers in OpenAI's form, without their transport
+    "openai     src/openai     infer"                 # OpenAI's requests and answers, without their transport
     "http       serve/http     base"                  # sockets, TLS, HTTP/1 and HTTP/2
     "serve      serve          http openai"           # the server: protocols, calls, adapters by name
     "jobs       src/jobs       openai data tasks"     # offline work: requests from a file, scoring, evaluation

@@ -42,6 +42,7 @@ static int describe_card(struct cuda_device *own, int number) {
     int major = 0, minor = 0;
     char name[64] = "";
     const unsigned results[] = {driver->device_name(name, sizeof name, own->card),
+                                driver->device_place(own->place, sizeof own->place, own->card),
                                 driver->device_memory(&own->memory, own->card),
                                 driver->device_attribute(&major, CUDA_CAPABILITY_MAJOR, own->card),
                                 driver->device_attribute(&minor, CUDA_CAPABILITY_MINOR, own->card),

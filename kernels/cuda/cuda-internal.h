@@ -5,6 +5,7 @@
  *     backend.c     devices and their memory
  *     stream.c      streams, copies and events
  *     graph.c       recordings: the driver's graphs
+ *     handle.c      what NVIDIA's other libraries must know
  *     measure.c     ceilings
  *     launch.c      loads and launches kernels
  *     gemm*.c       products (gemm-internal.h)
@@ -25,6 +26,7 @@ struct cuda_device {
     struct device device;
     struct cuda_driver driver; /* zeroed in a sketch */
     int card;                  /* the driver's handle */
+    char place[16];            /* in the machine: "0000:17:00.0" */
     int architecture;          /* 10 * major + minor of the compute capability: 90 */
     int multiprocessors;
     int max_pitch;              /* the most bytes from row to row of a copy */

@@ -65,6 +65,7 @@ enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR
     ROW(device_count, cuDeviceGetCount, (int *count))                                                                  \
     ROW(device_at, cuDeviceGet, (int *device, int number))                                                             \
     ROW(device_name, cuDeviceGetName, (char *name, int bytes, int device))                                             \
+    ROW(device_place, cuDeviceGetPCIBusId, (char *id, int bytes, int device))                                          \
     ROW(device_attribute, cuDeviceGetAttribute, (int *value, unsigned attribute, int device))                          \
     ROW(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, int device))                                              \
     ROW(context_retain, cuDevicePrimaryCtxRetain, (struct CUctx_st * *context, int device))                            \

@@ -35,14 +35,20 @@ struct comm_device_channel {
     bool is_ordered; /* it adds in the order of ranks; see comm_is_ordered */
     /* Starts request->call, to run after the work that is on its stream now. It may run on another stream. */
     int (*start)(struct comm *comm, struct comm_request *request);
+    /* Runs the messages that start held back; NULL: it holds none. */
+    int (*post)(struct comm *comm);
     /* Makes work that is queued on `stream` from now on see the result. May return before the call has run. */
     int (*wait)(struct comm *comm, struct comm_request *request, struct stream *stream);
     /* Frees request->kept, which is not NULL, of a call that no one will wait for. */
     void (*forget)(struct comm_request *request);
-    /* Sets group->device_state. The group's host channel is open, and all of its ranks call this. NULL: the channel has
-     * no state. */
-    int (*join)(const struct comm *parent, struct comm *group);
-    void (*leave)(struct comm *group);
+    /* Sets group->device_state. The group's host channel is open. All ranks of the parent call this together, with the
+     * list of their group, by the parent's numbers; both are NULL for a rank in no group. A failed join may have set
+     * the state. NULL: the channel has no state. */
+    int (*join)(struct comm *parent, const int *ranks, struct comm *group);
+    void (*leave)(struct comm *group); /* device_state may be NULL */
+    /* Ends calls of all ranks of this process that wait for others. The host channel has failed already. NULL: they
+     * end with the host channel's. */
+    void (*abort)(struct comm *comm);
 };
 
 /* Works over every host channel. It waits for the stream, and copies through the host if the host cannot read the

@@ -117,6 +117,14 @@ int comm_wait(struct comm_request *request) {
     return comm_wait_on(request, request->call.data.stream);
 }
 
+int comm_post(struct comm *comm) {
+    return comm->device->post ? comm->device->post(comm) : STATUS_OK;
+}
+
+bool comm_holds_messages(const struct comm *comm) {
+    return comm->device->post;
+}
+
 void comm_forget(struct comm_request *request) {
     if (request->kept)
         request->comm->device->forget(request);
@@ -192,19 +200,30 @@ static int open_subgroup(struct comm *parent, const int *ranks, int count, struc
     if (status)
         return status;
     (*out)->device = parent->device;
-    status = parent->device->join ? parent->device->join(parent, *out) : STATUS_OK;
+    status = parent->device->join ? parent->device->join(parent, ranks, *out) : STATUS_OK;
+    if (status) {
+        comm_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Makes the group of a rank alone, or none. The other ranks may make larger ones. */
+static int open_alone(struct comm *parent, int count, struct comm **out) {
+    int status = parent->device->join ? parent->device->join(parent, NULL, NULL) : STATUS_OK;
+    if (status || count == 0)
+        return status;
+    status = comm_single_open(out);
     if (!status)
-        return STATUS_OK;
-    (*out)->host->close(*out);
-    *out = NULL;
+        (*out)->world_rank = parent->world_rank;
     return status;
 }
 
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **out) {
     *out = NULL;
-    if (count < 1 || count > parent->size)
+    if (count < 0 || count > parent->size)
         return status_fail(STATUS_INVALID, "a group of %d ranks from one of %d", count, parent->size);
-    int mine = -1;
+    int mine = count ? -1 : 0;
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= parent->size)
             return status_fail(STATUS_INVALID, "no rank %d in a group of %d", ranks[i], parent->size);
@@ -215,12 +234,7 @@ int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm 
     }
     if (mine < 0)
         return status_fail(STATUS_INVALID, "rank %d makes a group that it is not in", parent->rank);
-    if (count > 1)
-        return open_subgroup(parent, ranks, count, out);
-    int status = comm_single_open(out);
-    if (!status)
-        (*out)->world_rank = parent->world_rank;
-    return status;
+    return count > 1 ? open_subgroup(parent, ranks, count, out) : open_alone(parent, count, out);
 }
 
 bool comm_is_ordered(const struct comm *comm) {
@@ -260,6 +274,8 @@ void comm_close(struct comm *comm) {
 
 void comm_abort(struct comm *comm, const char *reason) {
     comm->host->abort(comm, reason);
+    if (comm->device->abort)
+        comm->device->abort(comm);
 }
 
 void comm_fail(struct comm *comm, int status) {

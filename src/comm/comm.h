@@ -139,6 +139,12 @@ int comm_all_gather_start(struct comm *comm, const struct comm_data *data, struc
 int comm_send_start(struct comm *comm, const struct comm_data *data, int to, struct comm_request *request);
 /* Starts comm_receive. */
 int comm_receive_start(struct comm *comm, const struct comm_data *data, int from, struct comm_request *request);
+/* Makes progress possible for the messages of device memory that this rank has started in the group. A device channel
+ * may hold them back until this call, or until comm_wait for one of them, and then moves them together. So a rank must
+ * not wait for another's answer to a message before it calls this. */
+int comm_post(struct comm *comm);
+/* Returns true if messages of device memory may be held back. */
+bool comm_holds_messages(const struct comm *comm);
 /* Finishes a started call. With host memory, it returns when the call has run. With device memory, the call may still
  * run; work that is queued on the call's stream from now on sees the result, and may write the buffers. */
 int comm_wait(struct comm_request *request);
@@ -153,14 +159,14 @@ void comm_forget(struct comm_request *request);
 int comm_single_open(struct comm **comm);
 
 /* Makes the group of `ranks`, which are ranks of `parent`, each once, this rank among them. They are numbered in this
- * order. Exactly these ranks call it, with the same list; it returns when all of them have. The caller closes *comm
- * before `parent`. STATUS_INVALID for a bad list; STATUS_MEMORY. */
+ * order. All ranks of `parent` call it together; those of one group give the same list. A rank that joins no group
+ * gives a count of 0, and gets NULL. The caller closes *comm before `parent`. STATUS_INVALID for a bad list;
+ * STATUS_MEMORY. */
 int comm_subgroup(struct comm *parent, const int *ranks, int count, struct comm **comm);
 
 /* Tells the group the device of this rank's memory. All of its ranks call it together, before they make sub-groups. If
  * the ranks are threads and share a card, calls on its memory then run there, without the host. Sub-groups do the same.
- * Each rank calls it again with NULL before it closes the device. The errors of comm_all_gather; STATUS_MEMORY.
- */
+ * The errors of comm_all_gather; STATUS_MEMORY. */
 int comm_use_device(struct comm *comm, struct device *device);
 
 /* Returns true if sums of device memory are taken in the order of ranks, like sums of host memory. Then every such
@@ -169,6 +175,15 @@ bool comm_is_ordered(const struct comm *comm);
 /* Makes comm_is_ordered true for this group and for sub-groups made later. A device channel that cannot keep the order
  * is replaced by the host channel. All ranks of the group call it together, while no call is started. */
 void comm_request_order(struct comm *comm);
+
+/* Lets device memory of this world, and of groups made later, move by NVIDIA's library of collectives, NCCL. All ranks
+ * call it together, each with a card of its own. Sums then have the same bits on every rank, but not in the order of
+ * ranks, and bf16 is rounded at each addition. A world of one rank needs no library. All ranks return the first failure
+ * of any: STATUS_UNSUPPORTED without the library, with the ways to run without it; STATUS_IO for a failure of it. */
+int comm_nccl_open(struct comm *world, struct device *device);
+/* Lets device memory of the world move over the host again, as in the beginning. All ranks call it together before the
+ * device is closed, and have closed the groups. */
+void comm_leave_device_channel(struct comm *world);
 
 /* Leaves the group and frees it. The caller has closed its sub-groups and waited for every request. NULL is allowed. */
 void comm_close(struct comm *comm);

@@ -69,8 +69,9 @@ static int open_card(struct comm *group, struct device *device) {
     return STATUS_OK;
 }
 
-static int join(const struct comm *parent, struct comm *group) {
-    return open_card(group, card_of(parent)->device);
+static int join(struct comm *parent, const int *ranks, struct comm *group) {
+    (void)ranks;
+    return group ? open_card(group, card_of(parent)->device) : STATUS_OK;
 }
 
 /* Other members may still wait for events of the work that this one has queued. */
@@ -96,11 +97,11 @@ const struct comm_device_channel comm_device_local_card = {.name = "on a card",
                                                            .leave = leave};
 
 int local_use_device(struct comm *comm, struct device *device) {
-    int64_t mine = device ? device_card(device) : -1, cards[REDUCE_MOST];
+    int64_t mine = device_card(device), cards[REDUCE_MOST];
     if (comm->device != &comm_device_over_host && comm->device != &comm_device_local_card)
         return STATUS_OK; /* a channel of its own */
     comm_leave_device_channel(comm);
-    if (!device || comm->size > REDUCE_MOST)
+    if (comm->size > REDUCE_MOST)
         return STATUS_OK;
     int status = comm_all_gather(comm, &(const struct comm_data){&mine, cards, 1, DTYPE_I64, NULL});
     bool is_one = !status && mine >= 0;

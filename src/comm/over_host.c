@@ -69,8 +69,11 @@ static int take_block(const struct comm *comm, struct device *device, size_t byt
     return *block ? STATUS_OK : open_block(device, bytes, block);
 }
 
-static int join(const struct comm *parent, struct comm *group) {
+static int join(struct comm *parent, const int *ranks, struct comm *group) {
     (void)parent;
+    (void)ranks;
+    if (!group)
+        return STATUS_OK;
     group->device_state = calloc(1, sizeof(struct pool));
     return group->device_state ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }

@@ -53,7 +53,8 @@ static const char *const model_on_off[] = {"on", "off", NULL};
         .default_text = "on", .choices = model_on_off,                                                                 \
         .help = "--device cuda, one rank: record decode steps once, and launch each as a whole"                        \
     }
-#define MODEL_DEVICE_ROW(at) CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
+#define MODEL_DEVICE_ROW(at)      CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
+#define MODEL_COLLECTIVES_ROW(at) CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, threads),                   \

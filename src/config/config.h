@@ -73,6 +73,17 @@ struct config_row {
         .help = "where to compute: cpu, or cuda (an NVIDIA GPU; cuda:1 is the second); when not given, cpu"            \
     }
 
+static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
+
+/* The row of --collectives: an int field, in the order of enum collectives (parallel/connect.h). */
+#define CONFIG_COLLECTIVES_ROW(at)                                                                                     \
+    {                                                                                                                  \
+        .path = "collectives", .type = CONFIG_CHOICE, .offset = (at), .default_text = "auto",                          \
+        .choices = config_collectives,                                                                                 \
+        .help = "how ranks on cards sum: nccl, from card to card; or host, through memory of the host; auto: nccl, "   \
+                "unless the ranks are threads that share a card"                                                       \
+    }
+
 /* A key of run_rows, or a whole section of it, that a command does not have. The error for such a key says why. */
 struct config_absent {
     const char *path;   /* "data.split", or "model" for its keys */

@@ -128,6 +128,7 @@ const struct config_row run_rows[] = {
     PATH("tokenizer", tokenizer.path, "DIR", "directory of the tokenizer; without one model.vocab_size is needed"),
 
     CONFIG_DEVICE_ROW(AT(device)),
+    CONFIG_COLLECTIVES_ROW(AT(collectives)),
 
     {.path = "data.data_path",
      .type = CONFIG_LIST,

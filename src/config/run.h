@@ -80,6 +80,7 @@ struct run_config {
         const char *path; /* tokenizer: DIR, a top-level key */
     } tokenizer;
     const char *device; /* NULL: the CPU */
+    int collectives;    /* enum collectives */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;

@@ -37,6 +37,7 @@ struct engine_options {
     int precision;                     /* enum precision, or -1: the files' type (fp16 runs as fp32) */
     const char *device;                /* for device_open; NULL: the CPU */
     int device_number;                 /* for device_open */
+    int collectives;                   /* enum collectives */
     int device_sharers;                /* ranks that open the same device; 0: 1 */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */

@@ -2,6 +2,7 @@
  * steps. */
 #include "engine-internal.h"
 
+#include "parallel/connect.h"
 #include "parallel/layout.h"
 #include "parallel/site.h"
 
@@ -124,6 +125,18 @@ static void close_device(void *self) {
     struct engine *engine = self;
     device_close(engine->device);
     engine->device = NULL;
+}
+
+static int connect_ranks(void *self) {
+    struct engine *engine = self;
+    const struct engine_options *o = &engine->options;
+    return o->world ? rank_connect(o->world, engine->device, (enum collectives)o->collectives) : STATUS_OK;
+}
+
+static void disconnect_ranks(void *self) {
+    struct engine *engine = self;
+    if (engine->options.world)
+        rank_disconnect(engine->options.world);
 }
 
 static int open_rank(void *self) {
@@ -472,6 +485,7 @@ static const struct opening_step steps[] = {
     {.open = open_device,
      .close = close_device,
      .agrees = true}, /* before ranks form groups, in which they wait for each other */
+    {.open = connect_ranks, .close = disconnect_ranks, .agrees = true},
     {.open = open_rank, .close = close_rank, .agrees = true},
     {.open = open_holders, .close = close_holders},
     {.open = open_part, .close = close_part, .agrees = true},

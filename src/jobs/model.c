@@ -47,6 +47,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     options.precision = job->precision - 1;
     options.has_no_graphs = job->cuda_graphs == 1;
     options.device = job->device;
+    options.collectives = job->collectives;
     options.device_number = rank_site_device(&site, job->device);
     options.device_sharers = rank_site_sharers(&site, job->device);
     options.threads = site.threads;

@@ -59,6 +59,8 @@ static int send_rows(struct model *model, int64_t rows) {
     int begun = rank_phase_begin(rank);
     int status =
         comm_send_start(rank->pipeline[PIPELINE_FORWARD], &data, rank->place.pipeline + 1, &step->sent[step->turn]);
+    if (!status)
+        status = comm_post(rank->pipeline[PIPELINE_FORWARD]);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 

@@ -13,6 +13,7 @@ static void place_buffers(const struct pipeline_shape *shape, int stage, size_t 
         int before = kind == PIPELINE_FORWARD ? stage - 1 : stage + 1;
         lane->receive_buffers = pipeline_receive_buffers(shape, stage, (enum pipeline_step_kind)kind);
         lane->from = lane->receive_buffers ? (before + shape->stages) % shape->stages : PIPELINE_NO_MESSAGE;
+        lane->to = (2 * stage - before + shape->stages) % shape->stages;
         lane->has_sends = pipeline_has_sends(shape, stage, (enum pipeline_step_kind)kind);
         lane->received = arena_take(arena, (size_t)lane->receive_buffers * message_bytes);
         lane->sent = arena_take(arena, lane->has_sends ? PIPELINE_SEND_BUFFERS * message_bytes : 0);
@@ -73,18 +74,32 @@ void pipeline_close(struct pipeline *pipeline) {
     device_free(pipeline->rank->device, pipeline->memory);
     free(pipeline->steps);
     free(pipeline->forward_steps);
+    pipeline_rounds_free(&pipeline->rounds);
+    pipeline_rounds_free(&pipeline->forward_rounds);
     *pipeline = (struct pipeline){0};
+}
+
+/* Lists the steps of training and of evaluation, and the rounds of their messages if the channel wants them. */
+static int list_all(struct pipeline *pipeline) {
+    int stage = pipeline->rank->place.pipeline;
+    struct pipeline_shape forward_only = pipeline->shape;
+    forward_only.is_forward_only = true;
+    pipeline->has_rounds = comm_holds_messages(pipeline->rank->pipeline[PIPELINE_FORWARD]);
+    int status = list_steps(&pipeline->shape, stage, &pipeline->steps);
+    if (!status)
+        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
+    if (!status && pipeline->has_rounds)
+        status = pipeline_rounds_make(&pipeline->shape, stage, PIPELINE_SEND_BUFFERS, &pipeline->rounds);
+    if (!status && pipeline->has_rounds)
+        status = pipeline_rounds_make(&forward_only, stage, PIPELINE_SEND_BUFFERS, &pipeline->forward_rounds);
+    return status;
 }
 
 int pipeline_open(struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape, int64_t elements,
                   enum dtype dtype) {
     int stage = rank->place.pipeline;
     *pipeline = (struct pipeline){.rank = rank, .shape = *shape, .elements = elements, .dtype = dtype};
-    struct pipeline_shape forward_only = *shape;
-    forward_only.is_forward_only = true;
-    int status = list_steps(shape, stage, &pipeline->steps);
-    if (!status)
-        status = list_steps(&forward_only, stage, &pipeline->forward_steps);
+    int status = list_all(pipeline);
     size_t bytes = pipeline_bytes(shape, stage, message_bytes(pipeline));
     if (!status && bytes && (status = device_alloc(rank->device, bytes, &pipeline->memory)))
         status_wrap(status, "buffers of the pipeline");
@@ -128,6 +143,37 @@ static int post_first_receives(struct pipeline *pipeline, const struct pipeline_
     return status;
 }
 
+static int post_send(struct pipeline *pipeline, enum pipeline_step_kind kind, int number, int to) {
+    struct pipeline_lane *lane = &pipeline->lanes[kind];
+    struct rank *rank = pipeline->rank;
+    int buffer = number % PIPELINE_SEND_BUFFERS;
+    struct comm_data data = {.send = lane->sent + (size_t)buffer * message_bytes(pipeline),
+                             .count = pipeline->elements,
+                             .dtype = pipeline->dtype,
+                             .stream = rank->exec.stream};
+    int begun = rank_phase_begin(rank);
+    int status = comm_send_start(rank->pipeline[kind], &data, to, &lane->send_requests[buffer]);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
+}
+
+/* Posts the rounds from *at on whose turn is after step `after`. */
+static int post_rounds(struct pipeline *pipeline, const struct pipeline_rounds *rounds, int after, int *at) {
+    int status = STATUS_OK;
+    while (*at < rounds->count && rounds->posts[*at].after == after && !status) {
+        const struct pipeline_post *first = &rounds->posts[*at];
+        for (; *at < rounds->count && !status; ++*at) {
+            const struct pipeline_post *post = &rounds->posts[*at];
+            if (post->round != first->round || post->kind != first->kind)
+                break;
+            status = post->is_receive ? post_receive(pipeline, post->kind, post->number)
+                                      : post_send(pipeline, post->kind, post->number, pipeline->lanes[post->kind].to);
+        }
+        if (!status)
+            status = comm_post(pipeline->rank->pipeline[first->kind]);
+    }
+    return status;
+}
+
 static int wait_for(struct rank *rank, struct comm_request *request) {
     int status = rank_wait(rank, request);
     *request = (struct comm_request){0};
@@ -148,23 +194,25 @@ static int run_step(struct pipeline *pipeline, const struct pipeline_step *step,
         status = wait_for(rank, &lane->receive_requests[buffer]);
     if (!status)
         status = worker->run(worker->context, step, in, out);
-    if (!status && receives && step->receive.number + lane->receive_buffers < expected)
-        status = post_receive(pipeline, step->kind, step->receive.number + lane->receive_buffers);
-    if (status || !sends)
+    if (status || pipeline->has_rounds)
         return status;
-    struct comm_data data = {
-        .send = out, .count = pipeline->elements, .dtype = pipeline->dtype, .stream = rank->exec.stream};
-    int begun = rank_phase_begin(rank);
-    status = comm_send_start(rank->pipeline[step->kind], &data, step->send.stage, &lane->send_requests[place]);
-    return rank_phase_end(rank, PHASE_COMM, begun, status);
+    if (receives && step->receive.number + lane->receive_buffers < expected)
+        status = post_receive(pipeline, step->kind, step->receive.number + lane->receive_buffers);
+    return status || !sends ? status : post_send(pipeline, step->kind, step->send.number, step->send.stage);
 }
 
 int pipeline_run(struct pipeline *pipeline, bool is_forward_only, const struct pipeline_worker *worker) {
     const struct pipeline_step *steps = is_forward_only ? pipeline->forward_steps : pipeline->steps;
     int count = pipeline_step_count(&pipeline->shape) / (is_forward_only ? 2 : 1), expected[PIPELINE_KINDS];
-    int status = post_first_receives(pipeline, steps, count, expected);
-    for (int i = 0; i < count && !status; i++)
-        status = run_step(pipeline, &steps[i], expected[steps[i].kind], worker);
+    const struct pipeline_rounds *rounds = is_forward_only ? &pipeline->forward_rounds : &pipeline->rounds;
+    int posted = 0;
+    int status = pipeline->has_rounds ? post_rounds(pipeline, rounds, -1, &posted)
+                                      : post_first_receives(pipeline, steps, count, expected);
+    for (int i = 0; i < count && !status; i++) {
+        status = run_step(pipeline, &steps[i], pipeline->has_rounds ? 0 : expected[steps[i].kind], worker);
+        if (!status)
+            status = post_rounds(pipeline, rounds, i, &posted);
+    }
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
         for (int i = 0; i < PIPELINE_SEND_BUFFERS && !status; i++)
             status = wait_for(pipeline->rank, &pipeline->lanes[kind].send_requests[i]);

@@ -2,11 +2,13 @@
  * neighbour, lets a worker run the step, and sends the result on. It does not know what a step computes.
  *
  * Activations and gradients are messages of one size. Receives are posted ahead (double-buffered, see schedule.h), and
- * sends run beside later steps. Activations and gradients each have a group, so that neither waits for the other. */
+ * sends run beside later steps. Activations and gradients each have a group, so that neither waits for the other. Over
+ * a device channel that holds messages back, they are posted in rounds instead (rounds.h). */
 #ifndef CAMBIUM_PARALLEL_PIPELINE_H
 #define CAMBIUM_PARALLEL_PIPELINE_H
 
 #include "parallel/rank.h"
+#include "parallel/rounds.h"
 #include "parallel/schedule.h"
 
 struct pipeline_worker {
@@ -21,6 +23,7 @@ enum { PIPELINE_KINDS = 2, PIPELINE_SEND_BUFFERS = 2 };
 /* The messages of one kind. */
 struct pipeline_lane {
     int from;            /* the sending stage, or PIPELINE_NO_MESSAGE */
+    int to;              /* the stage that gets what this one sends */
     int receive_buffers; /* 0 if no messages come */
     bool has_sends;
     char *received, *sent;                 /* the buffers */
@@ -34,7 +37,9 @@ struct pipeline {
     int64_t elements;            /* of a message */
     enum dtype dtype;
     struct pipeline_step *steps, *forward_steps; /* of training and of evaluation */
-    struct pipeline_lane lanes[PIPELINE_KINDS];  /* by enum pipeline_step_kind */
+    bool has_rounds;
+    struct pipeline_rounds rounds, forward_rounds;
+    struct pipeline_lane lanes[PIPELINE_KINDS]; /* by enum pipeline_step_kind */
     void *memory;
 };
 

@@ -20,9 +20,10 @@ static int open_pipeline_groups(struct rank *rank) {
     int ranks[2], status = STATUS_OK;
     for (int kind = 0; kind < 2 && !status; kind++)
         status = open_group(rank, GRID_PIPELINE, &rank->pipeline[kind]);
-    if (!status && rank->grid.pipeline > 1 && rank_grid_embedding_group(&rank->grid, rank->world->rank, ranks))
-        status = comm_subgroup(rank->world, ranks, 2, &rank->embedding);
-    return status;
+    if (status || rank->grid.pipeline == 1)
+        return status;
+    int count = rank_grid_embedding_group(&rank->grid, rank->world->rank, ranks);
+    return comm_subgroup(rank->world, ranks, count, &rank->embedding);
 }
 
 void rank_sketch(struct rank *rank, const struct rank_grid *grid, int number, struct device *device) {
@@ -40,8 +41,6 @@ int rank_open(struct rank *rank, const struct rank_grid *grid, struct comm *worl
     rank->world = world;
     rank->seed = seed;
     int status = stream_open(device, &rank->exec.stream);
-    if (!status && world)
-        status = comm_use_device(world, device);
     if (!status)
         status = open_group(rank, GRID_TENSOR, &rank->tensor);
     if (!status)
@@ -119,8 +118,6 @@ void rank_close(struct rank *rank) {
     comm_close(rank->pipeline[0]);
     comm_close(rank->pipeline[1]);
     comm_close(rank->embedding);
-    if (rank->world)
-        comm_use_device(rank->world, NULL);
     *rank = (struct rank){0};
 }
 

@@ -7,12 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOST_BYTES = 64 };
-
 /* The facts that each rank sends to the others. Ranks of one host with equal cores share them. */
 struct whereabouts {
-    char host[HOST_BYTES], boot[HOST_BYTES], cores[SITE_CORES_BYTES];
-    int64_t core_count, process;
+    struct rank_host host;
+    char cores[SITE_CORES_BYTES];
+    int64_t core_count;
     int64_t usable; /* threads that affinity and control groups allow a rank alone */
 };
 
@@ -45,19 +44,28 @@ static void list_cores(const cpu_set_t *set, char out[SITE_CORES_BYTES]) {
 
 /* Reads the id of the host's boot, because several hosts may have the same name. It uses no stream: that needs memory,
  * and a rank without it would seem to be on another host. */
-static void read_boot(char boot[HOST_BYTES]) {
+static void read_boot(char boot[SITE_HOST_BYTES]) {
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = file < 0 ? 0 : read(file, boot, HOST_BYTES - 1);
+    ssize_t n = file < 0 ? 0 : read(file, boot, SITE_HOST_BYTES - 1);
     boot[n < 0 ? 0 : n] = 0;
     if (file >= 0)
         close(file);
 }
 
+void rank_host_find(struct rank_host *host) {
+    *host = (struct rank_host){.process = getpid()};
+    gethostname(host->name, sizeof host->name - 1);
+    read_boot(host->boot);
+}
+
+bool rank_host_same(const struct rank_host *a, const struct rank_host *b) {
+    return !strcmp(a->name, b->name) && !strcmp(a->boot, b->boot);
+}
+
 static struct whereabouts find_whereabouts(cpu_set_t *set) {
-    struct whereabouts here = {.process = getpid(), .core_count = 1, .usable = usable_cores()};
+    struct whereabouts here = {.core_count = 1, .usable = usable_cores()};
     CPU_ZERO(set);
-    gethostname(here.host, sizeof here.host - 1);
-    read_boot(here.boot);
+    rank_host_find(&here.host);
     if (!sched_getaffinity(0, sizeof *set, set)) {
         here.core_count = CPU_COUNT(set);
         list_cores(set, here.cores);
@@ -65,12 +73,8 @@ static struct whereabouts find_whereabouts(cpu_set_t *set) {
     return here;
 }
 
-static bool same_host(const struct whereabouts *a, const struct whereabouts *b) {
-    return !strcmp(a->host, b->host) && !strcmp(a->boot, b->boot);
-}
-
 static bool same_cores(const struct whereabouts *a, const struct whereabouts *b) {
-    return same_host(a, b) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
+    return rank_host_same(&a->host, &b->host) && a->core_count == b->core_count && !strcmp(a->cores, b->cores);
 }
 
 /* Returns the threads of each of `ranks` ranks with the same cores. `threads` is the number asked for, or 0. */
@@ -116,8 +120,8 @@ static void log_sites(const struct whereabouts *all, int ranks, int threads) {
                                              : "more than there are, of cores";
         if (share.place == 0 && !strbuf_status(&text))
             log_info("rank%s %s on %s: %d thread%s%s, %s %s", share.ranks > 1 ? "s" : "", strbuf_text(&text),
-                     all[first].host, share.threads, share.threads > 1 ? "s" : "", share.ranks > 1 ? " each" : "", how,
-                     all[first].cores);
+                     all[first].host.name, share.threads, share.threads > 1 ? "s" : "", share.ranks > 1 ? " each" : "",
+                     how, all[first].cores);
         strbuf_free(&text);
     }
 }
@@ -128,11 +132,11 @@ static int settle(const struct whereabouts *all, const struct comm *world, cpu_s
     int first_on_host = world->rank, first_in_process = world->rank;
     *site = (struct rank_site){.threads = share.threads};
     for (int r = world->size - 1; r >= 0; r--) {
-        if (!same_host(&all[r], &all[world->rank]))
+        if (!rank_host_same(&all[r].host, &all[world->rank].host))
             continue;
         first_on_host = r;
         site->place_on_host += r < world->rank;
-        if (all[r].process != all[world->rank].process)
+        if (all[r].host.process != all[world->rank].host.process)
             continue;
         first_in_process = r;
         site->in_process++;
@@ -184,7 +188,7 @@ int rank_site_survey(struct comm *world, int ranks, int threads, struct rank_sea
             share = share_of(all, ranks, r, threads);
         seats[r] = (struct rank_seat){.threads = share.threads,
                                       .sharing = share.ranks,
-                                      .is_here = !world || same_host(&all[r], &all[world->rank])};
+                                      .is_here = !world || rank_host_same(&all[r].host, &all[world->rank].host)};
     }
     free(all);
     return status;
@@ -197,7 +201,7 @@ static int shared_devices(const struct rank_site *site, const char *device) {
 }
 
 int rank_site_device(const struct rank_site *site, const char *device) {
-    int count = shared_devices(site, device);
+    int count = site->in_process > 1 ? shared_devices(site, device) : device_count(device) == 1;
     return count ? site->place_on_host % count : site->place_on_host;
 }
 

@@ -8,7 +8,17 @@
 
 #include "comm/comm.h"
 
-enum { SITE_CORES_BYTES = 168 };
+enum { SITE_CORES_BYTES = 168, SITE_HOST_BYTES = 64 };
+
+/* A host, and a process on it. Several hosts may have the same name, so the id of the boot counts, too. */
+struct rank_host {
+    char name[SITE_HOST_BYTES], boot[SITE_HOST_BYTES];
+    int64_t process;
+};
+/* Stores the host and process of the caller. */
+void rank_host_find(struct rank_host *host);
+/* Returns true for two ranks on one host. */
+bool rank_host_same(const struct rank_host *a, const struct rank_host *b);
 
 struct rank_site {
     int threads;          /* threads to compute with */
@@ -24,8 +34,8 @@ struct rank_site {
  * binding. `threads` is the number of each rank, 0 for the default. All ranks call it together. STATUS_MEMORY, and the
  * errors of collectives. */
 int rank_site_find(struct comm *world, int threads, struct rank_site *site);
-/* Returns the number of the device that this rank opens: its place on its host. Ranks that are threads of one process
- * take the devices that there are in turn, and may share them. */
+/* Returns the number of the device that this rank opens: its place on its host. A process that sees a single one takes
+ * that. Ranks that are threads of one process take the devices that there are in turn, and may share them. */
 int rank_site_device(const struct rank_site *site, const char *device);
 /* Returns how many ranks of this process open the same device, this one included. 1 for the CPU, which has no memory of
  * its own to share out. */

@@ -2,6 +2,7 @@
  * each step relies on those above it. Ranks agree where the next step is a collective call or waits for files. */
 #include "train-internal.h"
 
+#include "parallel/connect.h"
 #include "parallel/sharded.h"
 
 #include <stdlib.h>
@@ -118,6 +119,15 @@ static int open_device(void *self) {
 
 static void close_device(void *self) {
     device_close(((struct trainer *)self)->device);
+}
+
+static int connect_ranks(void *self) {
+    struct trainer *trainer = self;
+    return rank_connect(trainer->world, trainer->device, (enum collectives)trainer->run.config.collectives);
+}
+
+static void disconnect_ranks(void *self) {
+    rank_disconnect(((struct trainer *)self)->world);
 }
 
 static int open_rank(void *self) {
@@ -296,6 +306,7 @@ static const struct opening_step steps[] = {
     {share_data, NULL, false},
     {check_validations, NULL, false},
     {open_device, close_device, true},
+    {connect_ranks, disconnect_ranks, true},
     {heed_signals, NULL, true},
     {open_rank, close_rank, false},
     {open_plan, close_tuner, false},

@@ -324,8 +324,10 @@ static int subgroups(struct comm *world) {
     expect(alone->size == 1 && alone->world_rank == world->world_rank);
     expect_ok(sum_of_powers(alone, world->rank, &sum));
     expect(sum == INT64_C(1) << (4 * world->rank));
-    if (world->size > 1 && world->rank < 2) { /* only its members make a group */
-        expect_ok(comm_subgroup(world, (int[]){1, 0}, 2, &pair));
+    int members = world->size > 1 && world->rank < 2 ? 2 : 0; /* the others are in no group */
+    expect_ok(comm_subgroup(world, (int[]){1, 0}, members, &pair));
+    expect(!pair == !members);
+    if (pair) {
         expect_ok(sum_of_powers(pair, world->rank, &sum));
         expect(sum == 0x11 && pair->rank == 1 - world->rank);
         comm_close(pair);

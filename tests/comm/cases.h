@@ -36,7 +36,8 @@ int cases_patience(struct comm *world, void *context);
  * rank. */
 struct device_cases {
     struct device *device; /* the ranks' own, or one of all of them */
-    bool is_unordered;     /* over the channel of unordered.h */
+    /* Gives a group a channel that does not promise the order of ranks, such as unordered_open; NULL: over the host. */
+    int (*open_channel)(struct comm *group, struct device *device);
 };
 /* `context`: struct device_cases. */
 int cases_on_device(struct comm *world, void *context);

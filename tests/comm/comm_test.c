@@ -1,4 +1,5 @@
 #include "cases.h"
+#include "unordered.h"
 
 #include "support/test.h"
 
@@ -32,8 +33,8 @@ static void every_collective_of_8_ranks(void **state) {
 
 /* ---- device memory ---- */
 
-static void run_on_device(bool is_unordered) {
-    struct device_cases cases = {.is_unordered = is_unordered};
+static void run_on_device(int (*open_channel)(struct comm *group, struct device *device)) {
+    struct device_cases cases = {.open_channel = open_channel};
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &cases.device));
     for (int ranks = 1; ranks <= 4; ranks++)
         test_ok(comm_local_run(ranks, cases_on_device, &cases));
@@ -42,12 +43,12 @@ static void run_on_device(bool is_unordered) {
 
 static void device_memory_moves_in_the_order_of_streams(void **state) {
     (void)state;
-    run_on_device(false);
+    run_on_device(NULL);
 }
 
 static void a_channel_need_not_promise_the_order_of_ranks(void **state) {
     (void)state;
-    run_on_device(true);
+    run_on_device(unordered_open);
 }
 
 /* ---- different calls ---- */

@@ -1,6 +1,5 @@
 /* The calls over device memory, of every type and several lengths. */
 #include "cases.h"
-#include "unordered.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -211,7 +210,7 @@ static int run_group(struct comm *parent, const struct device_cases *cases, bool
     expect_ok(open_group(parent, &group));
     if (wants_order)
         comm_request_order(group);
-    bool is_ordered = wants_order || !cases->is_unordered || parent->size == 1;
+    bool is_ordered = wants_order || !cases->open_channel || parent->size == 1;
     expect(comm_is_ordered(group) == is_ordered);
     int status = scene_open(&s, group, cases->device);
     if (!status)
@@ -229,8 +228,8 @@ int cases_on_device(struct comm *world, void *context) {
     const struct device_cases *cases = context;
     struct comm *parent;
     expect_ok(open_group(world, &parent));
-    if (cases->is_unordered)
-        expect_ok(unordered_open(parent, cases->device));
+    if (cases->open_channel)
+        expect_ok(cases->open_channel(parent, cases->device));
     expect_ok(run_group(parent, cases, false));
     if (!cases->is_unordered) /* on a card, without the host */
         expect_ok(comm_use_device(parent, cases->device));

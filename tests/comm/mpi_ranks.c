@@ -1,6 +1,7 @@
 /* A rank under mpirun: `cases` runs what every backend must do; the others fail in one way each, and the text that they
  * leave is what the test looks for. */
 #include "cases.h"
+#include "unordered.h"
 
 #include "support/test.h"
 
@@ -105,9 +106,9 @@ static int told_to_fail(struct comm *world) {
     return world->rank == 1 ? status_fail(STATUS_INVALID, "it was told to") : comm_barrier(world);
 }
 
-static int on_device(struct comm *world, bool is_unordered) {
-    struct device_cases cases = {.is_unordered = is_unordered};
-    int status = device_open(test_device(), DEVICE_FIRST, 1, &cases.device);
+static int on_device(struct comm *world, int (*open_channel)(struct comm *group, struct device *device)) {
+    struct device_cases cases = {.open_channel = open_channel};
+    int status = device_open(test_device(), world->rank, 1, &cases.device);
     if (!status)
         status = cases_on_device(world, &cases);
     if (status)
@@ -131,9 +132,11 @@ int main(int count, char **words) {
     if (!strcmp(name, "cases"))
         status = cases_run(world, NULL);
     else if (!strcmp(name, "device"))
-        status = on_device(world, false);
+        status = on_device(world, NULL);
     else if (!strcmp(name, "unordered"))
-        status = on_device(world, true);
+        status = on_device(world, unordered_open);
+    else if (!strcmp(name, "nccl"))
+        status = on_device(world, comm_nccl_open);
     else if (!strcmp(name, "travels"))
         status = travels(world);
     else if (!strcmp(name, "groups"))

@@ -158,10 +158,12 @@ static void unordered_forget(struct comm_request *request) {
 
 static void unordered_leave(struct comm *comm) {
     struct channel *channel = comm->device_state;
-    stream_wait(channel->stream);
+    if (!channel)
+        return;
+    if (channel->stream)
+        stream_wait(channel->stream);
     free_done(channel);
-    if (channel->event)
-        event_close(channel->event);
+    event_close(channel->event);
     stream_close(channel->stream);
     free(channel);
 }
@@ -175,8 +177,9 @@ static int open_channel(struct device *device, struct comm *comm) {
     return status ? status : event_open(device, &channel->event);
 }
 
-static int unordered_join(const struct comm *parent, struct comm *group) {
-    return open_channel(((const struct channel *)parent->device_state)->device, group);
+static int unordered_join(struct comm *parent, const int *ranks, struct comm *group) {
+    (void)ranks;
+    return !group ? STATUS_OK : open_channel(((const struct channel *)parent->device_state)->device, group);
 }
 
 static const struct comm_device_channel unordered = {.name = "unordered",

@@ -1,5 +1,6 @@
 #include "cuda/driver_stream.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -7,6 +8,7 @@ struct stream *stream_open(struct streams *streams) {
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream) {
         stream->last = &stream->first;
+        stream->streams = streams;
         stream->next = streams->list;
         streams->list = stream;
     }
@@ -23,6 +25,7 @@ int stream_queue(struct stream *stream, const struct work *work) {
     struct work ***last = stream->captured ? &stream->captured->last : &stream->last;
     **last = queued;
     *last = &queued->next;
+    stream->streams->meetings += work->kind == WORK_MEET;
     return 0;
 }
 
@@ -66,7 +69,7 @@ static void run_work(struct machine *machine, const struct work *work) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         work->event->done = work->ticket;
         work->event->time = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-    } else if (machine->failed || work->kind == WORK_AWAIT) {
+    } else if (machine->failed || work->kind == WORK_AWAIT || work->kind == WORK_MEET) {
         return; /* after a fault, streams only run empty */
     } else if (work->kind == WORK_LAUNCH) {
         launch_run(machine, &work->launch);
@@ -85,29 +88,51 @@ static void run_work(struct machine *machine, const struct work *work) {
 
 static bool is_ready(const struct stream *stream) {
     const struct work *work = stream->first;
-    return work && (work->kind != WORK_AWAIT || work->event->done >= work->ticket);
+    return work && !stream->is_passed_over && (work->kind != WORK_AWAIT || work->event->done >= work->ticket);
 }
 
-/* Runs the first work of one ready stream. False where none is ready. */
-static bool run_one(struct streams *streams) {
+/* Draws one of the streams that are ready; NULL where none is. */
+static struct stream *draw_ready(struct streams *streams) {
     uint32_t count = 0;
     for (struct stream *stream = streams->list; stream; stream = stream->next) {
         count += is_ready(stream);
     }
-    if (count == 0) {
-        return false;
-    }
-    uint32_t chosen = machine_draw(streams->machine, count);
-    struct stream *stream = streams->list;
-    while (!is_ready(stream) || chosen-- > 0) {
+    uint32_t chosen = count ? machine_draw(streams->machine, count) : 0;
+    struct stream *stream = count ? streams->list : NULL;
+    while (stream && (!is_ready(stream) || chosen-- > 0)) {
         stream = stream->next;
     }
+    return stream;
+}
+
+static void remove_first(struct stream *stream) {
     struct work *work = stream->first;
-    run_work(streams->machine, work);
     stream->first = work->next;
     stream->last = stream->first ? stream->last : &stream->first;
+    stream->streams->meetings -= work->kind == WORK_MEET;
     free_work(work);
-    return true;
+}
+
+/* Runs the first work of one ready stream. False where none is ready; then `waiting` is a meeting that waits for other
+ * ranks, if there is one. */
+static bool run_one(struct streams *streams, struct work **waiting) {
+    *waiting = NULL;
+    for (struct stream *stream = streams->list; stream; stream = stream->next) {
+        stream->is_passed_over = false;
+    }
+    for (struct stream *stream; (stream = draw_ready(streams));) {
+        struct work *work = stream->first;
+        if (work->kind == WORK_MEET && !streams->machine->failed &&
+            !work->meeting.attend(streams->machine, work->context)) {
+            stream->is_passed_over = true;
+            *waiting = work;
+            continue;
+        }
+        run_work(streams->machine, work);
+        remove_first(stream);
+        return true;
+    }
+    return false;
 }
 
 static bool is_all_empty(const struct streams *streams) {
@@ -119,14 +144,75 @@ static bool is_all_empty(const struct streams *streams) {
     return true;
 }
 
+/* Gives other threads and processes their turn. */
+static void rest(struct streams *streams, int rests) {
+    enum { TURNS = 20 };
+    pthread_mutex_unlock(streams->lock);
+    if (rests < TURNS) {
+        sched_yield();
+    } else {
+        nanosleep(&(const struct timespec){.tv_nsec = 200000}, NULL);
+    }
+    pthread_mutex_lock(streams->lock);
+}
+
 void streams_run(struct streams *streams, const struct stream *until_empty, const struct event *until_done) {
-    for (;;) {
+    struct work *waiting;
+    for (int rests = 0;;) {
         bool is_done = until_done    ? until_done->done >= until_done->recorded
                        : until_empty ? until_empty->first == NULL
                                      : is_all_empty(streams);
-        if (is_done || !run_one(streams)) {
+        streams->waits++;
+        if (is_done) {
             return;
         }
+        if (run_one(streams, &waiting)) {
+            rests = 0;
+        } else if (waiting) {
+            waiting->meeting.stand(waiting->context);
+            rest(streams, rests++);
+        } else {
+            return;
+        }
+    }
+}
+
+/* ---- the helper ---- */
+
+/* Runs all that is ready when the host has not waited for a while. */
+static void *help(void *context) {
+    struct streams *streams = context;
+    struct work *waiting;
+    unsigned long waits = 0;
+    pthread_mutex_lock(streams->lock);
+    while (!streams->is_ending) {
+        bool is_needed = streams->meetings && streams->waits == waits;
+        waits = streams->waits;
+        while (is_needed && run_one(streams, &waiting)) {
+        }
+        pthread_mutex_unlock(streams->lock);
+        nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
+        pthread_mutex_lock(streams->lock);
+    }
+    pthread_mutex_unlock(streams->lock);
+    return NULL;
+}
+
+void streams_start_helper(struct streams *streams) {
+    if (!streams->has_helper) {
+        streams->is_ending = false;
+        streams->has_helper = !pthread_create(&streams->helper, NULL, help, streams);
+    }
+}
+
+void streams_end_helper(struct streams *streams) {
+    pthread_mutex_lock(streams->lock);
+    bool has_helper = streams->has_helper;
+    streams->is_ending = true;
+    streams->has_helper = false;
+    pthread_mutex_unlock(streams->lock);
+    if (has_helper) {
+        pthread_join(streams->helper, NULL);
     }
 }
 

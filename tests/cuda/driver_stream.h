@@ -1,10 +1,15 @@
-/* Streams of the stand-in for the driver: work is queued, and runs while the host waits for something.
+/* Streams of the stand-in for the driver: work is queued, and runs while the host waits for something. Once there was a
+ * meeting of ranks, a thread also runs it a little later, because other ranks may wait for work that this host does not
+ * wait for.
  *
  * Any stream whose first work is ready may be the next one, by the machine's seed. So a program that lacks an event or
  * a wait gets wrong numbers or a fault. All calls are made under the driver's lock. */
 #pragma once
 
+#include "cuda/library.h"
 #include "cuda/machine.h"
+
+#include <pthread.h>
 
 enum work_kind {
     WORK_LAUNCH,
@@ -15,7 +20,8 @@ enum work_kind {
     WORK_RECORD,
     WORK_AWAIT,
     WORK_CALL,
-    WORK_GRAPH
+    WORK_GRAPH,
+    WORK_MEET
 };
 
 struct event {
@@ -31,6 +37,7 @@ struct work {
     uint8_t value;
     bool fails;                                           /* on command */
     void (*call)(struct machine *machine, void *context); /* of a library */
+    struct meeting meeting;                               /* of a library, with other ranks */
     void *context;                                        /* freed with the work */
     const struct graph *graph;                            /* must stay until the work has run */
     struct event *event;
@@ -45,13 +52,20 @@ struct graph {
 
 struct stream {
     struct work *first, **last;
-    struct graph *captured; /* receives the work instead of the queue; NULL: the stream is not captured */
+    struct graph *captured;  /* receives the work instead of the queue; NULL: the stream is not captured */
+    struct streams *streams; /* its card's */
+    bool is_passed_over;     /* its meeting waits for others */
     struct stream *next;
 };
 
 struct streams {
     struct machine *machine;
+    pthread_mutex_t *lock; /* the driver's; a wait for other ranks gives it back meanwhile */
     struct stream *list;
+    unsigned long meetings; /* in the queues */
+    unsigned long waits;    /* looks of a host that waits */
+    pthread_t helper;
+    bool has_helper, is_ending; /* the thread that runs work for other ranks */
 };
 
 /* Makes a stream; NULL where there is no memory. */
@@ -62,5 +76,9 @@ void stream_close(struct streams *streams, struct stream *stream);
 int stream_queue(struct stream *stream, const struct work *work);
 /* Frees a graph and its work, which has run; NULL is allowed. */
 void graph_free(struct graph *graph);
+/* Starts the thread, unless it runs. */
+void streams_start_helper(struct streams *streams);
+/* Ends it, without the driver's lock. */
+void streams_end_helper(struct streams *streams);
 /* Runs work in random order until a stream is empty (NULL: until all are), or until an event's records have run. */
 void streams_run(struct streams *streams, const struct stream *until_empty, const struct event *until_done);

@@ -7,3 +7,15 @@
  * machine whose memory it may use; after a fault it does not run. The stream frees `context` in any case. Returns 0,
  * or -1 where there is no card or no memory. */
 int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context);
+
+/* Work that needs other ranks, which may run on other cards and in other processes. */
+struct meeting {
+    /* Does what it can; returns true when the work has run. It is called again and again, under the driver's lock, as
+     * the first work of its stream. */
+    bool (*attend)(struct machine *machine, void *context);
+    /* The host waits for a card on which nothing but such work is left, and all of it waits for others. */
+    void (*stand)(void *context);
+};
+
+/* Queues such work. As cuda_stand_in_queue. From then on the card also runs its streams while no one waits for it. */
+int cuda_stand_in_meet(void *stream, const struct meeting *meeting, void *context);

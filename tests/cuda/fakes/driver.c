@@ -43,6 +43,10 @@ FAKE(cuDeviceGetName, (char *name, int bytes, int device)) {
     snprintf(name, (size_t)bytes, "Fake %d", device - 10);
     return 0;
 }
+FAKE(cuDeviceGetPCIBusId, (char *id, int bytes, int device)) {
+    snprintf(id, (size_t)bytes, "0000:%02d:00.0", device);
+    return 0;
+}
 FAKE(cuDeviceGetAttribute, (int *value, unsigned attribute, int device)) {
     (void)device;
     *value = attribute == CUDA_CAPABILITY_MAJOR   ? (shows("capability") ? 7 : 9)

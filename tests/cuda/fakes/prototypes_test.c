@@ -1,5 +1,6 @@
-/* Our prototypes, enumerators and layouts of NVIDIA's driver API and of cuBLASLt are those of the toolkit's headers, or
- * this does not compile. A toolkit without cuBLASLt leaves that part out. */
+/* Our prototypes, enumerators and layouts of NVIDIA's driver API, of cuBLASLt and of NCCL are those of the libraries'
+ * headers, or this does not compile. A toolkit without cuBLASLt or NCCL leaves that part out. */
+#include "comm/nccl-internal.h"
 #include "cuda/cublaslt.h"
 #include "cuda/driver.h"
 
@@ -67,6 +68,36 @@ CUBLASLT_ENUMERATORS(SAME_NUMBER)
     _Static_assert(__builtin_types_compatible_p(type_of_##member, __typeof__(&name)),                                  \
                    #member " has the type of the library's function");
 CUBLASLT_FUNCTIONS(SAME_PRODUCT)
+#endif
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+NCCL_ENUMERATORS(SAME_NUMBER)
+#define SAME_MEMBER(ours, theirs)                                                                                      \
+    _Static_assert(offsetof(struct nccl_config, ours) == offsetof(ncclConfig_t, theirs) &&                             \
+                       sizeof(((struct nccl_config *)0)->ours) == sizeof(((ncclConfig_t *)0)->theirs),                 \
+                   #ours " lies where it does in the library's configuration");
+SAME_MEMBER(size, size)
+SAME_MEMBER(magic, magic)
+SAME_MEMBER(version, version)
+SAME_MEMBER(blocking, blocking)
+SAME_MEMBER(cluster_size, cgaClusterSize)
+SAME_MEMBER(min_blocks, minCTAs)
+SAME_MEMBER(max_blocks, maxCTAs)
+SAME_MEMBER(network, netName)
+SAME_MEMBER(split_share, splitShare)
+_Static_assert(sizeof(struct nccl_id) == sizeof(ncclUniqueId), "an identifier has its size");
+_Static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN, "a value that is not given is the library's");
+
+#undef NCCL_ID
+#undef NCCL_CONFIG
+#define NCCL_ID     ncclUniqueId
+#define NCCL_CONFIG ncclConfig_t
+#define SAME_COLLECTIVE(member, result, name, parameters)                                                              \
+    typedef result(*nccl_##member) parameters;                                                                         \
+    _Static_assert(__builtin_types_compatible_p(nccl_##member, __typeof__(&name)),                                     \
+                   #member " has the type of the library's function");
+NCCL_FUNCTIONS(SAME_COLLECTIVE)
 #endif
 
 #define STRING(name)                    #name

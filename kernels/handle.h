@@ -1,0 +1,15 @@
+/* Facts of a device for libraries of its vendor, such as one of collectives. Only cards of NVIDIA have such libraries:
+ * kernels/cuda/handle.c, and in a build without CUDA kernels/cuda/absent.c. */
+#ifndef CAMBIUM_KERNELS_HANDLE_H
+#define CAMBIUM_KERNELS_HANDLE_H
+
+#include "kernels/device.h"
+
+/* Stores the handle by which libraries know the stream, and makes the device current to the calling thread, as these
+ * libraries expect it. STATUS_UNSUPPORTED if the device has no libraries, or its failure. */
+int stream_handle(struct stream *stream, void **handle);
+/* Returns the device's place in its machine, such as "0000:17:00.0", the same in every process, whatever number the
+ * device has there. NULL if the device has no libraries. */
+const char *device_place(const struct device *device);
+
+#endif

@@ -1,0 +1,246 @@
+/* Modules, their kernels, and launches, alone and in graphs. */
+#include "cuda/card.h"
+#include "cuda/fatbin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct function {
+    const struct ptx_kernel *kernel;
+    int most_dynamic;
+    struct function *next;
+};
+
+struct module {
+    struct ptx_module *ptx;
+    struct function *functions;
+};
+
+/* ---- modules and launches ---- */
+
+static int place(void *context, struct ptx_variable *variable) {
+    struct card *card = context;
+    variable->address = memory_alloc(&card->machine, variable->bytes ? variable->bytes : 1);
+    return variable->address ? memory_write(&card->machine, variable->address, variable->values, variable->bytes) : -1;
+}
+
+API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    const char *text;
+    char message[PTX_MESSAGE];
+    size_t length;
+    struct module *loaded = result ? NULL : calloc(1, sizeof *loaded);
+    if (!result && fatbin_ptx(image, CAPABILITY, &text, &length)) {
+        result = CUDA_ERROR_NO_BINARY_FOR_GPU;
+    } else if (!result && (!loaded || ptx_open("module", text, length, place, card, &loaded->ptx, message))) {
+        fprintf(stderr, "cuda stand-in: %s\n", loaded ? message : "out of memory");
+        result = CUDA_ERROR_INVALID_PTX;
+    }
+    if (result) {
+        free(loaded);
+    } else {
+        *module = (CUmodule)loaded;
+    }
+    return card_leave(card, result);
+}
+
+API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    return cuModuleLoadData(module, image);
+}
+
+API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct module *loaded = (struct module *)module;
+    const struct ptx_kernel *kernel = result ? NULL : ptx_kernel_find(loaded->ptx, name);
+    struct function *found = kernel ? calloc(1, sizeof *found) : NULL;
+    if (!result && !found) {
+        result = kernel ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_FOUND;
+    } else if (!result) {
+        *found = (struct function){
+            .kernel = kernel, .most_dynamic = PLAIN_SHARED - (int)kernel->shared_bytes, .next = loaded->functions};
+        loaded->functions = found;
+        *function = (CUfunction)found;
+    }
+    return card_leave(card, result);
+}
+
+API CUresult cuModuleUnload(CUmodule module) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct module *loaded = (struct module *)module;
+    if (card) {
+        streams_run(&card->streams, NULL, NULL);
+    }
+    for (const struct ptx_variable *at = loaded->ptx->variables; at; at = at->next) {
+        memory_free(&card->machine, at->address);
+    }
+    while (loaded->functions) {
+        struct function *function = loaded->functions;
+        loaded->functions = function->next;
+        free(function);
+    }
+    ptx_close(loaded->ptx);
+    free(loaded);
+    return card_leave(card, result);
+}
+
+API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct function *set = (struct function *)function;
+    if (!result && attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+        bool fits = value >= 0 && (uint32_t)value + set->kernel->shared_bytes <= MOST_SHARED;
+        result = fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        set->most_dynamic = fits ? value : set->most_dynamic;
+    }
+    return card_leave(card, result);
+}
+
+API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    const struct function *asked = (struct function *)function;
+    bool is_known = true;
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+        *value = (int)asked->kernel->shared_bytes;
+        break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+        *value = (int)asked->kernel->local_bytes;
+        break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        *value = asked->most_dynamic;
+        break;
+    default:
+        is_known = false;
+    }
+    return card_leave(card, result ? result : is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+/* The parameters as the kernel has them, from one pointer each; NULL where there is no memory. */
+static void *gather(const struct ptx_kernel *kernel, void **arguments) {
+    char *params = calloc(1, kernel->param_bytes + 1);
+    for (size_t p = 0; params && p < kernel->param_count; p++) {
+        memcpy(params + kernel->params[p].at, arguments[p], kernel->params[p].bytes);
+    }
+    return params;
+}
+
+API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                            void **arguments, void **extra) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    const struct function *launched = (struct function *)function;
+    bool is_valid = !extra && grid_x && grid_y && grid_z && block_x && block_y && block_z && block_z <= 64 &&
+                    grid_y <= 65535 && grid_z <= 65535 && (uint64_t)block_x * block_y * block_z <= LAUNCH_MOST_THREADS;
+    if (!result && (!is_valid || (int64_t)shared_bytes > launched->most_dynamic)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!result) {
+        struct work work = {.kind = WORK_LAUNCH,
+                            .fails = card_fails("launch", ++card->launches),
+                            .launch = {.kernel = launched->kernel,
+                                       .grid = {grid_x, grid_y, grid_z},
+                                       .block = {block_x, block_y, block_z},
+                                       .dynamic_shared = shared_bytes,
+                                       .params = gather(launched->kernel, arguments)}};
+        struct stream *known = card_stream(card, stream);
+        card->outside += known && !known->captured;
+        if (!known || !work.launch.params || stream_queue(known, &work)) {
+            free((void *)work.launch.params);
+            result = known ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_HANDLE;
+        }
+    }
+    return card_leave(card, result);
+}
+
+/* ---- graphs ---- */
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct stream *captured = result ? NULL : card_stream(card, stream);
+    result = result || captured ? result : CUDA_ERROR_INVALID_HANDLE;
+    if (!result && (captured->captured || !stream || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    struct graph *graph = result ? NULL : calloc(1, sizeof *graph);
+    if (graph) {
+        graph->last = &graph->first;
+        captured->captured = graph;
+        card_captures++;
+    }
+    return card_leave(card, result || graph ? result : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct stream *captured = result ? NULL : card_stream(card, stream);
+    result = result || captured ? result : CUDA_ERROR_INVALID_HANDLE;
+    if (!result && !captured->captured) {
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if (!result) {
+        *graph = (CUgraph)captured->captured;
+        captured->captured = NULL;
+        card_captures--;
+    }
+    return card_leave(card, result);
+}
+
+/* The instance takes the graph's work, so a graph makes one instance. */
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph graph, unsigned long long flags) {
+    struct card *card;
+    CUresult result = card_enter_outside(&card);
+    struct graph *from = (struct graph *)graph;
+    struct graph *to = result || flags ? NULL : calloc(1, sizeof *to);
+    if (!result && !to) {
+        result = flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!result) {
+        to->first = from->first;
+        from->first = NULL;
+        *instance = (CUgraphExec)to;
+    }
+    return card_leave(card, result);
+}
+
+API CUresult cuGraphDestroy(CUgraph graph) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    graph_free((struct graph *)graph);
+    return card_leave(card, result);
+}
+
+API CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct work work = {.kind = WORK_GRAPH, .graph = (const struct graph *)instance};
+    struct stream *known = result ? NULL : card_stream(card, stream);
+    result = result || known ? result : CUDA_ERROR_INVALID_HANDLE;
+    if (!result && known->captured) {
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the driver would make a child of it */
+    }
+    if (!result) {
+        card->graph_launches++;
+    }
+    if (!result && stream_queue(known, &work)) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return card_leave(card, result);
+}
+
+API CUresult cuGraphExecDestroy(CUgraphExec instance) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    if (card) {
+        streams_run(&card->streams, NULL, NULL);
+    }
+    graph_free((struct graph *)instance);
+    return card_leave(card, result);
+}
