@@ -1,14 +1,17 @@
 """--device cuda, on libraries that stand in for NVIDIA's: they execute the program's own kernels on the CPU. Training,
 tuning and completions are those of the CPU, and checkpoints go from one device to the other."""
 import collections
+import json
 import os
 import pathlib
 import tempfile
 import unittest
+import unittest.mock
 
 import finetune_support
-from model_support import SANITIZED, TINY, rows, run
+from model_support import SANITIZED, SOURCE, TINY, rows, run
 from pretrain_support import Run, assert_same_run, timeless
+from serve_support import Server
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
 CUDA = ["--device", "cuda"]
@@ -85,6 +88,13 @@ class Pretraining(Runs):
         expected = self.train("cpu", use, device=[], **keys)
         assert_same_run(self, self.train("card", use, **keys), expected, losses=1e-5, norms=1e-3)
 
+    def test_a_launch_that_fails_within_a_step_ends_the_run(self):
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_FAIL="launch:300"):
+            done = self.run_of.run("run", CUDA, expect=1)
+        (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+        self.assertEqual(line, "cambium: error: cuda:0: work on the device failed: unspecified launch failure (719)")
+        self.assertEqual(self.run_of.checkpoints("run"), [])
+
 
 def counted(action):
     """Returns the stand-in's counts of an action: launches by kernel, and the driver's calls."""
@@ -157,6 +167,12 @@ class Completions(unittest.TestCase):
                 if isinstance(value, float):
                     self.assertAlmostEqual(ours[key], value, delta=1e-5 * abs(value))
 
+    def test_a_served_request_has_the_cpus_text(self):
+        request = {"prompt": "Hello there", "max_tokens": 12, "temperature": 0}
+        expected = rows(run("generate", "--model", TINY, "--requests", "-", input=json.dumps(request).encode() + b"\n")[0])[0]
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_TEST_DEVICE="cuda"), Server() as server:
+            self.assertEqual(server.complete(**request)["choices"][0]["text"], expected["choices"][0]["text"])
+
     def answer_on(self, megabytes, expect=0):
         """The answer to a request, on a card with so much memory, whose cache could have 4,000 completions."""
         return run("generate", "--model", TINY, "--requests", "-", "--max-batch-size", "4000", "--max-batch-tokens", "4000",
@@ -170,6 +186,18 @@ class Completions(unittest.TestCase):
         output, errors = self.answer_on(1, expect=1)
         self.assertEqual(output, b"")
         self.assertRegex(errors, r"^cambium: error: .*cuda:0: cannot allocate [0-9.]+ MB: [0-9.]+ MB of 1\.0 MB are free\n$")
+
+    def test_a_merged_model_is_the_cpus(self):
+        golden = SOURCE / "tests/peft/golden"
+        with tempfile.TemporaryDirectory() as directory:
+            merged = [pathlib.Path(directory, name) for name in ("cpu", "cuda")]
+            for output, device in zip(merged, ([], CUDA)):
+                run("merge", "--model", golden / "base", "--adapter", golden / "lora_all_linear", "--output", output, *device)
+            expected, found = (finetune_support.values(output / "model.safetensors") for output in merged)
+        self.assertEqual(expected.keys(), found.keys())
+        for name, numbers in expected.items():
+            off = max(abs(x - y) for x, y in zip(numbers, found[name], strict=True))
+            self.assertLessEqual(off, 1e-6 * max(map(abs, numbers)), name)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@
 
 enum { CAPABILITY = 90, PLAIN_SHARED = 49152, MOST_SHARED = 232448 };
 
+enum call_kind { CALL_ALLOC, CALL_LAUNCH, CALL_COPY, CALL_WAIT, CALL_EVENT, CALL_KINDS };
+
 /* A card is its own context. Everything is under its lock. */
 struct card {
     pthread_mutex_t lock;
@@ -18,13 +20,14 @@ struct card {
     struct machine machine;
     struct streams streams;
     struct stream *null_stream;
-    unsigned long allocations, launches, copies;
-    unsigned long uploads, downloads; /* copies between host and device */
-    unsigned long graph_launches;     /* whose work counts in none of the others */
-    unsigned long outside;            /* launches that are not captured */
-    unsigned long waits;              /* of the host, for a stream or an event with work to run */
-    unsigned long contexts;           /* that are retained */
-    CUresult error;                   /* of the first fault */
+    unsigned long allocations;
+    unsigned long uploads, downloads;    /* copies between host and device */
+    unsigned long graph_launches;        /* whose work counts in none of the others */
+    unsigned long outside;               /* launches that are not captured */
+    unsigned long waits;                 /* of the host, for a stream or an event with work to run */
+    unsigned long contexts;              /* that are retained */
+    CUresult error;                      /* of the first fault */
+    unsigned long commanded[CALL_KINDS]; /* calls since CAMBIUM_CUDA_FAIL was set */
 };
 
 /* Takes the lock of the thread's card. Returns the error that every call has after a fault, and before cuInit(). */
@@ -35,8 +38,8 @@ CUresult card_enter_outside(struct card **card);
 CUresult card_leave(struct card *card, CUresult result);
 /* The card's stream of this name; NULL where it has none. */
 struct stream *card_stream(const struct card *card, CUstream name);
-/* True where the n-th call of a kind shall fail. */
-bool card_fails(const char *kind, unsigned long n);
+/* True where this call shall fail. The card is entered. */
+bool card_fails(struct card *card, enum call_kind kind);
 
 /* Captures of this thread, which may neither allocate nor wait meanwhile: the capture is thread-local. */
 extern _Thread_local int card_captures;

@@ -3,9 +3,12 @@
  * The environment decides, read when the cards are opened. CAMBIUM_CUDA_CARDS is their number, 1 when not given, and
  * CUDA_VISIBLE_DEVICES hides all but one. CAMBIUM_CUDA_SEED sets the order of streams, blocks and warps.
  * CAMBIUM_CUDA_REPORT names a file for the counts of calls and of each kernel, written at the end of the process.
- * CAMBIUM_CUDA_MEMORY is a card's memory in MiB. CAMBIUM_CUDA_FAIL lists calls that fail: "alloc:3,launch:10,copy:2"
- * is the third allocation of a card, its tenth launch, its second copy. A fault goes to standard error in words, and
- * every later call on its card fails with its number.
+ * CAMBIUM_CUDA_MEMORY is a card's memory in MiB. A fault goes to standard error in words, and every later call on its
+ * card fails with its number.
+ *
+ * CAMBIUM_CUDA_FAIL, read at each call, lists calls that fail: "alloc:3,launch:10,copy:2" is the third allocation of a
+ * card, its tenth launch and its second copy since the variable was set. "wait:2" plants a fault in the program: the
+ * second wait of the host that has to wait returns at once. "event:1": a stream does not wait for an event.
  *
  * A card is closed to the others: it knows neither their memory nor their streams. A thread calls with the context of
  * one card, as it does with NVIDIA's driver. */
@@ -28,11 +31,17 @@ static unsigned long setting(const char *name, unsigned long otherwise) {
     return text ? strtoul(text, NULL, 10) : otherwise;
 }
 
-bool card_fails(const char *kind, unsigned long n) {
+bool card_fails(struct card *card, enum call_kind kind) {
+    static const char *const names[CALL_KINDS] = {"alloc:", "launch:", "copy:", "wait:", "event:"};
     const char *at = getenv("CAMBIUM_CUDA_FAIL");
-    size_t length = strlen(kind);
+    if (!at) {
+        memset(card->commanded, 0, sizeof card->commanded);
+        return false;
+    }
+    unsigned long number = ++card->commanded[kind];
+    size_t length = strlen(names[kind]);
     for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        if (strncmp(at, kind, length) == 0 && at[length] == ':' && strtoul(at + length + 1, NULL, 10) == n) {
+        if (strncmp(at, names[kind], length) == 0 && strtoul(at + length, NULL, 10) == number) {
             return true;
         }
     }
@@ -283,7 +292,8 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
     struct card *card;
     CUresult result = card_enter_outside(&card);
     if (!result) {
-        *address = card_fails("alloc", ++card->allocations) ? 0 : memory_alloc(&card->machine, bytes);
+        card->allocations++;
+        *address = card_fails(card, CALL_ALLOC) ? 0 : memory_alloc(&card->machine, bytes);
         result = bytes == 0 ? CUDA_ERROR_INVALID_VALUE : *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     return card_leave(card, result);
@@ -304,7 +314,8 @@ API CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
     CUresult result = card_enter_outside(&card);
     (void)flags;
     if (!result) {
-        *memory = card_fails("alloc", ++card->allocations) ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+        card->allocations++;
+        *memory = card_fails(card, CALL_ALLOC) ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
         result = *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     return card_leave(card, result);
@@ -332,7 +343,7 @@ static CUresult queue(CUstream stream, struct work *work) {
         result = CUDA_ERROR_INVALID_HANDLE;
     }
     if (!result && work->kind <= WORK_SET && work->kind != WORK_LAUNCH) {
-        work->fails = card_fails("copy", ++card->copies);
+        work->fails = card_fails(card, CALL_COPY);
     }
     if (!result && !known->captured) {
         card->uploads += work->kind == WORK_WRITE;
@@ -406,13 +417,21 @@ API CUresult cuStreamDestroy_v2(CUstream stream) {
     return card_leave(card, result);
 }
 
+/* A wait of the host. has_work: there is work to run before it ends. */
+static void wait_for(struct card *card, bool has_work, const struct stream *until_empty,
+                     const struct event *until_done) {
+    card->waits += has_work;
+    if (!has_work || !card_fails(card, CALL_WAIT)) {
+        streams_run(&card->streams, until_empty, until_done);
+    }
+}
+
 API CUresult cuStreamSynchronize(CUstream stream) {
     struct card *card;
     CUresult result = card_enter_outside(&card);
     const struct stream *known = result ? NULL : card_stream(card, stream);
     if (known) {
-        card->waits += known->first != NULL;
-        streams_run(&card->streams, known, NULL);
+        wait_for(card, known->first, known, NULL);
     }
     result = result || known ? result : CUDA_ERROR_INVALID_HANDLE;
     return card_leave(card, result);
@@ -431,7 +450,10 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     struct event *waited = (struct event *)event;
     struct work work = {.kind = WORK_AWAIT, .event = waited, .ticket = waited->recorded};
     (void)flags;
-    return queue(stream, &work);
+    struct card *card;
+    bool is_dropped = !card_enter(&card) && waited->done < waited->recorded && card_fails(card, CALL_EVENT);
+    CUresult result = card_leave(card, CUDA_SUCCESS);
+    return result || is_dropped ? result : queue(stream, &work);
 }
 
 API CUresult cuEventCreate(CUevent *event, unsigned flags) {
@@ -466,8 +488,7 @@ API CUresult cuEventSynchronize(CUevent event) {
     CUresult result = card_enter_outside(&card);
     const struct event *awaited = (const struct event *)event;
     if (!result) {
-        card->waits += awaited->done < awaited->recorded;
-        streams_run(&card->streams, NULL, awaited);
+        wait_for(card, awaited->done < awaited->recorded, NULL, awaited);
     }
     return card_leave(card, result);
 }

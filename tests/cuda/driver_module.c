@@ -142,7 +142,7 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
     }
     if (!result) {
         struct work work = {.kind = WORK_LAUNCH,
-                            .fails = card_fails("launch", ++card->launches),
+                            .fails = card_fails(card, CALL_LAUNCH),
                             .launch = {.kernel = launched->kernel,
                                        .grid = {grid_x, grid_y, grid_z},
                                        .block = {block_x, block_y, block_z},

@@ -117,13 +117,16 @@ const struct op_family *op_family_at(int index);
 /* On a backend, with each of its tables. Each returns the first failure, a line that names operation, shape, level,
  * threads, tensor and element. */
 int op_check_reference(const struct op_family *family, const char *device, bool is_long);
-/* The same for a backend that lacks operations: cases of those are left out. *count receives the number of others. Two
- * more calls must give the same bits; a stand-in for a card runs each one in another order. */
-int op_check_present(const struct op_family *family, const char *device, int *count);
 /* Kinds with a loss: sampled elements of every tensor with gradient_of. */
 int op_check_gradients(const struct op_family *family, const char *device, bool is_long);
-/* The same bits for 1, 2 and 3 threads; on a card, where threads of the host compute nothing, in three calls. */
+/* The same bits for 1, 2 and 3 threads. On a card, where threads of the host compute nothing, in 6 calls (20 in the
+ * long suite). The stand-in for a card runs each in another order of blocks and warps. */
 int op_check_threads(const struct op_family *family, const char *device, bool is_long);
+/* Checks the tested cases of all families that `chooses` takes, on one opened device: reference, gradients, and the
+ * same bits in three calls. `report` gets the status of each, whose text is the thread's error; what it returns, if not
+ * 0, ends the checks and is returned. Otherwise returns the failure of opening the device. */
+int op_check_each(const char *device, bool (*chooses)(const struct op_case *op_case, const void *context),
+                  int (*report)(const struct op_case *op_case, int status, void *context), void *context);
 
 struct op_timing {
     double seconds; /* median of the calls */

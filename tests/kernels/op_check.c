@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
-enum { LEVELS = 4, SAMPLED_ELEMENTS = 12 };
+enum { LEVELS = 4, SAMPLED_ELEMENTS = 12, ORDERS = 6, ORDERS_LONG = 20 };
 
 int op_scene_enter(struct op_scene *scene, struct op_run *run) {
     const struct op_kind *kind = run->op_case->kind;
@@ -256,79 +256,98 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
     return status;
 }
 
-/* The backend lacks the operation, and says so. */
-static bool is_absent(const struct op_scene *scene, int status) {
-    return status == STATUS_UNSUPPORTED && ops_missing(ops_for(scene->device), 0) &&
-           strstr(status_text(), " has no operation ");
+/* Opens the device on which cases are checked. */
+static int open_scene(struct op_scene *scene, const char *backend) {
+    *scene = (struct op_scene){.backend = backend};
+    int status = device_open(backend, DEVICE_FIRST, 2, &scene->device);
+    if (!status)
+        status = stream_open(scene->device, &scene->stream);
+    scene->exec.stream = scene->stream;
+    return status;
 }
 
-/* `present`, if given, receives the number of cases that the backend has; others are left out. */
+static void close_scene(struct op_scene *scene) {
+    stream_close(scene->stream);
+    device_close(scene->device);
+}
+
 static int check_family(const struct op_family *family, const char *backend, bool is_long,
-                        int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference, int *present) {
-    struct op_scene scene = {.backend = backend};
-    int status = device_open(backend, DEVICE_FIRST, 2, &scene.device);
-    if (!status)
-        status = stream_open(scene.device, &scene.stream);
-    scene.exec.stream = scene.stream;
+                        int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
+    struct op_scene scene;
+    int status = open_scene(&scene, backend);
     for (int i = 0; i < family->count && !status; i++) {
         enum op_use use = family->cases[i].use;
-        if (!(use & OP_TEST) && !(is_long && use & OP_LONG))
-            continue;
-        status = check_case(&family->cases[i], &scene, check, needs_reference);
-        if (present && is_absent(&scene, status))
-            status = STATUS_OK;
-        else if (present)
-            ++*present;
+        if (use & OP_TEST || (is_long && use & OP_LONG))
+            status = check_case(&family->cases[i], &scene, check, needs_reference);
     }
-    stream_close(scene.stream);
-    device_close(scene.device);
+    close_scene(&scene);
     return status;
 }
 
 int op_check_reference(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_reference, true, NULL);
+    return check_family(family, backend, is_long, check_case_reference, true);
 }
 
-/* The case was called. Two more calls give the same bits. */
-static int check_more_calls(struct op_scene *scene, struct op_run *run) {
+/* Calls give the same bits. A stand-in for a card runs the blocks and warps of each one in another order. */
+static int check_case_calls(struct op_scene *scene, struct op_run *run, int count) {
+    unsigned char *first = NULL;
     size_t bytes = 0;
-    unsigned char *first = snapshot(run, scene->stream, &bytes);
-    int status = first ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
-    for (int calls = 0; calls < 2 && !status; calls++) {
+    int status = STATUS_OK;
+    for (int i = 0; i < count && !status && run_supports(run, scene); i++) {
         status = call_once(scene, run);
         unsigned char *now = status ? NULL : snapshot(run, scene->stream, &bytes);
         if (!status && !now)
             status = status_fail(STATUS_MEMORY, "out of memory");
-        if (!status && memcmp(first, now, bytes))
-            status = status_fail(STATUS_INVALID, "another call gives other bits");
-        free(now);
+        if (!status && first && memcmp(first, now, bytes))
+            status = status_fail(STATUS_INVALID, "call %d gives other bits", i + 1);
+        if (first)
+            free(now);
+        else
+            first = now;
     }
     free(first);
     return status;
 }
 
-static int check_case_present(struct op_scene *scene, struct op_run *run) {
-    int status = check_case_reference(scene, run);
-    return status || !run_supports(run, scene) ? status : check_more_calls(scene, run);
-}
-
 static int check_case_orders(struct op_scene *scene, struct op_run *run) {
-    if (!run_supports(run, scene))
-        return STATUS_OK;
-    int status = call_once(scene, run);
-    return status ? status : check_more_calls(scene, run);
+    return check_case_calls(scene, run, ORDERS);
 }
 
-int op_check_present(const struct op_family *family, const char *backend, int *count) {
-    *count = 0;
-    return check_family(family, backend, false, check_case_present, true, count);
+static int check_case_orders_long(struct op_scene *scene, struct op_run *run) {
+    return check_case_calls(scene, run, ORDERS_LONG);
 }
 
 int op_check_gradients(const struct op_family *family, const char *backend, bool is_long) {
-    return check_family(family, backend, is_long, check_case_gradients, false, NULL);
+    return check_family(family, backend, is_long, check_case_gradients, false);
 }
 
 int op_check_threads(const struct op_family *family, const char *backend, bool is_long) {
     bool is_card = !strncmp(backend, "cuda", strlen("cuda"));
-    return check_family(family, backend, is_long, is_card ? check_case_orders : check_case_threads, false, NULL);
+    return check_family(family, backend, is_long,
+                        !is_card  ? check_case_threads
+                        : is_long ? check_case_orders_long
+                                  : check_case_orders,
+                        false);
+}
+
+/* The reference, the gradients, and the same bits again. */
+static int check_case_whole(struct op_scene *scene, struct op_run *run) {
+    int status = check_case_reference(scene, run);
+    if (!status)
+        status = check_case_gradients(scene, run);
+    return status ? status : check_case_calls(scene, run, 3);
+}
+
+int op_check_each(const char *backend, bool (*chooses)(const struct op_case *op_case, const void *context),
+                  int (*report)(const struct op_case *op_case, int status, void *context), void *context) {
+    struct op_scene scene;
+    int status = open_scene(&scene, backend);
+    for (int f = 0; op_family_at(f) && !status; f++)
+        for (int i = 0; i < op_family_at(f)->count && !status; i++) {
+            const struct op_case *op_case = &op_family_at(f)->cases[i];
+            if (op_case->use & OP_TEST && chooses(op_case, context))
+                status = report(op_case, check_case(op_case, &scene, check_case_whole, true), context);
+        }
+    close_scene(&scene);
+    return status;
 }

@@ -1,26 +1,8 @@
-/* The operations that the backend `cuda` has, against the fp64 reference at the CPU's tolerances, and the same bits in
- * several orders of blocks and warps. The kernels of the program's fat binaries run on the interpreter: LD_LIBRARY_PATH
- * leads to its libcuda.so.1. */
-#include "op_cases.h"
+/* Masks of dropout on the interpreter, bit for bit. Those of attention are in its op cases. LD_LIBRARY_PATH leads to
+ * the interpreter's libcuda.so.1. */
+#include "kernels/ops.h"
 
 #include "support/test.h"
-
-static void operations_compute_what_the_cpus_do(void **state) {
-    /* Each family has at least as many cases whose operations are there. */
-    static const struct {
-        const struct op_family *family;
-        int least;
-    } rows[] = {{&norm_family, 94},   {&pointwise_family, 98}, {&ends_family, 63},    {&adapter_family, 80},
-                {&rotary_family, 24}, {&optimizer_family, 44}, {&grouped_family, 58}, {&lstm_family, 8}};
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int count;
-        test_ok(op_check_present(rows[i].family, "cuda", &count));
-        assert_in_range(count, rows[i].least, rows[i].family->count);
-    }
-}
-
-/* ---- masks of dropout ---- */
 
 enum { ROWS = 9, COLUMNS = 200, KEYS = 2 * ROWS };
 
@@ -77,9 +59,6 @@ static void masks_of_dropout_equal_the_cpus(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(operations_compute_what_the_cpus_do),
-        cmocka_unit_test(masks_of_dropout_equal_the_cpus),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_of_dropout_equal_the_cpus)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,248 @@
+/* Faults planted between the host and the card. On command the stand-in lets a wait of the host return at once. Then a
+ * result is read before it is there, or a buffer is filled again before its copy has run. It also drops events between
+ * streams, and fails allocations, one at a time. The program runs unchanged. */
+#include "train/support.h"
+
+#include "infer/engine.h"
+#include "infer/sequences.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Calls from now on have this fault: the one of this number. */
+static void plant(const char *kind, int number) {
+    char text[32];
+    snprintf(text, sizeof text, "%s:%d", kind, number);
+    assert_int_equal(setenv("CAMBIUM_CUDA_FAIL", text, 1), 0);
+}
+
+static void unplant(void) {
+    assert_int_equal(unsetenv("CAMBIUM_CUDA_FAIL"), 0);
+}
+
+/* ---- waits ---- */
+
+enum { TEXTS = 2, TOKENS = 3, FIGURES = 8 };
+
+/* The loss and norm of a second step of six micro batches, in which the wait of this number is missing. */
+static void train(int number, double figures[FIGURES]) {
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 1);
+    struct trainer *trainer;
+    struct train_record record;
+    test_ok(trainer_open(&run, NULL, &trainer));
+    test_ok(trainer_step(trainer, &record));
+    plant("wait", number);
+    test_ok(trainer_step(trainer, &record));
+    unplant();
+    figures[0] = record.lm_loss;
+    figures[1] = record.grad_norm;
+    trainer_close(trainer);
+    free(prefix);
+}
+
+/* The log probabilities of two texts, whose steps overlap. */
+static void decode(int number, double figures[FIGURES]) {
+    struct engine_options options = {.device = test_device(),
+                                     .model = TEST_DATA "/peft/golden/base",
+                                     .precision = PRECISION_FP32,
+                                     .threads = 1,
+                                     .max_rows = 8,
+                                     .max_logit_rows = 8,
+                                     .max_sequences = TEXTS};
+    struct engine *engine;
+    struct engine_result result;
+    test_ok(engine_open(&options, &engine));
+    int sequence[TEXTS] = {engine_sequence_new(engine), engine_sequence_new(engine)};
+    plant("wait", number);
+    for (int i = 0; i < TOKENS; i++) {
+        for (int text = 0; text < TEXTS; text++) {
+            struct engine_row row = {
+                .token = 7 * text + 5 * i, .sequence = sequence[text], .wants_logits = true, .label = 5 * i + 5};
+            test_ok(engine_submit(engine, &row, 1));
+        }
+        for (int text = 0; text < TEXTS; text++) {
+            test_ok(engine_collect(engine, &result));
+            figures[TEXTS * i + text] = result.label_logprob;
+        }
+    }
+    unplant();
+    engine_close(engine);
+}
+
+/* Each of these waits is needed, and they are all. */
+static void check_waits(int waits, void (*run)(int number, double figures[FIGURES])) {
+    double right[FIGURES] = {0}, figures[FIGURES] = {0};
+    run(0, right);
+    for (int number = 1; number <= waits + 1; number++) {
+        run(number, figures);
+        bool is_right = memcmp(figures, right, sizeof right) == 0;
+        if (is_right != (number > waits))
+            fail_msg("without wait %d of %d the figures are %s", number, waits, is_right ? "right" : "wrong");
+    }
+}
+
+/* A pass of six micro batches fills each of two buffers three times. The last wait is for loss and norm. */
+static void a_buffer_that_is_filled_too_early_is_found(void **state) {
+    (void)state;
+    check_waits(4 + 1, train);
+}
+
+static void results_that_are_read_too_early_are_found(void **state) {
+    (void)state;
+    check_waits(TEXTS * TOKENS, decode);
+}
+
+/* ---- events ---- */
+
+enum { RANKS = 2, EVENTS = 2 * RANKS, COUNT = 64, TRIES = 100 };
+
+struct summing {
+    int number; /* of the event that a stream does not wait for */
+    int wrong;  /* sums */
+};
+
+/* A member of a sum on the card. */
+struct member {
+    struct device *device;
+    struct stream *stream;
+    float *in, *out; /* device */
+    float *host;     /* pinned: what goes up and comes down */
+};
+
+/* All sums of one call, in which the stand-in leaves out an event. The host waits for nothing before its end. */
+static int sum(struct comm *world, struct member *m, struct summing *summing, int try) {
+    size_t bytes = COUNT * sizeof(float);
+    struct comm_request request;
+    float *back = m->host + COUNT, expected = (float)(RANKS * 3 * try + 1);
+    for (int i = 0; i < COUNT; i++)
+        m->host[i] = (float)(3 * try + world->rank);
+    test_ok(stream_zero(m->stream, m->out, bytes));
+    test_ok(stream_wait(m->stream));
+    test_ok(comm_barrier(world));
+    if (world->rank == 0)
+        plant("event", summing->number);
+    test_ok(comm_barrier(world));
+    test_ok(stream_copy_to_device(m->stream, m->in, m->host, bytes));
+    struct comm_data data = {m->in, m->out, COUNT, DTYPE_F32, m->stream};
+    test_ok(comm_all_reduce_start(world, &data, COMM_SUM, &request));
+    test_ok(comm_wait_on(&request, m->stream));
+    test_ok(comm_barrier(world));
+    test_ok(stream_copy_to_host(m->stream, back, m->out, bytes));
+    test_ok(stream_wait(m->stream));
+    int64_t wrong = back[0] != expected || back[COUNT - 1] != expected;
+    struct comm_data count = {&wrong, &wrong, 1, DTYPE_I64, NULL};
+    test_ok(comm_all_reduce(world, &count, COMM_SUM));
+    if (world->rank == 0) {
+        unplant();
+        summing->wrong += wrong > 0;
+    }
+    return comm_barrier(world);
+}
+
+static int sum_often(struct comm *world, void *context) {
+    struct summing *summing = context;
+    struct member m;
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &m.device));
+    test_ok(stream_open(m.device, &m.stream));
+    test_ok(device_alloc_zeroed(m.device, COUNT * sizeof(float), (void **)&m.in));
+    test_ok(device_alloc_zeroed(m.device, COUNT * sizeof(float), (void **)&m.out));
+    test_ok(device_host_alloc(m.device, 2 * COUNT * sizeof(float), (void **)&m.host));
+    test_ok(comm_use_device(world, m.device));
+    for (int try = 0; try < TRIES && !summing->wrong; try++)
+        test_ok(sum(world, &m, summing, try));
+    test_ok(comm_use_device(world, NULL));
+    stream_close(m.stream);
+    device_host_free(m.device, m.host);
+    device_free(m.device, m.in);
+    device_free(m.device, m.out);
+    device_close(m.device);
+    return STATUS_OK;
+}
+
+/* Streams run in a new order each time, so a missing event shows after a few sums. */
+static void an_event_that_is_missing_is_found(void **state) {
+    (void)state;
+    for (int number = 1; number <= EVENTS + 1; number++) {
+        struct summing summing = {.number = number};
+        test_ok(comm_local_run(RANKS, sum_often, &summing));
+        if ((summing.wrong > 0) != (number <= EVENTS))
+            fail_msg("without event %d of %d the sums are %s", number, EVENTS, summing.wrong ? "wrong" : "right");
+    }
+}
+
+/* ---- memory ---- */
+
+static int open_trainer(void *context) {
+    struct trainer *trainer;
+    struct train_record record;
+    int status = trainer_open(context, NULL, &trainer);
+    if (!status)
+        status = trainer_step(trainer, &record);
+    trainer_close(trainer);
+    return status;
+}
+
+static int open_engine(void *context) {
+    struct engine *engine;
+    int status = engine_open(context, &engine);
+    engine_close(engine);
+    return status;
+}
+
+static size_t free_memory(struct device *device) {
+    size_t bytes;
+    test_ok(device_free_memory(device, &bytes));
+    return bytes;
+}
+
+/* Each allocation fails in turn. The error is the card's, and nothing stays allocated. */
+static void check_allocations(int least, int (*use)(void *context), void *context) {
+    struct device *device;
+    int number = 0, status = STATUS_MEMORY;
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
+    size_t before = free_memory(device);
+    while (status) {
+        plant("alloc", ++number);
+        status = use(context);
+        unplant();
+        if (status)
+            test_fails(status, STATUS_MEMORY, "cuda:0: cannot allocate ");
+        assert_int_equal(free_memory(device), before);
+    }
+    assert_in_range(number, least + 1, 200);
+    device_close(device);
+}
+
+static void memory_that_is_not_there_ends_a_training(void **state) {
+    (void)state;
+    char *prefix = write_text();
+    struct train_run run = make_run((const char **)&prefix, PRECISION_BF16, 3);
+    check_allocations(5, open_trainer, &run);
+    free(prefix);
+}
+
+static void memory_that_is_not_there_opens_no_engine(void **state) {
+    (void)state;
+    const char *adapter = TEST_DATA "/peft/golden/lora_all_linear";
+    struct engine_options options = {.device = test_device(),
+                                     .model = TEST_DATA "/peft/golden/base",
+                                     .adapters = &adapter,
+                                     .adapter_count = 1,
+                                     .threads = 1,
+                                     .max_rows = 8,
+                                     .max_logit_rows = 8,
+                                     .max_sequences = TEXTS};
+    check_allocations(5, open_engine, &options);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_buffer_that_is_filled_too_early_is_found),
+        cmocka_unit_test(results_that_are_read_too_early_are_found),
+        cmocka_unit_test(an_event_that_is_missing_is_found),
+        cmocka_unit_test(memory_that_is_not_there_ends_a_training),
+        cmocka_unit_test(memory_that_is_not_there_opens_no_engine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
