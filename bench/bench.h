@@ -22,12 +22,13 @@ struct bench_options {
     const char *input;       /* a text file */
     const char *peer_python; /* runs the peers */
     bool has_peer;
-    const char *device; /* backend; NULL: the first that the machine has */
+    const char *device; /* NULL: the CPU */
     const char *filter; /* for op cases and figures of the engine: a part of the text that names each */
     int64_t micro_batch_size, seq_length, steps, threads;
     int64_t ranks, global_batch_size; /* for train and checkpoint; 0: not given */
     int precision;                    /* enum precision */
     bool has_precision;               /* given: operations of the other precision are skipped */
+    bool only_checks;                 /* for ops: compare the test cases with their references */
     bool has_dropout, has_baseline;
     struct run_config run;     /* for train: the section `parallel`; for finetune: recomputation */
     struct comm *world;        /* for train: the processes of a launch, or NULL */
@@ -37,7 +38,8 @@ struct bench_options {
 
 /* Measures plain matrix products. */
 int bench_gemm(const struct bench_options *options);
-/* Measures the operations of the op cases, each compared with the ceiling that bounds it. */
+/* Measures the operations of the op cases, each compared with the ceiling that bounds it. Or checks them all, and fails
+ * with STATUS_INVALID where a case fails. */
 int bench_ops(const struct bench_options *options);
 /* Encodes and learns, in turn with tiktoken and tokenizers if peer_python has them. */
 int bench_tokenizer(const struct bench_options *options);
@@ -103,6 +105,8 @@ void bench_series_free(struct bench_series *series);
 void bench_pause(void);
 /* Measures the peak memory of a process that does only `work`. Call it before anything has started threads. */
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes);
+/* Adds "device_bytes", the memory in use on a device that has its own, by all programs. */
+void bench_add_device_bytes(json_t *object, struct device *device);
 /* The mean of two measurements of a ceiling: before and after. */
 struct bench_ceiling {
     double gemm, read; /* FLOP/s in the run's precision; bytes/s */

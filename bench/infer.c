@@ -121,12 +121,15 @@ static int find_cost(const struct inference *t, int64_t rows, double seen, struc
 }
 
 static json_t *summary(const struct inference *t, const char *bench, double step, double tokens) {
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:o}", "bench", bench, "device",
-                     device_description(engine_rank(t->engine)->device), "precision", engine_precision(t->engine),
-                     "micro_batch_size", (json_int_t)t->options->micro_batch_size, "seq_length",
-                     (json_int_t)t->options->seq_length, "seconds", step, "tokens_per_s", tokens / step,
-                     "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
-                     (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
+    struct device *device = engine_rank(t->engine)->device;
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:o}", "bench", bench, "device",
+                  device_description(device), "precision", engine_precision(t->engine), "micro_batch_size",
+                  (json_int_t)t->options->micro_batch_size, "seq_length", (json_int_t)t->options->seq_length, "seconds",
+                  step, "tokens_per_s", tokens / step, "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
+                  (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
+    bench_add_device_bytes(object, device);
+    return object;
 }
 
 static int begin_measuring(struct inference *t) {

@@ -1,4 +1,5 @@
-/* Single operations: the benchmark side of the op cases, each compared with the ceiling that bounds it. */
+/* Single operations: the benchmark side of the op cases, each compared with the ceiling that bounds it, and their check
+ * on the machine that is measured. */
 #include "bench.h"
 
 #include "op_cases.h"
@@ -33,6 +34,7 @@ static int print_summary(const char *bench, struct device *device, const struct 
         json_object_set_new(object, "tf32_ceiling_tflops", json_real(ceilings[PRECISION_TF32].gemm / 1e12));
     json_object_set_new(object, "read_bytes_per_s", json_real(ceilings[PRECISION_FP32].read));
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)memory_peak()));
+    bench_add_device_bytes(object, device);
     return bench_print(object);
 }
 
@@ -60,14 +62,18 @@ static enum precision precision_of(const struct op_case *op_case) {
     return op_case->use & OP_TF32 ? PRECISION_TF32 : op_case->type == DTYPE_BF16 ? PRECISION_BF16 : PRECISION_FP32;
 }
 
-/* True for the cases to measure: the filter occurs in the line that names the case. */
-static bool is_chosen(const struct bench_options *options, const struct op_family *family,
-                      const struct op_case *op_case, bool only_gemm) {
+/* True for the cases that the options name: the filter occurs in the line that names the case. */
+static bool is_named(const struct bench_options *options, const struct op_case *op_case) {
     char text[256];
     op_case_text(op_case, text, sizeof text);
     bool is_type = !options->has_precision || precision_of(op_case) == (enum precision)options->precision;
-    return (op_case->use & OP_BENCH) && is_type && (!only_gemm || !strcmp(family->name, "gemm")) &&
-           (!options->filter || strstr(text, options->filter));
+    return is_type && (!options->filter || strstr(text, options->filter));
+}
+
+/* True for the cases to measure. */
+static bool is_chosen(const struct bench_options *options, const struct op_family *family,
+                      const struct op_case *op_case, bool only_gemm) {
+    return (op_case->use & OP_BENCH) && (!only_gemm || !strcmp(family->name, "gemm")) && is_named(options, op_case);
 }
 
 static int count_chosen(const struct bench_options *options, bool only_gemm) {
@@ -112,6 +118,41 @@ int bench_gemm(const struct bench_options *options) {
     return measure_families(options, true);
 }
 
+/* ---- checks in place of measurements ---- */
+
+struct checks {
+    const struct bench_options *options;
+    int passed, failed;
+};
+
+static bool is_checked(const struct op_case *op_case, const void *context) {
+    const struct checks *checks = context;
+    return is_named(checks->options, op_case);
+}
+
+static int print_check(const struct op_case *op_case, int status, void *context) {
+    struct checks *checks = context;
+    char text[256];
+    op_case_text(op_case, text, sizeof text);
+    checks->passed += !status;
+    checks->failed += status != 0;
+    return bench_print(status ? json_pack("{s:s, s:s, s:s}", "op", text, "outcome", "failed", "error", status_text())
+                              : json_pack("{s:s, s:s}", "op", text, "outcome", "passed"));
+}
+
+static int check_operations(const struct bench_options *options) {
+    struct checks checks = {.options = options};
+    int status = op_check_each(options->device, is_checked, print_check, &checks);
+    if (!status && !checks.passed && !checks.failed)
+        return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter);
+    if (!status)
+        status =
+            bench_print(json_pack("{s:s, s:i, s:i}", "bench", "ops", "passed", checks.passed, "failed", checks.failed));
+    return status || !checks.failed
+               ? status
+               : status_fail(STATUS_INVALID, "%d of %d cases failed", checks.failed, checks.passed + checks.failed);
+}
+
 int bench_ops(const struct bench_options *options) {
-    return measure_families(options, false);
+    return options->only_checks ? check_operations(options) : measure_families(options, false);
 }

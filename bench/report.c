@@ -163,6 +163,12 @@ int bench_peak_of(int (*work)(const void *context), const void *context, size_t 
                : status_fail(STATUS_INVALID, "the process that measures the memory failed");
 }
 
+void bench_add_device_bytes(json_t *object, struct device *device) {
+    size_t bytes, whole = device_memory(device);
+    if (whole && !device_free_memory(device, &bytes))
+        json_object_set_new(object, "device_bytes", json_integer((json_int_t)(whole - bytes)));
+}
+
 int bench_measure_ceiling(struct device *device, enum dtype dtype, bool is_tf32, struct bench_ceiling *ceiling) {
     int status = device_measure_gemm(device, dtype, is_tf32, CEILING_MILLISECONDS * 1e-3, &ceiling->gemm);
     return status ? status : device_measure_read(device, CEILING_MILLISECONDS * 1e-3, &ceiling->read);

@@ -69,6 +69,11 @@ static const struct config_row rows[] = {
      .offset = AT(filter),
      .metavar = "NAME",
      .help = "bench ops, gemm, engine: only operations or figures whose names contain this"},
+    {.path = "check",
+     .type = CONFIG_BOOL,
+     .offset = AT(only_checks),
+     .default_text = "false",
+     .help = "bench ops: do not measure, but compare the operations' test cases with fp64 on the device"},
     {.path = "peer",
      .type = CONFIG_BOOL,
      .offset = AT(has_peer),
@@ -162,7 +167,8 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench engine --precision bf16 --steps 5\n"
                     "  cambium bench serve --precision bf16 --threads 2\n"
-                    "  cambium bench ops --filter layernorm\n",
+                    "  cambium bench ops --filter layernorm\n"
+                    "  cambium bench ops --check\n",
         .rows = rows,
         .row_count = sizeof rows / sizeof *rows,
         .section_rows = sections,
@@ -190,6 +196,8 @@ static int measure(const char *what, struct bench_options *values) {
     if (values->has_peer && what && !has_peers(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
                            what);
+    if (values->only_checks && what && strcmp(what, "ops"))
+        return status_fail(STATUS_USAGE, "--check: bench %s checks nothing; ops does", what);
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         if (what && !strcmp(what, benches[i].name))
             return benches[i].run(values);

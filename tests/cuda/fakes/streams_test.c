@@ -1,6 +1,6 @@
 /* Faults planted between the host and the card. On command the stand-in lets a wait of the host return at once. Then a
- * result is read before it is there, or a buffer is filled again before its copy has run. It also drops events between
- * streams, and fails allocations, one at a time. The program runs unchanged. */
+ * result is read before it is there, or a buffer is filled again before its copy has run. It also fails
+ * allocations, one at a time. The program runs unchanged. */
 #include "train/support.h"
 
 #include "infer/engine.h"
@@ -93,84 +93,6 @@ static void results_that_are_read_too_early_are_found(void **state) {
     check_waits(TEXTS * TOKENS, decode);
 }
 
-/* ---- events ---- */
-
-enum { RANKS = 2, EVENTS = 2 * RANKS, COUNT = 64, TRIES = 100 };
-
-struct summing {
-    int number; /* of the event that a stream does not wait for */
-    int wrong;  /* sums */
-};
-
-/* A member of a sum on the card. */
-struct member {
-    struct device *device;
-    struct stream *stream;
-    float *in, *out; /* device */
-    float *host;     /* pinned: what goes up and comes down */
-};
-
-/* All sums of one call, in which the stand-in leaves out an event. The host waits for nothing before its end. */
-static int sum(struct comm *world, struct member *m, struct summing *summing, int try) {
-    size_t bytes = COUNT * sizeof(float);
-    struct comm_request request;
-    float *back = m->host + COUNT, expected = (float)(RANKS * 3 * try + 1);
-    for (int i = 0; i < COUNT; i++)
-        m->host[i] = (float)(3 * try + world->rank);
-    test_ok(stream_zero(m->stream, m->out, bytes));
-    test_ok(stream_wait(m->stream));
-    test_ok(comm_barrier(world));
-    if (world->rank == 0)
-        plant("event", summing->number);
-    test_ok(comm_barrier(world));
-    test_ok(stream_copy_to_device(m->stream, m->in, m->host, bytes));
-    struct comm_data data = {m->in, m->out, COUNT, DTYPE_F32, m->stream};
-    test_ok(comm_all_reduce_start(world, &data, COMM_SUM, &request));
-    test_ok(comm_wait_on(&request, m->stream));
-    test_ok(comm_barrier(world));
-    test_ok(stream_copy_to_host(m->stream, back, m->out, bytes));
-    test_ok(stream_wait(m->stream));
-    int64_t wrong = back[0] != expected || back[COUNT - 1] != expected;
-    struct comm_data count = {&wrong, &wrong, 1, DTYPE_I64, NULL};
-    test_ok(comm_all_reduce(world, &count, COMM_SUM));
-    if (world->rank == 0) {
-        unplant();
-        summing->wrong += wrong > 0;
-    }
-    return comm_barrier(world);
-}
-
-static int sum_often(struct comm *world, void *context) {
-    struct summing *summing = context;
-    struct member m;
-    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &m.device));
-    test_ok(stream_open(m.device, &m.stream));
-    test_ok(device_alloc_zeroed(m.device, COUNT * sizeof(float), (void **)&m.in));
-    test_ok(device_alloc_zeroed(m.device, COUNT * sizeof(float), (void **)&m.out));
-    test_ok(device_host_alloc(m.device, 2 * COUNT * sizeof(float), (void **)&m.host));
-    test_ok(comm_use_device(world, m.device));
-    for (int try = 0; try < TRIES && !summing->wrong; try++)
-        test_ok(sum(world, &m, summing, try));
-    test_ok(comm_use_device(world, NULL));
-    stream_close(m.stream);
-    device_host_free(m.device, m.host);
-    device_free(m.device, m.in);
-    device_free(m.device, m.out);
-    device_close(m.device);
-    return STATUS_OK;
-}
-
-/* Streams run in a new order each time, so a missing event shows after a few sums. */
-static void an_event_that_is_missing_is_found(void **state) {
-    (void)state;
-    for (int number = 1; number <= EVENTS + 1; number++) {
-        struct summing summing = {.number = number};
-        test_ok(comm_local_run(RANKS, sum_often, &summing));
-        if ((summing.wrong > 0) != (number <= EVENTS))
-            fail_msg("without event %d of %d the sums are %s", number, EVENTS, summing.wrong ? "wrong" : "right");
-    }
-}
-
 /* ---- memory ---- */
 
 static int open_trainer(void *context) {
@@ -240,7 +162,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_buffer_that_is_filled_too_early_is_found),
         cmocka_unit_test(results_that_are_read_too_early_are_found),
-        cmocka_unit_test(an_event_that_is_missing_is_found),
         cmocka_unit_test(memory_that_is_not_there_ends_a_training),
         cmocka_unit_test(memory_that_is_not_there_opens_no_engine),
     };
