@@ -24,7 +24,7 @@ template <int SIZE> struct warp_rows {
         softmax.clear();
     }
 
-    template <bool EDGE>
+    template <bool EDGE, bool DROPS>
     __device__ __forceinline__ void take(const struct attention &a, const query_tile &work, uint32_t keys,
                                          uint32_t values, int first) {
         float s[KEYS / 8][4];
@@ -35,7 +35,7 @@ template <int SIZE> struct warp_rows {
             for (int e = 0; e < 4; e++)
                 s[n][e] = seen.sees(e / 2, first + n * 8 + lane_number() % 4 * 2 + e % 2) ? s[n][e] : -INFINITY;
         softmax.take<true>(s, out, a.scale * LOG2_E);
-        if (a.dropout.p > 0) {
+        if (DROPS) {
             uint32_t bits = kept_bits<KEYS>(seen, first, [&](int i, int key) {
                 int own = i ? seen.high[1] : seen.high[0];
                 return is_kept(a, work.head, work.first + own - seen.prefix, key_element(a, work.first, key));
@@ -74,14 +74,13 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
     const bf16 *q = (const bf16 *)a.q + work.row * a.q_stride + (int64_t)work.head * a.head_size;
-    auto copy_keys = [&](int first) {
-        taken.copy(
-            first / KEYS, [&](int key) { return keys.at(key); }, [&](int key) { return values.at(key); }, first,
-            work.keys, a.head_size);
+    auto copy_tiles = [&](int first) {
+        copy_pairs<SIZE, KEYS>(taken.first_tile(first / KEYS), keys, values, first, work.keys, a.head_size);
+        copies_commit();
     };
     copy_rows<SIZE, TILE_ROWS>(
         queries, [&](int row) { return q + row * a.q_stride; }, 0, rows, a.head_size);
-    copy_keys(0);
+    copy_tiles(0);
     warp_rows<SIZE> warp;
     warp.open(a, work, queries);
     bool has_rows = warp_row() < rows;
@@ -91,20 +90,23 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
         copies_wait();
         __syncthreads(); /* the tile has landed, and nobody uses the one before */
         if (first + KEYS < work.keys)
-            copy_keys(first + KEYS);
+            copy_tiles(first + KEYS);
         if (first == 0)
             warp.queries.load();
-        if (has_rows && warp.seen.sees_all(first, KEYS))
-            warp.template take<false>(a, work, at, at + BYTES, first);
+        bool sees_all = warp.seen.sees_all(first, KEYS);
+        if (has_rows && a.dropout.p > 0)
+            warp.template take<true, true>(a, work, at, at + BYTES, first);
+        else if (has_rows && sees_all)
+            warp.template take<false, false>(a, work, at, at + BYTES, first);
         else if (has_rows)
-            warp.template take<true>(a, work, at, at + BYTES, first);
+            warp.template take<true, false>(a, work, at, at + BYTES, first);
     }
     if (has_rows)
         warp.write(a, work, queries);
 }
 
 #define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 32    ? 3                                   \
+    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64    ? 3                                   \
                                                                    : size <= 128 ? 2                                   \
                                                                                  : 1)                                  \
         attention_forward_tiles_##size(struct attention a) {                                                           \

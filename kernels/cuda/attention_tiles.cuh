@@ -91,6 +91,31 @@ static __device__ __forceinline__ void copy_rows(uint32_t to, F row_at, int firs
     }
 }
 
+/* Copies ROWS keys of a head and their values, from key `first` of `count`, to two tiles one after the other. After the
+ * prefix a thread's rows are the same distance apart, so that one addition leads to the next. */
+template <int SIZE, int ROWS>
+static __device__ __forceinline__ void copy_pairs(uint32_t to, const keys_of<bf16> &keys, const keys_of<bf16> &values,
+                                                  int first, int count, int size) {
+    constexpr int CHUNKS = SIZE / 8, THREADS = TILE_WARPS * WARP, STEP = THREADS / CHUNKS, BYTES = ROWS * SIZE * 2;
+    if (THREADS % CHUNKS || first < keys.prefixes) {
+        copy_rows<SIZE, ROWS>(
+            to, [&](int key) { return keys.at(key); }, first, count, size);
+        copy_rows<SIZE, ROWS>(
+            to + BYTES, [&](int key) { return values.at(key); }, first, count, size);
+        return;
+    }
+    int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
+    int rows = chunk * 8 < size ? count - first - row : 0; /* that are there, from this thread's first */
+    int64_t at = first - keys.prefixes + row;
+    const bf16 *key = keys.rows + at * keys.stride + chunk * 8, *value = values.rows + at * values.stride + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < ROWS / STEP; i++, key += STEP * keys.stride, value += STEP * values.stride) {
+        uint32_t place = to + tile<SIZE>::at(row + i * STEP, chunk);
+        copy_async(place, key, i * STEP < rows);
+        copy_async(place + BYTES, value, i * STEP < rows);
+    }
+}
+
 /* Two tiles of columns that a block takes at a time, in two places in turn. */
 template <int SIZE, int COLUMNS> struct taken_tiles {
     static constexpr int BYTES = COLUMNS * SIZE * 2;
@@ -137,7 +162,7 @@ static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const lef
     int lane = lane_number();
     uint32_t place = tile_at + tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int n = 0; n < N && (EDGE || !KEPT); n++)
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
 #pragma unroll(KEPT ? SIZE / 16 : 2)
     for (int k = 0; k < SIZE / 16; k++) {
@@ -149,6 +174,11 @@ static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const lef
             if (EDGE && !seen.sees_some(first + j * 16, 16))
                 continue;
             load_matrices(b, tile<SIZE>::pair(place, k) + j * 16 * tile<SIZE>::ROW_BYTES);
+            if (!EDGE && KEPT && k == 0) {
+                multiply_first(s[2 * j], a, b[0], b[1]);
+                multiply_first(s[2 * j + 1], a, b[2], b[3]);
+                continue;
+            }
             multiply(s[2 * j], a, b[0], b[1]);
             multiply(s[2 * j + 1], a, b[2], b[3]);
         }

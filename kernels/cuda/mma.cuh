@@ -55,6 +55,15 @@ static __device__ __forceinline__ void multiply(float (&sum)[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* sum = a b. */
+static __device__ __forceinline__ void multiply_first(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                      uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%10, %10, %10, %10};"
+                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
 /* Two values rounded to bf16, the first one in the low half. */
 static __device__ __forceinline__ uint32_t pack_two(float low, float high) {
     uint32_t both;

@@ -74,7 +74,9 @@ static const struct fault faults[] = {
     {&turn, "st.global", 0, "]", "+2]", "outside every allocation"},
     {&turn, "ld.shared", 0, "]", "+2]", "nobody has written"},
     /* Values that are missing. */
-    TILES_FAULT("mma.sync", 0, NULL, NULL, NULL),
+    {&forward, "mma.sync", 104, NULL, NULL, NULL}, /* of the tiles without dropout */
+    {&queries, "mma.sync", 0, NULL, NULL, NULL},
+    {&keys, "mma.sync", 0, NULL, NULL, NULL},
     TILES_FAULT("ld.param", 0, NULL, NULL, "reads a register that has no value"),
     TILES_FAULT("mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"),
     {&turn, "mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"},
