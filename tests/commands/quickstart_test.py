@@ -113,9 +113,9 @@ class Quickstart(unittest.TestCase):
         printed = [line.removeprefix("quickstart: ") for line in done.stderr.splitlines()]
         shown = [line for line in printed if line.startswith(str(self.program).replace(" ", "\\ "))]
         self.assertEqual(len(shown), len(steps))
-        last = dict(line.split(": ", 1) for line in printed[-4:] if ": " in line)
-        chat, page = last["the chat"], last["the page, http://127.0.0.1:8000/ "]
-        for command in (*shown, chat, page):
+        last = dict(line.split(": ", 1) for line in printed[-5:] if ": " in line)
+        for command in (*shown, last["the chat"], last["the page, http://127.0.0.1:8000/ "],
+                        last["a larger model, planned for a cluster"]):
             _, called = self.start(["bash", "-c", command], 0.1)
             self.assertEqual(called, [command.split("/cambium ", 1)[1] + " "], command)
         self.assertEqual(printed[-1], f"the files: {self.output}")
