@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 enum {
-    MAX_CELLS = 1 << 22,      /* of the grid that all cuts of one tensor make */
-    SCATTERED_BYTES = 1 << 16 /* that are read at once and then taken apart */
+    MAX_CELLS = 1 << 22,       /* of the grid that all cuts of one tensor make */
+    SCATTERED_BYTES = 1 << 16, /* that are read at once and then taken apart */
+    SIZES_AT_ONCE = 1 << 13
 };
 
 struct box_file {
@@ -29,11 +30,19 @@ struct box_tensor {
     atomic_bool is_prepared;
 };
 
+/* Offsets and sizes of boxes, which stay where they are. */
+struct sizes_block {
+    struct sizes_block *before;
+    size_t used;
+    int64_t sizes[SIZES_AT_ONCE];
+};
+
 struct boxes {
     char *directory;
     struct box_file *files;
     struct box_tensor *tensors;
     struct box *items;
+    struct sizes_block *sizes;
     size_t file_count, file_capacity, tensor_count, tensor_capacity, count, capacity;
     pthread_mutex_t lock; /* of preparing */
 };
@@ -60,6 +69,11 @@ void boxes_free(struct boxes *boxes) {
     }
     for (size_t i = 0; i < boxes->tensor_count; i++)
         free((char *)boxes->tensors[i].tensor.name);
+    while (boxes->sizes) {
+        struct sizes_block *before = boxes->sizes->before;
+        free(boxes->sizes);
+        boxes->sizes = before;
+    }
     free(boxes->files);
     free(boxes->tensors);
     free(boxes->items);
@@ -124,6 +138,25 @@ int boxes_add_tensor(struct boxes *boxes, const char *name, const char *type, in
     return STATUS_OK;
 }
 
+/* Copies sizes to where they stay; NULL: out of memory. */
+static const int64_t *copy_sizes(struct boxes *boxes, const int64_t *sizes, int dims) {
+    if (!boxes->sizes || boxes->sizes->used + (size_t)dims > SIZES_AT_ONCE) {
+        struct sizes_block *block = malloc(sizeof *block);
+        if (!block) {
+            status_fail(STATUS_MEMORY, "out of memory");
+            return NULL;
+        }
+        block->before = boxes->sizes;
+        block->used = 0;
+        boxes->sizes = block;
+    }
+    int64_t *copy = boxes->sizes->sizes + boxes->sizes->used;
+    boxes->sizes->used += (size_t)dims;
+    for (int i = 0; i < dims; i++)
+        copy[i] = sizes[i];
+    return copy;
+}
+
 int boxes_add(struct boxes *boxes, const struct box *box) {
     struct box_tensor *tensor = &boxes->tensors[boxes->tensor_count - 1];
     const struct box_file *file = &boxes->files[box->file];
@@ -138,7 +171,13 @@ int boxes_add(struct boxes *boxes, const struct box *box) {
     if (!items)
         return STATUS_MEMORY;
     boxes->items = items;
-    items[boxes->count++] = *box;
+    struct box *added = &items[boxes->count];
+    *added = *box;
+    added->offsets = copy_sizes(boxes, box->offsets, tensor->tensor.dims);
+    added->sizes = added->offsets ? copy_sizes(boxes, box->sizes, tensor->tensor.dims) : NULL;
+    if (!added->sizes)
+        return STATUS_MEMORY;
+    boxes->count++;
     tensor->count++;
     return STATUS_OK;
 }

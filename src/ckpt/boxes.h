@@ -8,7 +8,7 @@
 enum { BOXES_NAME_BYTES = 1024 };
 
 struct box {
-    int64_t offsets[SAFETENSORS_MAX_DIMS], sizes[SAFETENSORS_MAX_DIMS];
+    const int64_t *offsets, *sizes; /* [dimensions of the tensor] */
     size_t file;
     int64_t start, bytes; /* place in the file */
     bool is_archive;      /* torch.save wrote it; else these bytes are the elements, row by row */
@@ -26,7 +26,7 @@ void boxes_free(struct boxes *boxes);
 int boxes_add_file(struct boxes *boxes, const char *where, const char *name, size_t *file);
 /* Adds a tensor; its boxes come before the next tensor. */
 int boxes_add_tensor(struct boxes *boxes, const char *name, const char *type, int dims, const int64_t *shape);
-/* Adds a box to the last tensor; an empty one is left out. */
+/* Adds a box to the last tensor, with a copy of its sizes; an empty one is left out. */
 int boxes_add(struct boxes *boxes, const struct box *box);
 /* Checks that no tensor is there twice, and that the boxes of each one lie in it, apart from each other, and cover it.
  * *tensors owns the boxes from here on; after a failure they are freed. STATUS_INVALID, STATUS_MEMORY. */

@@ -10,12 +10,54 @@
 
 enum { METADATA_LIMIT = 1 << 30 };
 
-/* An entry of storage_data: where a box lies. */
+/* A text of the pickle. */
+struct text {
+    const char *bytes;
+    uint32_t length;
+};
+
+/* Objects of the list that are read when they are complete; what stays of one is a row of its class's table. Sizes lie
+ * in `numbers`, from a place on. */
+enum class { CLASS_PART, CLASS_INDEX, CLASS_PLACE, CLASS_TENSOR, CLASS_COUNT };
+
+/* A ChunkStorageMetadata: offsets, then sizes. */
+struct part {
+    size_t numbers;
+    uint32_t at; /* byte of the list */
+    int dims;
+};
+
+/* A MetadataIndex: which part is stored; -1 dimensions: an object. */
+struct index {
+    struct text name;
+    uint32_t at;
+    int dims;
+    size_t numbers;
+};
+
+/* A _StorageInfo: where something lies. */
+struct place {
+    int64_t start, bytes;
+    size_t file;
+};
+
+/* A TensorStorageMetadata: its shape, and its parts in part_numbers. */
+struct listed_tensor {
+    const char *type;
+    size_t numbers, parts;
+    uint32_t count;
+    int dims;
+};
+
+/* An entry of storage_data. */
 struct stored {
-    const struct pickle_node *name; /* a text */
-    int64_t offsets[SAFETENSORS_MAX_DIMS];
-    int dims; /* -1: an object */
     const struct pickle_node *place;
+    uint32_t index;
+};
+
+struct table {
+    void *rows;
+    size_t count, capacity;
 };
 
 struct dcp {
@@ -23,50 +65,219 @@ struct dcp {
     struct strbuf text;
     struct pickle *pickle;
     const struct pickle_node *tensors, *storage;
+    struct table tables[CLASS_COUNT], numbers, part_numbers;
     struct stored *stored; /* sorted */
     size_t stored_count;
     struct boxes *boxes;
     int64_t objects;
 };
 
-static bool is_ours(const struct pickle_node *node, const char *class) {
-    return pickle_is_object(node, DCP_MODULE, class);
+/* Finds an attribute that must be there. */
+static int need(const struct pickle *pickle, const struct pickle_node *object, const char *name,
+                const struct pickle_node **value) {
+    int status = pickle_find(pickle, object, name, value);
+    return status || *value ? status : pickle_refuse(pickle, object, "the attribute '%s'", name);
 }
 
-/* Finds an attribute that must be there. */
-static int need(const struct dcp *d, const struct pickle_node *object, const char *name,
-                const struct pickle_node **value) {
-    int status = pickle_find(d->pickle, object, name, value);
-    return status || *value ? status : pickle_refuse(d->pickle, object, "the attribute '%s'", name);
+/* ---- tables ---- */
+
+/* Adds a row of `bytes`. STATUS_MEMORY. */
+static int add_row(struct table *table, const void *row, size_t bytes) {
+    char *rows = array_grow(table->rows, &table->capacity, table->count + 1, bytes);
+    if (!rows)
+        return STATUS_MEMORY;
+    table->rows = rows;
+    memcpy(rows + table->count++ * bytes, row, bytes);
+    return STATUS_OK;
 }
+
+static const int64_t *numbers_at(const struct dcp *d, size_t place) {
+    return (const int64_t *)d->numbers.rows + place;
+}
+
+/* Appends the sizes of a node to the numbers. */
+static int add_sizes(struct dcp *d, const struct pickle *pickle, const struct pickle_node *node, int *dims) {
+    int64_t sizes[SAFETENSORS_MAX_DIMS];
+    int status = pickle_sizes(pickle, node, SAFETENSORS_MAX_DIMS, sizes, dims);
+    for (int i = 0; i < *dims && !status; i++)
+        status = add_row(&d->numbers, &sizes[i], sizeof *sizes);
+    return status;
+}
+
+static int read_part(struct dcp *d, const struct pickle *pickle, const struct pickle_node *object) {
+    const struct pickle_node *offsets, *sizes;
+    struct part part = {.numbers = d->numbers.count, .at = object->at};
+    int found = 0;
+    int status = need(pickle, object, "offsets", &offsets);
+    if (!status)
+        status = need(pickle, object, "sizes", &sizes);
+    if (!status)
+        status = add_sizes(d, pickle, offsets, &part.dims);
+    if (!status)
+        status = add_sizes(d, pickle, sizes, &found);
+    if (!status && found != part.dims)
+        status = pickle_refuse(pickle, object, "offsets and sizes of %d dimensions", part.dims);
+    return status ? status : add_row(&d->tables[CLASS_PART], &part, sizeof part);
+}
+
+static int read_index(struct dcp *d, const struct pickle *pickle, const struct pickle_node *object) {
+    const struct pickle_node *name, *offset = NULL;
+    struct index index = {.numbers = d->numbers.count, .at = object->at, .dims = -1};
+    int status = need(pickle, object, "fqn", &name);
+    if (!status && name->kind != PICKLE_TEXT)
+        status = pickle_refuse(pickle, object, "a name as fqn");
+    if (!status)
+        status = pickle_find(pickle, object, "offset", &offset); /* an object has none */
+    if (!status && offset && offset->kind != PICKLE_NONE)
+        status = add_sizes(d, pickle, offset, &index.dims);
+    if (status)
+        return status;
+    index.name = (struct text){name->text, name->count};
+    return add_row(&d->tables[CLASS_INDEX], &index, sizeof index);
+}
+
+static int read_place(struct dcp *d, const struct pickle *pickle, const struct pickle_node *object) {
+    const struct pickle_node *path, *offset, *length;
+    char name[BOXES_NAME_BYTES];
+    struct place place;
+    int status = need(pickle, object, "relative_path", &path);
+    if (!status)
+        status = need(pickle, object, "offset", &offset);
+    if (!status)
+        status = need(pickle, object, "length", &length);
+    if (!status && (offset->kind != PICKLE_INTEGER || length->kind != PICKLE_INTEGER))
+        status = pickle_refuse(pickle, object, "numbers as offset and length");
+    if (!status)
+        status = pickle_copy_text(pickle, path, "relative_path", name, sizeof name);
+    if (!status)
+        status = boxes_add_file(d->boxes, d->path, name, &place.file);
+    if (status)
+        return status;
+    place.start = offset->integer;
+    place.bytes = length->integer;
+    return add_row(&d->tables[CLASS_PLACE], &place, sizeof place);
+}
+
+/* Reads the element type from TensorProperties: an object with the state (dtype, ...), or with attributes. */
+static int read_type(const struct pickle *pickle, const struct pickle_node *object, const char **type) {
+    const struct pickle_node *properties, *dtype = NULL;
+    int status = need(pickle, object, "properties", &properties);
+    if (!status && !pickle_is_object(properties, DCP_MODULE, "TensorProperties"))
+        status = pickle_refuse(pickle, properties, "TensorProperties");
+    if (status)
+        return status;
+    if (properties->state && properties->state->kind == PICKLE_TUPLE && properties->state->count)
+        dtype = properties->state->items[0];
+    else
+        status = need(pickle, properties, "dtype", &dtype);
+    *type = status ? NULL : torch_type(dtype);
+    return status || *type ? status : pickle_refuse(pickle, dtype, "an element type that is read");
+}
+
+static int number_of(struct dcp *d, const struct pickle *pickle, const struct pickle_node *node, enum class class,
+                     uint32_t *number);
+
+static int read_tensor(struct dcp *d, const struct pickle *pickle, const struct pickle_node *object) {
+    const struct pickle_node *size, *chunks;
+    struct listed_tensor tensor = {.parts = d->part_numbers.count};
+    int status = read_type(pickle, object, &tensor.type);
+    if (!status)
+        status = need(pickle, object, "size", &size);
+    tensor.numbers = d->numbers.count;
+    if (!status)
+        status = add_sizes(d, pickle, size, &tensor.dims);
+    if (!status)
+        status = need(pickle, object, "chunks", &chunks);
+    if (!status && chunks->kind != PICKLE_LIST)
+        status = pickle_refuse(pickle, chunks, "a list of chunks");
+    for (uint32_t i = 0; !status && i < chunks->count; i++) {
+        uint32_t number;
+        status = number_of(d, pickle, chunks->items[i], CLASS_PART, &number);
+        if (!status)
+            status = add_row(&d->part_numbers, &number, sizeof number);
+    }
+    if (status)
+        return status;
+    tensor.count = chunks->count;
+    return add_row(&d->tables[CLASS_TENSOR], &tensor, sizeof tensor);
+}
+
+static const struct {
+    const char *module, *name, *expected;
+    int (*read)(struct dcp *d, const struct pickle *pickle, const struct pickle_node *object);
+} classes[CLASS_COUNT] = {
+    [CLASS_PART] = {DCP_MODULE, "ChunkStorageMetadata", "a ChunkStorageMetadata", read_part},
+    [CLASS_INDEX] = {DCP_MODULE, "MetadataIndex", "a MetadataIndex as key of storage_data", read_index},
+    [CLASS_PLACE] = {DCP_PLACE_MODULE, "_StorageInfo", "a _StorageInfo as value of storage_data", read_place},
+    [CLASS_TENSOR] = {DCP_MODULE, "TensorStorageMetadata", "TensorStorageMetadata or BytesStorageMetadata",
+                      read_tensor},
+};
+
+/* Takes an object of these classes. One that is not as it should be stays what it is: perhaps nobody needs it. */
+static int take(void *context, const struct pickle *pickle, const struct pickle_node *object, int64_t *number) {
+    struct dcp *d = context;
+    int class = 0;
+    while (class < CLASS_COUNT && !pickle_is_object(object, classes[class].module, classes[class].name))
+        class ++;
+    int status = class < CLASS_COUNT ? classes[class].read(d, pickle, object) : STATUS_INVALID;
+    if (!status)
+        *number = (int64_t)(d->tables[class].count - 1) * CLASS_COUNT + class;
+    return status == STATUS_MEMORY ? status : STATUS_OK;
+}
+
+/* Finds the row of an object that must have this class. */
+static int number_of(struct dcp *d, const struct pickle *pickle, const struct pickle_node *node, enum class class,
+                     uint32_t *number) {
+    bool is_taken = node->kind == PICKLE_TAKEN && node->integer % CLASS_COUNT == class;
+    *number = is_taken ? (uint32_t)(node->integer / CLASS_COUNT) : (uint32_t)d->tables[class].count;
+    if (is_taken)
+        return STATUS_OK;
+    return pickle_is_object(node, classes[class].module, classes[class].name)
+               ? classes[class].read(d, pickle, node)
+               : pickle_refuse(pickle, node, "%s", classes[class].expected);
+}
+
+/* ---- the list ---- */
 
 static int read_metadata(struct dcp *d, const char *directory) {
+    const struct pickle_taker taker = {.take = take, .context = d};
     int status = file_join(d->path, sizeof d->path, directory, DCP_LIST_FILE);
     if (!status)
         status = file_read(d->path, METADATA_LIMIT, &d->text);
     if (!status)
-        status = pickle_read(d->path, 0, strbuf_text(&d->text), d->text.length, &d->pickle);
+        status = pickle_read(d->path, 0, strbuf_text(&d->text), d->text.length, &taker, &d->pickle);
     if (status)
         return status;
     const struct pickle_node *root = pickle_root(d->pickle);
-    if (!is_ours(root, "Metadata"))
+    if (!pickle_is_object(root, DCP_MODULE, "Metadata"))
         return pickle_refuse(d->pickle, root, "an object of " DCP_MODULE ".Metadata");
-    status = need(d, root, "state_dict_metadata", &d->tensors);
+    status = need(d->pickle, root, "state_dict_metadata", &d->tensors);
     if (!status)
-        status = need(d, root, "storage_data", &d->storage);
+        status = need(d->pickle, root, "storage_data", &d->storage);
     if (!status && (d->tensors->kind != PICKLE_DICT || d->storage->kind != PICKLE_DICT))
         status = pickle_refuse(d->pickle, root, "dicts as state_dict_metadata and storage_data");
     return status;
 }
 
-/* ---- where boxes lie ---- */
+/* ---- where parts lie ---- */
 
-static int compare_stored(const void *a, const void *b) {
-    const struct stored *x = a, *y = b;
-    uint32_t length = x->name->count < y->name->count ? x->name->count : y->name->count;
-    int order = memcmp(x->name->text, y->name->text, length);
+/* What an entry of storage_data is found by. */
+struct key {
+    struct text name;
+    const int64_t *offsets;
+    int dims;
+};
+
+static struct key key_of(const struct dcp *d, const struct stored *stored) {
+    const struct index *index = (const struct index *)d->tables[CLASS_INDEX].rows + stored->index;
+    return (struct key){index->name, numbers_at(d, index->numbers), index->dims};
+}
+
+static int compare_keys(const struct key *x, const struct key *y) {
+    uint32_t length = x->name.length < y->name.length ? x->name.length : y->name.length;
+    int order = x->name.bytes == y->name.bytes ? 0 : memcmp(x->name.bytes, y->name.bytes, length);
     if (!order)
-        order = (x->name->count > y->name->count) - (x->name->count < y->name->count);
+        order = (x->name.length > y->name.length) - (x->name.length < y->name.length);
     if (!order)
         order = x->dims - y->dims;
     for (int i = 0; i < x->dims && !order; i++)
@@ -74,21 +285,12 @@ static int compare_stored(const void *a, const void *b) {
     return order;
 }
 
-static int read_index(const struct dcp *d, const struct pickle_node *key, struct stored *stored) {
-    const struct pickle_node *offset;
-    if (!is_ours(key, "MetadataIndex"))
-        return pickle_refuse(d->pickle, key, "a MetadataIndex as key of storage_data");
-    int status = need(d, key, "fqn", &stored->name);
-    if (!status && stored->name->kind != PICKLE_TEXT)
-        status = pickle_refuse(d->pickle, key, "a name as fqn");
-    if (!status)
-        status = pickle_find(d->pickle, key, "offset", &offset); /* an object has none */
-    stored->dims = -1;
-    if (!status && offset && offset->kind != PICKLE_NONE)
-        status = pickle_sizes(d->pickle, offset, SAFETENSORS_MAX_DIMS, stored->offsets, &stored->dims);
-    return status;
+static int compare_stored(const void *a, const void *b, void *context) {
+    const struct key x = key_of(context, a), y = key_of(context, b);
+    return compare_keys(&x, &y);
 }
 
+/* Makes the sorted list of what is stored. */
 static int read_storage(struct dcp *d) {
     size_t count = d->storage->count / 2;
     int status = STATUS_OK;
@@ -97,117 +299,101 @@ static int read_storage(struct dcp *d) {
         return status_fail(STATUS_MEMORY, "%s: out of memory", d->path);
     for (size_t i = 0; i < count && !status; i++) {
         d->stored[i].place = d->storage->items[2 * i + 1];
-        status = read_index(d, d->storage->items[2 * i], &d->stored[i]);
+        status = number_of(d, d->pickle, d->storage->items[2 * i], CLASS_INDEX, &d->stored[i].index);
     }
     if (status)
         return status;
     d->stored_count = count;
-    if (count)
-        qsort(d->stored, count, sizeof *d->stored, compare_stored);
+    qsort_r(d->stored, count, sizeof *d->stored, compare_stored, d);
     for (size_t i = 1; i < count; i++)
-        if (!compare_stored(&d->stored[i - 1], &d->stored[i]))
-            return pickle_refuse(d->pickle, d->stored[i].name, "each part of a tensor once in storage_data");
+        if (!compare_stored(&d->stored[i - 1], &d->stored[i], d)) {
+            const struct index *index = (const struct index *)d->tables[CLASS_INDEX].rows + d->stored[i].index;
+            return pickle_refuse(d->pickle, &(struct pickle_node){.at = index->at},
+                                 "each part of a tensor once in storage_data");
+        }
     return STATUS_OK;
 }
 
-/* Fills the place of a box from its _StorageInfo. */
-static int read_place(const struct dcp *d, const struct pickle_node *place, struct box *box) {
-    const struct pickle_node *path, *offset, *length;
-    char name[BOXES_NAME_BYTES];
-    if (!pickle_is_object(place, DCP_PLACE_MODULE, "_StorageInfo"))
-        return pickle_refuse(d->pickle, place, "a _StorageInfo as value of storage_data");
-    int status = need(d, place, "relative_path", &path);
-    if (!status)
-        status = need(d, place, "offset", &offset);
-    if (!status)
-        status = need(d, place, "length", &length);
-    if (!status && (offset->kind != PICKLE_INTEGER || length->kind != PICKLE_INTEGER))
-        status = pickle_refuse(d->pickle, place, "numbers as offset and length");
-    if (!status)
-        status = pickle_copy_text(d->pickle, path, "relative_path", name, sizeof name);
-    if (status)
-        return status;
-    box->start = offset->integer;
-    box->bytes = length->integer;
-    return boxes_add_file(d->boxes, d->path, name, &box->file);
+static const struct stored *find_stored(const struct dcp *d, const struct key *key) {
+    size_t low = 0, high = d->stored_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const struct key found = key_of(d, &d->stored[middle]);
+        int order = compare_keys(key, &found);
+        if (!order)
+            return &d->stored[middle];
+        low = order > 0 ? middle + 1 : low;
+        high = order > 0 ? high : middle;
+    }
+    return NULL;
 }
 
 /* ---- tensors ---- */
 
-static int add_box(const struct dcp *d, const struct pickle_node *name, const struct pickle_node *chunk, int dims) {
-    const struct pickle_node *offsets, *sizes;
-    struct box box = {.is_archive = true};
-    int found = 0;
-    if (!is_ours(chunk, "ChunkStorageMetadata"))
-        return pickle_refuse(d->pickle, chunk, "a ChunkStorageMetadata");
-    int status = need(d, chunk, "offsets", &offsets);
-    if (!status)
-        status = need(d, chunk, "sizes", &sizes);
-    if (!status)
-        status = pickle_sizes(d->pickle, offsets, SAFETENSORS_MAX_DIMS, box.offsets, &found);
-    if (!status && found == dims)
-        status = pickle_sizes(d->pickle, sizes, SAFETENSORS_MAX_DIMS, box.sizes, &found);
-    if (!status && found != dims)
-        status = pickle_refuse(d->pickle, chunk, "offsets and sizes of %d dimensions", dims);
-    for (int i = 0; i < dims && !status; i++)
-        if (!box.sizes[i]) /* a rank without a part */
+/* Adds a part to the tensor of this name. */
+static int add_part(struct dcp *d, struct text name, const struct part *part, int dims) {
+    const struct pickle_node node = {.at = part->at};
+    const int64_t *offsets = numbers_at(d, part->numbers), *sizes = offsets + part->dims;
+    uint32_t number;
+    if (part->dims != dims)
+        return pickle_refuse(d->pickle, &node, "offsets and sizes of %d dimensions", dims);
+    for (int i = 0; i < dims; i++)
+        if (!sizes[i]) /* a rank without a part */
             return STATUS_OK;
-    if (status)
-        return status;
-    struct stored key = {.name = name, .dims = dims};
-    memcpy(key.offsets, box.offsets, sizeof key.offsets);
-    const struct stored *stored =
-        d->stored_count ? bsearch(&key, d->stored, d->stored_count, sizeof key, compare_stored) : NULL;
+    const struct stored *stored = find_stored(d, &(struct key){name, offsets, dims});
     if (!stored)
-        return pickle_refuse(d->pickle, chunk, "a place for this part in storage_data");
-    status = read_place(d, stored->place, &box);
-    return status ? status : boxes_add(d->boxes, &box);
-}
-
-/* Reads the element type from TensorProperties: an object with the state (dtype, ...), or with attributes. */
-static int read_type(const struct dcp *d, const struct pickle_node *object, const char **type) {
-    const struct pickle_node *properties, *dtype = NULL;
-    int status = need(d, object, "properties", &properties);
-    if (!status && !is_ours(properties, "TensorProperties"))
-        status = pickle_refuse(d->pickle, properties, "TensorProperties");
+        return pickle_refuse(d->pickle, &node, "a place for this part in storage_data");
+    int status = number_of(d, d->pickle, stored->place, CLASS_PLACE, &number);
     if (status)
         return status;
-    if (properties->state && properties->state->kind == PICKLE_TUPLE && properties->state->count)
-        dtype = properties->state->items[0];
-    else
-        status = need(d, properties, "dtype", &dtype);
-    *type = status ? NULL : torch_type(dtype);
-    return status || *type ? status : pickle_refuse(d->pickle, dtype, "an element type that is read");
+    const struct place *place = (const struct place *)d->tables[CLASS_PLACE].rows + number;
+    const struct box box = {.offsets = offsets,
+                            .sizes = sizes,
+                            .file = place->file,
+                            .start = place->start,
+                            .bytes = place->bytes,
+                            .is_archive = true};
+    return boxes_add(d->boxes, &box);
 }
 
 static int add_tensor(struct dcp *d, const struct pickle_node *key, const struct pickle_node *value) {
-    const struct pickle_node *size, *chunks;
     char name[BOXES_NAME_BYTES];
-    const char *type = NULL;
-    int64_t shape[SAFETENSORS_MAX_DIMS];
-    int dims = 0;
+    uint32_t number;
     int status = pickle_copy_text(d->pickle, key, "a tensor's name", name, sizeof name);
     if (status)
         return status;
-    if (is_ours(value, "BytesStorageMetadata")) {
+    if (pickle_is_object(value, DCP_MODULE, "BytesStorageMetadata")) {
         d->objects++;
         return STATUS_OK;
     }
-    if (!is_ours(value, "TensorStorageMetadata"))
+    if (value->kind != PICKLE_TAKEN && !pickle_is_object(value, DCP_MODULE, classes[CLASS_TENSOR].name))
         return pickle_refuse(d->pickle, value, "TensorStorageMetadata or BytesStorageMetadata of '%s'", name);
-    status = read_type(d, value, &type);
+    status = number_of(d, d->pickle, value, CLASS_TENSOR, &number);
+    if (status)
+        return status;
+    const struct listed_tensor tensor = ((const struct listed_tensor *)d->tables[CLASS_TENSOR].rows)[number];
+    status = boxes_add_tensor(d->boxes, name, tensor.type, tensor.dims, numbers_at(d, tensor.numbers));
+    for (uint32_t i = 0; !status && i < tensor.count; i++) {
+        uint32_t part = ((const uint32_t *)d->part_numbers.rows)[tensor.parts + i];
+        status = add_part(d, (struct text){key->text, key->count},
+                          (const struct part *)d->tables[CLASS_PART].rows + part, tensor.dims);
+    }
+    return status;
+}
+
+static int read_list(struct dcp *d, const char *directory) {
+    int status = read_metadata(d, directory);
     if (!status)
-        status = need(d, value, "size", &size);
-    if (!status)
-        status = pickle_sizes(d->pickle, size, SAFETENSORS_MAX_DIMS, shape, &dims);
-    if (!status)
-        status = need(d, value, "chunks", &chunks);
-    if (!status && chunks->kind != PICKLE_LIST)
-        status = pickle_refuse(d->pickle, chunks, "a list of chunks");
-    if (!status)
-        status = boxes_add_tensor(d->boxes, name, type, dims, shape);
-    for (uint32_t i = 0; !status && i < chunks->count; i++)
-        status = add_box(d, key, chunks->items[i], dims);
+        status = read_storage(d);
+    for (uint32_t i = 0; !status && i + 1 < d->tensors->count; i += 2)
+        status = add_tensor(d, d->tensors->items[i], d->tensors->items[i + 1]);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        free(d->tables[i].rows);
+    free(d->numbers.rows);
+    free(d->part_numbers.rows);
+    free(d->stored);
+    pickle_free(d->pickle);
+    strbuf_free(&d->text);
     return status;
 }
 
@@ -216,18 +402,11 @@ int exchange_open_dcp(const char *directory, struct ckpt_tensors **tensors, int6
     *tensors = NULL;
     int status = boxes_new(directory, &d.boxes);
     if (!status)
-        status = read_metadata(&d, directory);
-    if (!status)
-        status = read_storage(&d);
-    for (uint32_t i = 0; !status && i + 1 < d.tensors->count; i += 2)
-        status = add_tensor(&d, d.tensors->items[i], d.tensors->items[i + 1]);
+        status = read_list(&d, directory);
     if (!status)
         status = boxes_open(d.boxes, tensors);
     else
         boxes_free(d.boxes);
     *objects = d.objects;
-    free(d.stored);
-    pickle_free(d.pickle);
-    strbuf_free(&d.text);
     return status;
 }

@@ -82,7 +82,7 @@ static int read_common(const char *path, int descriptor, int64_t size, char **te
     if (!status)
         status = zip_read(&zip, record, COMMON_LIMIT, &bytes);
     if (!status)
-        status = pickle_read(path, record->start, bytes, (size_t)record->bytes, &pickle);
+        status = pickle_read(path, record->start, bytes, (size_t)record->bytes, NULL, &pickle);
     if (!status)
         status = pickle_find(pickle, pickle_root(pickle), "args", &arguments);
     if (!status && arguments)

@@ -1,44 +1,32 @@
 /* The stack machine that reads a pickle. An opcode is a row of a table: its byte, and the function that does it. */
-#include "pickle.h"
+#include "pickle-internal.h"
 
 #include "base/utf8.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    MAX_STACK = 1 << 20,  /* nodes that wait for the container that they belong to */
-    MAX_MARKS = 256,      /* containers that are open within each other */
-    MAX_MEMO = 1 << 26,   /* remembered nodes */
-    MAX_LONG = 8,         /* bytes of an integer */
-    BLOCK_BYTES = 1 << 20 /* of memory that is allocated at once */
-};
-static const size_t most_memory = (size_t)4 << 30;
-
-struct block {
-    struct block *next;
-    size_t used, capacity;
-    _Alignas(8) char bytes[];
+    MAX_STACK = 1 << 20, /* nodes that wait for the container that they belong to */
+    MAX_MARKS = 256,     /* containers that are open within each other */
+    MAX_LONG = 8,        /* bytes of an integer */
 };
 
-struct pickle {
-    char *where;
-    int64_t start;
-    const unsigned char *bytes;
-    size_t length;
-    const struct pickle_node *root;
-    struct block *blocks;
-    size_t memory, memory_limit; /* in blocks */
-    struct pickle_node none, truth[2], small[256], empty_tuple;
+/* A value on the stack. `rest` is where the memory begins that is used for its parts while they are read. */
+struct slot {
+    struct pickle_node *node;
+    struct pickle_place rest;
 };
 
 struct machine {
     struct pickle *pickle;
+    const struct pickle_taker *taker;
     size_t at;
-    struct pickle_node **stack, **memo;
-    size_t stack_count, stack_capacity, memo_count, memo_capacity;
-    size_t marks[MAX_MARKS]; /* places in the stack */
+    struct slot *stack;
+    size_t stack_count, stack_capacity;
+    struct pickle_memo memo;
+    struct pickle_place kept; /* all memory before it may be recalled */
+    size_t marks[MAX_MARKS];  /* places in the stack */
     int mark_count, status;
     bool is_done;
 };
@@ -51,32 +39,24 @@ static void fail(struct machine *m, const char *expected) {
 
 /* ---- memory ---- */
 
-/* Returns zeroed memory that lives as long as the pickle; NULL after a failure. */
+/* Returns memory that lives as long as the pickle, unless a taker gives it back; NULL after a failure. */
 static void *take_memory(struct machine *m, size_t bytes) {
-    struct pickle *pickle = m->pickle;
-    struct block *block = pickle->blocks;
-    bytes = (bytes + 7) / 8 * 8;
-    if (!block || block->capacity - block->used < bytes) {
-        size_t capacity = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-        if (capacity > pickle->memory_limit - pickle->memory) {
-            fail(m, "a pickle that takes less memory for its length");
-            return NULL;
-        }
-        block = calloc(1, sizeof *block + capacity);
-        if (!block) {
-            m->status = status_fail(STATUS_MEMORY, "%s: out of memory", pickle->where);
-            return NULL;
-        }
-        *block = (struct block){.next = pickle->blocks, .capacity = capacity};
-        pickle->blocks = block;
-        pickle->memory += capacity;
-    }
-    block->used += bytes;
-    return block->bytes + block->used - bytes;
+    void *memory = pickle_memory_take(&m->pickle->memory, bytes);
+    if (!memory && m->pickle->memory.is_full)
+        fail(m, "a pickle that takes less memory for its length");
+    else if (!memory)
+        m->status = status_fail(STATUS_MEMORY, "%s: out of memory", m->pickle->where);
+    return memory;
+}
+
+/* Keeps all memory so far when a node that something recalls has changed: its parts lie there. */
+static void keep_parts(struct machine *m, const struct pickle_node *node) {
+    if (node->is_kept)
+        m->kept = pickle_memory_place(&m->pickle->memory);
 }
 
 /* Adds items after the `count` that a node has. */
-static void add_items(struct machine *m, struct pickle_node *node, struct pickle_node **items, size_t more) {
+static void add_items(struct machine *m, struct pickle_node *node, const struct slot *items, size_t more) {
     size_t needed = node->count + more;
     if (needed > node->capacity) {
         size_t capacity = node->count ? needed * 2 : needed;
@@ -88,9 +68,10 @@ static void add_items(struct machine *m, struct pickle_node *node, struct pickle
         node->items = larger;
         node->capacity = (uint32_t)capacity;
     }
-    if (more)
-        memcpy(node->items + node->count, items, more * sizeof *items);
+    for (size_t i = 0; i < more; i++)
+        node->items[node->count + i] = items[i].node;
     node->count = (uint32_t)needed;
+    keep_parts(m, node);
 }
 
 /* ---- the stack ---- */
@@ -102,14 +83,13 @@ static void push(struct machine *m, struct pickle_node *node) {
         fail(m, "fewer values that wait for their container");
         return;
     }
-    struct pickle_node **stack =
-        array_grow(m->stack, &m->stack_capacity, m->stack_count + 1, sizeof(struct pickle_node *));
+    struct slot *stack = array_grow(m->stack, &m->stack_capacity, m->stack_count + 1, sizeof *stack);
     if (!stack) {
         m->status = STATUS_MEMORY;
         return;
     }
     m->stack = stack;
-    m->stack[m->stack_count++] = node;
+    m->stack[m->stack_count++] = (struct slot){node, pickle_memory_place(&m->pickle->memory)};
 }
 
 /* Makes a node with the members of its kind, all zero. */
@@ -120,7 +100,8 @@ static struct pickle_node *make_node(struct machine *m, enum pickle_kind kind) {
                                          : offsetof(struct pickle_node, name);
     struct pickle_node *node = m->status ? NULL : take_memory(m, bytes);
     if (node) {
-        node->kind = kind;
+        memset(node, 0, bytes);
+        node->kind = (uint8_t)kind;
         node->at = (uint32_t)m->at;
     }
     return node;
@@ -133,11 +114,17 @@ static struct pickle_node *push_new(struct machine *m, enum pickle_kind kind) {
 }
 
 /* Returns the value on top, which no open container has below it; NULL after a failure. */
-static struct pickle_node *pop(struct machine *m) {
+static struct pickle_node *peek(struct machine *m) {
     size_t floor = m->mark_count ? m->marks[m->mark_count - 1] : 0;
     if (m->stack_count <= floor)
         fail(m, "a value on the stack");
-    return m->status ? NULL : m->stack[--m->stack_count];
+    return m->status ? NULL : m->stack[m->stack_count - 1].node;
+}
+
+static struct pickle_node *pop(struct machine *m) {
+    struct pickle_node *node = peek(m);
+    m->stack_count -= node != NULL;
+    return node;
 }
 
 /* Returns the number of values above the last mark, which ends here. */
@@ -230,9 +217,8 @@ static void do_integer(struct machine *m, int bytes) {
     push_integer(m, bytes == 4 ? (int32_t)number : (int64_t)number);
 }
 
-static void do_long(struct machine *m, int argument) {
-    (void)argument;
-    uint64_t length = take_number(m, 1);
+static void do_long(struct machine *m, int length_bytes) {
+    uint64_t length = take_number(m, (size_t)length_bytes);
     if (length > MAX_LONG)
         fail(m, "an integer of 64 bits");
     const unsigned char *bytes = take(m, length);
@@ -303,7 +289,7 @@ static void do_tuple(struct machine *m, int count) {
     size_t items = count < 0 ? end_mark(m) : (size_t)count;
     for (size_t i = 0; i < items && !m->status; i++)
         pop(m);
-    struct pickle_node **first = m->stack + m->stack_count;
+    const struct slot *first = m->stack + m->stack_count;
     struct pickle_node *node = make_node(m, PICKLE_TUPLE);
     if (!node)
         return;
@@ -318,15 +304,14 @@ static void add_to_container(struct machine *m, bool has_mark, size_t group, enu
         pop(m);
     if (m->status)
         return;
-    struct pickle_node **first = m->stack + m->stack_count;
-    struct pickle_node *node = pop(m);
+    const struct slot *first = m->stack + m->stack_count;
+    struct pickle_node *node = peek(m);
     if (m->status)
         return;
     if ((node->kind != kind && node->kind != PICKLE_OBJECT) || count % group)
         fail(m, group == 2 ? "a dict, and keys with values" : "a list");
     else
         add_items(m, node, first, count);
-    push(m, node);
 }
 
 static void do_append(struct machine *m, int has_mark) {
@@ -348,19 +333,36 @@ static void do_call(struct machine *m, int argument) {
     if (node) {
         node->callee = callee;
         node->arguments = arguments;
+        m->stack[m->stack_count - 1].rest.used -= sizeof *node - offsetof(struct pickle_node, name);
     }
+}
+
+/* Offers a complete object to the taker, and gives the memory of its parts back if it is taken. */
+static void offer(struct machine *m, struct slot *slot) {
+    int64_t number = -1;
+    m->status = m->taker->take(m->taker->context, m->pickle, slot->node, &number);
+    if (m->status || number < 0)
+        return;
+    slot->node->kind = PICKLE_TAKEN;
+    slot->node->integer = number;
+    bool is_kept = pickle_place_is_after(m->kept, slot->rest);
+    pickle_memory_return(&m->pickle->memory, is_kept ? m->kept : slot->rest);
 }
 
 static void do_build(struct machine *m, int argument) {
     (void)argument;
     const struct pickle_node *state = pop(m);
-    struct pickle_node *node = pop(m);
+    struct pickle_node *node = peek(m);
     if (m->status)
         return;
-    if (node->kind != PICKLE_OBJECT || node->state)
+    if (node->kind != PICKLE_OBJECT || node->state) {
         fail(m, "an object without a state");
+        return;
+    }
     node->state = state;
-    push(m, node);
+    if (m->taker)
+        offer(m, &m->stack[m->stack_count - 1]);
+    keep_parts(m, node);
 }
 
 static void do_persistent(struct machine *m, int argument) {
@@ -374,48 +376,65 @@ static void do_persistent(struct machine *m, int argument) {
 /* Remembers the value on top; 0 bytes: under the next number. Writers count from 0, so a number beyond that is no
  * writer's. */
 static void do_remember(struct machine *m, int bytes) {
-    uint64_t place = bytes ? take_number(m, (size_t)bytes) : m->memo_count;
-    struct pickle_node *node = pop(m);
-    push(m, node);
-    if (!m->status && (place > m->memo_count || place >= MAX_MEMO))
+    uint64_t number = bytes ? take_number(m, (size_t)bytes) : m->memo.count;
+    struct pickle_node *node = peek(m);
+    if (!m->status && number > m->memo.count)
         fail(m, "the next number of the memo");
-    if (m->status)
+    if (m->status || !pickle_memo_put(&m->memo, number, node))
         return;
-    struct pickle_node **memo = array_grow(m->memo, &m->memo_capacity, place + 1, sizeof(struct pickle_node *));
-    if (!memo) {
-        m->status = STATUS_MEMORY;
-        return;
-    }
-    m->memo = memo;
-    m->memo[place] = node;
-    m->memo_count += place == m->memo_count;
+    node->is_kept = true;
+    keep_parts(m, node);
 }
 
 static void do_recall(struct machine *m, int bytes) {
-    uint64_t place = take_number(m, (size_t)bytes);
-    if (!m->status && place >= m->memo_count)
+    uint64_t number = take_number(m, (size_t)bytes);
+    if (!m->status && number >= m->memo.count)
         fail(m, "a number that the memo has");
-    push(m, m->status ? NULL : m->memo[place]);
+    push(m, m->status ? NULL : pickle_memo_get(&m->memo, number));
 }
+
+/* The bytes after an opcode: none; `argument` bytes; a length of `argument` bytes, and as many; two lines. */
+enum operand { NONE, BYTES, TEXT, LINES };
 
 struct opcode {
     void (*run)(struct machine *m, int argument);
     int argument;
+    enum operand operand;
 };
 static const struct opcode opcodes[256] = {
-    [0x80] = {do_proto, 1},        [0x95] = {do_nothing, 8},     ['.'] = {do_stop, 0},
-    ['('] = {do_mark, 0},          ['N'] = {do_none, 0},         [0x88] = {do_bool, 1},
-    [0x89] = {do_bool, 0},         ['J'] = {do_integer, 4},      ['K'] = {do_integer, 1},
-    ['M'] = {do_integer, 2},       [0x8a] = {do_long, 0},        ['G'] = {do_number, 8},
-    [0x8c] = {do_text, 1},         ['X'] = {do_text, 4},         ['c'] = {do_global, 0},
-    [0x93] = {do_stack_global, 0}, [')'] = {do_empty_tuple, 0},  ['t'] = {do_tuple, -1},
-    [0x85] = {do_tuple, 1},        [0x86] = {do_tuple, 2},       [0x87] = {do_tuple, 3},
-    [']'] = {do_new, PICKLE_LIST}, ['a'] = {do_append, false},   ['e'] = {do_append, true},
-    ['}'] = {do_new, PICKLE_DICT}, ['s'] = {do_set_item, false}, ['u'] = {do_set_item, true},
-    [0x81] = {do_call, 0},         ['R'] = {do_call, 0},         ['b'] = {do_build, 0},
-    ['Q'] = {do_persistent, 0},    [0x94] = {do_remember, 0},    ['q'] = {do_remember, 1},
-    ['r'] = {do_remember, 4},      ['h'] = {do_recall, 1},       ['j'] = {do_recall, 4},
+    [0x80] = {do_proto, 1, BYTES},       [0x95] = {do_nothing, 8, BYTES},    ['.'] = {do_stop, 0, NONE},
+    ['('] = {do_mark, 0, NONE},          ['N'] = {do_none, 0, NONE},         [0x88] = {do_bool, 1, NONE},
+    [0x89] = {do_bool, 0, NONE},         ['J'] = {do_integer, 4, BYTES},     ['K'] = {do_integer, 1, BYTES},
+    ['M'] = {do_integer, 2, BYTES},      [0x8a] = {do_long, 1, TEXT},        ['G'] = {do_number, 8, BYTES},
+    [0x8c] = {do_text, 1, TEXT},         ['X'] = {do_text, 4, TEXT},         ['c'] = {do_global, 0, LINES},
+    [0x93] = {do_stack_global, 0, NONE}, [')'] = {do_empty_tuple, 0, NONE},  ['t'] = {do_tuple, -1, NONE},
+    [0x85] = {do_tuple, 1, NONE},        [0x86] = {do_tuple, 2, NONE},       [0x87] = {do_tuple, 3, NONE},
+    [']'] = {do_new, PICKLE_LIST, NONE}, ['a'] = {do_append, false, NONE},   ['e'] = {do_append, true, NONE},
+    ['}'] = {do_new, PICKLE_DICT, NONE}, ['s'] = {do_set_item, false, NONE}, ['u'] = {do_set_item, true, NONE},
+    [0x81] = {do_call, 0, NONE},         ['R'] = {do_call, 0, NONE},         ['b'] = {do_build, 0, NONE},
+    ['Q'] = {do_persistent, 0, NONE},    [0x94] = {do_remember, 0, NONE},    ['q'] = {do_remember, 1, BYTES},
+    ['r'] = {do_remember, 4, BYTES},     ['h'] = {do_recall, 1, BYTES},      ['j'] = {do_recall, 4, BYTES},
 };
+
+/* Notes which numbers of the memo are recalled; nothing else is remembered. Stops where the machine will. */
+static void note_recalled(struct machine *m) {
+    size_t length = 0;
+    for (m->at = 0; m->at < m->pickle->length && !m->status;) {
+        const struct opcode *opcode = &opcodes[*take(m, 1)];
+        if (!opcode->run || opcode->run == do_stop)
+            break;
+        if (opcode->run == do_recall)
+            pickle_memo_note(&m->memo, take_number(m, (size_t)opcode->argument));
+        else if (opcode->operand == BYTES)
+            take(m, (size_t)opcode->argument);
+        else if (opcode->operand == TEXT)
+            take(m, take_number(m, (size_t)opcode->argument));
+        for (int i = 0; i < 2 && opcode->operand == LINES; i++)
+            take_line(m, &length);
+    }
+    m->at = 0;
+    m->status = STATUS_OK;
+}
 
 static int run(struct machine *m) {
     while (!m->status && !m->is_done) {
@@ -432,7 +451,8 @@ static int run(struct machine *m) {
     return m->status;
 }
 
-int pickle_read(const char *where, int64_t start, const void *bytes, size_t length, struct pickle **out) {
+int pickle_read(const char *where, int64_t start, const void *bytes, size_t length, const struct pickle_taker *taker,
+                struct pickle **out) {
     *out = NULL;
     struct pickle *pickle = calloc(1, sizeof *pickle);
     if (!pickle || !(pickle->where = strdup(where))) {
@@ -442,49 +462,25 @@ int pickle_read(const char *where, int64_t start, const void *bytes, size_t leng
     pickle->start = start;
     pickle->bytes = bytes;
     pickle->length = length < UINT32_MAX ? length : UINT32_MAX;
-    pickle->memory_limit = 2 * BLOCK_BYTES + 32 * pickle->length;
-    if (pickle->memory_limit > most_memory)
-        pickle->memory_limit = most_memory;
+    pickle->memory = pickle_memory_for(pickle->length);
     for (int i = 0; i < 256; i++)
         pickle->small[i] = (struct pickle_node){.kind = PICKLE_INTEGER, .integer = i};
     for (int i = 0; i < 2; i++)
         pickle->truth[i] = (struct pickle_node){.kind = PICKLE_BOOL, .integer = i};
     pickle->empty_tuple = (struct pickle_node){.kind = PICKLE_TUPLE};
-    struct machine m = {.pickle = pickle};
-    int status = run(&m);
+    struct machine m = {.pickle = pickle, .taker = taker};
+    int status = pickle_memo_open(&m.memo, pickle->length);
+    if (!status) {
+        note_recalled(&m);
+        status = pickle_memo_make_room(&m.memo);
+    }
+    if (!status)
+        status = run(&m);
     free(m.stack);
-    free(m.memo);
+    pickle_memo_free(&m.memo);
     if (status)
         pickle_free(pickle);
     else
         *out = pickle;
     return status;
-}
-
-void pickle_free(struct pickle *pickle) {
-    if (!pickle)
-        return;
-    while (pickle->blocks) {
-        struct block *next = pickle->blocks->next;
-        free(pickle->blocks);
-        pickle->blocks = next;
-    }
-    free(pickle->where);
-    free(pickle);
-}
-
-/* ---- what was read ---- */
-
-const struct pickle_node *pickle_root(const struct pickle *pickle) {
-    return pickle->root;
-}
-
-int pickle_refuse(const struct pickle *pickle, const struct pickle_node *node, const char *expected, ...) {
-    char text[512];
-    va_list arguments;
-    va_start(arguments, expected);
-    vsnprintf(text, sizeof text, expected, arguments);
-    va_end(arguments);
-    long long at = pickle->start + (node ? (long long)node->at : 0);
-    return status_fail(STATUS_INVALID, "%s: byte %lld: expected %s", pickle->where, at, text);
 }

@@ -26,12 +26,14 @@ enum pickle_kind {
     PICKLE_DICT,       /* items: a key, its value, the next key, ... */
     PICKLE_OBJECT,     /* callee, arguments, state; items are those set afterwards, as in a dict or a list */
     PICKLE_PERSISTENT, /* arguments: the id */
+    PICKLE_TAKEN,      /* integer: the number that a taker gave to an object, of which nothing else is there */
 };
 
 /* A list has a million of them, so a node takes memory only for the members that its kind has. */
 struct pickle_node {
-    enum pickle_kind kind;
-    uint32_t at; /* byte of the pickle; 0 for small numbers, None, True, False and (), which are shared */
+    uint8_t kind; /* enum pickle_kind */
+    bool is_kept; /* something recalls it */
+    uint32_t at;  /* byte of the pickle; 0 for small numbers, None, True, False and (), which are shared */
     uint32_t count, capacity;
     union {
         int64_t integer; /* also of a bool; a larger one is refused */
@@ -51,9 +53,18 @@ struct pickle_node {
 
 struct pickle;
 
-/* Reads a pickle, up to its STOP. `bytes` must outlive it. Messages call it `where`, in which it begins at byte
- * `start`. STATUS_INVALID, STATUS_MEMORY. */
-int pickle_read(const char *where, int64_t start, const void *bytes, size_t length, struct pickle **pickle);
+/* Takes objects as soon as they have their state, so that a million of them need no memory for their parts. */
+struct pickle_taker {
+    /* Sets *number, which is -1, to a number of at least 0 when it has copied all that it wants. Texts point into the
+     * pickle's bytes and need no copy. A failure ends the reading. */
+    int (*take)(void *context, const struct pickle *pickle, const struct pickle_node *object, int64_t *number);
+    void *context;
+};
+
+/* Reads a pickle, up to its STOP; `taker` may be NULL. `bytes` must outlive it. Messages call it `where`, in which it
+ * begins at byte `start`. STATUS_INVALID, STATUS_MEMORY, what the taker returns. */
+int pickle_read(const char *where, int64_t start, const void *bytes, size_t length, const struct pickle_taker *taker,
+                struct pickle **pickle);
 void pickle_free(struct pickle *pickle);
 const struct pickle_node *pickle_root(const struct pickle *pickle);
 

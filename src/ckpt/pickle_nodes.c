@@ -1,7 +1,31 @@
 /* Questions about the nodes that pickle.c has made. */
-#include "pickle.h"
+#include "pickle-internal.h"
 
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+
+const struct pickle_node *pickle_root(const struct pickle *pickle) {
+    return pickle->root;
+}
+
+void pickle_free(struct pickle *pickle) {
+    if (!pickle)
+        return;
+    pickle_memory_return(&pickle->memory, (struct pickle_place){0});
+    free(pickle->where);
+    free(pickle);
+}
+
+int pickle_refuse(const struct pickle *pickle, const struct pickle_node *node, const char *expected, ...) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, expected);
+    vsnprintf(text, sizeof text, expected, arguments);
+    va_end(arguments);
+    long long at = pickle->start + (node ? (long long)node->at : 0);
+    return status_fail(STATUS_INVALID, "%s: byte %lld: expected %s", pickle->where, at, text);
+}
 
 bool pickle_is_text(const struct pickle_node *node, const char *text) {
     return node && node->kind == PICKLE_TEXT && strlen(text) == node->count && !memcmp(node->text, text, node->count);

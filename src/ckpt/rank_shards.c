@@ -13,7 +13,7 @@ struct part {
     const char *name;
     const struct safetensor *tensor;
     size_t file; /* in the order of names */
-    struct box box;
+    int64_t offsets[SAFETENSORS_MAX_DIMS];
 };
 
 struct parts {
@@ -61,10 +61,7 @@ static int add_file(struct parts *parts, size_t index) {
     for (size_t i = 0; !status && i < file->count; i++) {
         const struct safetensor *tensor = &file->tensors[i];
         struct part part = {.name = tensor->name, .tensor = tensor, .file = index};
-        memcpy(part.box.sizes, tensor->shape, sizeof part.box.sizes);
-        part.box.start = tensor->start;
-        part.box.bytes = tensor->bytes;
-        status = info ? read_offsets(file, info, tensor, part.box.offsets) : STATUS_OK;
+        status = info ? read_offsets(file, info, tensor, part.offsets) : STATUS_OK;
         parts->items[parts->count++] = part;
     }
     json_decref(info);
@@ -88,13 +85,14 @@ static int add_tensor(const struct parts *parts, size_t first, size_t end, struc
             return status_fail(STATUS_INVALID, "%s: the parts of tensor '%s' differ in type or dimensions",
                                parts->directory, shown(tensor->name, word));
         for (int d = 0; d < tensor->dims; d++) {
-            int64_t size = items[i].box.offsets[d] + items[i].box.sizes[d];
+            int64_t size = items[i].offsets[d] + items[i].tensor->shape[d];
             shape[d] = size > shape[d] ? size : shape[d];
         }
     }
     int status = boxes_add_tensor(boxes, tensor->name, tensor->type, tensor->dims, shape);
     for (size_t i = first; i < end && !status; i++) {
-        struct box box = items[i].box;
+        const struct safetensor *t = items[i].tensor;
+        struct box box = {.offsets = items[i].offsets, .sizes = t->shape, .start = t->start, .bytes = t->bytes};
         status = boxes_add_file(boxes, parts->directory, parts->names[items[i].file], &box.file);
         if (!status)
             status = boxes_add(boxes, &box);

@@ -169,7 +169,7 @@ int torch_tensor_read(const char *path, int descriptor, int64_t start, int64_t b
     if (!status)
         status = zip_read(&zip, record, PICKLE_LIMIT, &text);
     if (!status)
-        status = pickle_read(path, record->start, text, (size_t)record->bytes, &pickle);
+        status = pickle_read(path, record->start, text, (size_t)record->bytes, NULL, &pickle);
     if (!status)
         status = read_tensor(&(struct reading){.pickle = pickle, .zip = &zip, .tensor = tensor}, pickle_root(pickle));
     pickle_free(pickle);

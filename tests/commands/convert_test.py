@@ -9,15 +9,19 @@ import pickle
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 import zipfile
 import zlib
 
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
                           keys_of, tensors_of, transposed, read_gguf, write_gguf)
 from pretrain_support import Run
-from model_support import SOURCE, TINY, floats, read_safetensors, run, write_safetensors
+from model_support import CAMBIUM, SOURCE, TINY, counts_memory, floats, read_safetensors, run, write_safetensors
 
 MODELS = SOURCE / "tests/model/golden"
 TOKENIZERS = SOURCE / "tests/text/golden"
@@ -162,6 +166,34 @@ def sentencepiece(text, pieces):
         parts[i:i + 2] = [parts[i] + parts[i + 1]]
 
 
+def torch_list(count, columns):
+    """The `.metadata` that PyTorch writes for one fp32 tensor [count, columns] with a part for each row, all in one file; and
+    the length of a part. Its classes are stood in for, since pickles have only their names."""
+    names = {"torch": ["Size"], "torch.distributed.checkpoint.filesystem": ["_StorageInfo"], "torch.distributed.checkpoint.metadata": [
+        "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex"]}
+    modules = {module: types.ModuleType(module) for module in names}
+    for module, classes in names.items():
+        for name in classes:
+            setattr(modules[module], name, type(name, (tuple,) if name == "Size" else (), {"__module__": module}))
+    modules["torch"].Size.__reduce__ = lambda self: (type(self), (tuple(self),))
+    modules["torch"].float32 = type("dtype", (), {"__module__": "torch", "__reduce__": lambda self: "float32"})()
+    size, length = modules["torch"].Size, 1400
+
+    def make(name, module="torch.distributed.checkpoint.metadata", **members):
+        made = getattr(modules[module], name)()
+        made.__dict__.update(members)
+        return made
+
+    parts = [make("ChunkStorageMetadata", offsets=size((row, 0)), sizes=size((1, columns))) for row in range(count)]
+    tensor = make("TensorStorageMetadata", properties=make("TensorProperties", dtype=modules["torch"].float32), size=size((count, columns)),
+                  chunks=parts)
+    stored = {make("MetadataIndex", fqn="w", offset=size((row, 0)), index=row):
+              make("_StorageInfo", "torch.distributed.checkpoint.filesystem", relative_path="__0_0.distcp", offset=row * length, length=length)
+              for row in range(count)}
+    with unittest.mock.patch.dict(sys.modules, modules):
+        return pickle.dumps(make("Metadata", state_dict_metadata={"w": tensor}, planner_data={"w": ("w",)}, storage_data=stored), protocol=4), length
+
+
 class Torch(Convert):
     """A distributed checkpoint of PyTorch that has a model as `module`, and an optimizer's state."""
     source = SOURCE / "tests/ckpt/golden/dcp/model"
@@ -217,6 +249,24 @@ class Torch(Convert):
         self.output.mkdir()
         (self.output / "other").write_text("")
         self.refuse_in_one_line("is not empty and no model directory", "--to", "tensors")
+
+    @counts_memory
+    def test_a_list_of_100000_parts_takes_little_memory(self):
+        """The list is read, and then the first part, which is missing, is refused."""
+        source, count = self.root / "many", 100000
+        source.mkdir()
+        content, length = torch_list(count, 300)
+        (source / ".metadata").write_bytes(content)
+        with open(source / "__0_0.distcp", "wb") as file:
+            file.truncate(count * length)
+        words = [CAMBIUM, "convert", "--from", source, "--to", "tensors", "--output", self.output]
+        with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+            errors = process.stderr.read().decode()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("__0_0.distcp: byte 1378: expected the end record of a zip", errors)
+        self.assertLess(used.ru_maxrss << 10, 64 << 20)
 
     def test_two_models_of_one_shape_need_a_prefix(self):
         names = read_safetensors(self.model / "model.safetensors")
