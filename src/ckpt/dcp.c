@@ -261,7 +261,7 @@ static int read_metadata(struct dcp *d, const char *directory) {
 
 /* ---- where parts lie ---- */
 
-/* What an entry of storage_data is found by. */
+/* The part that an entry of storage_data places. */
 struct key {
     struct text name;
     const int64_t *offsets;

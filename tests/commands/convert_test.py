@@ -50,6 +50,15 @@ class Convert(unittest.TestCase):
         shapes |= {name: [4] for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")}
         return keys, {f"{name}.weight": (TENSOR_F32, shape, floats([0.5] * math.prod(shape))) for name, shape in shapes.items()}
 
+    def measure(self, *words, expect=0):
+        """A conversion's standard error and its peak memory in bytes. A small process starts it, since a process that was
+        started by a large one counts that one's memory as its own."""
+        script = "import resource, subprocess, sys; code = subprocess.run(sys.argv[1:]).returncode; " \
+                 "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+        done = subprocess.run([sys.executable, "-c", script, CAMBIUM, "convert", *map(str, words)], capture_output=True, timeout=300)
+        self.assertEqual(done.returncode, expect, done.stderr.decode())
+        return done.stderr.decode(), int(done.stdout) << 10
+
     def refuse(self, part, keys, tensors, **more):
         write_gguf(self.file, keys, tensors, **more)
         _, errors = run("convert", "--from", self.file, "--to", "model", "--output", self.output, expect=1)
@@ -259,14 +268,24 @@ class Torch(Convert):
         (source / ".metadata").write_bytes(content)
         with open(source / "__0_0.distcp", "wb") as file:
             file.truncate(count * length)
-        words = [CAMBIUM, "convert", "--from", source, "--to", "tensors", "--output", self.output]
-        with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
-            errors = process.stderr.read().decode()
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        self.assertEqual(process.returncode, 1)
+        errors, peak = self.measure("--from", source, "--to", "tensors", "--output", self.output, expect=1)
         self.assertIn("__0_0.distcp: byte 1378: expected the end record of a zip", errors)
-        self.assertLess(used.ru_maxrss << 10, 64 << 20)
+        self.assertLess(peak, 64 << 20)
+
+    @counts_memory
+    def test_tensors_are_in_memory_one_at_a_time(self):
+        """Both ways, at most twice the largest tensor and 64 MB; all five would take more."""
+        source, each = self.root / "tensors", 24 << 20
+        source.mkdir()
+        header = json.dumps({name: {"dtype": "F32", "shape": [each // 4096, 1024], "data_offsets": [i * each, (i + 1) * each]}
+                             for i, name in enumerate("abcde")}).encode()
+        with open(source / "a.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + 5 * each)
+        for kind in ("dcp", "tensors"):
+            _, peak = self.measure("--from", source, "--to", kind, "--output", self.root / kind / "out")
+            self.assertLess(peak, 2 * each + (64 << 20))
+            source = self.root / kind / "out"
 
     def test_two_models_of_one_shape_need_a_prefix(self):
         names = read_safetensors(self.model / "model.safetensors")
