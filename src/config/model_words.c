@@ -67,7 +67,7 @@ bool model_skip_windows(struct model_config *model, const int64_t *numbers, bool
 
 static int fill_layers(struct model_config *model, const struct config_list *skip) {
     bool is_list = skip->count > 1;
-    int64_t numbers[MODEL_MAX_LAYERS];
+    int64_t numbers[MODEL_MAX_LAYERS] = {0};
     if (is_list && (int64_t)skip->count != model->num_layers)
         return status_fail(STATUS_USAGE, "model.window_attn_skip_freq has %zu numbers for %lld layers", skip->count,
                            (long long)model->num_layers);
