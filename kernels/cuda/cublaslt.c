@@ -2,9 +2,7 @@
 #include "cuda/cublaslt.h"
 
 #include "base/base.h"
-
-#include <dlfcn.h>
-#include <string.h>
+#include "base/library.h"
 
 enum { MAJOR = 10000, MINOR = 100 }; /* a version is the sum of these times its numbers, and the patch level */
 
@@ -17,12 +15,8 @@ enum { LIBRARIES = sizeof libraries / sizeof *libraries };
 /* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
 static const char *find_functions(struct cublaslt *library) {
     const char *missing = NULL;
-    void *function;
 #define FIND(member, result, name, parameters)                                                                         \
-    function = dlsym(library->library, #name);                                                                         \
-    memcpy(&library->member, &function, sizeof function);                                                              \
-    if (!function && !missing)                                                                                         \
-        missing = #name;
+    missing = library_find(library->library, #name, &library->member, missing);
     CUBLASLT_FUNCTIONS(FIND)
 #undef FIND
     return missing;

@@ -2,9 +2,7 @@
 #include "cuda/driver.h"
 
 #include "base/base.h"
-
-#include <dlfcn.h>
-#include <string.h>
+#include "base/library.h"
 
 /* A version is 1000 times the major number plus 10 times the minor one. */
 enum { MAJOR = 1000, MINOR = 10 };
@@ -34,12 +32,7 @@ static int fail_init(const struct cuda_driver *driver, unsigned result) {
 /* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
 static const char *find_functions(struct cuda_driver *driver) {
     const char *missing = NULL;
-    void *function;
-#define FIND(member, name, parameters)                                                                                 \
-    function = dlsym(driver->library, #name);                                                                          \
-    memcpy(&driver->member, &function, sizeof function);                                                               \
-    if (!function && !missing)                                                                                         \
-        missing = #name;
+#define FIND(member, name, parameters) missing = library_find(driver->library, #name, &driver->member, missing);
     CUDA_FUNCTIONS(FIND)
 #undef FIND
     return missing;

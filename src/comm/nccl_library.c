@@ -2,20 +2,15 @@
 #include "nccl-internal.h"
 
 #include "base/base.h"
-
-#include <dlfcn.h>
+#include "base/library.h"
 
 #define WITHOUT "add --collectives host, or run the ranks as threads on one card (--ranks)"
 
 /* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
 static const char *find_functions(struct nccl_library *library) {
     const char *missing = NULL;
-    void *function;
 #define FIND(member, result, name, parameters)                                                                         \
-    function = dlsym(library->library, #name);                                                                         \
-    memcpy(&library->member, &function, sizeof function);                                                              \
-    if (!function && !missing)                                                                                         \
-        missing = #name;
+    missing = library_find(library->library, #name, &library->member, missing);
     NCCL_FUNCTIONS(FIND)
 #undef FIND
     return missing;
