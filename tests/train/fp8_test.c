@@ -35,7 +35,8 @@ static int expect_same_scales(struct comm *world, struct trainer *trainer) {
     return status;
 }
 
-static int train_on(struct comm *world, struct trainer *trainer, struct task *task) {
+static int train_on(struct comm *world, struct trainer *trainer, void *context) {
+    struct task *task = context;
     struct train_record record;
     struct validation_record validation;
     bool is_done;
@@ -49,22 +50,14 @@ static int train_on(struct comm *world, struct trainer *trainer, struct task *ta
     }
     if (!status && model_fp8_store(trainer->model) && trainer_rank(trainer)->grid.pipeline == 1)
         status = expect_same_scales(world, trainer);
-    return status || !task->run.config.checkpoint.save ? status : trainer_save(trainer);
+    if (!status && task->run.config.checkpoint.save)
+        status = trainer_save(trainer);
+    return status ? status : trainer_await_weights(trainer);
 }
 
 static int run_rank(struct comm *world, void *context) {
-    struct task *task = context;
-    struct trainer *trainer;
-    log_quiet(true);
-    int status = trainer_open(&task->run, world, &trainer);
-    if (!status)
-        status = train_on(world, trainer, task);
-    if (!status)
-        status = trainer_await_weights(trainer);
-    if (status)
-        comm_abort(world, status_text());
-    trainer_close(trainer);
-    return status;
+    const struct task *task = context;
+    return use_trainer(&task->run, world, train_on, context);
 }
 
 static struct task make_task(const char **prefix, int precision) {

@@ -101,7 +101,8 @@ static inline struct train_run make_layout_run(const char **prefix, const struct
     return run;
 }
 
-static inline int train_on(struct comm *world, struct trainer *trainer, struct task *task) {
+static inline int train_on(struct comm *world, struct trainer *trainer, void *context) {
+    struct task *task = context;
     int status = STATUS_OK;
     struct train_record record;
     for (int64_t i = task->run.iteration; i < task->last && !status; i++) {
@@ -115,16 +116,8 @@ static inline int train_on(struct comm *world, struct trainer *trainer, struct t
 }
 
 static inline int run_rank(struct comm *world, void *context) {
-    struct task *task = context;
-    struct trainer *trainer;
-    log_quiet(true);
-    int status = trainer_open(&task->run, world, &trainer);
-    if (!status)
-        status = train_on(world, trainer, task);
-    if (status)
-        comm_abort(world, status_text());
-    trainer_close(trainer);
-    return status;
+    const struct task *task = context;
+    return use_trainer(&task->run, world, train_on, context);
 }
 
 static inline int ranks_of(const struct layout *layout) {

@@ -18,7 +18,8 @@ struct task {
     double losses[LAST];
 };
 
-static int train_on(struct comm *world, struct trainer *trainer, struct task *task) {
+static int train_on(struct comm *world, struct trainer *trainer, void *context) {
+    struct task *task = context;
     struct train_record record;
     bool is_saved = true;
     int status = STATUS_OK;
@@ -37,16 +38,8 @@ static int train_on(struct comm *world, struct trainer *trainer, struct task *ta
 }
 
 static int run_rank(struct comm *world, void *context) {
-    struct task *task = context;
-    struct trainer *trainer;
-    log_quiet(true);
-    int status = trainer_open(&task->run, world, &trainer);
-    if (!status)
-        status = train_on(world, trainer, task);
-    if (status)
-        comm_abort(world, status_text());
-    trainer_close(trainer);
-    return status;
+    const struct task *task = context;
+    return use_trainer(&task->run, world, train_on, context);
 }
 
 static void assert_same_checkpoints(const char *a, const char *b, int iteration, bool has_fp8) {

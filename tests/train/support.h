@@ -59,4 +59,18 @@ static inline struct train_run make_run(const char **prefix, int precision, int6
     return run;
 }
 
+/* Opens the trainer of a run on a rank, calls `use` with it, and closes it. A failure ends the run of all ranks. */
+static inline int use_trainer(const struct train_run *run, struct comm *world,
+                              int (*use)(struct comm *world, struct trainer *trainer, void *context), void *context) {
+    struct trainer *trainer;
+    log_quiet(true);
+    int status = trainer_open(run, world, &trainer);
+    if (!status)
+        status = use(world, trainer, context);
+    if (status)
+        comm_abort(world, status_text());
+    trainer_close(trainer);
+    return status;
+}
+
 #endif
