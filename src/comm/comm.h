@@ -176,6 +176,8 @@ bool comm_is_ordered(const struct comm *comm);
  * is replaced by the host channel. All ranks of the group call it together, while no call is started. */
 void comm_request_order(struct comm *comm);
 
+/* Ends a line that says why NCCL cannot be used: how to run without it. */
+#define COMM_WITHOUT_NCCL "add --collectives host, or run the ranks as threads of one process (--ranks)"
 /* Lets device memory of this world, and of groups made later, move by NVIDIA's library of collectives, NCCL. All ranks
  * call it together, each with a card of its own. Sums then have the same bits on every rank, but not in the order of
  * ranks, and bf16 is rounded at each addition. A world of one rank needs no library. All ranks return the first failure

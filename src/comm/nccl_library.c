@@ -1,10 +1,10 @@
 /* Opens libnccl.so.2 at run time. If that fails, one line says why, and how to run without it. */
 #include "nccl-internal.h"
 
+#include "comm/comm.h"
+
 #include "base/base.h"
 #include "base/library.h"
-
-#define WITHOUT "add --collectives host, or run the ranks as threads on one card (--ranks)"
 
 /* Finds all functions. Returns the name of the first one that the library lacks, or NULL. */
 static const char *find_functions(struct nccl_library *library) {
@@ -20,16 +20,17 @@ static int check(const struct nccl_library *library, const char *missing) {
     int version = 0;
     if (library->version && (library->version(&version) || version < NCCL_OLDEST))
         return status_fail(STATUS_UNSUPPORTED, "NCCL is too old: libnccl.so.2 is %d.%d, and the program needs 2.18: %s",
-                           version / 10000, version / 100 % 100, WITHOUT);
+                           version / 10000, version / 100 % 100, COMM_WITHOUT_NCCL);
     if (missing)
-        return status_fail(STATUS_UNSUPPORTED, "libnccl.so.2 has no function %s: %s", missing, WITHOUT);
+        return status_fail(STATUS_UNSUPPORTED, "libnccl.so.2 has no function %s: %s", missing, COMM_WITHOUT_NCCL);
     return STATUS_OK;
 }
 
 int nccl_library_open(struct nccl_library *library) {
     *library = (struct nccl_library){.library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)};
     if (!library->library)
-        return status_fail(STATUS_UNSUPPORTED, "no NCCL, which sums over several cards: %s: %s", dlerror(), WITHOUT);
+        return status_fail(STATUS_UNSUPPORTED, "no NCCL, which sums over several cards: %s: %s", dlerror(),
+                           COMM_WITHOUT_NCCL);
     int status = check(library, find_functions(library));
     if (status)
         nccl_library_close(library);

@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-#define WITHOUT "add --collectives host, or run the ranks as threads of one process (--ranks)"
-
 /* A rank sends this to the others: where its card is. */
 struct seat {
     struct rank_host host;
@@ -42,10 +40,11 @@ static int decide(const struct seat *seats, int ranks, enum collectives collecti
     if (!find_pair(seats, ranks, &a, &b))
         return STATUS_OK;
     *by_library = collectives == COLLECTIVES_NCCL || !are_threads(seats, ranks);
-    return *by_library ? status_fail(STATUS_UNSUPPORTED,
-                                     "ranks %d and %d on %s both have %s, and NCCL needs a card for each: " WITHOUT, a,
-                                     b, seats[a].host.name, seats[a].kind)
-                       : STATUS_OK;
+    return *by_library
+               ? status_fail(STATUS_UNSUPPORTED,
+                             "ranks %d and %d on %s both have %s, and NCCL needs a card for each: " COMM_WITHOUT_NCCL,
+                             a, b, seats[a].host.name, seats[a].kind)
+               : STATUS_OK;
 }
 
 int rank_connect(struct comm *world, struct device *device, enum collectives collectives) {
