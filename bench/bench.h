@@ -105,8 +105,10 @@ void bench_series_free(struct bench_series *series);
 void bench_pause(void);
 /* Measures the peak memory of a process that does only `work`. Call it before anything has started threads. */
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes);
-/* Adds "device_bytes", the memory in use on a device that has its own, by all programs. */
-void bench_add_device_bytes(json_t *object, struct device *device);
+/* Returns the memory in use on a device that has its own, by all programs; 0 for others. */
+size_t bench_device_bytes(struct device *device);
+/* Adds "device_bytes", unless it is 0. */
+void bench_add_device_bytes(json_t *object, size_t bytes);
 /* The mean of two measurements of a ceiling: before and after. */
 struct bench_ceiling {
     double gemm, read; /* FLOP/s in the run's precision; bytes/s */

@@ -207,7 +207,7 @@ static int print_summary(struct measurement *m, const struct figures *figures) {
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)figures->peak));
-    bench_add_device_bytes(object, trainer_rank(bench_runner_trainer(m->contest.runner))->device);
+    bench_add_device_bytes(object, f->device_bytes);
     json_object_set_new(object, "planned_bytes", json_integer((json_int_t)f->planned_bytes));
     if (o->ranks == 1)
         json_object_set_new(object, "load_seconds", json_real(figures->load_seconds));

@@ -128,7 +128,7 @@ static json_t *summary(const struct inference *t, const char *bench, double step
                   (json_int_t)t->options->micro_batch_size, "seq_length", (json_int_t)t->options->seq_length, "seconds",
                   step, "tokens_per_s", tokens / step, "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
                   (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
-    bench_add_device_bytes(object, device);
+    bench_add_device_bytes(object, bench_device_bytes(device));
     return object;
 }
 

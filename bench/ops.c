@@ -34,7 +34,7 @@ static int print_summary(const char *bench, struct device *device, const struct 
         json_object_set_new(object, "tf32_ceiling_tflops", json_real(ceilings[PRECISION_TF32].gemm / 1e12));
     json_object_set_new(object, "read_bytes_per_s", json_real(ceilings[PRECISION_FP32].read));
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)memory_peak()));
-    bench_add_device_bytes(object, device);
+    bench_add_device_bytes(object, bench_device_bytes(device));
     return bench_print(object);
 }
 

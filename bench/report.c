@@ -163,10 +163,14 @@ int bench_peak_of(int (*work)(const void *context), const void *context, size_t 
                : status_fail(STATUS_INVALID, "the process that measures the memory failed");
 }
 
-void bench_add_device_bytes(json_t *object, struct device *device) {
+size_t bench_device_bytes(struct device *device) {
     size_t bytes, whole = device_memory(device);
-    if (whole && !device_free_memory(device, &bytes))
-        json_object_set_new(object, "device_bytes", json_integer((json_int_t)(whole - bytes)));
+    return whole && !device_free_memory(device, &bytes) ? whole - bytes : 0;
+}
+
+void bench_add_device_bytes(json_t *object, size_t bytes) {
+    if (bytes)
+        json_object_set_new(object, "device_bytes", json_integer((json_int_t)bytes));
 }
 
 int bench_measure_ceiling(struct device *device, enum dtype dtype, bool is_tf32, struct bench_ceiling *ceiling) {

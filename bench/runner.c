@@ -121,6 +121,7 @@ static int finish(struct side *side) {
         f->trainable_parameters = plan->trainable_parameters;
         f->flops_per_token = plan->flops_per_token;
         f->times = (struct trainer_times){.waited = -times[0], .last_backward = -times[1]};
+        f->device_bytes = bench_device_bytes(rank->device);
         f->grid = rank->grid;
         snprintf(f->device, sizeof f->device, "%s", device_description(rank->device));
         f->ranks = ranks;

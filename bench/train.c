@@ -152,7 +152,7 @@ static int print_summary(struct measurement *m, size_t peak) {
         (double)peak / (double)planned, "phases", bench_phases(f->phases, f->total, f->steps));
     if (!object)
         return status_fail(STATUS_MEMORY, "out of memory");
-    bench_add_device_bytes(object, trainer_rank(bench_runner_trainer(m->contest.runner))->device);
+    bench_add_device_bytes(object, f->device_bytes);
     bench_add_layout(object, &m->run.config, f);
     if (m->measures_overlap)
         add_overlap(object, m, seconds);

@@ -39,6 +39,7 @@ struct bench_findings {
     struct bench_ceiling before, after; /* of all ranks at once, summed */
     double phases[PHASE_COUNT];         /* seconds: the mean over the ranks */
     int64_t planned_bytes;              /* for the ranks of this process */
+    size_t device_bytes;                /* taken on the first rank's device, by all programs; 0 for the CPU */
     int64_t trainable_parameters;       /* of the whole model or adapter */
     double flops_per_token;             /* a weight of a frozen base counts 4 operations, not 6 */
     struct rank_grid grid;

@@ -20,7 +20,7 @@ LAYOUTS = {  # on 4 processes
 }
 if LONG:
     LAYOUTS |= {
-        "data": {},
+        "data": dict(train__global_batch_size=8),
         "chunks": dict(parallel__pipeline_model_parallel_size=2, model__num_layers=4, train__global_batch_size=8,
                        parallel__virtual_pipeline_model_parallel_size=2),
         "tensor": dict(parallel__tensor_model_parallel_size=4),
