@@ -31,12 +31,12 @@ set(elsewhere "avx2|mpi|kernels_(promises|waits|event|stream|allocation)|train_(
 string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|graphs|scheduler_random|scheduler_fairness)|ckpt_background")
 
 # The stand-ins show the same, so where they run these tests, or commands_cuda_test has their promises, `tools/test --long`
-# alone runs them on late (label late-by-hand). What commands_finetune_test computes, commands_finetune_data_test does, too.
-set(late_by_hand ${on_card} commands_pretrain_test commands_finetune_test)
+# alone runs them on late (label late-by-hand).
+set(late_by_hand ${on_card})
 get_property(names DIRECTORY PROPERTY TESTS)
 foreach(name ${names})
     if(name MATCHES "${computes}" AND NOT name MATCHES "${elsewhere}")
-        if(CAMBIUM_HAS_CUDA AND name IN_LIST late_by_hand)
+        if(CAMBIUM_HAS_CUDA AND (name MATCHES "^commands_" OR name IN_LIST late_by_hand))
             set_property(TEST ${name} APPEND PROPERTY LABELS late-by-hand)
         else()
             set_property(TEST ${name} APPEND PROPERTY LABELS late)

@@ -155,17 +155,26 @@ class Tuning(finetune_support.Tuning):
 
 
 class Completions(unittest.TestCase):
-    def test_greedy_texts_and_scores_are_the_cpus(self):
-        words = ["--model", TINY, "--prompt", "Hello there", "--max-new-tokens", "12", "--temperature", "0"]
-        self.assertEqual(run("generate", *words, *CUDA)[0], run("generate", *words)[0])
-        line = b'{"text": "the first text"}\n{"text": "another"}\n'
-        expected, found = (rows(run("score", "--model", TINY, "--input", "-", *more, input=line)[0]) for more in ([], CUDA))
-        self.assertEqual(len(found), 2)
+    def assert_scores_are_the_cpus(self, *words, line):
+        expected, found = (rows(run("score", *words, *more, input=line)[0]) for more in ([], CUDA))
+        self.assertEqual(len(found), line.count(b"\n"))
         for ours, one in zip(found, expected, strict=True):
             self.assertEqual(ours.keys(), one.keys())
             for key, value in one.items():
                 if isinstance(value, float):
                     self.assertAlmostEqual(ours[key], value, delta=1e-5 * abs(value))
+
+    def test_greedy_texts_and_scores_are_the_cpus(self):
+        words = ["--model", TINY, "--prompt", "Hello there", "--max-new-tokens", "12", "--temperature", "0"]
+        self.assertEqual(run("generate", *words, *CUDA)[0], run("generate", *words)[0])
+        self.assert_scores_are_the_cpus("--model", TINY, "--input", "-", line=b'{"text": "the first text"}\n{"text": "another"}\n')
+
+    def test_ranks_of_a_card_share_a_model_and_an_adapter(self):
+        golden = SOURCE / "tests/peft/golden"
+        words = ["--model", golden / "base", "--adapter", golden / "lora_all_linear", "--input", "-"]
+        for layout, ranks in (("tensor", 2), ("pipeline", 3)):
+            self.assert_scores_are_the_cpus(*words, "--ranks", ranks, f"--parallel.{layout}_model_parallel_size={ranks}",
+                                            line=b'{"tokens": [1, 2, 3, 4]}\n{"tokens": [9, 4, 1]}\n')
 
     def test_a_served_request_has_the_cpus_text(self):
         request = {"prompt": "Hello there", "max_tokens": 12, "temperature": 0}
