@@ -44,7 +44,7 @@ static int measure_case(struct device *device, const struct op_case *op_case, st
     char text[256];
     op_case_text(op_case, text, sizeof text);
     int status = op_measure(device, op_case, 0.3, &timing);
-    if (status)
+    if (status || timing.is_missing)
         return status;
     double floor = fmax(timing.flops / ceiling.gemm, timing.bytes / ceiling.read);
     totals->operations++;

@@ -66,6 +66,8 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 164)                                                  \
     ROW(CUBLASLT_DGELU, CUBLASLT_EPILOGUE_DGELU, 192)                                                                  \
     ROW(CUBLASLT_MOST_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)                                          \
+    ROW(CUBLASLT_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3)                                            \
+    ROW(CUBLASLT_REDUCE_IN_FP32, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2)                                            \
     ROW(CUBLASLT_ALIGNMENT_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5)                                           \
     ROW(CUBLASLT_ALIGNMENT_B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6)                                           \
     ROW(CUBLASLT_ALIGNMENT_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7)                                           \

@@ -17,7 +17,9 @@ struct gemm_form {
     uint8_t a_transposed, b_transposed, type, c_type; /* enum dtype */
     uint8_t a_alignment, b_alignment, c_alignment;    /* bytes that the addresses are multiples of; at most 16 */
     uint8_t epilogue;                                 /* CUBLASLT_GELU_AUX_BIAS and others */
-    uint8_t is_tf32, unused[7];
+    uint8_t is_tf32;
+    uint8_t is_one_pass; /* no partial sums, in whatever type */
+    uint8_t unused[6];
 };
 
 struct gemm_pointers {

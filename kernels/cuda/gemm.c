@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20 };
+enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20, CUT_LEAST = 1024 };
 
 static bool is_aligned(const void *memory) {
     return (uintptr_t)memory % ALIGNMENT == 0;
@@ -48,14 +48,30 @@ static struct gemm_pointers pointers_of(const struct exec *exec, const struct ge
                                   .workspace = (void *)workspace};
 }
 
+/* Returns true if rows and their strides are whole accesses of 16 bytes. */
+static bool has_accesses(const struct matrix_view *m) {
+    return m->columns * (int64_t)dtype_bytes(m->type) % ALIGNMENT == 0 &&
+           m->stride * (int64_t)dtype_bytes(m->type) % ALIGNMENT == 0 && is_aligned(m->data);
+}
+
+/* Gives the product an epilogue. Where the library adds partial sums, it may round these to C's type before the bias
+ * and the GELU. On sm_90 it rounds once if all rows are whole accesses; elsewhere it gets one pass. */
+static void set_epilogue(const struct exec *exec, const struct gemm *g, struct gemm_form *form, uint8_t epilogue) {
+    form->epilogue = epilogue;
+    bool is_hopper = cuda(exec->stream->device)->architecture == 90;
+    bool rounds_once = is_hopper && has_accesses(&g->a) && has_accesses(&g->b) && has_accesses(&g->c);
+    form->is_one_pass = form->c_type == DTYPE_BF16 && !rounds_once;
+}
+
 /* Adds the bias to a product, if the library can: its bias has C's type. */
-static bool add_bias(const struct gemm *g, struct gemm_form *form, struct gemm_pointers *pointers) {
+static bool add_bias(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
+                     struct gemm_pointers *pointers) {
     if (!g->bias)
         return true;
     if (form->c_type != form->type || !is_aligned(g->bias))
         return false;
     pointers->bias = g->bias;
-    form->epilogue = CUBLASLT_BIAS;
+    set_epilogue(exec, g, form, CUBLASLT_BIAS);
     return true;
 }
 
@@ -70,7 +86,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
                              struct gemm_pointers *pointers) {
     struct device *device = exec->stream->device;
     bool is_bf16 = form->type == DTYPE_BF16 && form->c_type == DTYPE_BF16;
-    if (g->delta_count || !add_bias(g, form, pointers))
+    if (g->delta_count || !add_bias(exec, g, form, pointers))
         return false;
     switch (g->epilogue) {
     case EPILOGUE_NONE:
@@ -78,13 +94,14 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     case EPILOGUE_GELU_TANH:
         if (!is_bf16 || cuda(device)->architecture < 90 || (g->aux && !takes_aux(g)))
             return false;
-        form->epilogue = g->aux ? (g->bias ? CUBLASLT_GELU_AUX_BIAS : CUBLASLT_GELU_AUX)
-                                : (g->bias ? CUBLASLT_GELU_BIAS : CUBLASLT_GELU);
+        set_epilogue(exec, g, form,
+                     g->aux ? (g->bias ? CUBLASLT_GELU_AUX_BIAS : CUBLASLT_GELU_AUX)
+                            : (g->bias ? CUBLASLT_GELU_BIAS : CUBLASLT_GELU));
         break;
     case EPILOGUE_DGELU_TANH:
         if (!is_bf16 || !takes_aux(g))
             return false;
-        form->epilogue = CUBLASLT_DGELU;
+        set_epilogue(exec, g, form, CUBLASLT_DGELU);
         break;
     case EPILOGUE_GELU_EXACT:
     case EPILOGUE_DGELU_EXACT:
@@ -92,6 +109,57 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     }
     pointers->aux = g->aux;
     return cuda_gemm_cache_has(device, form, pointers);
+}
+
+/* ---- cuts: where rows of bf16 end within an access of 16 bytes, as those of 50,257 logits do, the library takes
+ * kernels that are several times slower. The last elements of such rows become a product of their own. ---- */
+
+static struct matrix_view columns_of(struct matrix_view m, int64_t first, int64_t count) {
+    m.data = (const char *)m.data + (size_t)first * dtype_bytes(m.type);
+    m.columns = count;
+    return m;
+}
+
+/* Returns the columns up to the last whole access if the rest is to be cut off, else all. */
+static int64_t whole_columns(const struct gemm *g, const struct matrix_view *m) {
+    int64_t access = ALIGNMENT / (int64_t)dtype_bytes(m->type);
+    bool pays = g->a.type == DTYPE_BF16 && m->columns >= CUT_LEAST && m->stride % access == 0 && is_aligned(m->data);
+    return pays ? m->columns / access * access : m->columns;
+}
+
+/* Cuts the last columns of A off the sums: C = first, and then C += rest. Returns false if there is nothing to cut. */
+static bool cut_sums(const struct gemm *g, struct gemm *first, struct gemm *rest) {
+    int64_t k = gemm_k(g), whole = g->a_transposed ? k : whole_columns(g, &g->a);
+    if (whole == k)
+        return false;
+    *first = *rest = *g;
+    first->a = columns_of(g->a, 0, whole);
+    rest->a = columns_of(g->a, whole, k - whole);
+    first->b = g->b_transposed ? columns_of(g->b, 0, whole) : matrix_rows(g->b, 0, whole);
+    rest->b = g->b_transposed ? columns_of(g->b, whole, k - whole) : matrix_rows(g->b, whole, k - whole);
+    rest->accumulate = true;
+    return true;
+}
+
+/* Cuts the last rows or columns off C. Returns false if there is nothing to cut. */
+static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *rest) {
+    int64_t m = gemm_m(g), n = gemm_n(g), columns = whole_columns(g, &g->c);
+    int64_t rows = g->a_transposed ? whole_columns(g, &g->a) : m;
+    *first = *rest = *g;
+    if (g->bias || g->delta_count || g->epilogue != EPILOGUE_NONE)
+        return false;
+    if (rows < m) {
+        first->a = columns_of(g->a, 0, rows);
+        rest->a = columns_of(g->a, rows, m - rows);
+        first->c = matrix_rows(g->c, 0, rows);
+        rest->c = matrix_rows(g->c, rows, m - rows);
+    } else if (columns < n) {
+        first->b = g->b_transposed ? matrix_rows(g->b, 0, columns) : columns_of(g->b, 0, columns);
+        rest->b = g->b_transposed ? matrix_rows(g->b, columns, n - columns) : columns_of(g->b, columns, n - columns);
+        first->c = columns_of(g->c, 0, columns);
+        rest->c = columns_of(g->c, columns, n - columns);
+    }
+    return rows < m || columns < n;
 }
 
 /* ---- sums that a kernel finishes ---- */
@@ -143,13 +211,27 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
                                                          .arguments = &call});
 }
 
+/* Sums of k into `sums`, in two parts if the last columns of A are cut off. */
+static int run_sums(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool *has_bias) {
+    struct gemm first = *g, rest;
+    bool is_cut = cut_sums(g, &first, &rest);
+    struct gemm_form form = form_of(&first, sums);
+    struct gemm_pointers pointers = pointers_of(exec, &first, sums);
+    *has_bias = add_bias(exec, &first, &form, &pointers);
+    int status = cuda_gemm_cache_run(exec, &form, &pointers);
+    if (status || !is_cut)
+        return status;
+    form = form_of(&rest, sums);
+    pointers = pointers_of(exec, &rest, sums);
+    return cuda_gemm_cache_run(exec, &form, &pointers);
+}
+
 static int run_rows(const struct exec *exec, const struct gemm *g, float *stage) {
     struct matrix_view sums = sums_of(g, stage);
-    struct gemm_form form = form_of(g, &sums);
-    struct gemm_pointers pointers = pointers_of(exec, g, &sums);
-    bool has_bias = add_bias(g, &form, &pointers);
-    int status = cuda_gemm_cache_run(exec, &form, &pointers);
-    return status ? status : finish_rows(exec, g, &sums, has_bias);
+    bool has_bias;
+    int status = run_sums(exec, g, &sums, &has_bias);
+    bool is_done = !is_staged(g) && has_bias && !g->delta_count && g->epilogue == EPILOGUE_NONE;
+    return status || is_done ? status : finish_rows(exec, g, &sums, has_bias);
 }
 
 static int run_pieces(const struct exec *exec, const struct gemm *g) {
@@ -211,16 +293,24 @@ static int check(const struct exec *exec, const struct gemm *g) {
     return status;
 }
 
+static int run(const struct exec *exec, const struct gemm *g) {
+    struct gemm first, rest;
+    if (cut_result(g, &first, &rest)) {
+        int status = run(exec, &first);
+        return status ? status : run(exec, &rest);
+    }
+    struct gemm_form form = form_of(g, &g->c);
+    struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
+    bool is_possible = stage_bytes(g) > 0 || !is_staged(g);
+    bool is_alone = !(is_possible && cut_sums(g, &first, &rest)) && is_library_alone(exec, g, &form, &pointers);
+    return is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
+}
+
 int cuda_gemm(const struct exec *exec, const struct gemm *g) {
     int status = check(exec, g);
     if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
         return status;
-    struct gemm_form form = form_of(g, &g->c);
-    struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
     struct column_sum sums = gemm_bias_sums(g);
-    bool is_alone = is_library_alone(exec, g, &form, &pointers);
-    status = is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
-    if (!status && g->bias_gradient)
-        status = cuda_column_sum(exec, &sums);
-    return status;
+    status = run(exec, g);
+    return status || !g->bias_gradient ? status : cuda_column_sum(exec, &sums);
 }

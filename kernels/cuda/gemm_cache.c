@@ -142,19 +142,21 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     return status;
 }
 
-/* The library takes 256 bytes for granted where nothing is said about alignment. */
-static unsigned set_alignments(const struct cuda_gemm_cache *cache, const struct gemm_form *form) {
+/* The library takes 256 bytes for granted where nothing is said about alignment. Where nothing is said about partial
+ * sums, it may round them to C's type, or add them in C. */
+static unsigned set_limits(const struct cuda_gemm_cache *cache, const struct gemm_form *form) {
     const struct {
         unsigned attribute;
-        uint32_t bytes;
-    } rows[] = {{CUBLASLT_ALIGNMENT_A, form->b_alignment},
+        uint32_t value;
+    } rows[] = {{CUBLASLT_REDUCTIONS, form->is_one_pass ? 0 : CUBLASLT_REDUCE_IN_FP32},
+                {CUBLASLT_ALIGNMENT_A, form->b_alignment},
                 {CUBLASLT_ALIGNMENT_B, form->a_alignment},
                 {CUBLASLT_ALIGNMENT_C, form->c_alignment},
                 {CUBLASLT_ALIGNMENT_D, form->c_alignment}};
     unsigned status = CUBLASLT_SUCCESS;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)
         status =
-            cache->library.preference_set(cache->preference, rows[i].attribute, &rows[i].bytes, sizeof rows[i].bytes);
+            cache->library.preference_set(cache->preference, rows[i].attribute, &rows[i].value, sizeof rows[i].value);
     return status;
 }
 
@@ -193,7 +195,7 @@ static int find_plan(struct device *device, const struct gemm_form *form, struct
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct cublaslt_result found = {.state = CUBLASLT_NOT_SUPPORTED};
     int count = 0;
-    int status = check(device, set_alignments(cache, form), "describing a product");
+    int status = check(device, set_limits(cache, form), "describing a product");
     if (status)
         return status;
     unsigned answer = cache->library.propose(cache->context, cache->operation, cache->a, cache->b, cache->c, cache->c,

@@ -1,6 +1,10 @@
 /* libcublasLt.so.13 for tests: the calls of cuBLASLt that the program makes. A product runs on its stream, as far as
  * the stand-in for the driver runs that.
  *
+ * In bf16 it is as inexact as the library on an NVIDIA H200 (cuBLASLt 13.1, 2026-11-26). Partial sums are rounded to
+ * D's type where the preference allows it. A product is rounded before its bias and its GELU where rows are not whole
+ * accesses of 16 bytes and partial sums are allowed, and always before GELU's gradient.
+ *
  * It refuses what the library's documentation refuses: leading dimensions, alignments below those that the algorithm
  * was found for, and pairs of an epilogue and types. A refusal goes to standard error in words. An algorithm serves
  * only the form that it was found for. It overwrites its workspace.
@@ -19,7 +23,14 @@
 #define DECLARE(member, result, name, parameters) __attribute__((visibility("default"))) result name parameters;
 CUBLASLT_FUNCTIONS(DECLARE)
 
-enum { VERSION = 130100, ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, AUX_STEP = 8, WORKSPACE_USED = 4096 };
+enum {
+    VERSION = 130100,
+    ALIGNMENT = 16,
+    WORKSPACE_ALIGNMENT = 256,
+    AUX_STEP = 8,
+    WORKSPACE_USED = 4096,
+    ALL_REDUCTIONS = 7
+};
 
 struct cublasLtContext {
     int unused;
@@ -39,6 +50,7 @@ struct cublaslt_operation {
 };
 struct cublaslt_preference {
     uint64_t workspace;
+    uint32_t reductions;   /* how partial sums may be added; the default is every way */
     uint32_t alignment[4]; /* of A, B, C, D */
 };
 
@@ -46,6 +58,8 @@ struct cublaslt_preference {
 struct found {
     uint64_t form; /* a hash */
     uint64_t workspace;
+    bool rounds_pieces;  /* partial sums are rounded to D's type */
+    bool rounds_product; /* the product is rounded to D's type before the epilogue */
     uint32_t alignment[4];
 };
 
@@ -106,6 +120,9 @@ unsigned cublasLtMatrixLayoutDestroy(struct cublaslt_layout *layout) {
 
 unsigned cublasLtMatmulPreferenceCreate(struct cublaslt_preference **preference) {
     unsigned status = make((void **)preference, sizeof **preference);
+    if (!status) {
+        (*preference)->reductions = ALL_REDUCTIONS;
+    }
     for (int i = 0; !status && i < 4; i++) {
         (*preference)->alignment[i] = WORKSPACE_ALIGNMENT; /* the library's default */
     }
@@ -168,6 +185,9 @@ unsigned cublasLtMatmulPreferenceSetAttribute(struct cublaslt_preference *prefer
                                               const void *value, size_t bytes) {
     if (attribute == CUBLASLT_MOST_WORKSPACE) {
         return set(&preference->workspace, sizeof preference->workspace, value, bytes);
+    }
+    if (attribute == CUBLASLT_REDUCTIONS) {
+        return set(&preference->reductions, sizeof preference->reductions, value, bytes);
     }
     bool is_alignment = attribute >= CUBLASLT_ALIGNMENT_A && attribute <= CUBLASLT_ALIGNMENT_D;
     uint32_t *field = is_alignment ? &preference->alignment[attribute - CUBLASLT_ALIGNMENT_A] : NULL;
@@ -299,6 +319,16 @@ static unsigned check(const struct description *p) {
     return why ? refuse(why, CUBLASLT_NOT_SUPPORTED) : CUBLASLT_SUCCESS;
 }
 
+/* Returns true if the columns of all matrices and their strides are whole accesses. */
+static bool has_accesses(const struct description *p) {
+    const struct cublaslt_layout *all[] = {p->a, p->b, p->d};
+    uint64_t bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        bytes |= (all[i]->rows | (uint64_t)all[i]->stride) * (all[i]->type == CUBLASLT_BF16 ? 2 : 4);
+    }
+    return bytes % ALIGNMENT == 0;
+}
+
 unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct cublaslt_operation *operation,
                                         struct cublaslt_layout *a, struct cublaslt_layout *b, struct cublaslt_layout *c,
                                         struct cublaslt_layout *d, struct cublaslt_preference *preference, int most,
@@ -311,6 +341,8 @@ unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct 
         return status;
     }
     found.workspace = preference->workspace < WORKSPACE_USED ? 0 : WORKSPACE_USED;
+    found.rounds_pieces = preference->reductions & ~(uint32_t)CUBLASLT_REDUCE_IN_FP32;
+    found.rounds_product = operation->epilogue == CUBLASLT_DGELU || (preference->reductions && !has_accesses(&p));
     memcpy(found.alignment, preference->alignment, sizeof found.alignment);
     *results = (struct cublaslt_result){.workspace_bytes = found.workspace, .waves = 1};
     memcpy(&results->algorithm, &found, sizeof found);
@@ -378,6 +410,8 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .b = matrix_of(a_layout, a),
                                 .b_transposed = operation->a,
                                 .is_tf32 = operation->compute_type == CUBLASLT_COMPUTE_TF32,
+                                .rounds_pieces = found.rounds_pieces,
+                                .rounds_product = found.rounds_product,
                                 .c = matrix_of(d_layout, d),
                                 .bias = has_bias(operation) ? (uintptr_t)operation->bias : 0,
                                 .aux = has_aux(operation) ? (uintptr_t)operation->aux : 0,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_ROWS = 4, TILE_COLUMNS = 256 };
+enum { TILE_ROWS = 4, TILE_COLUMNS = 256, PIECE = 1024 };
 
 static float from_bf16(uint16_t bits) {
     uint32_t word = (uint32_t)bits << 16;
@@ -81,20 +81,44 @@ static void round_to_tf32(float *values, int64_t count) {
     }
 }
 
-/* The sums of some rows: a [rows, depth], b [depth, columns]. */
-static void multiply(const float *a, const float *b, float *sums, int64_t rows, int64_t columns, int64_t depth) {
-    for (int64_t first = 0; first < columns; first += TILE_COLUMNS) {
-        int64_t width = columns - first < TILE_COLUMNS ? columns - first : TILE_COLUMNS;
-        float tile[TILE_ROWS][TILE_COLUMNS] = {{0}};
-        for (int64_t k = 0; k < depth; k++) {
-            for (int64_t i = 0; i < rows; i++) {
-                for (int64_t j = 0; j < width; j++) {
-                    tile[i][j] += a[i * depth + k] * b[k * columns + first + j];
-                }
+/* Rounds to bf16 and back. */
+static void round_all(float *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = from_bf16(to_bf16(values[i]));
+    }
+}
+
+/* Adds to a tile of sums: a [rows, depth], b [depth, columns], of k in [begin, end) and some columns. */
+static void add_piece(const float *a, const float *b, float tile[TILE_ROWS][TILE_COLUMNS], int64_t rows, int64_t width,
+                      int64_t columns, int64_t depth, int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; k++) {
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < width; j++) {
+                tile[i][j] += a[i * depth + k] * b[k * columns + j];
             }
         }
-        for (int64_t i = 0; i < rows; i++) {
-            memcpy(sums + i * columns + first, tile[i], (size_t)width * sizeof **tile);
+    }
+}
+
+/* The sums of some rows. */
+static void multiply(const struct product *p, const float *a, const float *b, float *sums, int64_t rows,
+                     int64_t depth) {
+    int64_t columns = p->c.columns, piece = p->rounds_pieces && p->c.is_bf16 ? PIECE : depth;
+    memset(sums, 0, (size_t)(rows * columns) * sizeof *sums);
+    for (int64_t first = 0; first < columns; first += TILE_COLUMNS) {
+        int64_t width = columns - first < TILE_COLUMNS ? columns - first : TILE_COLUMNS;
+        for (int64_t begin = 0; begin < depth; begin += piece) {
+            float tile[TILE_ROWS][TILE_COLUMNS] = {{0}};
+            int64_t end = depth - begin < piece ? depth : begin + piece;
+            add_piece(a, b + first, tile, rows, width, columns, depth, begin, end);
+            if (end - begin < depth) {
+                round_all(*tile, TILE_ROWS * TILE_COLUMNS);
+            }
+            for (int64_t i = 0; i < rows; i++) {
+                for (int64_t j = 0; j < width; j++) {
+                    sums[i * columns + first + j] += tile[i][j];
+                }
+            }
         }
     }
 }
@@ -117,7 +141,12 @@ static int finish_row(struct machine *machine, const struct product *p, int64_t 
     int status = p->beta != 0 ? read_row(machine, address, p->c.is_bf16, columns, other) : 0;
     for (int64_t j = 0; j < columns && !status; j++) {
         sums[j] = (p->alpha != 0 ? p->alpha * sums[j] : 0) + (p->beta != 0 ? p->beta * other[j] : 0);
-        sums[j] += bias ? bias[j] : 0;
+    }
+    if (p->rounds_product && p->c.is_bf16) {
+        round_all(sums, columns);
+    }
+    for (int64_t j = 0; j < columns && bias && !status; j++) {
+        sums[j] += bias[j];
     }
     if (!status && p->aux && p->is_gelu) {
         memcpy(other, sums, (size_t)columns * sizeof *sums);
@@ -140,7 +169,7 @@ static int run_rows(struct machine *machine, const struct product *p, const floa
     int status = sums ? 0 : machine_fail(machine, "no memory for a product");
     for (int64_t first = 0; first < p->c.rows && !status; first += TILE_ROWS) {
         int64_t rows = p->c.rows - first < TILE_ROWS ? p->c.rows - first : TILE_ROWS;
-        multiply(a + first * depth, b, sums, rows, columns, depth);
+        multiply(p, a + first * depth, b, sums, rows, depth);
         for (int64_t i = 0; i < rows && !status; i++) {
             status = finish_row(machine, p, first + i, bias, sums + i * columns, sums + TILE_ROWS * columns);
         }

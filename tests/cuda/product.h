@@ -10,11 +10,13 @@ struct product_matrix {
 };
 
 /* C = epilogue(alpha * op(A) op(B) + beta * C + bias). Every sum is in the order of k, in fp32. Bias and aux have C's
- * type. */
+ * type. Two flags make it less exact, as the library is on a card. */
 struct product {
     struct product_matrix a, b, c;
     bool a_transposed, b_transposed;
-    bool is_tf32; /* A and B are rounded to TF32 */
+    bool is_tf32;        /* A and B are rounded to TF32 */
+    bool rounds_pieces;  /* long sums are made in pieces, each of which is rounded to C's type */
+    bool rounds_product; /* the product is rounded to C's type before the epilogue */
     float alpha, beta;
     uint64_t bias, aux; /* addresses, or 0 */
     int64_t aux_stride;

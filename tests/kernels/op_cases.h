@@ -129,7 +129,8 @@ int op_check_each(const char *device, bool (*chooses)(const struct op_case *op_c
                   int (*report)(const struct op_case *op_case, int status, void *context), void *context);
 
 struct op_timing {
-    double seconds; /* median of the calls */
+    bool is_missing; /* the device lacks the operation; nothing was measured */
+    double seconds;  /* median of the calls */
     double best;
     double flops, bytes; /* of one call */
 };

@@ -16,6 +16,19 @@ struct copy {
     struct op_scene scene;
 };
 
+/* One call, between two events: on a card the host would count its own wait. */
+static int time_call(const struct copy *copy, struct event *const events[2], double *seconds) {
+    struct stream *stream = copy->scene.stream;
+    int status = event_record(events[0], stream);
+    if (!status)
+        status = copy->run.op_case->kind->call(&copy->run, copy->scene.ops, &copy->scene.exec);
+    if (!status)
+        status = event_record(events[1], stream);
+    if (!status)
+        status = stream_wait(stream);
+    return status ? status : event_seconds(events[0], events[1], seconds);
+}
+
 static int open_copy(struct copy *copy, const struct op_case *c, struct device *device, struct stream *stream,
                      size_t *bytes) {
     copy->run.is_benchmark = true;
@@ -34,6 +47,12 @@ static int open_copy(struct copy *copy, const struct op_case *c, struct device *
     return status;
 }
 
+/* Returns true if the device has the operation: only a run with tensors can tell. */
+static bool exists(const struct copy *copy) {
+    const struct op_kind *kind = copy->run.op_case->kind;
+    return !kind->supports || kind->supports(&copy->run, copy->scene.ops, copy->scene.device);
+}
+
 int op_measure(struct device *device, const struct op_case *c, double seconds, struct op_timing *timing) {
     struct stream *stream;
     int status = stream_open(device, &stream), copies = 0, calls = 0;
@@ -41,26 +60,26 @@ int op_measure(struct device *device, const struct op_case *c, double seconds, s
         return status;
     struct copy *copy = calloc(COPIES, sizeof *copy);
     double *times = malloc(CALLS * sizeof *times);
+    struct event *events[2] = {NULL, NULL};
     if (!copy || !times)
         status = status_fail(STATUS_MEMORY, "out of memory");
+    for (int i = 0; i < 2 && !status; i++)
+        status = event_open(device, &events[i]);
     for (size_t bytes = 0; !status && copies < COPIES && (bytes < cold_bytes || copies == 0);)
         status = open_copy(&copy[copies++], c, device, stream, &bytes);
+    *timing = (struct op_timing){.is_missing = !status && !exists(&copy[0])};
     double end = clock_seconds() + seconds;
-    for (int i = 0; !status && calls < CALLS; i++) {
-        double start = clock_seconds();
-        if (start > end && calls >= 3)
+    for (int i = 0; !status && !timing->is_missing && calls < CALLS; i++) {
+        if (clock_seconds() > end && calls >= 3)
             break;
-        struct copy *now = &copy[i % copies];
-        status = c->kind->call(&now->run, now->scene.ops, &now->scene.exec);
-        if (!status)
-            status = stream_wait(stream);
+        status = time_call(&copy[i % copies], events, &times[calls]);
         /* The first round meets untouched memory and makes primitives. */
         if (i >= copies)
-            times[calls++] = clock_seconds() - start;
+            calls++;
         else
             end = clock_seconds() + seconds;
     }
-    if (!status) {
+    if (!status && calls) {
         qsort(times, (size_t)calls, sizeof *times, compare);
         *timing = (struct op_timing){.seconds = times[calls / 2], .best = times[0]};
         if (c->kind->cost)
@@ -73,6 +92,8 @@ int op_measure(struct device *device, const struct op_case *c, double seconds, s
     }
     free(copy);
     free(times);
+    event_close(events[0]);
+    event_close(events[1]);
     stream_close(stream);
     return status;
 }
