@@ -88,7 +88,7 @@ struct gemm gemm_rows(const struct gemm *g, int64_t first, int64_t count) {
     part.a = matrix_rows(g->a, first, count);
     part.c = matrix_rows(g->c, first, count);
     if (g->aux)
-        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(g->a.type);
+        part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(gemm_type(g));
     for (int i = 0; i < g->delta_count; i++)
         part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
     return part;

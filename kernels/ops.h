@@ -245,22 +245,32 @@ struct transpose {
     void *y;         /* [cols, rows] */
 };
 
+/* The products that will read an FP8 matrix: those with A as it is or B transposed read it by rows, others by columns.
+ */
+enum fp8_copies { FP8_ANY, FP8_BY_ROWS, FP8_BY_COLUMNS };
+
 /* Casts a bf16 matrix to FP8: x * scale in fp32, rounded as fp8_from_float does. Of *amax and of the largest size of an
  * element of x, *amax receives the larger one; NaN counts as 0. */
 struct fp8_cast {
     int64_t rows, cols;
-    int64_t stride;     /* of x, from row to row */
-    enum dtype type;    /* DTYPE_E4M3 or DTYPE_E5M2 */
-    const void *x;      /* [rows, cols] bf16 */
-    const float *scale; /* [1] */
-    float *amax;        /* [1] read and written, or NULL */
-    void *y;            /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
+    int64_t stride;  /* of x, from row to row */
+    enum dtype type; /* DTYPE_E4M3 or DTYPE_E5M2 */
+    enum fp8_copies copies;
+    const void *x;        /* [rows, cols] bf16 */
+    const float *scale;   /* [1] */
+    const float *inverse; /* [1] the scale of y's view, as products after this cast read it */
+    float *amax;          /* [1] read and written, or NULL */
+    void *y;              /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
 };
 
-/* Returns the bytes of an FP8 matrix, on every backend. A GPU has it twice, by rows and by columns; the CPU has its
- * numbers as bf16, which has them all. */
+/* Returns the bytes of an FP8 matrix, on every backend. A GPU has it twice, by rows and by columns, and then `inverse`;
+ * its rows are filled to multiples of 16 bytes. The CPU has its numbers as bf16, which has them all. */
+static inline int64_t fp8_padded(int64_t count) {
+    return (count + 15) / 16 * 16;
+}
+enum { FP8_TAIL_BYTES = 256 };
 static inline size_t fp8_bytes(int64_t rows, int64_t cols) {
-    return (size_t)(rows * cols) * 2;
+    return (size_t)(fp8_padded(rows) * fp8_padded(cols)) * 2 + FP8_TAIL_BYTES;
 }
 
 /* Ends a step of delayed scaling, as TransformerEngine does. Each of `count` tensors has a history of the largest sizes

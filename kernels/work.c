@@ -198,7 +198,7 @@ struct op_work add_work(int64_t count, enum dtype type, const void *x, void *y) 
 }
 
 struct op_work fp8_cast_work(const struct fp8_cast *a) {
-    return moved(a->rows, a->cols, bytes_of(DTYPE_BF16) + (double)fp8_bytes(1, 1));
+    return moved(a->rows, a->cols, bytes_of(DTYPE_BF16) + (double)(a->copies == FP8_ANY ? 2 : 1));
 }
 
 struct op_work fp8_scales_work(const struct fp8_scales *a) {

@@ -102,6 +102,7 @@ static int cuda_sketch(const struct device_facts *facts, struct device **out) {
         return STATUS_MEMORY;
     const char *architecture = strstr(facts->kind, ":sm_");
     own->architecture = architecture ? atoi(architecture + 4) : LEAST_ARCHITECTURE;
+    own->may_be_newer = !architecture;
     snprintf(own->device.description, sizeof own->device.description, "cuda, a sketch of sm_%d", own->architecture);
     *out = &own->device;
     if (own->architecture < LEAST_ARCHITECTURE)

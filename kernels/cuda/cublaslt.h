@@ -47,6 +47,8 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32, 77)                                                       \
     ROW(CUBLASLT_FP32, CUDA_R_32F, 0)                                                                                  \
     ROW(CUBLASLT_BF16, CUDA_R_16BF, 14)                                                                                \
+    ROW(CUBLASLT_E4M3, CUDA_R_8F_E4M3, 28)                                                                             \
+    ROW(CUBLASLT_E5M2, CUDA_R_8F_E5M2, 29)                                                                             \
     ROW(CUBLASLT_LAYOUT_TYPE, CUBLASLT_MATRIX_LAYOUT_TYPE, 0)                                                          \
     ROW(CUBLASLT_LAYOUT_ROWS, CUBLASLT_MATRIX_LAYOUT_ROWS, 2)                                                          \
     ROW(CUBLASLT_LAYOUT_COLUMNS, CUBLASLT_MATRIX_LAYOUT_COLS, 3)                                                       \
@@ -58,6 +60,9 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_OPERATION_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)                                                 \
     ROW(CUBLASLT_OPERATION_AUX, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)                                         \
     ROW(CUBLASLT_OPERATION_AUX_STRIDE, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)                                       \
+    ROW(CUBLASLT_OPERATION_A_SCALE, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17)                                          \
+    ROW(CUBLASLT_OPERATION_B_SCALE, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)                                          \
+    ROW(CUBLASLT_OPERATION_FAST, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 25)                                                  \
     ROW(CUBLASLT_NO_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT, 1)                                                            \
     ROW(CUBLASLT_BIAS, CUBLASLT_EPILOGUE_BIAS, 4)                                                                      \
     ROW(CUBLASLT_GELU, CUBLASLT_EPILOGUE_GELU, 32)                                                                     \

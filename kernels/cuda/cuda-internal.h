@@ -28,6 +28,7 @@ struct cuda_device {
     int card;                  /* the driver's handle */
     char place[16];            /* in the machine: "0000:17:00.0" */
     int architecture;          /* 10 * major + minor of the compute capability: 90 */
+    bool may_be_newer;         /* a sketch that names no architecture */
     int multiprocessors;
     int max_pitch;              /* the most bytes from row to row of a copy */
     size_t memory;              /* bytes of the card's memory */

@@ -17,14 +17,16 @@ struct gemm_form {
     uint8_t a_transposed, b_transposed, type, c_type; /* enum dtype */
     uint8_t a_alignment, b_alignment, c_alignment;    /* bytes that the addresses are multiples of; at most 16 */
     uint8_t epilogue;                                 /* CUBLASLT_GELU_AUX_BIAS and others */
-    uint8_t is_tf32;
+    uint8_t is_tf32, b_type;
     uint8_t is_one_pass; /* no partial sums, in whatever type */
-    uint8_t unused[6];
+    uint8_t is_fast;     /* FP8 sums may lose bits of fp32 */
+    uint8_t unused[4];
 };
 
 struct gemm_pointers {
-    const void *a, *b, *bias; /* bias is aligned to 16 bytes */
-    void *c, *aux;            /* aux is aligned to 16 bytes, and has C's row stride */
+    const void *a, *b, *bias;       /* bias is aligned to 16 bytes */
+    void *c, *aux;                  /* aux is aligned to 16 bytes, and has C's row stride */
+    const float *a_scale, *b_scale; /* of FP8 */
     float alpha, beta;
     void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
 };

@@ -2,11 +2,12 @@
  * ours finishes them; sums whose place is the workspace are made in pieces of rows. */
 #include "cuda/gemm-internal.h"
 
+#include "cuda/fp8.h"
 #include "cuda/gemm_finish.h"
 
 #include <string.h>
 
-enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20, CUT_LEAST = 1024 };
+enum { ALIGNMENT = 16, WORKSPACE_ALIGNMENT = 256, STAGE_FLOATS = 8 << 20, CUT_LEAST = 1024, FP8_ARCHITECTURE = 89 };
 
 static bool is_aligned(const void *memory) {
     return (uintptr_t)memory % ALIGNMENT == 0;
@@ -18,17 +19,44 @@ static uint8_t alignment_of(const void *memory) {
     return (uint8_t)(((uintptr_t)memory | ALIGNMENT) & -((uintptr_t)memory | ALIGNMENT));
 }
 
-/* The product without an epilogue, into `c`. */
+/* Returns the copy of an FP8 matrix whose rows go along the inner dimension, as the library wants both factors. Zeros
+ * fill the rows. */
+static struct matrix_view along_inner(const struct matrix_view *matrix, bool by_columns) {
+    struct matrix_view along = *matrix;
+    int64_t inner = by_columns ? matrix->rows : matrix->columns;
+    along.data = by_columns ? fp8_transpose(matrix->data, matrix->rows, matrix->columns) : matrix->data;
+    along.rows = by_columns ? matrix->columns : matrix->rows;
+    along.columns = along.stride = fp8_padded(inner);
+    along.scale = fp8_scale(matrix->data, matrix->rows, matrix->columns);
+    return along;
+}
+
+/* The product as the library takes it. In FP8, both factors lie along the inner dimension, whatever the product's flags
+ * say. */
+static struct gemm library_product(const struct gemm *g) {
+    struct gemm product = *g;
+    if (gemm_is_fp8(g)) {
+        product.a = along_inner(&g->a, g->a_transposed);
+        product.b = along_inner(&g->b, !g->b_transposed);
+    }
+    return product;
+}
+
+/* The library's product without an epilogue, into `c`. Forward products in FP8 are summed fast, as TransformerEngine
+ * does. */
 static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *c) {
+    bool is_fp8 = gemm_is_fp8(g);
     return (struct gemm_form){.m = c->rows,
                               .n = c->columns,
-                              .k = gemm_k(g),
+                              .k = is_fp8 ? g->a.columns : gemm_k(g),
                               .lda = g->a.stride,
                               .ldb = g->b.stride,
                               .ldc = c->stride,
-                              .a_transposed = g->a_transposed,
-                              .b_transposed = g->b_transposed,
+                              .a_transposed = !is_fp8 && g->a_transposed,
+                              .b_transposed = is_fp8 || g->b_transposed,
+                              .is_fast = is_fp8 && g->b_transposed,
                               .type = (uint8_t)g->a.type,
+                              .b_type = (uint8_t)g->b.type,
                               .c_type = (uint8_t)c->type,
                               .a_alignment = alignment_of(g->a.data),
                               .b_alignment = alignment_of(g->b.data),
@@ -42,6 +70,8 @@ static struct gemm_pointers pointers_of(const struct exec *exec, const struct ge
         ((uintptr_t)exec->workspace + WORKSPACE_ALIGNMENT - 1) & ~(uintptr_t)(WORKSPACE_ALIGNMENT - 1);
     return (struct gemm_pointers){.a = g->a.data,
                                   .b = g->b.data,
+                                  .a_scale = g->a.scale,
+                                  .b_scale = g->b.scale,
                                   .c = (void *)(uintptr_t)c->data,
                                   .alpha = g->is_scaled ? g->scale : 1,
                                   .beta = g->accumulate ? 1 : 0,
@@ -68,7 +98,7 @@ static bool add_bias(const struct exec *exec, const struct gemm *g, struct gemm_
                      struct gemm_pointers *pointers) {
     if (!g->bias)
         return true;
-    if (form->c_type != form->type || !is_aligned(g->bias))
+    if (form->c_type != gemm_type(g) || !is_aligned(g->bias))
         return false;
     pointers->bias = g->bias;
     set_epilogue(exec, g, form, CUBLASLT_BIAS);
@@ -80,17 +110,23 @@ static bool takes_aux(const struct gemm *g) {
     return is_aligned(g->aux) && g->c.stride % 8 == 0;
 }
 
+/* Returns true if the library's FP8 products can write C: its rows begin and end at multiples of 16 bytes. */
+static bool takes_c(const struct gemm_form *form) {
+    int64_t bytes = (int64_t)dtype_bytes((enum dtype)form->c_type);
+    return form->c_alignment == ALIGNMENT && form->ldc * bytes % ALIGNMENT == 0 && form->n * bytes % ALIGNMENT == 0;
+}
+
 /* Makes the whole product one of the library's. False if a kernel must finish it. The library's GELU is the tanh one;
  * others measured that cards before sm_90 are slower with it in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {
     struct device *device = exec->stream->device;
-    bool is_bf16 = form->type == DTYPE_BF16 && form->c_type == DTYPE_BF16;
-    if (g->delta_count || !add_bias(exec, g, form, pointers))
+    bool is_bf16 = gemm_type(g) == DTYPE_BF16 && form->c_type == DTYPE_BF16;
+    if (g->delta_count || !add_bias(exec, g, form, pointers) || (gemm_is_fp8(g) && !takes_c(form)))
         return false;
     switch (g->epilogue) {
     case EPILOGUE_NONE:
-        return true;
+        return !gemm_is_fp8(g) || g->accumulate || cuda_gemm_cache_has(device, form, pointers);
     case EPILOGUE_GELU_TANH:
         if (!is_bf16 || cuda(device)->architecture < 90 || (g->aux && !takes_aux(g)))
             return false;
@@ -99,7 +135,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
                             : (g->bias ? CUBLASLT_GELU_BIAS : CUBLASLT_GELU));
         break;
     case EPILOGUE_DGELU_TANH:
-        if (!is_bf16 || !takes_aux(g))
+        if (!is_bf16 || !takes_aux(g) || gemm_is_fp8(g))
             return false;
         set_epilogue(exec, g, form, CUBLASLT_DGELU);
         break;
@@ -146,7 +182,7 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
     int64_t m = gemm_m(g), n = gemm_n(g), columns = whole_columns(g, &g->c);
     int64_t rows = g->a_transposed ? whole_columns(g, &g->a) : m;
     *first = *rest = *g;
-    if (g->bias || g->delta_count || g->epilogue != EPILOGUE_NONE)
+    if (g->bias || g->delta_count || g->epilogue != EPILOGUE_NONE || gemm_is_fp8(g))
         return false;
     if (rows < m) {
         first->a = columns_of(g->a, 0, rows);
@@ -205,7 +241,7 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
     memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
     int64_t across = (call.cols + FINISH_COLS - 1) / FINISH_COLS, down = (call.rows + FINISH_ROWS - 1) / FINISH_ROWS;
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_finish,
-                                                         .type = g->a.type,
+                                                         .type = gemm_type(g),
                                                          .blocks = across * down,
                                                          .threads = FINISH_COLS,
                                                          .arguments = &call});
@@ -249,16 +285,16 @@ static int run_pieces(const struct exec *exec, const struct gemm *g) {
 /* ---- the operation ---- */
 
 /* Returns why this backend lacks a product that others may have, or NULL. */
-static const char *lack(const struct gemm *g) {
-    return gemm_is_packed(g) ? "no packed weights on cuda"
-           : gemm_is_int8(g) ? "no int8 on cuda"
-           : gemm_is_fp8(g)  ? "no FP8 on cuda"
-                             : NULL;
+static const char *lack(const struct device *device, const struct gemm *g) {
+    bool has_fp8 = cuda(device)->architecture >= FP8_ARCHITECTURE || cuda(device)->may_be_newer;
+    return gemm_is_packed(g)            ? "no packed weights on cuda"
+           : gemm_is_int8(g)            ? "no int8 on cuda"
+           : gemm_is_fp8(g) && !has_fp8 ? "FP8 needs a card of sm_89 or newer"
+                                        : NULL;
 }
 
 bool cuda_gemm_supports(struct device *device, const struct gemm *g) {
-    (void)device;
-    return !gemm_refusal(g) && !lack(g);
+    return !gemm_refusal(g) && !lack(device, g);
 }
 
 size_t cuda_packed_bytes(struct device *device, const struct matrix_view *plain) {
@@ -285,8 +321,9 @@ size_t cuda_gemm_workspace(struct device *device, const struct gemm *g) {
 
 static int check(const struct exec *exec, const struct gemm *g) {
     int status = gemm_check(g);
-    if (!status && lack(g))
-        status = status_fail(STATUS_UNSUPPORTED, "gemm: %s", lack(g));
+    const char *lacks = lack(exec->stream->device, g);
+    if (!status && lacks)
+        status = status_fail(STATUS_UNSUPPORTED, "gemm: %s", lacks);
     size_t needed = status ? 0 : cuda_gemm_workspace(exec->stream->device, g);
     if (exec->workspace_bytes < needed)
         status = status_fail(STATUS_INVALID, "gemm: %zu bytes of workspace, needs %zu", exec->workspace_bytes, needed);
@@ -306,10 +343,11 @@ static int run(const struct exec *exec, const struct gemm *g) {
     return is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
 }
 
-int cuda_gemm(const struct exec *exec, const struct gemm *g) {
-    int status = check(exec, g);
-    if (status || gemm_m(g) == 0 || gemm_n(g) == 0)
+int cuda_gemm(const struct exec *exec, const struct gemm *call) {
+    int status = check(exec, call);
+    if (status || gemm_m(call) == 0 || gemm_n(call) == 0)
         return status;
+    const struct gemm product = library_product(call), *g = &product;
     struct column_sum sums = gemm_bias_sums(g);
     status = run(exec, g);
     return status || !g->bias_gradient ? status : cuda_column_sum(exec, &sums);

@@ -91,7 +91,10 @@ void cuda_gemm_cache_close(struct device *device) {
 /* ---- descriptors ---- */
 
 static unsigned library_type(uint8_t type) {
-    return type == DTYPE_BF16 ? CUBLASLT_BF16 : CUBLASLT_FP32;
+    return type == DTYPE_BF16   ? CUBLASLT_BF16
+           : type == DTYPE_E4M3 ? CUBLASLT_E4M3
+           : type == DTYPE_E5M2 ? CUBLASLT_E5M2
+                                : CUBLASLT_FP32;
 }
 
 /* Describes rows of `columns` elements. */
@@ -110,7 +113,7 @@ static unsigned set_layout(const struct cublaslt *library, struct cublaslt_layou
 static unsigned set_layouts(const struct cuda_gemm_cache *cache, const struct gemm_form *form) {
     const struct cublaslt *library = &cache->library;
     bool a_transposed = form->a_transposed, b_transposed = form->b_transposed;
-    unsigned status = set_layout(library, cache->a, form->type, b_transposed ? form->n : form->k,
+    unsigned status = set_layout(library, cache->a, form->b_type, b_transposed ? form->n : form->k,
                                  b_transposed ? form->k : form->n, form->ldb);
     if (!status)
         status = set_layout(library, cache->b, form->type, a_transposed ? form->k : form->m,
@@ -125,6 +128,7 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     const int32_t b = form->a_transposed ? CUBLASLT_TRANSPOSED : CUBLASLT_PLAIN;
     const uint32_t epilogue = form->epilogue;
     const int32_t compute = form->is_tf32 ? CUBLASLT_COMPUTE_TF32 : CUBLASLT_COMPUTE_FP32;
+    const int8_t fast = (int8_t)form->is_fast;
     const struct {
         unsigned attribute;
         const void *value;
@@ -135,7 +139,10 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
                 {CUBLASLT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue},
                 {CUBLASLT_OPERATION_BIAS, &pointers->bias, sizeof pointers->bias},
                 {CUBLASLT_OPERATION_AUX, &pointers->aux, sizeof pointers->aux},
-                {CUBLASLT_OPERATION_AUX_STRIDE, &form->ldc, sizeof form->ldc}};
+                {CUBLASLT_OPERATION_AUX_STRIDE, &form->ldc, sizeof form->ldc},
+                {CUBLASLT_OPERATION_A_SCALE, &pointers->b_scale, sizeof pointers->b_scale},
+                {CUBLASLT_OPERATION_B_SCALE, &pointers->a_scale, sizeof pointers->a_scale},
+                {CUBLASLT_OPERATION_FAST, &fast, sizeof fast}};
     unsigned status = CUBLASLT_SUCCESS;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)
         status = library->operation_set(cache->operation, rows[i].attribute, rows[i].value, rows[i].bytes);

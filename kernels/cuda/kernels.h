@@ -65,6 +65,9 @@
     PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
+    PLAIN(fp8, fp8_cast_e4m3)                                                                                          \
+    PLAIN(fp8, fp8_cast_e5m2)                                                                                          \
+    PLAIN(fp8, fp8_scales)                                                                                             \
     PLAIN(lstm, lstm_backward)                                                                                         \
     PLAIN(lstm, lstm_forward)                                                                                          \
     PLAIN(paged_attention_tiles, paged_attention_tiles_64)                                                             \
@@ -137,6 +140,8 @@ CUDA_OPERATION(cross_entropy_part, cross_entropy)
 CUDA_OPERATION(cross_entropy_part_backward, cross_entropy)
 CUDA_OPERATION(embedding_forward, embedding)
 CUDA_OPERATION(embedding_backward, embedding)
+CUDA_OPERATION(fp8_cast, fp8_cast)
+CUDA_OPERATION(fp8_scales, fp8_scales)
 CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(group_scale, group_scale)

@@ -40,8 +40,8 @@ static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y),
 static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
                                          POINTER(rotary, x)};
 static const size_t column_sum_pointers[] = {POINTER(column_sum, x), POINTER(column_sum, out)};
-static const size_t fp8_cast_pointers[] = {POINTER(fp8_cast, x), POINTER(fp8_cast, scale), POINTER(fp8_cast, amax),
-                                           POINTER(fp8_cast, y)};
+static const size_t fp8_cast_pointers[] = {POINTER(fp8_cast, x), POINTER(fp8_cast, scale), POINTER(fp8_cast, inverse),
+                                           POINTER(fp8_cast, amax), POINTER(fp8_cast, y)};
 static const size_t fp8_scales_pointers[] = {POINTER(fp8_scales, amax), POINTER(fp8_scales, history),
                                              POINTER(fp8_scales, scale), POINTER(fp8_scales, inverse)};
 static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};

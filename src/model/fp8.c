@@ -114,10 +114,17 @@ static int open_linear(struct model *model, int64_t layer, enum attach_place pla
     return STATUS_OK;
 }
 
-static int check_backend(const struct rank *rank) {
-    if (!rank_lacks_(rank, fp8_cast))
+static int check_device(const struct rank *rank) {
+    static const float one = 1;
+    struct matrix_view factor = matrix_plain(DTYPE_E4M3, NULL, MULTIPLE, MULTIPLE);
+    factor.form = MATRIX_FP8;
+    factor.scale = &one;
+    const struct gemm product = {
+        .a = factor, .b = factor, .c = matrix_plain(DTYPE_BF16, NULL, MULTIPLE, MULTIPLE), .b_transposed = true};
+    if (rank->ops->gemm_supports(rank->device, &product))
         return STATUS_OK;
-    return status_fail(STATUS_UNSUPPORTED, "train.precision fp8: there are no FP8 products on %s yet; bf16 works",
+    return status_fail(STATUS_UNSUPPORTED,
+                       "train.precision fp8: no FP8 products on %s (cards have them from sm_89 on); bf16 works",
                        device_description(rank->device));
 }
 
@@ -126,7 +133,7 @@ int fp8_sketch(struct model *model) {
     struct model_fp8 *fp8 = &model->fp8;
     if (o->use != MODEL_TRAIN || !o->train.fp8.is_on)
         return STATUS_OK;
-    int status = check_backend(model->rank);
+    int status = check_device(model->rank);
     if (!status)
         status = every_linear(model, check_linear);
     if (!status)

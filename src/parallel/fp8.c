@@ -9,18 +9,19 @@ struct matrix_view fp8_view(const struct fp8_linear *fp8, enum fp8_operand opera
     return view;
 }
 
-int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, enum fp8_operand operand, bool measures,
-             struct matrix_view *matrix) {
-    const struct fp8_tensor *tensor = &fp8->tensor[operand];
+int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix) {
+    const struct fp8_tensor *tensor = &fp8->tensor[cast.operand];
     struct fp8_cast call = {.rows = matrix->rows,
                             .cols = matrix->columns,
                             .stride = matrix->stride,
                             .type = tensor->type,
+                            .copies = cast.copies,
                             .x = matrix->data,
                             .scale = tensor->scale,
-                            .amax = measures ? tensor->amax : NULL,
+                            .inverse = tensor->inverse,
+                            .amax = cast.measures ? tensor->amax : NULL,
                             .y = tensor->values};
-    *matrix = fp8_view(fp8, operand, matrix);
+    *matrix = fp8_view(fp8, cast.operand, matrix);
     return rank_run(rank, PHASE_GEMM, fp8_cast, &call);
 }
 
@@ -32,7 +33,7 @@ static int plan_weight(struct rank *rank, const struct fp8_linear *fp8, struct m
     if (part != WORK_FORWARD)
         return STATUS_OK;
     rank->work.part = WORK_GRADIENTS;
-    int status = fp8_cast(rank, fp8, FP8_WEIGHT, true, &cast);
+    int status = fp8_cast(rank, fp8, (struct fp8_cast_of){FP8_WEIGHT, FP8_ANY, true}, &cast);
     rank->work.part = part;
     return status;
 }
@@ -46,5 +47,5 @@ int fp8_cast_weight(struct rank *rank, struct fp8_linear *fp8, bool measures, st
         return STATUS_OK;
     }
     fp8->weight = wanted;
-    return fp8_cast(rank, fp8, FP8_WEIGHT, measures, weight);
+    return fp8_cast(rank, fp8, (struct fp8_cast_of){FP8_WEIGHT, FP8_ANY, measures}, weight);
 }

@@ -28,10 +28,14 @@ struct fp8_linear {
 
 /* Returns the view of a bf16 matrix once it is cast. */
 struct matrix_view fp8_view(const struct fp8_linear *fp8, enum fp8_operand operand, const struct matrix_view *matrix);
-/* Casts *matrix, a bf16 view, and replaces it by the view of the result. `measures`: its largest size counts in this
- * step. The errors of the operation. */
-int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, enum fp8_operand operand, bool measures,
-             struct matrix_view *matrix);
+/* One cast. */
+struct fp8_cast_of {
+    enum fp8_operand operand;
+    enum fp8_copies copies; /* those that the products need */
+    bool measures;          /* the matrix's largest size counts in this step */
+};
+/* Casts *matrix, a bf16 view, and replaces it by the view of the result. The errors of the operation. */
+int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of cast, struct matrix_view *matrix);
 /* The same for the weight, which is cast only if its memory is old. */
 int fp8_cast_weight(struct rank *rank, struct fp8_linear *fp8, bool measures, struct matrix_view *weight);
 

@@ -117,9 +117,9 @@ bool linear_can_fuse_backward(const struct linear *linear, const struct linear_c
 
 /* Casts the operands of a forward product, if it is in FP8. */
 static int cast_operands(const struct linear_call *call, struct gemm *gemm) {
-    bool measures = call->measures_fp8;
-    int status = call->fp8 ? fp8_cast(call->rank, call->fp8, FP8_INPUT, measures, &gemm->a) : STATUS_OK;
-    return status || !call->fp8 ? status : fp8_cast_weight(call->rank, call->fp8, measures, &gemm->b);
+    const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_ROWS, call->measures_fp8};
+    int status = call->fp8 ? fp8_cast(call->rank, call->fp8, input, &gemm->a) : STATUS_OK;
+    return status || !call->fp8 ? status : fp8_cast_weight(call->rank, call->fp8, input.measures, &gemm->b);
 }
 
 /* Runs the base's product with the deltas of the first hooks, and stores their number in *hooks. `into_fp32`: y is
@@ -195,7 +195,8 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
             .accumulate = !call->overwrite_gradients,
             .bias_gradient = call->fp8 ? NULL : dbias,
         };
-        int status = call->fp8 ? fp8_cast(rank, call->fp8, FP8_INPUT, false, &gemm.b) : STATUS_OK;
+        const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_COLUMNS, false};
+        int status = call->fp8 ? fp8_cast(rank, call->fp8, input, &gemm.b) : STATUS_OK;
         if (!status)
             status = rank_multiply(rank, PHASE_GEMM, &gemm);
         if (status || !call->fp8)
@@ -229,12 +230,23 @@ static int plan_input_gradient(const struct linear *linear, const struct linear_
     return status;
 }
 
+/* Casts the output's gradient for the products that read it. */
+static int cast_gradient(const struct linear_call *call, bool wants_dx, bool wants_dw, struct matrix_view *dy) {
+    struct fp8_cast_of gradient = {.operand = FP8_GRADIENT, .measures = true};
+    if (wants_dx != wants_dw)
+        gradient.copies = wants_dx ? FP8_BY_ROWS : FP8_BY_COLUMNS;
+    if (wants_dx || wants_dw)
+        return fp8_cast(call->rank, call->fp8, gradient, dy);
+    *dy = fp8_view(call->fp8, FP8_GRADIENT, dy);
+    return STATUS_OK;
+}
+
 int linear_backward(const struct linear *linear, const struct linear_call *call) {
     struct hook_call hook = hook_call_of(linear, call);
     struct comm_request sum = {0}; /* of the partial dx, while the weight gradients are computed */
     bool has_own_rows = is_cut_by_rows(linear, call, LINEAR_COLUMN);
     bool wants_dx = call->rank->is_planning ? !call->has_no_dx : call->dx != NULL;
-    bool wants_x = param_trains(call->store, linear->weight) || call->hooks->count;
+    bool wants_dw = param_trains(call->store, linear->weight), wants_x = wants_dw || call->hooks->count;
     int status = STATUS_OK;
     if (is_cut_by_rows(linear, call, LINEAR_ROW)) {
         hook.dy = call->whole;
@@ -247,10 +259,8 @@ int linear_backward(const struct linear *linear, const struct linear_call *call)
     if (!status)
         status = hook_list_backward_output(call->hooks, HOOK_BEFORE_ACTIVATION, &hook);
     struct matrix_view dy = gradient_view(linear, call, hook.dy);
-    if (!status && call->fp8 && (wants_dx || param_trains(call->store, linear->weight)))
-        status = fp8_cast(call->rank, call->fp8, FP8_GRADIENT, true, &dy);
-    else if (call->fp8)
-        dy = fp8_view(call->fp8, FP8_GRADIENT, &dy);
+    if (!status && call->fp8)
+        status = cast_gradient(call, wants_dx, wants_dw, &dy);
     if (!status && wants_dx)
         status = input_gradient(linear, call, dy, hook.dx);
     else if (!status && call->rank->is_planning) /* in other layers, a run needs it */

@@ -73,6 +73,14 @@ class Pretraining(Runs):
         self.assertNotEqual([record["lm_loss"] for record in found], [record["lm_loss"] for record in expected[:2]])
         assert_same_run(self, self.train("tf32", device=[], train__precision="fp32", **keys), expected, losses=2e-3, norms=2e-2)
 
+    def test_fp8_is_the_cpus_and_resumes_there(self):
+        keys = dict(train__precision="fp8", train__train_iters=8)
+        expected = self.train("cpu", device=[], **keys)
+        found = self.train("cuda", train__exit_interval=4, **keys)
+        assert_same_run(self, found, expected[:4], losses=1e-2, norms=1e-1)
+        self.assertNotIn("they begin empty", self.run_of.run("cuda", train__exit_interval=4, **keys).stderr)
+        assert_same_run(self, self.run_of.records("cuda"), expected, losses=1e-2, norms=1e-1)
+
     def test_a_checkpoint_of_one_device_resumes_on_the_other(self):
         whole = self.train("whole", device=[])
         directions = [("to-cpu", (CUDA, [])), ("to-cuda", ([], CUDA))]

@@ -45,8 +45,9 @@ struct cublaslt_operation {
     unsigned scale_type;
     int32_t a, b;
     uint32_t epilogue;
-    const void *bias, *aux;
+    const void *bias, *aux, *a_scale, *b_scale;
     int64_t aux_stride;
+    int8_t is_fast;
 };
 struct cublaslt_preference {
     uint64_t workspace;
@@ -176,6 +177,12 @@ unsigned cublasLtMatmulDescSetAttribute(struct cublaslt_operation *operation, un
         return set(&operation->aux, sizeof operation->aux, value, bytes);
     case CUBLASLT_OPERATION_AUX_STRIDE:
         return set(&operation->aux_stride, sizeof operation->aux_stride, value, bytes);
+    case CUBLASLT_OPERATION_A_SCALE:
+        return set(&operation->a_scale, sizeof operation->a_scale, value, bytes);
+    case CUBLASLT_OPERATION_B_SCALE:
+        return set(&operation->b_scale, sizeof operation->b_scale, value, bytes);
+    case CUBLASLT_OPERATION_FAST:
+        return set(&operation->is_fast, sizeof operation->is_fast, value, bytes);
     default:
         return CUBLASLT_INVALID_VALUE;
     }
@@ -241,11 +248,31 @@ static const char *refuse_shapes(const struct description *p) {
     return NULL;
 }
 
+static bool is_fp8(const struct cublaslt_layout *layout) {
+    return layout->type == CUBLASLT_E4M3 || layout->type == CUBLASLT_E5M2;
+}
+
+/* Returns why a product of FP8 matrices is none of the library's, or NULL. */
+static const char *refuse_fp8(const struct description *p) {
+    uint64_t d_bytes = p->d->type == CUBLASLT_BF16 ? 2 : 4;
+    if (!is_fp8(p->a) || !is_fp8(p->b) || (p->a->type == CUBLASLT_E5M2 && p->b->type == CUBLASLT_E5M2)) {
+        return "A and B are FP8, and not both E5M2";
+    }
+    if (p->operation->a != CUBLASLT_TRANSPOSED || p->operation->b != CUBLASLT_PLAIN) {
+        return "in FP8, A alone is transposed";
+    }
+    if (p->a->stride % ALIGNMENT || p->b->stride % ALIGNMENT || p->a->rows % ALIGNMENT ||
+        (uint64_t)p->d->stride * d_bytes % ALIGNMENT || p->d->rows * d_bytes % ALIGNMENT) {
+        return "in FP8, rows begin at 16 bytes, and so do their ends";
+    }
+    return NULL;
+}
+
 /* Returns why an epilogue or a pair of types is none of the library's, or NULL. */
 static const char *refuse_types(const struct description *p) {
     static const uint32_t epilogues[] = {CUBLASLT_NO_EPILOGUE, CUBLASLT_BIAS,          CUBLASLT_GELU, CUBLASLT_GELU_AUX,
                                          CUBLASLT_GELU_BIAS,   CUBLASLT_GELU_AUX_BIAS, CUBLASLT_DGELU};
-    bool is_epilogue = false, is_bf16 = p->a->type == CUBLASLT_BF16;
+    bool is_epilogue = false, has_fp8 = is_fp8(p->a) || is_fp8(p->b), is_bf16 = p->a->type == CUBLASLT_BF16;
     for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++) {
         is_epilogue = is_epilogue || p->operation->epilogue == epilogues[i];
     }
@@ -257,10 +284,14 @@ static const char *refuse_types(const struct description *p) {
     if (is_tf32 && p->a->type != CUBLASLT_FP32) {
         return "TF32 is for matrices of fp32";
     }
-    if (p->a->type != p->b->type || (p->a->type != CUBLASLT_FP32 && !is_bf16)) {
-        return "A and B are fp32 or bf16";
+    if (!has_fp8 && (p->operation->a_scale || p->operation->b_scale || p->operation->is_fast)) {
+        return "scales and fast sums are for FP8";
     }
-    if (p->c->type != p->d->type || (p->d->type != CUBLASLT_FP32 && !(is_bf16 && p->d->type == CUBLASLT_BF16))) {
+    if (!has_fp8 && (p->a->type != p->b->type || (p->a->type != CUBLASLT_FP32 && !is_bf16))) {
+        return "A and B are fp32 or bf16, or FP8";
+    }
+    if (p->c->type != p->d->type ||
+        (p->d->type != CUBLASLT_FP32 && !((is_bf16 || has_fp8) && p->d->type == CUBLASLT_BF16))) {
         return "C and D are fp32, or bf16 as A and B";
     }
     if (!is_epilogue) {
@@ -269,7 +300,7 @@ static const char *refuse_types(const struct description *p) {
     if (p->operation->epilogue >= CUBLASLT_GELU && p->d->type != CUBLASLT_BF16) {
         return "a GELU's D is bf16";
     }
-    return NULL;
+    return has_fp8 ? refuse_fp8(p) : NULL;
 }
 
 static bool is_aligned(const void *address, uint32_t bytes) {
@@ -296,7 +327,7 @@ static uint64_t hash_of(const struct description *p) {
     const struct cublaslt_layout *all[] = {p->a, p->b, p->c, p->d};
     uint64_t sum = hash(hash(hash(1469598103934665603u, (uint64_t)p->operation->a), (uint64_t)p->operation->b),
                         p->operation->epilogue);
-    sum = hash(sum, (uint64_t)p->operation->compute_type);
+    sum = hash(hash(sum, (uint64_t)p->operation->compute_type), (uint64_t)p->operation->is_fast);
     for (int i = 0; i < 4; i++) {
         sum = hash(hash(hash(hash(sum, all[i]->type), all[i]->rows), all[i]->columns), (uint64_t)all[i]->stride);
     }
@@ -357,9 +388,16 @@ static float gelu_error(void) {
     return text ? strtof(text, NULL) : 0;
 }
 
+static enum product_type type_of(const struct cublaslt_layout *layout) {
+    return layout->type == CUBLASLT_BF16   ? PRODUCT_BF16
+           : layout->type == CUBLASLT_E4M3 ? PRODUCT_E4M3
+           : layout->type == CUBLASLT_E5M2 ? PRODUCT_E5M2
+                                           : PRODUCT_FP32;
+}
+
 static struct product_matrix matrix_of(const struct cublaslt_layout *layout, const void *data) {
     return (struct product_matrix){.address = (uintptr_t)data,
-                                   .is_bf16 = layout->type == CUBLASLT_BF16,
+                                   .type = type_of(layout),
                                    .rows = (int64_t)layout->columns,
                                    .columns = (int64_t)layout->rows,
                                    .stride = layout->stride};
@@ -371,6 +409,11 @@ static const char *refuse_call(const struct description *p, const struct found *
     static const char *const unaligned[] = {
         "A is less aligned than its algorithm needs", "B is less aligned than its algorithm needs",
         "C is less aligned than its algorithm needs", "D is less aligned than its algorithm needs"};
+    for (int i = 0; is_fp8(p->a) && i < 4; i++) {
+        if (!is_aligned(address[i], ALIGNMENT)) {
+            return "a matrix of an FP8 product is not aligned to 16 bytes";
+        }
+    }
     if (found->form != hash_of(p)) {
         return "the algorithm was found for another product";
     }
@@ -409,6 +452,8 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .a_transposed = operation->b,
                                 .b = matrix_of(a_layout, a),
                                 .b_transposed = operation->a,
+                                .a_scale = (uintptr_t)operation->b_scale,
+                                .b_scale = (uintptr_t)operation->a_scale,
                                 .is_tf32 = operation->compute_type == CUBLASLT_COMPUTE_TF32,
                                 .rounds_pieces = found.rounds_pieces,
                                 .rounds_product = found.rounds_product,

@@ -23,33 +23,48 @@ static uint16_t to_bf16(float value) {
     return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
-static uint64_t element_bytes(bool is_bf16) {
-    return is_bf16 ? sizeof(uint16_t) : sizeof(float);
+/* A number of FP8, by its definition: a sign, an exponent, and a fraction of `bits` bits. */
+static float from_fp8(enum product_type type, uint8_t byte) {
+    int bits = type == PRODUCT_E4M3 ? 3 : 2, bias = type == PRODUCT_E4M3 ? 7 : 15, one = 1 << bits;
+    int exponent = (byte & 0x7f) >> bits, fraction = byte & (one - 1);
+    float size =
+        exponent ? ldexpf((float)(one + fraction), exponent - bias - bits) : ldexpf((float)fraction, 1 - bias - bits);
+    if (type == PRODUCT_E4M3 && (byte & 0x7f) == 0x7f) {
+        size = NAN;
+    } else if (type == PRODUCT_E5M2 && exponent == 31) {
+        size = fraction ? NAN : INFINITY;
+    }
+    return byte & 0x80 ? -size : size;
+}
+
+static uint64_t element_bytes(enum product_type type) {
+    return type == PRODUCT_FP32 ? sizeof(float) : type == PRODUCT_BF16 ? sizeof(uint16_t) : 1;
 }
 
 /* Reads `count` elements from an address. */
-static int read_row(struct machine *machine, uint64_t address, bool is_bf16, int64_t count, float *row) {
-    if (memory_read(machine, row, address, (uint64_t)count * element_bytes(is_bf16))) {
+static int read_row(struct machine *machine, uint64_t address, enum product_type type, int64_t count, float *row) {
+    size_t bytes = element_bytes(type);
+    if (memory_read(machine, row, address, (uint64_t)count * bytes)) {
         return -1;
     }
-    for (int64_t i = is_bf16 ? count : 0; i-- > 0;) {
-        uint16_t bits;
-        memcpy(&bits, (const char *)row + (size_t)i * sizeof bits, sizeof bits);
-        row[i] = from_bf16(bits);
+    for (int64_t i = type == PRODUCT_FP32 ? 0 : count; i-- > 0;) {
+        uint16_t bits = 0;
+        memcpy(&bits, (const char *)row + (size_t)i * bytes, bytes);
+        row[i] = type == PRODUCT_BF16 ? from_bf16(bits) : from_fp8(type, (uint8_t)bits);
     }
     return 0;
 }
 
-static int write_row(struct machine *machine, uint64_t address, bool is_bf16, int64_t count, float *row) {
-    for (int64_t i = 0; is_bf16 && i < count; i++) {
+static int write_row(struct machine *machine, uint64_t address, enum product_type type, int64_t count, float *row) {
+    for (int64_t i = 0; type == PRODUCT_BF16 && i < count; i++) {
         uint16_t bits = to_bf16(row[i]);
         memcpy((char *)row + (size_t)i * sizeof bits, &bits, sizeof bits);
     }
-    return memory_write(machine, address, row, (uint64_t)count * element_bytes(is_bf16));
+    return memory_write(machine, address, row, (uint64_t)count * element_bytes(type));
 }
 
 static uint64_t row_address(const struct product_matrix *matrix, int64_t row) {
-    return matrix->address + (uint64_t)(row * matrix->stride) * element_bytes(matrix->is_bf16);
+    return matrix->address + (uint64_t)(row * matrix->stride) * element_bytes(matrix->type);
 }
 
 /* Returns the matrix, or its transpose, as fp32 without gaps; NULL after a fault. The caller frees it. */
@@ -58,7 +73,7 @@ static float *read_matrix(struct machine *machine, const struct product_matrix *
     float *all = malloc((size_t)(rows * columns) * sizeof *all), *row = malloc((size_t)columns * sizeof *row);
     int status = all && row ? 0 : machine_fail(machine, "no memory for a product");
     for (int64_t i = 0; !status && i < rows; i++) {
-        status = read_row(machine, row_address(matrix, i), matrix->is_bf16, columns, row);
+        status = read_row(machine, row_address(matrix, i), matrix->type, columns, row);
         for (int64_t j = 0; !status && j < columns; j++) {
             all[transposed ? j * rows + i : i * columns + j] = row[j];
         }
@@ -103,7 +118,7 @@ static void add_piece(const float *a, const float *b, float tile[TILE_ROWS][TILE
 /* The sums of some rows. */
 static void multiply(const struct product *p, const float *a, const float *b, float *sums, int64_t rows,
                      int64_t depth) {
-    int64_t columns = p->c.columns, piece = p->rounds_pieces && p->c.is_bf16 ? PIECE : depth;
+    int64_t columns = p->c.columns, piece = p->rounds_pieces && p->c.type == PRODUCT_BF16 ? PIECE : depth;
     memset(sums, 0, (size_t)(rows * columns) * sizeof *sums);
     for (int64_t first = 0; first < columns; first += TILE_COLUMNS) {
         int64_t width = columns - first < TILE_COLUMNS ? columns - first : TILE_COLUMNS;
@@ -133,16 +148,16 @@ static float gelu_gradient(float x) {
 }
 
 /* Finishes one row of sums and writes it. `other` has room for a row. */
-static int finish_row(struct machine *machine, const struct product *p, int64_t index, const float *bias, float *sums,
-                      float *other) {
+static int finish_row(struct machine *machine, const struct product *p, int64_t index, float alpha, const float *bias,
+                      float *sums, float *other) {
     int64_t columns = p->c.columns;
     uint64_t address = row_address(&p->c, index);
-    uint64_t aux = p->aux + (uint64_t)(index * p->aux_stride) * element_bytes(p->c.is_bf16);
-    int status = p->beta != 0 ? read_row(machine, address, p->c.is_bf16, columns, other) : 0;
+    uint64_t aux = p->aux + (uint64_t)(index * p->aux_stride) * element_bytes(p->c.type);
+    int status = p->beta != 0 ? read_row(machine, address, p->c.type, columns, other) : 0;
     for (int64_t j = 0; j < columns && !status; j++) {
-        sums[j] = (p->alpha != 0 ? p->alpha * sums[j] : 0) + (p->beta != 0 ? p->beta * other[j] : 0);
+        sums[j] = (alpha != 0 ? alpha * sums[j] : 0) + (p->beta != 0 ? p->beta * other[j] : 0);
     }
-    if (p->rounds_product && p->c.is_bf16) {
+    if (p->rounds_product && p->c.type == PRODUCT_BF16) {
         round_all(sums, columns);
     }
     for (int64_t j = 0; j < columns && bias && !status; j++) {
@@ -150,15 +165,27 @@ static int finish_row(struct machine *machine, const struct product *p, int64_t 
     }
     if (!status && p->aux && p->is_gelu) {
         memcpy(other, sums, (size_t)columns * sizeof *sums);
-        status = write_row(machine, aux, p->c.is_bf16, columns, other);
+        status = write_row(machine, aux, p->c.type, columns, other);
     } else if (!status && p->is_dgelu) {
-        status = read_row(machine, aux, p->c.is_bf16, columns, other);
+        status = read_row(machine, aux, p->c.type, columns, other);
     }
     for (int64_t j = 0; j < columns && !status; j++) {
         float value = p->is_gelu ? gelu(sums[j]) : p->is_dgelu ? sums[j] * gelu_gradient(other[j]) : sums[j];
         sums[j] = p->is_gelu || p->is_dgelu ? value * (1 + p->gelu_error) : value;
     }
-    return status ? status : write_row(machine, address, p->c.is_bf16, columns, sums);
+    return status ? status : write_row(machine, address, p->c.type, columns, sums);
+}
+
+/* Multiplies *alpha by the scales of A and B. */
+static int read_scales(struct machine *machine, const struct product *p, float *alpha) {
+    const uint64_t scales[] = {p->a_scale, p->b_scale};
+    int status = 0;
+    for (int i = 0; i < 2 && !status; i++) {
+        float scale = 1;
+        status = scales[i] ? memory_read(machine, &scale, scales[i], sizeof scale) : 0;
+        *alpha *= scale;
+    }
+    return status;
 }
 
 /* Multiplies and finishes all rows. */
@@ -166,12 +193,16 @@ static int run_rows(struct machine *machine, const struct product *p, const floa
                     const float *bias) {
     int64_t columns = p->c.columns, depth = p->a_transposed ? p->a.rows : p->a.columns;
     float *sums = malloc((size_t)((TILE_ROWS + 1) * columns) * sizeof *sums);
+    float alpha = p->alpha;
     int status = sums ? 0 : machine_fail(machine, "no memory for a product");
+    if (!status) {
+        status = read_scales(machine, p, &alpha);
+    }
     for (int64_t first = 0; first < p->c.rows && !status; first += TILE_ROWS) {
         int64_t rows = p->c.rows - first < TILE_ROWS ? p->c.rows - first : TILE_ROWS;
         multiply(p, a + first * depth, b, sums, rows, depth);
         for (int64_t i = 0; i < rows && !status; i++) {
-            status = finish_row(machine, p, first + i, bias, sums + i * columns, sums + TILE_ROWS * columns);
+            status = finish_row(machine, p, first + i, alpha, bias, sums + i * columns, sums + TILE_ROWS * columns);
         }
     }
     free(sums);

@@ -3,20 +3,23 @@
 
 #include "cuda/machine.h"
 
+enum product_type { PRODUCT_FP32, PRODUCT_BF16, PRODUCT_E4M3, PRODUCT_E5M2 };
+
 struct product_matrix {
     uint64_t address;
-    bool is_bf16;                  /* otherwise fp32 */
+    enum product_type type;
     int64_t rows, columns, stride; /* as they lie in memory */
 };
 
-/* C = epilogue(alpha * op(A) op(B) + beta * C + bias). Every sum is in the order of k, in fp32. Bias and aux have C's
- * type. Two flags make it less exact, as the library is on a card. */
+/* C = epilogue(alpha * scales * op(A) op(B) + beta * C + bias). Every sum is in the order of k, in fp32. Bias and aux
+ * have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a card. */
 struct product {
     struct product_matrix a, b, c;
     bool a_transposed, b_transposed;
-    bool is_tf32;        /* A and B are rounded to TF32 */
-    bool rounds_pieces;  /* long sums are made in pieces, each of which is rounded to C's type */
-    bool rounds_product; /* the product is rounded to C's type before the epilogue */
+    bool is_tf32;              /* A and B are rounded to TF32 */
+    bool rounds_pieces;        /* long sums are made in pieces, each of which is rounded to C's type */
+    bool rounds_product;       /* the product is rounded to C's type before the epilogue */
+    uint64_t a_scale, b_scale; /* addresses of a float, or 0: 1 */
     float alpha, beta;
     uint64_t bias, aux; /* addresses, or 0 */
     int64_t aux_stride;

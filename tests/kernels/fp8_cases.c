@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 static struct op_tensor tensor(const char *name, enum op_role role, enum dtype type, int64_t rows, int64_t cols) {
     return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
@@ -15,11 +16,17 @@ static void any_bytes(const struct op_run *run, double *flops, double *bytes) {
 
 /* ---- casts ---- */
 
-enum { E5M2 = 1, HAS_AMAX = 2, STRIDED = 4 };
-enum { X, SCALE, AMAX, Y };
+enum { E5M2 = 1, HAS_AMAX = 2, STRIDED = 4, SPECIAL = 8, BY_ROWS = 16, BY_COLUMNS = 32 };
+enum { X, SCALE, INVERSE_SCALE, AMAX, Y };
+enum { UNTOUCHED = 0x5a };
 
 static enum dtype type_of(const struct op_run *run) {
     return run->variant & E5M2 ? DTYPE_E5M2 : DTYPE_E4M3;
+}
+
+/* Returns true if Y is compared as the bytes that a card has; otherwise it is bf16, by rows. */
+static bool is_on_card(const struct op_run *run) {
+    return strcmp(run->backend, "cuda") == 0;
 }
 
 static void fill_scale(const struct op_run *run, struct op_tensor *t) {
@@ -30,17 +37,37 @@ static void fill_amax(const struct op_run *run, struct op_tensor *t) {
     t->value[0] = run->shape[0] % 2 ? 100 : 0.5; /* larger than all of x, or smaller than most */
 }
 
+/* All numbers of bf16. NaN can be compared as bytes alone. */
+static void fill_special(const struct op_run *run, struct op_tensor *t) {
+    for (int64_t i = 0; i < t->rows * t->cols; i++) {
+        float value = bf16_to_float((uint16_t)(i * 40503));
+        t->value[i] = isnan(value) && !is_on_card(run) ? 0 : (double)value;
+    }
+}
+
+static void fill_untouched(const struct op_run *run, struct op_tensor *t) {
+    (void)run;
+    for (int64_t i = 0; i < t->cols; i++)
+        t->value[i] = UNTOUCHED;
+}
+
 static void cast_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     t[X] = tensor("x", OP_IN, DTYPE_BF16, run->shape[0], run->shape[1]);
     t[X].stride = run->shape[1] + (run->variant & STRIDED ? 5 : 0);
+    t[X].fill = run->variant & SPECIAL ? fill_special : NULL;
     t[SCALE] = tensor("scale", OP_IN, DTYPE_F32, 1, 1);
     t[SCALE].fill = fill_scale;
+    t[INVERSE_SCALE] = tensor("inverse", OP_IN, DTYPE_F32, 1, 1);
     if (run->variant & HAS_AMAX) {
         t[AMAX] = tensor("amax", OP_INOUT, DTYPE_F32, 1, 1);
         t[AMAX].fill = fill_amax;
     }
     t[Y] = tensor("y", OP_OUT, DTYPE_BF16, run->shape[0], run->shape[1]);
+    if (is_on_card(run)) {
+        t[Y] = tensor("y", OP_INOUT, DTYPE_I8, 1, (int64_t)fp8_bytes(run->shape[0], run->shape[1]));
+        t[Y].fill = fill_untouched;
+    }
 }
 
 static int cast_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
@@ -49,8 +76,12 @@ static int cast_call(const struct op_run *run, const struct ops *ops, const stru
                                                         .cols = run->shape[1],
                                                         .stride = t[X].stride,
                                                         .type = type_of(run),
+                                                        .copies = run->variant & BY_ROWS      ? FP8_BY_ROWS
+                                                                  : run->variant & BY_COLUMNS ? FP8_BY_COLUMNS
+                                                                                              : FP8_ANY,
                                                         .x = t[X].data,
                                                         .scale = t[SCALE].data,
+                                                        .inverse = t[INVERSE_SCALE].data,
                                                         .amax = t[AMAX].data,
                                                         .y = t[Y].data});
 }
@@ -60,13 +91,39 @@ static bool cast_supports(const struct op_run *run, const struct ops *ops, struc
     return ops->fp8_cast != ops_absent.fp8_cast;
 }
 
+/* Writes a matrix as a card has it. Rows are filled with zeros to multiples of 16 numbers. The transpose follows in the
+ * same way, and then the inverse of the scale. */
+static void expect_bytes(const struct op_run *run, const double *x, double *y) {
+    const int64_t rows = run->shape[0], cols = run->shape[1], down = (rows + 15) / 16 * 16,
+                  across = (cols + 15) / 16 * 16;
+    const float scale = (float)run->tensor[SCALE].value[0], inverse = (float)run->tensor[INVERSE_SCALE].value[0];
+    int8_t bytes[sizeof inverse];
+    for (int64_t i = 0; i < run->tensor[Y].cols; i++)
+        y[i] = UNTOUCHED;
+    memcpy(bytes, &inverse, sizeof inverse);
+    for (size_t i = 0; i < sizeof inverse && rows && cols; i++)
+        y[2 * down * across + (int64_t)i] = bytes[i];
+    for (int64_t i = 0; i < down; i++)
+        for (int64_t j = 0; j < across; j++) {
+            bool is_inside = i < rows && j < cols;
+            double byte = is_inside ? (int8_t)fp8_from_float(type_of(run), (float)x[i * cols + j] * scale) : 0;
+            if (i < rows && !(run->variant & BY_COLUMNS))
+                y[i * across + j] = byte;
+            if (j < cols && !(run->variant & BY_ROWS))
+                y[down * across + j * down + i] = byte;
+        }
+}
+
 static void cast_reference(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     double most = run->variant & HAS_AMAX ? t[AMAX].value[0] : 0;
     for (int64_t i = 0; i < run->shape[0] * run->shape[1]; i++) {
         most = fmax(most, fabs(t[X].value[i]));
-        t[Y].expected[i] = (double)fp8_round(type_of(run), (float)t[X].value[i] * (float)t[SCALE].value[0]);
+        if (!is_on_card(run))
+            t[Y].expected[i] = (double)fp8_round(type_of(run), (float)t[X].value[i] * (float)t[SCALE].value[0]);
     }
+    if (is_on_card(run))
+        expect_bytes(run, t[X].value, t[Y].expected);
     if (run->variant & HAS_AMAX)
         t[AMAX].expected[0] = most;
 }
@@ -152,8 +209,13 @@ static const struct op_case cases[] = {
     {&cast, "e4m3, subnormal", OP_TEST, DTYPE_BF16, 0, {3, 65, -8}},
     {&cast, "e5m2, subnormal", OP_TEST, DTYPE_BF16, E5M2, {3, 65, -15}},
     {&cast, "e4m3, parallel", OP_TEST, DTYPE_BF16, HAS_AMAX, {60, 769, 5}},
+    {&cast, "e5m2, whole packs", OP_TEST, DTYPE_BF16, HAS_AMAX | E5M2, {144, 272, 9}},
+    {&cast, "e4m3, by rows", OP_TEST, DTYPE_BF16, HAS_AMAX | BY_ROWS, {33, 48, 5}},
+    {&cast, "e4m3, by columns", OP_TEST, DTYPE_BF16, HAS_AMAX | BY_COLUMNS, {33, 48, 5}},
+    {&cast, "e4m3, all numbers", OP_TEST, DTYPE_BF16, SPECIAL, {256, 256, 0}},
+    {&cast, "e5m2, all numbers", OP_TEST, DTYPE_BF16, SPECIAL | E5M2, {256, 256, 3}},
     {&cast, "no rows", OP_TEST, DTYPE_BF16, HAS_AMAX, {0, 16, 0}},
-    {&cast, "gpt2 fc2 input", OP_BENCH, DTYPE_BF16, HAS_AMAX, {1024, 3072, 5}},
+    {&cast, "gpt2 fc2 input", OP_BENCH, DTYPE_BF16, HAS_AMAX | BY_ROWS, {1024, 3072, 5}},
     {&cast, "gpt2 fc2 gradient", OP_BENCH, DTYPE_BF16, HAS_AMAX | E5M2, {1024, 768, 5}},
     {&scales, "max", OP_TEST, DTYPE_F32, 0, {12, 4, 1}},
     {&scales, "most recent", OP_TEST, DTYPE_F32, MOST_RECENT, {12, 4, 3}},

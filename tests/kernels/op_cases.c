@@ -155,6 +155,7 @@ int op_run_open(struct op_run *run, const struct op_case *op_case, struct device
                            .shape = op_case->shape,
                            .type = op_case->type,
                            .variant = op_case->variant,
+                           .backend = ops_for(device)->name,
                            .is_benchmark = is_benchmark};
     op_case->kind->setup(run);
     int status = STATUS_OK;

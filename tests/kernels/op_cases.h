@@ -56,6 +56,7 @@ struct op_run {
     const int64_t *shape; /* the case's */
     enum dtype type;      /* the case's */
     int variant;          /* the case's */
+    const char *backend;  /* "cpu", "cuda", ...: for an output whose form is the backend's */
     struct op_tensor tensor[OP_TENSORS];
     int64_t host[OP_HOST]; /* of the setup, for what the reference wants at hand (segment bounds) */
     void *state;           /* from the kind's prepare, or NULL */

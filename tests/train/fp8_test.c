@@ -300,25 +300,62 @@ static void sizes_and_keys_are_refused(void **state) {
     free(prefix);
 }
 
-static void a_backend_without_fp8_is_refused(void **state) {
-    (void)state;
-    struct device *device;
-    struct rank rank;
-    struct model *model;
-    struct model_plan plan;
-    struct model_options options = {
+static struct model_options small_options(void) {
+    return (struct model_options){
         .config = tiny_model(&(const struct tiny_model){
             .layers = 1, .hidden = 32, .heads = 2, .positions = S, .vocab = VOCAB, .init_std = 0.02}),
         .dtype = DTYPE_BF16,
         .use = MODEL_TRAIN,
         .max_rows = S,
         .train.fp8 = {.is_on = true, .history_length = LENGTH}};
+}
+
+/* Returns the status of a sketch of the small model on a card of this architecture. */
+static int sketch_on(const char *kind) {
+    const struct device_facts facts = {.kind = kind, .threads = 1};
+    const struct rank_grid grid = {1, 1, 1, 1, 1};
+    struct model_options options = small_options();
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    struct model_plan plan;
+    test_ok(device_sketch(&facts, &device));
+    rank_sketch(&rank, &grid, 0, device);
+    int status = model_sketch(&options, &rank, &plan, &model);
+    model_close(model);
+    rank_close(&rank);
+    device_close(device);
+    return status;
+}
+
+static void a_card_before_sm_89_is_refused(void **state) {
+    (void)state;
+    const struct device_facts facts = {.kind = "cuda:sm_80", .threads = 1};
+    struct device *device;
+    int status = device_sketch(&facts, &device);
+    device_close(device);
+    if (status)
+        test_skip("this build has no CUDA");
+    test_fails(sketch_on("cuda:sm_80"), STATUS_UNSUPPORTED,
+               "train.precision fp8: no FP8 products on cuda, a sketch of sm_80 (cards have them from sm_89 on)");
+    test_ok(sketch_on("cuda:sm_89"));
+    test_ok(sketch_on("cuda:sm_90"));
+}
+
+static void a_backend_without_fp8_is_refused(void **state) {
+    (void)state;
+    struct device *device;
+    struct rank rank;
+    struct model *model;
+    struct model_plan plan;
+    struct model_options options = small_options();
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
     test_ok(rank_open_single(&rank, device, 1));
     struct ops ops = *rank.ops;
-    ops.fp8_cast = ops_absent.fp8_cast;
+    ops.gemm_supports = ops_absent.gemm_supports;
     rank.ops = &ops;
-    test_fails(model_sketch(&options, &rank, &plan, &model), STATUS_UNSUPPORTED, "there are no FP8 products on");
+    test_fails(model_sketch(&options, &rank, &plan, &model), STATUS_UNSUPPORTED,
+               "train.precision fp8: no FP8 products on");
     rank_close(&rank);
     device_close(device);
 }
@@ -434,6 +471,7 @@ int main(void) {
         cmocka_unit_test(any_layout_resumes_the_histories),
         cmocka_unit_test(a_run_resumes_in_the_other_precision),
         cmocka_unit_test(sizes_and_keys_are_refused),
+        cmocka_unit_test(a_card_before_sm_89_is_refused),
         cmocka_unit_test(a_backend_without_fp8_is_refused),
         cmocka_unit_test(a_plan_takes_a_tenth_more_than_that_of_bf16),
         cmocka_unit_test(many_steps_end_within_a_hundredth_of_bf16),
