@@ -316,6 +316,9 @@ static const char *refuse_vectors(const struct description *p) {
     if (has_aux(operation) && (!operation->aux || !is_aligned(operation->aux, ALIGNMENT))) {
         return "aux is missing, or not aligned to 16 bytes";
     }
+    if (!is_aligned(operation->a_scale, ALIGNMENT) || !is_aligned(operation->b_scale, ALIGNMENT)) {
+        return "a scale is not aligned to 16 bytes";
+    }
     return NULL;
 }
 
