@@ -226,6 +226,15 @@ static struct matrix_view sums_of(const struct gemm *g, float *stage) {
     return matrix_strided(DTYPE_F32, is_aux ? g->aux : g->c.data, gemm_m(g), gemm_n(g), g->c.stride);
 }
 
+/* Returns the columns of a thread. `bytes`: of an element of A. */
+static int finish_width(const struct gemm_finish *f, size_t bytes) {
+    uintptr_t others = (uintptr_t)f->bias | (uintptr_t)f->aux | (f->is_c_fp32 ? 0 : (uintptr_t)f->c);
+    uintptr_t sums = (uintptr_t)f->sums | (f->is_c_fp32 ? (uintptr_t)f->c : 0);
+    bool is_whole = (f->cols | f->sums_stride | f->stride) % FINISH_WIDTH == 0 &&
+                    sums % (FINISH_WIDTH * sizeof(float)) == 0 && others % (FINISH_WIDTH * bytes) == 0;
+    return is_whole ? FINISH_WIDTH : 1;
+}
+
 static int finish_rows(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool has_bias) {
     struct gemm_finish call = {.rows = gemm_m(g),
                                .cols = gemm_n(g),
@@ -239,11 +248,12 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
                                .is_c_fp32 = g->c.type == DTYPE_F32,
                                .delta_count = g->delta_count};
     memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
-    int64_t across = (call.cols + FINISH_COLS - 1) / FINISH_COLS, down = (call.rows + FINISH_ROWS - 1) / FINISH_ROWS;
+    call.width = finish_width(&call, dtype_bytes(gemm_type(g)));
+    int64_t threads = (call.rows + FINISH_ROWS - 1) / FINISH_ROWS * (call.cols / call.width);
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_finish,
                                                          .type = gemm_type(g),
-                                                         .blocks = across * down,
-                                                         .threads = FINISH_COLS,
+                                                         .blocks = (threads + FINISH_THREADS - 1) / FINISH_THREADS,
+                                                         .threads = FINISH_THREADS,
                                                          .arguments = &call});
 }
 

@@ -16,10 +16,11 @@ struct gemm_finish {
     void *c;
     int64_t stride; /* of c and aux */
     bool is_c_fp32; /* otherwise C has A's type */
+    int width;      /* columns of a thread: FINISH_WIDTH if all rows are whole accesses of that many elements, else 1 */
     int delta_count;
     struct gemm_delta delta[GEMM_DELTAS_MOST];
 };
-/* A block has this many columns, one for each thread, and rows. */
-enum { FINISH_COLS = 128, FINISH_ROWS = 8 };
+/* A thread has this many rows. */
+enum { FINISH_ROWS = 8, FINISH_WIDTH = 4, FINISH_THREADS = 128 };
 
 #endif

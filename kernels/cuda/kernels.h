@@ -31,6 +31,10 @@
     TYPED(kv_append, kv_append)                                                                                        \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
+    TYPED(norm_rows, norm_narrow_backward)                                                                             \
+    TYPED(norm_rows, norm_narrow_forward)                                                                              \
+    TYPED(norm_rows, norm_wide_backward)                                                                               \
+    TYPED(norm_rows, norm_wide_forward)                                                                                \
     TYPED(paged_attention, paged_attention)                                                                            \
     TYPED(paged_attention, paged_attention_merge)                                                                      \
     TYPED(paged_attention, paged_attention_parts)                                                                      \

@@ -11,15 +11,32 @@ static int64_t heads_of(const struct norm *a) {
     return a->heads > 1 ? a->heads : 1;
 }
 
+/* Returns the accesses of 16 bytes that a lane has of a vector, if a warp can keep it in registers, else 0. Addresses
+ * that are not known yet are aligned. */
+static int lane_parts(const struct norm *a) {
+    int64_t bytes = vector_bytes(a), strides = a->x_stride | a->y_stride | a->dx_stride;
+    uintptr_t addresses = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->gain | (uintptr_t)a->bias |
+                          (uintptr_t)a->dy | (uintptr_t)a->dx | (uintptr_t)a->dx_add;
+    int64_t access = a->type == DTYPE_F32 ? 4 : 8, parts = (bytes + 511) / 512;
+    bool is_whole = a->cols % access == 0 && strides % access == 0 && addresses % 16 == 0;
+    return is_whole && parts <= NORM_WIDE_PARTS ? (int)parts : 0;
+}
+
 int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
-    int64_t bytes = vector_bytes(a);
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_norm_forward,
-                                                         .type = a->type,
-                                                         .blocks = a->rows * heads_of(a),
-                                                         .threads = cuda_row_threads(a->type, a->cols),
-                                                         .shared_bytes = NORM_SUM_BYTES +
-                                                                         (bytes <= NORM_KEPT_BYTES ? (size_t)bytes : 0),
-                                                         .arguments = a});
+    int64_t bytes = vector_bytes(a), vectors = a->rows * heads_of(a);
+    int parts = lane_parts(a);
+    struct cuda_launch launch = {.type = a->type, .arguments = a};
+    if (parts) {
+        launch.kernel = parts <= NORM_NARROW_PARTS ? CUDA_norm_narrow_forward : CUDA_norm_wide_forward;
+        launch.blocks = (vectors + NORM_FORWARD_WARPS - 1) / NORM_FORWARD_WARPS;
+        launch.threads = NORM_FORWARD_WARPS * 32;
+    } else {
+        launch.kernel = CUDA_norm_forward;
+        launch.blocks = vectors;
+        launch.threads = cuda_row_threads(a->type, a->cols);
+        launch.shared_bytes = NORM_SUM_BYTES + (bytes <= NORM_KEPT_BYTES ? (size_t)bytes : 0);
+    }
+    return cuda_launch(exec, &launch);
 }
 
 /* Returns the sums of one block: of the gain, and of the bias if there is one. */
@@ -27,32 +44,54 @@ static int64_t block_sums(const struct norm *a) {
     return (a->kind == NORM_RMS ? 1 : 2) * a->cols;
 }
 
+/* Returns the rows of a block of a backward. */
+static int64_t block_rows(const struct norm *a, int parts) {
+    int64_t blocks = parts <= NORM_NARROW_PARTS ? NORM_NARROW_BLOCKS : NORM_WIDE_BLOCKS;
+    int64_t share = (a->rows + blocks - 1) / blocks;
+    if (!a->dgain)
+        return parts ? NORM_BACKWARD_WARPS : 1;
+    return !parts ? partial_rows(a->rows) : share > NORM_LEAST_ROWS ? share : NORM_LEAST_ROWS;
+}
+
 size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a) {
     (void)device;
-    return a->dgain ? (size_t)(partial_blocks(a->rows) * block_sums(a)) * sizeof(float) : 0;
+    int64_t least = block_rows(a, lane_parts(a)), other = block_rows(a, 0), rows = least < other ? least : other;
+    return a->dgain ? (size_t)((a->rows + rows - 1) / rows * block_sums(a)) * sizeof(float) : 0;
+}
+
+/* Warps take the rows of a block. */
+static struct cuda_launch launch_rows(const struct norm_backward *k, int parts) {
+    bool is_narrow = parts <= NORM_NARROW_PARTS;
+    return (struct cuda_launch){.kernel = is_narrow ? CUDA_norm_narrow_backward : CUDA_norm_wide_backward,
+                                .threads = NORM_BACKWARD_WARPS * 32,
+                                .shared_bytes = k->partial ? (size_t)k->sums * sizeof(float) : 0};
+}
+
+/* A block takes its rows one after the other. */
+static struct cuda_launch launch_blocks(struct norm_backward *k) {
+    const struct norm *a = &k->call;
+    k->kept_row = (vector_bytes(a) + 15) / 16 * 16;
+    int64_t rows = 2 * k->kept_row, sums = k->partial ? k->sums * (int64_t)sizeof(float) : 0;
+    k->keeps_rows = rows <= NORM_KEPT_BYTES;
+    k->keeps_sums = sums && k->keeps_rows && rows + sums <= NORM_KEPT_BYTES;
+    return (struct cuda_launch){.kernel = CUDA_norm_backward,
+                                .threads = cuda_row_threads(a->type, a->cols),
+                                .shared_bytes =
+                                    (size_t)(NORM_SUM_BYTES + (k->keeps_rows ? rows : 0) + (k->keeps_sums ? sums : 0))};
 }
 
 int cuda_norm_backward(const struct exec *exec, const struct norm *a) {
-    struct norm_backward k = {.call = *a,
-                              .block_rows = a->dgain ? partial_rows(a->rows) : 1,
-                              .partial = a->dgain ? exec->workspace : NULL,
-                              .sums = block_sums(a),
-                              .kept_row = (vector_bytes(a) + 15) / 16 * 16};
-    int64_t rows = 2 * k.kept_row, sums = k.partial ? k.sums * (int64_t)sizeof(float) : 0;
-    k.keeps_rows = rows <= NORM_KEPT_BYTES;
-    k.keeps_sums = sums && k.keeps_rows && rows + sums <= NORM_KEPT_BYTES;
-    int64_t blocks = (a->rows + k.block_rows - 1) / k.block_rows;
-    int status = cuda_launch(
-        exec, &(const struct cuda_launch){
-                  .kernel = CUDA_norm_backward,
-                  .type = a->type,
-                  .blocks = blocks,
-                  .threads = cuda_row_threads(a->type, a->cols),
-                  .shared_bytes = (size_t)(NORM_SUM_BYTES + (k.keeps_rows ? rows : 0) + (k.keeps_sums ? sums : 0)),
-                  .arguments = &k});
-    if (status || !k.partial || !blocks)
+    struct norm_backward k = {.call = *a, .partial = a->dgain ? exec->workspace : NULL, .sums = block_sums(a)};
+    int parts = lane_parts(a);
+    k.block_rows = block_rows(a, parts);
+    struct cuda_launch launch = parts ? launch_rows(&k, parts) : launch_blocks(&k);
+    launch.type = a->type;
+    launch.blocks = (a->rows + k.block_rows - 1) / k.block_rows;
+    launch.arguments = &k;
+    int status = cuda_launch(exec, &launch);
+    if (status || !k.partial || !launch.blocks)
         return status;
-    return cuda_partial_sums(exec, &(const struct partial_sums){.blocks = blocks,
+    return cuda_partial_sums(exec, &(const struct partial_sums){.blocks = launch.blocks,
                                                                 .cols = a->cols,
                                                                 .stride = k.sums,
                                                                 .partial = k.partial,

@@ -9,6 +9,7 @@ extern "C" __global__ void __launch_bounds__(256) partial_sums(struct partial_su
     int64_t j = (int64_t)blockIdx.x * PARTIAL_COLUMNS + column;
     float sum = 0;
     if (j < a.stride)
+#pragma unroll 8
         for (int64_t b = slice; b < a.blocks; b += PARTIAL_SLICES)
             sum += a.partial[b * a.stride + j];
     slices[slice][column] = sum;

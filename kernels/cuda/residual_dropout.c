@@ -19,7 +19,7 @@ static int launch(const struct exec *exec, const struct residual_dropout *a, con
     int64_t blocks = (a->first_col % DROPOUT_BLOCK + a->cols + DROPOUT_BLOCK - 1) / DROPOUT_BLOCK;
     return cuda_launch_elements(
         exec, &(const struct cuda_launch){.kernel = CUDA_residual_dropout, .type = a->type, .arguments = &k},
-        a->rows * blocks * DROPOUT_BLOCK / 4); /* a thread takes four accesses */
+        a->rows * blocks * DROPOUT_BLOCK);
 }
 
 int cuda_residual_dropout_forward(const struct exec *exec, const struct residual_dropout *a) {

@@ -46,15 +46,24 @@ size_t cuda_column_sum_workspace(struct device *device, const struct column_sum 
 }
 
 int cuda_column_sum(const struct exec *exec, const struct column_sum *a) {
-    const struct column_sum_call call = {.sum = *a, .block_rows = partial_rows(a->rows), .partial = exec->workspace};
-    int64_t blocks = partial_blocks(a->rows), cols = a->cols;
-    int status = cuda_launch_rows(
-        exec, &(const struct cuda_launch){.kernel = CUDA_column_sum, .type = a->type, .arguments = &call}, blocks,
-        cols);
-    return status || !blocks
+    int64_t rows = partial_rows(a->rows) > COLUMN_ROWS ? partial_rows(a->rows) : COLUMN_ROWS;
+    int64_t parts = (a->rows + rows - 1) / rows, cols = a->cols, access = a->type == DTYPE_F32 ? 4 : 8;
+    bool has_accesses = (cols | a->stride) % access == 0 && (uintptr_t)a->x % 16 == 0;
+    int64_t tile = has_accesses ? 32 * access : 32;
+    const struct column_sum_call call = {.sum = *a,
+                                         .block_rows = rows,
+                                         .tiles = (cols + tile - 1) / tile,
+                                         .has_accesses = has_accesses,
+                                         .partial = exec->workspace};
+    int status = cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_column_sum,
+                                                               .type = a->type,
+                                                               .blocks = parts * call.tiles,
+                                                               .threads = COLUMN_WARPS * 32,
+                                                               .arguments = &call});
+    return status || !parts
                ? status
                : cuda_partial_sums(
                      exec,
                      &(const struct partial_sums){
-                         .blocks = blocks, .cols = cols, .stride = cols, .partial = exec->workspace, .out = a->out});
+                         .blocks = parts, .cols = cols, .stride = cols, .partial = exec->workspace, .out = a->out});
 }

@@ -58,29 +58,42 @@ extern "C" __global__ void __launch_bounds__(32) clip_factor(struct clip_factor 
     *a.factor = !isfinite((float)norm) ? NAN : a.max_norm == 0 || factor > 1 ? 1.0f : (float)factor;
 }
 
-/* ---- columns: a block sums its rows, and a thread the columns of one access ---- */
+/* ---- columns: a lane sums those of one access, the warps of a block take its rows in turn, and their sums are added
+ * in order ---- */
 
-template <class T, int WIDTH> static __device__ void sum_columns(const struct column_sum_call &call) {
+template <class T, int WIDTH> static __device__ __forceinline__ void sum_columns(const struct column_sum_call &call) {
+    __shared__ float warps[COLUMN_WARPS][32 * WIDTH];
     const struct column_sum &a = call.sum;
-    int64_t first = blockIdx.x * call.block_rows, rest = a.rows - first;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t part = blockIdx.x / call.tiles, tile = blockIdx.x % call.tiles * 32;
+    int64_t first = part * call.block_rows, rest = a.rows - first;
     int64_t end = first + (call.block_rows < rest ? call.block_rows : rest);
-    for (int64_t j = threadIdx.x; j < a.cols / WIDTH; j += blockDim.x) {
-        float sum[WIDTH] = {};
-#pragma unroll 4
-        for (int64_t i = first; i < end; i++) {
-            pack<T, WIDTH> x = ((const pack<T, WIDTH> *)((const T *)a.x + i * a.stride))[j];
+    float sum[WIDTH] = {};
+    if (tile + lane < a.cols / WIDTH)
+#pragma unroll 8
+        for (int64_t i = first + warp; i < end; i += COLUMN_WARPS) {
+            pack<T, WIDTH> x = ((const pack<T, WIDTH> *)((const T *)a.x + i * a.stride))[tile + lane];
 #pragma unroll
             for (int k = 0; k < WIDTH; k++)
                 sum[k] += to_float(x.at[k]);
         }
 #pragma unroll
-        for (int k = 0; k < WIDTH; k++)
-            call.partial[blockIdx.x * a.cols + j * WIDTH + k] = sum[k];
+    for (int k = 0; k < WIDTH; k++)
+        warps[warp][k * 32 + lane] = sum[k];
+    __syncthreads();
+    for (int c = threadIdx.x; c < 32 * WIDTH; c += blockDim.x) {
+        float all = warps[0][c];
+#pragma unroll
+        for (int w = 1; w < COLUMN_WARPS; w++)
+            all += warps[w][c];
+        int64_t j = (tile + c % 32) * WIDTH + c / 32;
+        if (j < a.cols)
+            call.partial[part * a.cols + j] = all;
     }
 }
 
 template <class T> static __device__ void any_columns(const struct column_sum_call &call) {
-    if ((call.sum.cols | call.sum.stride) % PACK<T> == 0 && is_aligned(call.sum.x))
+    if (call.has_accesses)
         sum_columns<T, PACK<T>>(call);
     else
         sum_columns<T, 1>(call);

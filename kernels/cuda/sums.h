@@ -22,11 +22,14 @@ struct sum_to_one {
     double *sum;
 };
 
-/* partial[b, j] = the sum of column j over block_rows rows. */
+/* partial[p, j] = the sum of column j over block_rows rows. A block has COLUMN_WARPS warps, and a tile of columns: 32
+ * accesses of 16 bytes, or 32 columns where rows are not made of such. */
 struct column_sum_call {
     struct column_sum sum;
-    int64_t block_rows;
+    int64_t block_rows, tiles;
+    bool has_accesses;
     float *partial;
 };
+enum { COLUMN_WARPS = 8, COLUMN_ROWS = 64 /* of a block, at least */ };
 
 #endif
