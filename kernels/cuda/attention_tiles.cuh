@@ -315,6 +315,7 @@ static __device__ __forceinline__ void write_rows(const float (&out)[M][4], cons
                                                   int features, F row_at) {
     using shape = tile<SIZE>;
     int lane = lane_number(), first = warp_row();
+    __syncwarp(); /* every lane has read its fragments of these rows */
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
