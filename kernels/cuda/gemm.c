@@ -84,12 +84,15 @@ static bool has_accesses(const struct matrix_view *m) {
            m->stride * (int64_t)dtype_bytes(m->type) % ALIGNMENT == 0 && is_aligned(m->data);
 }
 
-/* Gives the product an epilogue. Where the library adds partial sums, it may round these to C's type before the bias
- * and the GELU. On sm_90 it rounds once if all rows are whole accesses; elsewhere it gets one pass. */
+static bool all_have_accesses(const struct gemm *g) {
+    return has_accesses(&g->a) && has_accesses(&g->b) && has_accesses(&g->c);
+}
+
+/* Gives the product an epilogue. Where the library adds partial sums, it may round these to C's type before the bias.
+ * On sm_90 it rounds once if all rows are whole accesses; elsewhere it gets one pass. */
 static void set_epilogue(const struct exec *exec, const struct gemm *g, struct gemm_form *form, uint8_t epilogue) {
+    bool rounds_once = cuda(exec->stream->device)->architecture == 90 && all_have_accesses(g);
     form->epilogue = epilogue;
-    bool is_hopper = cuda(exec->stream->device)->architecture == 90;
-    bool rounds_once = is_hopper && has_accesses(&g->a) && has_accesses(&g->b) && has_accesses(&g->c);
     form->is_one_pass = form->c_type == DTYPE_BF16 && !rounds_once;
 }
 
@@ -116,8 +119,9 @@ static bool takes_c(const struct gemm_form *form) {
     return form->c_alignment == ALIGNMENT && form->ldc * bytes % ALIGNMENT == 0 && form->n * bytes % ALIGNMENT == 0;
 }
 
-/* Makes the whole product one of the library's. False if a kernel must finish it. The library's GELU is the tanh one;
- * others measured that cards before sm_90 are slower with it in the product than with a kernel. */
+/* Makes the whole product one of the library's. False if a kernel must finish it. The library's GELU is the tanh one.
+ * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
+ * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {
     struct device *device = exec->stream->device;
@@ -128,7 +132,7 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     case EPILOGUE_NONE:
         return !gemm_is_fp8(g) || g->accumulate || cuda_gemm_cache_has(device, form, pointers);
     case EPILOGUE_GELU_TANH:
-        if (!is_bf16 || cuda(device)->architecture < 90 || (g->aux && !takes_aux(g)))
+        if (!is_bf16 || cuda(device)->architecture < 90 || !all_have_accesses(g) || (g->aux && !takes_aux(g)))
             return false;
         set_epilogue(exec, g, form,
                      g->aux ? (g->bias ? CUBLASLT_GELU_AUX_BIAS : CUBLASLT_GELU_AUX)

@@ -2,8 +2,8 @@
  * the stand-in for the driver runs that.
  *
  * In bf16 it is as inexact as the library on an NVIDIA H200 (cuBLASLt 13.1, 2026-11-26). Partial sums are rounded to
- * D's type where the preference allows it. A product is rounded before its bias and its GELU where rows are not whole
- * accesses of 16 bytes and partial sums are allowed, and always before GELU's gradient.
+ * D's type where the preference allows it. Where rows are not whole accesses of 16 bytes, a product is rounded before a
+ * GELU, and before a bias if partial sums are allowed. Before GELU's gradient it is always rounded.
  *
  * It refuses what the library's documentation refuses: leading dimensions, alignments below those that the algorithm
  * was found for, and pairs of an epilogue and types. A refusal goes to standard error in words. An algorithm serves
@@ -376,7 +376,8 @@ unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct 
     }
     found.workspace = preference->workspace < WORKSPACE_USED ? 0 : WORKSPACE_USED;
     found.rounds_pieces = preference->reductions & ~(uint32_t)CUBLASLT_REDUCE_IN_FP32;
-    found.rounds_product = operation->epilogue == CUBLASLT_DGELU || (preference->reductions && !has_accesses(&p));
+    found.rounds_product = operation->epilogue == CUBLASLT_DGELU ||
+                           (!has_accesses(&p) && (preference->reductions || operation->epilogue >= CUBLASLT_GELU));
     memcpy(found.alignment, preference->alignment, sizeof found.alignment);
     *results = (struct cublaslt_result){.workspace_bytes = found.workspace, .waves = 1};
     memcpy(&results->algorithm, &found, sizeof found);
