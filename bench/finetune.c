@@ -178,6 +178,7 @@ static int open_peer(struct measurement *m) {
         .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
         .tokens = o->seq_length - peft_config_virtual_tokens(&o->peft) - peft_config_prefix_tokens(&o->peft),
         .threads = bench_baseline_threads(o),
+        .device = o->device,
         .precision = o->precision,
         .has_dropout = o->has_dropout,
     };

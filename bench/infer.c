@@ -78,6 +78,7 @@ static int open_peer(struct inference *t, int64_t tokens, int64_t measured) {
         .micro_batches = 1,
         .tokens = tokens,
         .threads = o->threads,
+        .device = o->device,
         .precision = o->precision,
         .is_inference = true,
     };

@@ -21,21 +21,18 @@ struct shape {
     struct model_config config;
 };
 
+/* All sizes of GPT-2 share these. */
+#define OF_GPT                                                                                                         \
+    .max_position_embeddings = 1024, .vocab_size = 50257, .hidden_dropout = 0.1, .attention_dropout = 0.1,             \
+    .embedding_dropout = 0.1, .init_method_std = 0.02, .layernorm_epsilon = 1e-5, .add_bias_linear = true
+
 static const struct shape shapes[] = {
     {"gpt2-124m",
-     {.num_layers = 12,
-      .hidden_size = 768,
-      .num_attention_heads = 12,
-      .num_query_groups = 12,
-      .ffn_hidden_size = 3072,
-      .max_position_embeddings = 1024,
-      .vocab_size = 50257,
-      .hidden_dropout = 0.1,
-      .attention_dropout = 0.1,
-      .embedding_dropout = 0.1,
-      .init_method_std = 0.02,
-      .layernorm_epsilon = 1e-5,
-      .add_bias_linear = true}},
+     {OF_GPT, .num_layers = 12, .hidden_size = 768, .num_attention_heads = 12, .num_query_groups = 12,
+      .ffn_hidden_size = 3072}},
+    {"gpt2-1.5b",
+     {OF_GPT, .num_layers = 48, .hidden_size = 1600, .num_attention_heads = 25, .num_query_groups = 25,
+      .ffn_hidden_size = 6400}},
     {"smollm2-135m",
      {.num_layers = 30,
       .hidden_size = 576,

@@ -67,6 +67,7 @@ static int open_peer(struct measurement *m) {
         .micro_batches = run->train.global_batch_size / run->train.micro_batch_size,
         .tokens = o->seq_length,
         .threads = bench_baseline_threads(o),
+        .device = o->device,
         .precision = o->precision,
         .has_dropout = o->has_dropout,
     };

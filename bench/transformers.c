@@ -17,7 +17,7 @@ static json_t *encoder_of(const struct peft_config *config) {
 
 static char *describe(const struct bench_transformers_task *task, const char *directory) {
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", directory, "work",
+        "{s:s, s:s?, s:s, s:s, s:i, s:I, s:I, s:I, s:b, s:o}", "directory", directory, "device", task->device, "work",
         task->is_inference ? "infer"
         : task->adapter    ? "finetune"
                            : "train",
@@ -89,17 +89,17 @@ int bench_transformers_measure(struct bench_transformers *peer, const char *word
 }
 
 int bench_transformers_print(struct bench_transformers *peer, double ours, json_t *summary) {
-    double peak;
+    json_t *memory;
     if (!peer->peer)
         return bench_print(summary);
-    int status = bench_peer_number(peer->peer, "memory", "peak_rss_bytes", &peak);
+    int status = bench_peer_ask(peer->peer, "memory", &memory);
     if (status) {
         json_decref(summary);
         return status;
     }
     double seconds = bench_median(peer->seconds, peer->measured);
     json_object_set_new(peer->versions, "seconds", json_real(seconds));
-    json_object_set_new(peer->versions, "peak_rss_bytes", json_integer((json_int_t)peak));
+    json_object_update_new(peer->versions, memory);
     json_object_set(summary, "peer", peer->versions);
     json_object_set_new(summary, "our_speed_over_peer", json_real(seconds / ours));
     return bench_print(summary);

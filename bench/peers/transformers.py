@@ -2,13 +2,14 @@
 
 - directory: has the model's config.json (its weights are random), and peer/adapter_config.json of an adapter that trains
 - work: train, finetune or infer
-- precision: fp32, bf16 or tf32, which is fp32 on this processor; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
+- device: of the program, as it was named: a card of cuda is meant here, too, and anything else is the CPU
+- precision: fp32, bf16 or tf32, which is fp32 on a CPU; with bf16 frozen weights and those of inference are bf16, and what trains is fp32 under autocast
 - threads, micro_batch_size, micro_batches, tokens (of a sample or prompt, without virtual ones), has_dropout
 - encoder: keys of the adapter that its file does not have
 
 First prints its versions, or why it cannot run. Then it answers each line of its input. Three lines ask for seconds: "step"
 (of training; that of a whole model is compiled), "prefill" (of a prompt) and "decode N" (of a token after a prompt of N).
-"memory" asks for the most bytes that it took so far."""
+"memory" asks for the most bytes that it took so far, of the host and of a card."""
 import json
 import os
 import resource
@@ -32,7 +33,13 @@ except ImportError as error:
     say({"error": f"{error.name or error} is not installed"})
     sys.exit()
 
+if o["precision"] == "fp8":
+    say({"error": "it trains in fp32, tf32 and bf16"})
+    sys.exit()
+on_card = (o["device"] or "").startswith("cuda")
+device = o["device"] if on_card else "cpu"
 torch.set_num_threads(o["threads"])
+torch.set_float32_matmul_precision("high" if o["precision"] == "tf32" else "highest")
 torch.manual_seed(0)
 transformers.logging.set_verbosity_error()
 is_bf16 = o["precision"] == "bf16"
@@ -45,8 +52,9 @@ if not o["has_dropout"]:
 model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 if is_bf16 and o["work"] != "train":
     model = model.to(torch.bfloat16)
+model = model.to(device)
 model.train(o["work"] != "infer")
-tokens = torch.randint(0, config.vocab_size, (o["micro_batches"], o["micro_batch_size"], o["tokens"]))
+tokens = torch.randint(0, config.vocab_size, (o["micro_batches"], o["micro_batch_size"], o["tokens"])).to(device)
 versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
@@ -69,7 +77,7 @@ def train():
 
     def step():
         for batch in tokens:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
+            with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_bf16):
                 loss = run(input_ids=batch, labels=batch).loss / len(tokens)
             loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -78,9 +86,16 @@ def train():
     return step
 
 
+def wait():
+    if on_card:
+        torch.cuda.synchronize(device)
+
+
 def seconds_of(work):
+    wait()
     start = time.perf_counter()
     work()
+    wait()
     return time.perf_counter() - start
 
 
@@ -103,6 +118,7 @@ say(versions)
 for line in sys.stdin:
     word, *number = line.split()
     if word == "memory":
-        say({"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+        card = {"device_bytes": torch.cuda.max_memory_reserved(device)} if on_card else {}
+        say({"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024} | card)
     else:
         say({"seconds": seconds_of(step) if word == "step" else prefill() if word == "prefill" else decode(int(number[0]))})
