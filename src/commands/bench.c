@@ -24,8 +24,9 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "fp32",
-     .choices = plain_precision_names,
-     .help = "precision of the computation; bench gemm and ops measure all when it is not given"},
+     .choices = precision_names,
+     .help = "precision of the computation; fp8 is for train and finetune; bench gemm and ops measure all when it is "
+             "not given"},
     {.path = "micro-batch-size",
      .type = CONFIG_INT,
      .offset = AT(micro_batch_size),
@@ -191,7 +192,17 @@ static bool has_peers(const char *what) {
     return !strcmp(what, "train") || !strcmp(what, "finetune") || !strcmp(what, "prefill") || !strcmp(what, "decode");
 }
 
+/* FP8 is a precision of training. */
+static int check_fp8(const char *what, const struct bench_options *values) {
+    if (values->precision != PRECISION_FP8 || !what || !strcmp(what, "train") || !strcmp(what, "finetune"))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "--precision fp8: bench %s has none; train and finetune have it", what);
+}
+
 static int measure(const char *what, struct bench_options *values) {
+    int status = check_fp8(what, values);
+    if (status)
+        return status;
     json_begin(); /* each printed line ends it */
     if (values->has_peer && what && !has_peers(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",

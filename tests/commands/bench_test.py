@@ -353,6 +353,7 @@ class Bench(unittest.TestCase):
                             (["engine", "--model", self.model, "--filter", "nothing"], "no figure"),
                             (["engine", "--model", self.model / "iter_0000003"], "64 positions or more, not 16"),
                             (["tokenizer"], "--tokenizer DIR and --input FILE"),
+                            (["decode", "--precision", "fp8"], "--precision fp8: bench decode has none"),
                             (["ops", "--filter", "nothing-of-this-name"], "nothing-of-this-name")):
             errors = self.bench(*words, expect=2)
             self.assertEqual(errors.count("\n"), 1, errors)
