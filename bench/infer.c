@@ -24,7 +24,8 @@ struct step_cost {
 struct decoded {
     int64_t steps; /* as far as the model's positions reach */
     double seconds;
-    struct step_cost cost; /* of the step in the middle */
+    double operation_seconds; /* without graphs, while phases are timed; 0: the device records nothing */
+    struct step_cost cost;    /* of the step in the middle */
     struct bench_ceiling before,
         after; /* measured just around them, because other programs' use of memory changes within a run */
 };
@@ -143,6 +144,8 @@ static int begin_measuring(struct inference *t) {
 static int end_measuring(struct inference *t, int64_t steps) {
     double seconds[PHASE_COUNT];
     int status = rank_take_phases(engine_rank(t->engine), seconds);
+    if (!status)
+        status = rank_time_phases(engine_rank(t->engine), false);
     if (!status && !t->phases)
         t->phases = bench_phases(seconds, t->total, steps);
     return status;
@@ -248,11 +251,13 @@ static int finish_decode(struct inference *t, size_t peak) {
         const struct decoded *decoded = &t->decoded[c];
         double floor = decode_floor(t, c);
         double read = bench_mean(decoded->before, decoded->after).read;
-        json_array_append_new(contexts,
-                              json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "context",
-                                        (json_int_t)decode_contexts[c], "steps", (json_int_t)decoded->steps, "seconds",
-                                        decoded->seconds, "tokens_per_s", B / decoded->seconds, "ceiling", read,
-                                        "floor_seconds", floor, "ratio", floor / decoded->seconds));
+        json_t *line =
+            json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "context", (json_int_t)decode_contexts[c], "steps",
+                      (json_int_t)decoded->steps, "seconds", decoded->seconds, "tokens_per_s", B / decoded->seconds,
+                      "ceiling", read, "floor_seconds", floor, "ratio", floor / decoded->seconds);
+        if (decoded->operation_seconds > 0)
+            json_object_set_new(line, "seconds_without_graphs", json_real(decoded->operation_seconds));
+        json_array_append_new(contexts, line);
     }
     json_object_set_new(object, "contexts", contexts);
     json_object_set_new(object, "peak_rss_bytes", json_integer((json_int_t)peak)); /* without what measures ceilings */
@@ -296,11 +301,11 @@ static int open_sequences(struct inference *t, int64_t context, int *first) {
     return status;
 }
 
-/* Takes as many steps as the model has positions for, then closes the sequences. */
-static int decode_steps(struct inference *t, int c, int first) {
+/* Takes as many steps as the model has positions for, then closes the sequences. *seconds is the median. */
+static int take_steps(struct inference *t, int c, int first, double *seconds) {
     int64_t context = decode_contexts[c], remaining = engine_config(t->engine)->max_position_embeddings - context;
     int64_t steps = t->options->steps < remaining ? t->options->steps : remaining;
-    int status = begin_measuring(t);
+    int status = STATUS_OK;
     for (int64_t i = 0; i < steps && !status; i++) {
         status = decode_once(t, first, context + i, &t->seconds[i]);
         t->total += t->seconds[i];
@@ -308,10 +313,28 @@ static int decode_steps(struct inference *t, int c, int first) {
     for (int64_t b = 0; b < t->options->micro_batch_size; b++)
         engine_sequence_close(t->engine, first + (int)b);
     t->decoded[c].steps = steps;
-    t->decoded[c].seconds = bench_median(t->seconds, steps);
+    *seconds = bench_median(t->seconds, steps);
+    return status;
+}
+
+/* Takes the steps while phases are timed, which is operation by operation. */
+static int take_timed_steps(struct inference *t, int c, int first, double *seconds) {
+    int status = begin_measuring(t);
     if (!status)
-        status = end_measuring(t, steps);
-    return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &t->decoded[c].cost);
+        status = take_steps(t, c, first, seconds);
+    return status ? status : end_measuring(t, t->decoded[c].steps);
+}
+
+/* A device that records takes the steps twice: as the engine does, by graphs, and then without them. */
+static int decode_steps(struct inference *t, int c, int first) {
+    struct decoded *decoded = &t->decoded[c];
+    bool is_recorded = engine_graphs(t->engine).count > 0;
+    int status = is_recorded ? take_steps(t, c, first, &decoded->seconds) : STATUS_OK;
+    if (!status && is_recorded)
+        status = open_sequences(t, decode_contexts[c], &first);
+    if (!status)
+        status = take_timed_steps(t, c, first, is_recorded ? &decoded->operation_seconds : &decoded->seconds);
+    return status ? status : find_cost(t, t->options->micro_batch_size, decode_context(t, c), &decoded->cost);
 }
 
 static int decode_from(struct inference *t, int c) {

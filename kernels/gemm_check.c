@@ -50,6 +50,9 @@ const char *gemm_refusal(const struct gemm *g) {
     if (g->delta_count &&
         (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->a_transposed || g->c.type != DTYPE_BF16))
         return "what has deltas is bf16 and plain, without an epilogue";
+    if (g->residual && (g->epilogue != EPILOGUE_NONE || g->accumulate || g->is_scaled || g->delta_count ||
+                        g->a_transposed || g->c.type != gemm_type(g)))
+        return "what has a residual is plain and of its type";
     for (int i = 0; i < g->delta_count; i++)
         if (g->delta[i].first < 0 || g->delta[i].count < 0 || g->delta[i].first + g->delta[i].count > gemm_n(g))
             return "a delta adds to columns of C";
@@ -89,6 +92,8 @@ struct gemm gemm_rows(const struct gemm *g, int64_t first, int64_t count) {
     part.c = matrix_rows(g->c, first, count);
     if (g->aux)
         part.aux = (char *)g->aux + (size_t)(first * g->c.stride) * dtype_bytes(gemm_type(g));
+    if (g->residual)
+        part.residual = (const char *)g->residual + (size_t)(first * g->c.stride) * dtype_bytes(g->c.type);
     for (int i = 0; i < g->delta_count; i++)
         part.delta[i].left = g->delta[i].left + first * g->delta[i].rank;
     return part;

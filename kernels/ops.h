@@ -60,6 +60,8 @@ struct gemm {
     float scale;          /* read if is_scaled; 0 is allowed */
     bool is_tf32;         /* A and B are fp32, and may be rounded to TF32 before they are multiplied */
     const void *bias;     /* [n] or NULL */
+    const void *residual; /* [m,n] of C's type and row stride, added before C is rounded; or NULL. Not on the CPU, and
+                             only without epilogue, deltas, scale and accumulation */
     int delta_count;      /* above 0 only for a bf16 C without epilogue, scale or accumulation */
     struct gemm_delta delta[GEMM_DELTAS_MOST];
     enum gemm_epilogue epilogue;

@@ -29,7 +29,7 @@ static bool has_aux(const struct gemm *a) {
 struct op_work gemm_work(const struct gemm *a) {
     int64_t rows = a->c.rows, columns = a->c.columns, inner = a->a_transposed ? a->a.rows : a->a.columns;
     double m = (double)rows, n = (double)columns, k = (double)inner, b = bytes_of(a->b.type);
-    double c = bytes_of(a->c.type) * (a->accumulate ? 2 : 1) + (has_aux(a) ? bytes_of(gemm_type(a)) : 0);
+    double c = bytes_of(a->c.type) * (a->accumulate || a->residual ? 2 : 1) + (has_aux(a) ? bytes_of(gemm_type(a)) : 0);
     double deltas = 0, delta_bytes = 0;
     for (int i = 0; i < a->delta_count; i++) {
         deltas += (double)a->delta[i].count * (double)a->delta[i].rank;

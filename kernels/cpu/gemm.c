@@ -430,7 +430,7 @@ static bool is_in_library(struct device *device, const struct gemm *call) {
 }
 
 bool cpu_gemm_supports(struct device *device, const struct gemm *g) {
-    return !gemm_refusal(g) && !g->is_tf32 && is_in_library(device, g);
+    return !gemm_refusal(g) && !g->is_tf32 && !g->residual && is_in_library(device, g);
 }
 
 /* Returns the workspace of a product as it is in memory, which there is. */
@@ -495,6 +495,8 @@ static int check(struct device *device, const struct gemm *g) {
     int status = gemm_check(g);
     if (!status && g->is_tf32)
         status = status_fail(STATUS_UNSUPPORTED, "gemm: no TF32 on cpu");
+    if (!status && g->residual)
+        status = status_fail(STATUS_UNSUPPORTED, "gemm: no residual on cpu");
     if (!status && !is_in_library(device, g))
         status = status_fail(STATUS_UNSUPPORTED,
                              "gemm: oneDNN has no %s products on this processor: they need AVX-512; train in fp32",

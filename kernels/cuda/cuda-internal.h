@@ -43,6 +43,7 @@ struct cuda_stream {
     struct stream stream;
     struct CUstream_st *handle;
     bool is_recording;
+    bool is_followed; /* the last work is a kernel, after which the next one may begin early */
 };
 
 /* ---- the backend's own structs and handles ---- */

@@ -16,6 +16,7 @@ struct CUevent_st;     /* an event */
 struct CUgraph_st;     /* a graph: recorded work */
 struct CUgraphExec_st; /* a graph that can be launched */
 struct CUDA_MEMCPY2D_st;
+struct CUlaunchConfig_st;
 
 /* A block copied from rows to rows: the layout of CUDA_MEMCPY2D. Pitches are bytes from one row to the next. */
 struct cuda_copy_2d {
@@ -34,6 +35,19 @@ struct cuda_copy_2d {
     size_t bytes, rows;
 };
 
+/* A launch with attributes: the layouts of CUlaunchConfig and CUlaunchAttribute. */
+struct cuda_launch_attribute {
+    unsigned kind, pad;
+    int value;
+    char unused[60];
+};
+struct cuda_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    struct CUstream_st *stream;
+    struct cuda_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+
 /* ROW(our name, the driver's name, value) */
 #define CUDA_ENUMERATORS(ROW)                                                                                          \
     ROW(CUDA_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, 2)                                                               \
@@ -44,6 +58,7 @@ struct cuda_copy_2d {
     ROW(CUDA_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                                       \
     ROW(CUDA_CAPABILITY_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                                       \
     ROW(CUDA_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8)                                       \
+    ROW(CUDA_LAUNCH_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 6)                                   \
     ROW(CUDA_MEMORY_HOST, CU_MEMORYTYPE_HOST, 1)                                                                       \
     ROW(CUDA_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE, 2)                                                                   \
     ROW(CUDA_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE, 1)                                                               \
@@ -110,7 +125,9 @@ enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR
     ROW(launch, cuLaunchKernel,                                                                                        \
         (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,             \
          unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream, void **arguments,      \
-         void **extra))
+         void **extra))                                                                                                \
+    ROW(launch_with, cuLaunchKernelEx,                                                                                 \
+        (const struct CUlaunchConfig_st *config, struct CUfunc_st *function, void **arguments, void **extra))
 
 #define CUDA_MEMBER(member, name, parameters) unsigned(*member) parameters;
 struct cuda_driver {

@@ -46,9 +46,11 @@ template <class T> static __device__ void any_gather(const struct embedding &a) 
 }
 
 extern "C" __global__ void __launch_bounds__(256) embedding_forward_fp32(struct embedding a) {
+    wait_for_kernels_before();
     any_gather<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) embedding_forward_bf16(struct embedding a) {
+    wait_for_kernels_before();
     any_gather<bf16>(a);
 }
 

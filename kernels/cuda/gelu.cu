@@ -16,9 +16,11 @@ template <class T> static __device__ void backward(const struct gelu &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) gelu_forward_fp32(struct gelu a) {
+    wait_for_kernels_before();
     forward<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) gelu_forward_bf16(struct gelu a) {
+    wait_for_kernels_before();
     forward<bf16>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) gelu_backward_fp32(struct gelu a) {

@@ -27,6 +27,7 @@ struct gemm_pointers {
     const void *a, *b, *bias;       /* bias is aligned to 16 bytes */
     void *c, *aux;                  /* aux is aligned to 16 bytes, and has C's row stride */
     const float *a_scale, *b_scale; /* of FP8 */
+    const void *residual;           /* of C's layout; or NULL */
     float alpha, beta;
     void *workspace; /* gemm_library_bytes, aligned to 256 bytes */
 };
@@ -37,5 +38,9 @@ size_t gemm_library_bytes(const struct device *device);
 bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
 /* Queues C = epilogue(alpha * AB) + beta * C. STATUS_UNSUPPORTED for a form that the library does not have. */
 int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers);
+
+/* few_rows.c: products of few rows that a kernel of ours computes whole. */
+bool cuda_few_rows_takes(const struct gemm *g);
+int cuda_few_rows(const struct exec *exec, const struct gemm *g);
 
 #endif

@@ -46,6 +46,7 @@ static struct gemm library_product(const struct gemm *g) {
  * does. */
 static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *c) {
     bool is_fp8 = gemm_is_fp8(g);
+    uint8_t c_alignment = alignment_of(c->data), r_alignment = alignment_of(g->residual);
     return (struct gemm_form){.m = c->rows,
                               .n = c->columns,
                               .k = is_fp8 ? g->a.columns : gemm_k(g),
@@ -60,7 +61,7 @@ static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *
                               .c_type = (uint8_t)c->type,
                               .a_alignment = alignment_of(g->a.data),
                               .b_alignment = alignment_of(g->b.data),
-                              .c_alignment = alignment_of(c->data),
+                              .c_alignment = c_alignment < r_alignment ? c_alignment : r_alignment,
                               .epilogue = CUBLASLT_NO_EPILOGUE,
                               .is_tf32 = g->is_tf32};
 }
@@ -128,6 +129,12 @@ static bool is_library_alone(const struct exec *exec, const struct gemm *g, stru
     bool is_bf16 = gemm_type(g) == DTYPE_BF16 && form->c_type == DTYPE_BF16;
     if (g->delta_count || !add_bias(exec, g, form, pointers) || (gemm_is_fp8(g) && !takes_c(form)))
         return false;
+    if (g->residual && !all_have_accesses(g))
+        return false; /* the library may round before it adds */
+    if (g->residual) {
+        pointers->residual = g->residual;
+        pointers->beta = 1;
+    }
     switch (g->epilogue) {
     case EPILOGUE_NONE:
         return !gemm_is_fp8(g) || g->accumulate || cuda_gemm_cache_has(device, form, pointers);
@@ -186,7 +193,7 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
     int64_t m = gemm_m(g), n = gemm_n(g), columns = whole_columns(g, &g->c);
     int64_t rows = g->a_transposed ? whole_columns(g, &g->a) : m;
     *first = *rest = *g;
-    if (g->bias || g->delta_count || g->epilogue != EPILOGUE_NONE || gemm_is_fp8(g))
+    if (g->bias || g->residual || g->delta_count || g->epilogue != EPILOGUE_NONE || gemm_is_fp8(g))
         return false;
     if (rows < m) {
         first->a = columns_of(g->a, 0, rows);
@@ -232,7 +239,8 @@ static struct matrix_view sums_of(const struct gemm *g, float *stage) {
 
 /* Returns the columns of a thread. `bytes`: of an element of A. */
 static int finish_width(const struct gemm_finish *f, size_t bytes) {
-    uintptr_t others = (uintptr_t)f->bias | (uintptr_t)f->aux | (f->is_c_fp32 ? 0 : (uintptr_t)f->c);
+    uintptr_t others =
+        (uintptr_t)f->bias | (uintptr_t)f->residual | (uintptr_t)f->aux | (f->is_c_fp32 ? 0 : (uintptr_t)f->c);
     uintptr_t sums = (uintptr_t)f->sums | (f->is_c_fp32 ? (uintptr_t)f->c : 0);
     bool is_whole = (f->cols | f->sums_stride | f->stride) % FINISH_WIDTH == 0 &&
                     sums % (FINISH_WIDTH * sizeof(float)) == 0 && others % (FINISH_WIDTH * bytes) == 0;
@@ -245,6 +253,7 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
                                .sums = sums->data,
                                .sums_stride = sums->stride,
                                .bias = has_bias ? NULL : g->bias,
+                               .residual = g->residual,
                                .epilogue = g->epilogue,
                                .aux = g->aux == sums->data ? NULL : g->aux,
                                .c = gemm_c(g),
@@ -280,7 +289,7 @@ static int run_rows(const struct exec *exec, const struct gemm *g, float *stage)
     struct matrix_view sums = sums_of(g, stage);
     bool has_bias;
     int status = run_sums(exec, g, &sums, &has_bias);
-    bool is_done = !is_staged(g) && has_bias && !g->delta_count && g->epilogue == EPILOGUE_NONE;
+    bool is_done = !is_staged(g) && has_bias && !g->residual && !g->delta_count && g->epilogue == EPILOGUE_NONE;
     return status || is_done ? status : finish_rows(exec, g, &sums, has_bias);
 }
 
@@ -361,6 +370,8 @@ int cuda_gemm(const struct exec *exec, const struct gemm *call) {
     int status = check(exec, call);
     if (status || gemm_m(call) == 0 || gemm_n(call) == 0)
         return status;
+    if (cuda_few_rows_takes(call))
+        return cuda_few_rows(exec, call);
     const struct gemm product = library_product(call), *g = &product;
     struct column_sum sums = gemm_bias_sums(g);
     status = run(exec, g);

@@ -240,16 +240,18 @@ int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, c
     struct device *device = exec->stream->device;
     struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct plan *plan;
+    const void *added = pointers->residual ? pointers->residual : pointers->c;
     pthread_mutex_lock(&cache->lock);
     int status = prepare(device, form, pointers, &plan);
     if (!status && plan->is_missing)
         status =
             status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card",
                         dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k);
+    ((struct cuda_stream *)exec->stream)->is_followed = false;
     if (!status)
         status = check(device,
                        cache->library.multiply(cache->context, cache->operation, &pointers->alpha, pointers->b,
-                                               cache->a, pointers->a, cache->b, &pointers->beta, pointers->c, cache->c,
+                                               cache->a, pointers->a, cache->b, &pointers->beta, added, cache->c,
                                                pointers->c, cache->c, &plan->algorithm, pointers->workspace,
                                                gemm_library_bytes(device), cuda_stream(exec->stream)),
                        "gemm");

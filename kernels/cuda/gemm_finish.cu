@@ -17,10 +17,12 @@ template <class T, int WIDTH>
 static __device__ __forceinline__ void finish_row(const gemm_finish &a, int64_t at, float (&sum)[WIDTH]) {
     bool is_tanh = a.epilogue == EPILOGUE_GELU_TANH || a.epilogue == EPILOGUE_DGELU_TANH;
     bool is_gelu = a.epilogue == EPILOGUE_GELU_TANH || a.epilogue == EPILOGUE_GELU_EXACT;
-    pack<T, WIDTH> *aux = (pack<T, WIDTH> *)((T *)a.aux + at), inputs = {}, rounded;
+    pack<T, WIDTH> *aux = (pack<T, WIDTH> *)((T *)a.aux + at), inputs = {}, residual = {}, rounded;
     pack<float, WIDTH> whole;
     if (!is_gelu && a.epilogue != EPILOGUE_NONE)
         inputs = *aux;
+    if (a.residual)
+        residual = *(const pack<T, WIDTH> *)((const T *)a.residual + at);
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
         if (is_gelu) {
@@ -28,6 +30,8 @@ static __device__ __forceinline__ void finish_row(const gemm_finish &a, int64_t 
             sum[k] = gelu(to_float(inputs.at[k]), is_tanh);
         } else if (a.epilogue != EPILOGUE_NONE)
             sum[k] *= gelu_gradient(to_float(inputs.at[k]), is_tanh);
+        if (a.residual)
+            sum[k] += to_float(residual.at[k]);
         whole.at[k] = sum[k];
         from_float(sum[k], rounded.at[k]);
     }

@@ -10,7 +10,8 @@ struct gemm_finish {
     int64_t rows, cols;
     const float *sums;
     int64_t sums_stride;
-    const void *bias; /* or NULL */
+    const void *bias;     /* or NULL */
+    const void *residual; /* of C's type and stride; or NULL */
     enum gemm_epilogue epilogue;
     void *aux; /* or NULL; written by a GELU unless it is the sums' place, read by a backward */
     void *c;

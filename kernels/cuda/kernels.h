@@ -69,6 +69,10 @@
     PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
+    PLAIN(few_rows, few_rows_4_1)                                                                                      \
+    PLAIN(few_rows, few_rows_4_2)                                                                                      \
+    PLAIN(few_rows, few_rows_8_1)                                                                                      \
+    PLAIN(few_rows, few_rows_8_2)                                                                                      \
     PLAIN(fp8, fp8_cast_e4m3)                                                                                          \
     PLAIN(fp8, fp8_cast_e5m2)                                                                                          \
     PLAIN(fp8, fp8_scales)                                                                                             \

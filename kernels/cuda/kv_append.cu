@@ -16,8 +16,10 @@ template <class T> static __device__ void append(const struct kv_append &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) kv_append_fp32(struct kv_append a) {
+    wait_for_kernels_before();
     append<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) kv_append_bf16(struct kv_append a) {
+    wait_for_kernels_before();
     append<bf16>(a);
 }

@@ -44,6 +44,59 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
             cuda_check(device, cuda(device)->driver.module_unload(kernels->modules[i]), "unloading the kernels");
 }
 
+/* Returns true for kernels that call wait_for_kernels_before. They do not write weights, which products read before
+ * they wait. */
+static bool begins_early(enum cuda_kernel kernel) {
+    switch (kernel) {
+    case CUDA_change_ids:
+    case CUDA_embedding_forward:
+    case CUDA_few_rows_4_1:
+    case CUDA_few_rows_4_2:
+    case CUDA_few_rows_8_1:
+    case CUDA_few_rows_8_2:
+    case CUDA_gather_rows:
+    case CUDA_gelu_forward:
+    case CUDA_kv_append:
+    case CUDA_norm_forward:
+    case CUDA_norm_narrow_forward:
+    case CUDA_norm_wide_forward:
+    case CUDA_paged_attention:
+    case CUDA_paged_attention_merge:
+    case CUDA_paged_attention_parts:
+    case CUDA_paged_attention_tiles_64:
+    case CUDA_paged_attention_tiles_128:
+    case CUDA_paged_attention_tiles_256:
+    case CUDA_residual_dropout:
+    case CUDA_rotary:
+    case CUDA_sample:
+    case CUDA_swiglu_forward:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Queues a launch. If it and the kernel before it begin early, it may begin before that one has ended. */
+static unsigned queue(const struct exec *exec, const struct cuda_launch *launch, struct CUfunc_st *function,
+                      unsigned blocks) {
+    const struct cuda_device *own = cuda(exec->stream->device);
+    struct cuda_stream *stream = (struct cuda_stream *)exec->stream;
+    void *arguments = (void *)(uintptr_t)launch->arguments;
+    bool is_early = own->architecture == 90 && begins_early(launch->kernel), was_early = stream->is_followed;
+    stream->is_followed = is_early;
+    if (!is_early || !was_early)
+        return own->driver.launch(function, blocks, 1, 1, (unsigned)launch->threads, 1, 1,
+                                  (unsigned)launch->shared_bytes, stream->handle, &arguments, NULL);
+    struct cuda_launch_attribute early = {.kind = CUDA_LAUNCH_EARLY, .value = 1};
+    const struct cuda_launch_config config = {.grid = {blocks, 1, 1},
+                                              .block = {(unsigned)launch->threads, 1, 1},
+                                              .shared_bytes = (unsigned)launch->shared_bytes,
+                                              .stream = stream->handle,
+                                              .attributes = &early,
+                                              .attribute_count = 1};
+    return own->driver.launch_with((const struct CUlaunchConfig_st *)(const void *)&config, function, &arguments, NULL);
+}
+
 int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
     static const char *const names[] = {
 #define NAME(file, kernel) #kernel,
@@ -62,13 +115,11 @@ int cuda_launch(const struct exec *exec, const struct cuda_launch *launch) {
     if (status || !launch->blocks)
         return status;
     struct CUfunc_st *function = own->kernels.functions[launch->kernel][launch->type == DTYPE_BF16];
-    void *arguments = (void *)(uintptr_t)launch->arguments;
     unsigned blocks = launch->blocks < GRID_MOST ? (unsigned)launch->blocks : GRID_MOST, result = CUDA_SUCCESS_RESULT;
     if (launch->shared_bytes > SHARED_PLAIN)
         result = own->driver.function_set(function, CUDA_DYNAMIC_SHARED, (int)launch->shared_bytes);
     if (!result)
-        result = own->driver.launch(function, blocks, 1, 1, (unsigned)launch->threads, 1, 1,
-                                    (unsigned)launch->shared_bytes, cuda_stream(exec->stream), &arguments, NULL);
+        result = queue(exec, launch, function, blocks);
     return cuda_check(device, result, op);
 }
 

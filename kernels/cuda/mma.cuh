@@ -12,6 +12,10 @@ static __device__ __forceinline__ void copy_async(uint32_t to, const void *from,
 static __device__ __forceinline__ void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
+/* Waits for all groups of copies but the last COUNT. */
+template <int COUNT> static __device__ __forceinline__ void copies_wait_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+}
 static __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
 }

@@ -107,9 +107,11 @@ template <class T> static __device__ void any_forward(const struct norm &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) norm_forward_fp32(struct norm a) {
+    wait_for_kernels_before();
     any_forward<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) norm_forward_bf16(struct norm a) {
+    wait_for_kernels_before();
     any_forward<bf16>(a);
 }
 

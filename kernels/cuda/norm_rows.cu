@@ -243,9 +243,11 @@ template <class T, int PARTS> static __device__ __forceinline__ void backward(co
 /* Narrow rows have at most 96 accesses, and wide ones 224. */
 #define KERNELS(type, T)                                                                                               \
     extern "C" __global__ void __launch_bounds__(256) norm_narrow_forward_##type(struct norm a) {                      \
+        wait_for_kernels_before();                                                                                     \
         forward<T, NORM_NARROW_PARTS>(a);                                                                              \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) norm_wide_forward_##type(struct norm a) {                        \
+        wait_for_kernels_before();                                                                                     \
         forward<T, NORM_WIDE_PARTS>(a);                                                                                \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128, 4) norm_narrow_backward_##type(struct norm_backward b) {         \

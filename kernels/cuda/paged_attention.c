@@ -4,8 +4,9 @@
 #include "cuda/attention.h"
 #include "cuda/kernels.h"
 
-/* Above these sizes there are warps enough without dividing sequences into parts. Results have the same bits. */
-enum { FEW_ROWS = 64, PARTS_MOST_BYTES = 64 << 20 };
+/* Above these sizes there are warps enough without dividing sequences into parts. With tensor cores, one block takes up
+ * to PARTS_OF_BLOCK parts. Results have the same bits. */
+enum { FEW_ROWS = 64, PARTS_MOST_BYTES = 64 << 20, PARTS_OF_BLOCK = 2 };
 
 static int64_t parts_of(const struct paged_attention *a) {
     return (a->max_pages * KV_PAGE_TOKENS + PAGED_PART_TOKENS - 1) / PAGED_PART_TOKENS;
@@ -14,7 +15,9 @@ static int64_t parts_of(const struct paged_attention *a) {
 /* Returns the bytes of the parts' results; 0 if sequences are not divided. */
 static size_t parts_bytes(const struct paged_attention *a) {
     int64_t parts = parts_of(a), bytes = a->rows * a->heads * parts * (a->head_size + 2) * (int64_t)sizeof(float);
-    return parts > 1 && a->rows <= FEW_ROWS && bytes <= PARTS_MOST_BYTES ? (size_t)bytes : 0;
+    return parts > (a->type == DTYPE_BF16 ? PARTS_OF_BLOCK : 1) && a->rows <= FEW_ROWS && bytes <= PARTS_MOST_BYTES
+               ? (size_t)bytes
+               : 0;
 }
 
 size_t cuda_paged_attention_workspace(struct device *device, const struct paged_attention *a) {
@@ -60,7 +63,7 @@ static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = tiles->kernel,
                                                          .type = DTYPE_BF16,
                                                          .blocks = a->rows * heads * slabs * parts->count,
-                                                         .threads = 32,
+                                                         .threads = 32 * PAGED_TILE_WARPS,
                                                          .arguments = parts});
 }
 

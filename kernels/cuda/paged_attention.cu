@@ -198,9 +198,11 @@ template <class T, int WIDTH> static __device__ void paged_merge(const struct pa
 
 #define KERNEL(name, arguments, function)                                                                              \
     extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_fp32(arguments a) {                      \
+        wait_for_kernels_before();                                                                                     \
         function<float, KV_UNIT<float>>(a);                                                                            \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_bf16(arguments a) {                      \
+        wait_for_kernels_before();                                                                                     \
         function<bf16, KV_UNIT<bf16>>(a);                                                                              \
     }
 KERNEL(paged_attention, struct paged_attention, paged)

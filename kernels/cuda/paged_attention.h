@@ -8,11 +8,11 @@
  * turns. */
 enum { PAGED_PART_TOKENS = 512, PAGED_WARPS = 8 };
 
-/* Tensor cores. SIZE(n): the sizes to which heads are padded. A block is one warp. It takes up to PAGED_PAIRS pairs of
- * a query row and a query head, and computes this number of features. */
+/* Tensor cores. SIZE(n): the sizes to which heads are padded. A block takes up to PAGED_PAIRS pairs of a query row and
+ * a query head, and computes this number of features. Its warps share the tokens of a part. */
 #define PAGED_TILE_SIZES(SIZE)    SIZE(64) SIZE(128) SIZE(256)
 #define PAGED_TILE_FEATURES(size) ((size) <= 128 ? (size) : 128)
-enum { PAGED_PAIRS = 16 };
+enum { PAGED_PAIRS = 16, PAGED_TILE_WARPS = 4 };
 
 /* A row's softmax over each part of its sequence. */
 struct paged_parts {

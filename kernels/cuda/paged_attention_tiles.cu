@@ -1,9 +1,10 @@
 /* Attention over the pages of the KV cache in bf16, by tensor cores. paged_attention.cu says how a sequence is cut into
  * parts, and has the other kernels.
  *
- * A warp takes up to 16 pairs of a query row and a query head. The pairs share a sequence and a key/value head, so the
- * warp reads each page once for all of them. The order inside a page is that of the fragments: a unit of keys is two
- * features of a token, and a unit of values two tokens of a feature. Lanes read them from memory as they are.
+ * A block takes up to 16 pairs of a query row and a query head. The pairs share a sequence and a key/value head, so the
+ * block reads each page once for all of them. Each of its warps takes 128 tokens of a part, and their results are
+ * joined in order. The order inside a page is that of the fragments: a unit of keys is two features of a token, and a
+ * unit of values two tokens of a feature. Lanes read them from memory as they are.
  *
  * A pair's bits depend neither on the other pairs nor on the pages that it does not see: these change no sum of it. */
 #include "cuda/attention_tiles.cuh"
@@ -27,14 +28,13 @@ struct pairs {
         row = block / slabs / tiles / a.kv_heads;
         head = kv_head * group + tile * together;
         heads = min(together, group - tile * together);
-        int32_t sequence = a.sequence[row];
-        int before = (int)(row % most);
+        int before = (int)(row % most), lane = lane_number();
+        bool is_row = lane < most && row - before + lane < a.rows;
+        int32_t own = is_row ? a.sequence[row - before + lane] : -1, sequence = __shfl_sync(~0u, own, before);
+        uint32_t same = __ballot_sync(~0u, is_row && own == sequence);
         pages = a.page_table + sequence * a.max_pages;
-        if (before > 0 && a.sequence[row - 1] == sequence)
-            return false;
-        for (rows = 1; rows < most - before && row + rows < a.rows && a.sequence[row + rows] == sequence;)
-            rows++;
-        return true;
+        rows = __ffs((int)~(same >> before)) - 1;
+        return before == 0 || !(same >> (before - 1) & 1);
     }
     /* This lane's pairs g and g + 8. */
     __device__ __forceinline__ bool has(int i) const {
@@ -74,23 +74,88 @@ template <int FEATURES> struct attended {
         for (int n = 0; n < FEATURES / 8; n++)
             sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
     }
-    /* As merge() of paged_attention.cu; a part that a pair does not see changes nothing. */
-    __device__ __forceinline__ void merge(const attended &part, float scale2) {
-        float before[2], now[2];
+};
+
+/* Results of warps on their way to the warps that join them: of all pairs, 32 features at a time. */
+struct passed {
+    float largest[PAGED_TILE_WARPS][PAGED_PAIRS], total[PAGED_TILE_WARPS][PAGED_PAIRS];
+    float sums[PAGED_TILE_WARPS][PAGED_PAIRS][WARP + 8]; /* 8: rows are in different banks */
+};
+
+/* As attended, but of pair `warp` and every PAGED_TILE_WARPS-th one, and a lane has every 32nd feature. */
+template <int FEATURES> struct joined {
+    static constexpr int PAIRS = PAGED_PAIRS / PAGED_TILE_WARPS, PASSES = FEATURES / WARP;
+    float largest[PAIRS], total[PAIRS], sums[PAIRS][PASSES];
+
+    __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float &largest = softmax.largest[i], &total = softmax.total[i];
-            float highest = fmaxf(largest, part.softmax.largest[i]), base = highest == -INFINITY ? 0 : highest;
-            before[i] = power_of_two((largest - base) * scale2);
-            now[i] = power_of_two((part.softmax.largest[i] - base) * scale2);
-            largest = highest;
-            total = fmaf(total, before[i], __fmul_rn(part.softmax.total[i], now[i]));
+        for (int i = 0; i < PAIRS; i++) {
+            largest[i] = -INFINITY;
+            total[i] = 0;
+#pragma unroll
+            for (int n = 0; n < PASSES; n++)
+                sums[i][n] = 0;
         }
+    }
+    /* As merge() of paged_attention.cu; a part that a pair does not see changes nothing. */
+    __device__ __forceinline__ void merge(const joined &part, float scale2) {
 #pragma unroll
-        for (int n = 0; n < FEATURES / 8; n++)
+        for (int i = 0; i < PAIRS; i++) {
+            float highest = fmaxf(largest[i], part.largest[i]), base = highest == -INFINITY ? 0 : highest;
+            float before = power_of_two((largest[i] - base) * scale2);
+            float now = power_of_two((part.largest[i] - base) * scale2);
+            largest[i] = highest;
+            total[i] = fmaf(total[i], before, __fmul_rn(part.total[i], now));
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                sums[n][e] = fmaf(sums[n][e], before[e / 2], __fmul_rn(part.sums[n][e], now[e / 2]));
+            for (int n = 0; n < PASSES; n++)
+                sums[i][n] = fmaf(sums[i][n], before, __fmul_rn(part.sums[i][n], now));
+        }
+    }
+
+    /* Adds the warps' results of pair `pair`, in their order. Those of tokens that it does not see change nothing. */
+    __device__ __forceinline__ void add_warps(const passed &from, int i, int pair, int pass, float scale2) {
+        float highest = -INFINITY, all = 0, sum = 0;
+#pragma unroll
+        for (int w = 0; w < PAGED_TILE_WARPS; w++)
+            highest = fmaxf(highest, from.largest[w][pair]);
+        float base = highest == -INFINITY ? 0 : highest;
+#pragma unroll
+        for (int w = 0; w < PAGED_TILE_WARPS; w++) {
+            if (from.total[w][pair] == 0)
+                continue;
+            float now = power_of_two((from.largest[w][pair] - base) * scale2);
+            all = fmaf(from.total[w][pair], now, all);
+            sum = fmaf(from.sums[w][pair][lane_number()], now, sum);
+        }
+        largest[i] = highest;
+        total[i] = all;
+        sums[i][pass] = sum;
+    }
+
+    /* Joins the warps' results. The whole block calls it. */
+    __device__ __forceinline__ void join(const attended<FEATURES> &own, passed &shared, int pairs, float scale2) {
+        int warp = threadIdx.x / WARP, g = lane_number() / 4, t = lane_number() % 4;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; pass++) {
+            __syncthreads(); /* the results before these have been read */
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (pass == 0 && t == 0) {
+                    shared.largest[warp][g + 8 * i] = own.softmax.largest[i];
+                    shared.total[warp][g + 8 * i] = own.softmax.total[i];
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        shared.sums[warp][g + 8 * i][n * 8 + t * 2 + e] = own.sums[pass * 4 + n][2 * i + e];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++)
+                if (warp + i * PAGED_TILE_WARPS < pairs)
+                    add_warps(shared, i, warp + i * PAGED_TILE_WARPS, pass, scale2);
+        }
     }
 };
 
@@ -203,49 +268,50 @@ template <int SIZE> struct warp_pages {
         add_values<EDGE>(part, s, keys + (int64_t)a.kv_heads * KV_PAGE_TOKENS * a.head_size, first, a.head_size);
     }
 
-    __device__ __forceinline__ void take_part(const struct paged_attention &a, attended<FEATURES> &part, int number) {
-        int begin = max(number * PAGED_PART_TOKENS, w.from), end = min((number + 1) * PAGED_PART_TOKENS, w.to);
-        part.clear();
+    /* This warp's tokens of a part. */
+    __device__ __forceinline__ void take_part(const struct paged_attention &a, attended<FEATURES> &own, int number) {
+        constexpr int TOKENS = PAGED_PART_TOKENS / PAGED_TILE_WARPS;
+        int start = number * PAGED_PART_TOKENS + (int)threadIdx.x / WARP * TOKENS;
+        int begin = max(start, w.from), end = min(start + TOKENS, w.to);
+        own.clear();
 #pragma unroll 1
         for (int first = begin / KV_PAGE_TOKENS * KV_PAGE_TOKENS; first < end; first += KV_PAGE_TOKENS)
             if (seen.sees_all(first, KV_PAGE_TOKENS))
-                take<false>(a, part, first);
+                take<false>(a, own, first);
             else
-                take<true>(a, part, first);
-        part.softmax.join_total();
+                take<true>(a, own, first);
+        own.softmax.join_total();
     }
 
-    /* Calls put(i, d, sum) for each sum of this lane's pairs. */
-    template <class F> __device__ __forceinline__ void each_sum(const attended<FEATURES> &all, int size, F put) const {
+    /* Calls put(row, head, i, n, d) for each feature d of this warp's joined pairs. */
+    template <class F> __device__ __forceinline__ void each_joined(int size, F put) const {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < joined<FEATURES>::PAIRS; i++) {
+            int pair = (int)threadIdx.x / WARP + i * PAGED_TILE_WARPS;
 #pragma unroll
-            for (int n = 0; n < FEATURES / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    int d = w.feature + n * 8 + lane_number() % 4 * 2 + e;
-                    if (w.has(i) && d < size)
-                        put(i, d, all.sums[n][2 * i + e]);
-                }
-    }
-    __device__ __forceinline__ void write_part(const struct paged_parts &p, const attended<FEATURES> &part,
-                                               int number) const {
-        const struct paged_attention &a = p.a;
-        float *result[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            result[i] = p.result + ((w.row_of(i) * a.heads + w.head_of(i)) * p.count + number) * (a.head_size + 2);
-            if (w.has(i) && w.feature == 0 && lane_number() % 4 == 0) {
-                result[i][0] = part.softmax.largest[i];
-                result[i][1] = part.softmax.total[i];
+            for (int n = 0; n < joined<FEATURES>::PASSES; n++) {
+                int d = w.feature + n * WARP + lane_number();
+                if (pair < w.rows * w.heads && d < size)
+                    put(w.row + pair / w.heads, w.head + pair % w.heads, i, n, d);
             }
         }
-        each_sum(part, a.head_size, [&](int i, int d, float sum) { result[i][2 + d] = sum; });
     }
-    __device__ __forceinline__ void write_out(const struct paged_attention &a, const attended<FEATURES> &all) const {
-        each_sum(all, a.head_size, [&](int i, int d, float sum) {
-            bf16 *out = (bf16 *)a.out + w.row_of(i) * a.out_stride + (int64_t)w.head_of(i) * a.head_size;
-            from_float(sum * (1.0f / all.softmax.total[i]), out[d]);
+    __device__ __forceinline__ void write_part(const struct paged_parts &p, const joined<FEATURES> &part,
+                                               int number) const {
+        const struct paged_attention &a = p.a;
+        each_joined(a.head_size, [&](int64_t row, int head, int i, int n, int d) {
+            float *result = p.result + ((row * a.heads + head) * p.count + number) * (a.head_size + 2);
+            if (d == 0) {
+                result[0] = part.largest[i];
+                result[1] = part.total[i];
+            }
+            result[2 + d] = part.sums[i][n];
+        });
+    }
+    __device__ __forceinline__ void write_out(const struct paged_attention &a, const joined<FEATURES> &all) const {
+        each_joined(a.head_size, [&](int64_t row, int head, int i, int n, int d) {
+            bf16 *out = (bf16 *)a.out + row * a.out_stride + (int64_t)head * a.head_size;
+            from_float(all.sums[i][n] * (1.0f / all.total[i]), out[d]);
         });
     }
 };
@@ -253,35 +319,45 @@ template <int SIZE> struct warp_pages {
 /* One part where there is memory for results of parts, and else all parts of the sequence. */
 template <int SIZE> static __device__ __forceinline__ void paged_tiles(const struct paged_parts &p) {
     constexpr int FEATURES = PAGED_TILE_FEATURES(SIZE);
+    __shared__ passed shared;
     const struct paged_attention &a = p.a;
+    float scale2 = a.scale * LOG2_E;
     unsigned parts = p.result ? p.count : 1;
     int number = (int)(blockIdx.x % parts);
     warp_pages<SIZE> warp;
-    attended<FEATURES> part, all;
+    attended<FEATURES> own;
+    joined<FEATURES> part, all;
     if (!warp.w.open(a, blockIdx.x / parts, (a.head_size + FEATURES - 1) / FEATURES, FEATURES))
         return;
+    int pairs = warp.w.rows * warp.w.heads;
     warp.seen = warp.w.seen_by_warp(a);
     warp.load_queries(a);
+    part.clear();
     if (p.result) {
         if (number < warp.w.from / PAGED_PART_TOKENS || number * PAGED_PART_TOKENS >= warp.w.to)
             return;
-        warp.take_part(a, part, number);
+        warp.take_part(a, own, number);
+        part.join(own, shared, pairs, scale2);
         warp.write_part(p, part, number);
         return;
     }
     all.clear();
-    if (warp.w.to == 0) /* rows that see nothing */
-        all.softmax.total[0] = all.softmax.total[1] = 1;
+#pragma unroll
+    for (int i = 0; i < joined<FEATURES>::PAIRS; i++)
+        all.total[i] = warp.w.to ? 0 : 1; /* 1: rows that see nothing */
 #pragma unroll 1
     for (number = warp.w.from / PAGED_PART_TOKENS; number * PAGED_PART_TOKENS < warp.w.to; number++) {
-        warp.take_part(a, part, number);
-        all.merge(part, a.scale * LOG2_E);
+        warp.take_part(a, own, number);
+        part.join(own, shared, pairs, scale2);
+        all.merge(part, scale2);
     }
     warp.write_out(a, all);
 }
 
 #define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARP) paged_attention_tiles_##size(struct paged_parts p) {            \
+    extern "C" __global__ void __launch_bounds__(PAGED_TILE_WARPS *WARP, size <= 64 ? 3 : 2)                           \
+        paged_attention_tiles_##size(struct paged_parts p) {                                                           \
+        wait_for_kernels_before();                                                                                     \
         paged_tiles<size>(p);                                                                                          \
     }
 PAGED_TILE_SIZES(KERNEL)

@@ -99,8 +99,10 @@ template <class T> static __device__ __forceinline__ void any_run(const struct r
 }
 
 extern "C" __global__ void __launch_bounds__(256) residual_dropout_fp32(struct residual_dropout_kernel a) {
+    wait_for_kernels_before();
     any_run<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) residual_dropout_bf16(struct residual_dropout_kernel a) {
+    wait_for_kernels_before();
     any_run<bf16>(a);
 }

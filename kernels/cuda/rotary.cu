@@ -32,8 +32,10 @@ template <class T> static __device__ void any_rotate(const struct rotary &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) rotary_fp32(struct rotary a) {
+    wait_for_kernels_before();
     any_rotate<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) rotary_bf16(struct rotary a) {
+    wait_for_kernels_before();
     any_rotate<bf16>(a);
 }

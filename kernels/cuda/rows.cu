@@ -66,6 +66,7 @@ template <class W> static __device__ void gather(const struct gather_rows &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) gather_rows(struct gather_rows a) {
+    wait_for_kernels_before();
     if (a.row_bytes % 16 == 0 && is_aligned(a.x) && is_aligned(a.out))
         gather<uint4>(a);
     else if (a.row_bytes % 4 == 0 && is_aligned(a.x) && is_aligned(a.out))
@@ -108,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(256) scatter_add_rows_bf16(struct s
 /* ---- ids ---- */
 
 extern "C" __global__ void __launch_bounds__(256) change_ids(struct change_ids a) {
+    wait_for_kernels_before();
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < a.count; i += gridDim.x * (int64_t)blockDim.x)
         if (a.changes[i].place >= 0)
             a.table[a.changes[i].place] = a.changes[i].id;

@@ -321,15 +321,38 @@ static __device__ void write_top(const struct sample &a, int64_t i, const T *x, 
             if (next.score < last.score || (next.score == last.score && next.id > last.id))
                 own = better(own, next);
         }
-        __syncthreads(); /* the choices before these have been read */
-        if (n < a.row[i].top_count)
+        if (n < a.row[i].top_count) {
+            __syncthreads(); /* the choices before these have been read */
             last = own = block_best(own, s.choices);
+        }
         bool is_there = own.id != NO_ID;
         if (threadIdx.x == 0) {
             token[n] = is_there ? own.id : -1;
             logprob[n] = is_there ? logprob_of(own.score, all) : 0;
         }
     }
+}
+
+/* The best choice of a row that is greedy and has no changes, and the figures of its logits: one reading of the row. */
+template <class T, int WIDTH>
+static __device__ choice measure_best(const T *x, int64_t vocab, figures &all, scratch &s) {
+    own_figures own = {-INFINITY, 0, 0};
+    choice best = {-INFINITY, NO_ID};
+    int64_t whole = vocab / WIDTH;
+#pragma unroll 4
+    for (int64_t j = threadIdx.x; j < whole; j += blockDim.x) {
+        pack<T, WIDTH> logits = ((const pack<T, WIDTH> *)x)[j];
+        add_pack<T, WIDTH>(&logits, own);
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++)
+            best = better(best, {bounded(to_float(logits.at[k])), (int32_t)(j * WIDTH + k)});
+    }
+    for (int64_t j = whole * WIDTH + threadIdx.x; j < vocab; j += blockDim.x) {
+        add_pack<T, 1>((const pack<T, 1> *)x + j, own);
+        best = better(best, {bounded(to_float(x[j])), (int32_t)j});
+    }
+    all = join_figures(own, true, s.sums);
+    return block_best(best, s.choices);
 }
 
 template <class T> static __device__ void sample_row_of(const struct sample_call &c, int64_t i, scratch &s) {
@@ -339,9 +362,12 @@ template <class T> static __device__ void sample_row_of(const struct sample_call
     bool is_packed = a.stride % PACK<T> == 0 && is_aligned(a.logits);
     figures all = {};
     int32_t token = -1;
-    if ((a.logprob && row.draws) || (a.top_token && row.top_count > 0))
+    bool is_plain = row.draws && row.temperature == 0 && !row.change_count;
+    if (is_plain)
+        token = (is_packed ? measure_best<T, PACK<T>>(x, a.vocab, all, s) : measure_best<T, 1>(x, a.vocab, all, s)).id;
+    else if ((a.logprob && row.draws) || (a.top_token && row.top_count > 0))
         all = is_packed ? measure<T, PACK<T>>(x, a.vocab, true, s.sums) : measure<T, 1>(x, a.vocab, true, s.sums);
-    if (row.draws) {
+    if (row.draws && !is_plain) {
         float *distance = c.distance + i * c.distance_stride;
         choice best = is_packed ? write_scores<T, PACK<T>>(a, row, x, distance, s.choices)
                                 : write_scores<T, 1>(a, row, x, distance, s.choices);
@@ -358,9 +384,11 @@ template <class T> static __device__ void sample_row_of(const struct sample_call
 
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS_MOST) sample_fp32(struct sample_call c) {
     __shared__ scratch s;
+    wait_for_kernels_before();
     sample_row_of<float>(c, blockIdx.x, s);
 }
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS_MOST) sample_bf16(struct sample_call c) {
     __shared__ scratch s;
+    wait_for_kernels_before();
     sample_row_of<bf16>(c, blockIdx.x, s);
 }

@@ -36,6 +36,13 @@ static __device__ __forceinline__ void add_pack(const pack<T, WIDTH> *x, own_fig
         own.sum += expf(value[k] - own.max);
 }
 
+/* The block's figures of all threads' own. With `checks`, the sum is NaN if a logit is not finite. */
+static __device__ figures join_figures(const own_figures &own, bool checks, float2 *warps) {
+    float max = block_max(own.max, (float *)warps);
+    float2 sums = block_sum({own.sum == 0 ? 0 : own.sum * expf(own.max - max), own.others}, warps);
+    return {max, checks && sums.y > 0 ? NAN : sums.x};
+}
+
 /* Returns the figures of `count` logits. With `checks`, the sum is NaN if any of them is not finite. */
 template <class T, int WIDTH> static __device__ figures measure(const T *x, int64_t count, bool checks, float2 *warps) {
     own_figures own = {-INFINITY, 0, 0};
@@ -43,7 +50,5 @@ template <class T, int WIDTH> static __device__ figures measure(const T *x, int6
         add_pack<T, WIDTH>((const pack<T, WIDTH> *)x + j, own);
     for (int64_t j = count / WIDTH * WIDTH + threadIdx.x; j < count; j += blockDim.x)
         add_pack<T, 1>((const pack<T, 1> *)x + j, own);
-    float max = block_max(own.max, (float *)warps);
-    float2 sums = block_sum({own.sum == 0 ? 0 : own.sum * expf(own.max - max), own.others}, warps);
-    return {max, checks && sums.y > 0 ? NAN : sums.x};
+    return join_figures(own, checks, warps);
 }

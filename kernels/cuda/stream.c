@@ -81,6 +81,7 @@ static bool is_pitch(const struct cuda_device *device, const struct copy_call *c
 }
 
 int cuda_copy(struct stream *stream, const struct copy_call *copy) {
+    ((struct cuda_stream *)stream)->is_followed = false;
     const struct cuda_device *device = cuda(stream->device);
     int status = cuda_enter(stream->device);
     if (!status && (copy->rows == 1 || (copy->to_stride == copy->bytes && copy->from_stride == copy->bytes)))
@@ -94,6 +95,7 @@ int cuda_copy(struct stream *stream, const struct copy_call *copy) {
 }
 
 int cuda_zero(struct stream *stream, void *memory, size_t bytes) {
+    ((struct cuda_stream *)stream)->is_followed = false;
     int status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device,
@@ -173,6 +175,7 @@ int cuda_event_seconds(const struct event *from, const struct event *to, double 
 }
 
 int cuda_stream_wait_event(struct stream *stream, struct event *event) {
+    ((struct cuda_stream *)stream)->is_followed = false;
     int status = cuda_check_not_recording(stream, "a wait for an event in");
     if (!status)
         status = cuda_enter(stream->device);

@@ -66,9 +66,11 @@ template <class T> static __device__ void any_backward(const struct swiglu &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) swiglu_forward_fp32(struct swiglu a) {
+    wait_for_kernels_before();
     any_forward<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) swiglu_forward_bf16(struct swiglu a) {
+    wait_for_kernels_before();
     any_forward<bf16>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) swiglu_backward_fp32(struct swiglu a) {

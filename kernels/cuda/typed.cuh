@@ -22,6 +22,23 @@ static __device__ __forceinline__ void from_float(float value, bf16 &x) {
     x.bits = bf16_from_float(value);
 }
 
+/* Kernels that begins_early of launch.c lists may run before those before them have ended. Each lets the next one do
+ * the same, and waits before it touches memory that kernels before it write, or writes memory that they use. */
+static __device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ == 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void wait_for_last() {
+#if __CUDA_ARCH__ == 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void wait_for_kernels_before() {
+    let_next_begin();
+    wait_for_last();
+}
+
 /* WIDTH elements that are read and written together. */
 template <class T, int WIDTH> struct alignas(sizeof(T) * WIDTH) pack { T at[WIDTH]; };
 /* Elements in 16 bytes. */

@@ -228,6 +228,18 @@ static int norm1_forward(const struct block_pass *block) {
             .rows = stream_rows(block), .x = saved->x, .y = saved->norm1, .mean = saved->mean1, .rstd = saved->rstd1});
 }
 
+/* Lets a half's last product add the residual and write `out`, if nothing comes between and the backend can. */
+static bool add_residual(const struct block_pass *block, const struct linear *linear, struct linear_call *call,
+                         enum attach_place after, const void *residual, void *out) {
+    bool is_next = hidden_dropout(block) == 0 && !hook_list_is_active(hooks_at(block, after), HOOK_BEFORE_ACTIVATION);
+    call->adds_residual = is_next && linear_can_add(linear, call);
+    if (call->adds_residual) {
+        call->residual = residual;
+        call->y = out;
+    }
+    return call->adds_residual;
+}
+
 static int attention_half_forward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
@@ -245,11 +257,14 @@ static int attention_half_forward(const struct block_pass *block) {
     struct linear_call projection = linear_call_at(block, ATTACH_PROJECTION);
     projection.x = saved->attention;
     projection.y = model->scratch.branch;
+    bool is_added =
+        add_residual(block, &params->projection, &projection, ATTACH_AFTER_ATTENTION, saved->x, saved->middle);
     if (!status)
         status = linear_forward(&params->projection, &projection);
+    if (status || is_added)
+        return status;
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_ATTENTION, saved->norm1, saved->x);
-    if (!status)
-        status = hook_list_forward(hooks_at(block, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
+    status = hook_list_forward(hooks_at(block, ATTACH_AFTER_ATTENTION), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
         status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0), saved->x,
                                  model->scratch.branch, saved->middle);
@@ -462,11 +477,13 @@ static int mlp_half_forward(const struct block_pass *block) {
         return status; /* nothing after this is kept for the backward */
     fc2.x = saved->activated;
     fc2.y = model->scratch.branch;
+    bool is_added = add_residual(block, &params->fc2, &fc2, ATTACH_AFTER_MLP, saved->middle, block->out);
     if (!status)
         status = linear_forward(&params->fc2, &fc2);
+    if (status || is_added)
+        return status;
     struct hook_call after = half_hook_call(block, ATTACH_AFTER_MLP, saved->norm2, saved->middle);
-    if (!status)
-        status = hook_list_forward(hooks_at(block, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
+    status = hook_list_forward(hooks_at(block, ATTACH_AFTER_MLP), HOOK_BEFORE_ACTIVATION, &after);
     if (!status)
         status = dropout_forward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1), saved->middle,
                                  model->scratch.branch, block->out);

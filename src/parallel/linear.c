@@ -70,6 +70,7 @@ static struct gemm product_of(const struct linear *linear, const struct linear_c
         .b = weight,
         .b_transposed = true,
         .c = matrix_strided(y_dtype, y, call->rows, linear->out, y_stride(linear, call)),
+        .residual = call->adds_residual ? call->residual : NULL,
         .epilogue = call->epilogue,
         .aux = call->aux,
     };
@@ -107,6 +108,15 @@ bool linear_can_fuse(const struct linear *linear, const struct linear_call *call
     return is_supported(call, FP8_INPUT, product_of(linear, call, weight, call->x, call->y, false));
 }
 
+bool linear_can_add(const struct linear *linear, const struct linear_call *call) {
+    if (call->fp8 || hook_list_is_active(call->hooks, HOOK_BEFORE_ACTIVATION) || is_cut(linear, call, LINEAR_ROW))
+        return false;
+    struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
+    struct gemm gemm = product_of(linear, call, weight, call->x, call->y, false);
+    gemm.residual = &gemm; /* any address will do */
+    return is_supported(call, FP8_INPUT, gemm);
+}
+
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call) {
     struct matrix_view weight = param_view(call->store, linear->weight, PARAM_PLAIN);
     struct matrix_view dy = gradient_view(linear, call, call->dy);
@@ -141,6 +151,8 @@ static int multiply(const struct linear *linear, const struct linear_call *call,
         status = rank_multiply(rank, PHASE_GEMM, &gemm);
     if (!status && rank->is_planning && linear->bias != PARAM_NONE && !(is_partial && rank->place.tensor > 0))
         work_also_reads(&rank->work, linear->out, call->dtype); /* its pointer is NULL */
+    if (!status && rank->is_planning && call->adds_residual)
+        work_also_reads(&rank->work, call->rows * linear->out, call->dtype);
     param_return(call->store, linear->weight);
     if (has_bias)
         param_return(call->store, linear->bias);

@@ -39,6 +39,8 @@ struct linear_call {
     bool y_dtype_is_fp32;        /* forward only: y is fp32 for any dtype */
     enum gemm_epilogue epilogue; /* allowed only if linear_can_fuse or linear_can_fuse_backward returns true */
     void *aux;                   /* of the epilogue: [N, out] forward, [N, in] for a DGELU in the backward */
+    bool adds_residual;          /* allowed only if linear_can_add returns true: y = residual + x W' + b */
+    const void *residual;        /* [N, out] with y's row stride */
     void *dy;                    /* [N, out], changed by hooks */
     void *dx;                    /* [N, in] out; NULL if it is not needed */
     bool has_no_dx;              /* while planning, when all pointers are NULL: dx is not needed */
@@ -48,7 +50,11 @@ struct linear_call {
 /* Returns true if call->epilogue can be part of the product: no hook is active before it, and the backend has the fused
  * product. */
 bool linear_can_fuse(const struct linear *linear, const struct linear_call *call);
-/* Returns the same for the product of the input's gradient in linear_backward, for a place without hooks. */
+/* Returns true if call->adds_residual can be part of the product: no hook is active, one rank has all of the sum, and
+ * the backend has the product. */
+bool linear_can_add(const struct linear *linear, const struct linear_call *call);
+/* Returns the same as linear_can_fuse for the product of the input's gradient in linear_backward, for a place without
+ * hooks. */
 bool linear_can_fuse_backward(const struct linear *linear, const struct linear_call *call);
 /* Computes y, with its hooks and collectives. The errors of operations, hooks and collectives. */
 int linear_forward(const struct linear *linear, const struct linear_call *call);

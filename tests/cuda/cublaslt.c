@@ -211,7 +211,7 @@ static bool has_aux(const struct cublaslt_operation *operation) {
     return operation->epilogue & 128;
 }
 
-/* One product's descriptors. C and D are one matrix, as the program has them. */
+/* One product's descriptors. C and D have one layout, as the program has them. */
 struct description {
     const struct cublaslt_operation *operation;
     const struct cublaslt_layout *a, *b, *c, *d;
@@ -430,7 +430,7 @@ static const char *refuse_call(const struct description *p, const struct found *
         !is_aligned(workspace, WORKSPACE_ALIGNMENT)) {
         return "the workspace is too small, or not aligned to 256 bytes";
     }
-    return address[2] == address[3] ? NULL : "C and D are two matrices";
+    return NULL;
 }
 
 unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operation *operation, const void *alpha,
@@ -462,6 +462,7 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .rounds_pieces = found.rounds_pieces,
                                 .rounds_product = found.rounds_product,
                                 .c = matrix_of(d_layout, d),
+                                .added = matrix_of(c_layout, c),
                                 .bias = has_bias(operation) ? (uintptr_t)operation->bias : 0,
                                 .aux = has_aux(operation) ? (uintptr_t)operation->aux : 0,
                                 .aux_stride = operation->aux_stride,

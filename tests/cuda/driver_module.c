@@ -158,6 +158,20 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
     return card_leave(card, result);
 }
 
+/* A launch that may begin early begins in its turn here: the one attribute that the program sets. */
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const CUlaunchAttribute *attribute = &config->attrs[i];
+        if (attribute->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
+            attribute->value.programmaticStreamSerializationAllowed != 1) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return cuLaunchKernel(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                          config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream, arguments,
+                          extra);
+}
+
 /* ---- graphs ---- */
 
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {

@@ -153,7 +153,7 @@ static int finish_row(struct machine *machine, const struct product *p, int64_t 
     int64_t columns = p->c.columns;
     uint64_t address = row_address(&p->c, index);
     uint64_t aux = p->aux + (uint64_t)(index * p->aux_stride) * element_bytes(p->c.type);
-    int status = p->beta != 0 ? read_row(machine, address, p->c.type, columns, other) : 0;
+    int status = p->beta != 0 ? read_row(machine, row_address(&p->added, index), p->c.type, columns, other) : 0;
     for (int64_t j = 0; j < columns && !status; j++) {
         sums[j] = (alpha != 0 ? alpha * sums[j] : 0) + (p->beta != 0 ? p->beta * other[j] : 0);
     }

@@ -11,10 +11,10 @@ struct product_matrix {
     int64_t rows, columns, stride; /* as they lie in memory */
 };
 
-/* C = epilogue(alpha * scales * op(A) op(B) + beta * C + bias). Every sum is in the order of k, in fp32. Bias and aux
- * have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a card. */
+/* C = epilogue(alpha * scales * op(A) op(B) + beta * added + bias). Every sum is in the order of k, in fp32. Bias, aux
+ * and what is added have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a card. */
 struct product {
-    struct product_matrix a, b, c;
+    struct product_matrix a, b, c, added; /* added may be C */
     bool a_transposed, b_transposed;
     bool is_tf32;              /* A and B are rounded to TF32 */
     bool rounds_pieces;        /* long sums are made in pieces, each of which is rounded to C's type */

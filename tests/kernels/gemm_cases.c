@@ -25,12 +25,13 @@ enum {
     DELTAS = 65536, /* two: on all columns, and on some */
     FP8 = 131072,   /* A and B, cast from numbers of their types */
     A_E5M2 = 262144,
+    RESIDUAL = 524288,
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
-enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE, ONE };
+enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
 enum { DELTA_RANK = 5 };
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
@@ -126,6 +127,9 @@ static void gemm_setup(struct op_run *run) {
                                            .cols = n,
                                            .stride = stride_of(run, n),
                                            .bound = bound_of(run, k)};
+    if (v & RESIDUAL)
+        t[RESIDUAL_MATRIX] = (struct op_tensor){
+            .name = "residual", .role = OP_IN, .type = run->type, .rows = m, .cols = n, .stride = stride_of(run, n)};
     if (v & BIAS_GRADIENT)
         t[BIAS_SUM] = (struct op_tensor){
             .name = "bias_gradient", .role = OP_ADDED, .type = DTYPE_F32, .rows = 1, .cols = m, .bound = op_bound(k)};
@@ -224,6 +228,7 @@ static struct gemm gemm_arguments(const struct op_run *run) {
                      .is_scaled = v & (SCALED | SCALED_BY_ZERO),
                      .scale = scale_of(run),
                      .bias = t[BIAS_VECTOR].data,
+                     .residual = t[RESIDUAL_MATRIX].data,
                      .aux = t[AUX_MATRIX].data,
                      .bias_gradient = t[BIAS_SUM].data};
     g.b.scale = t[SCALES].data;
@@ -314,6 +319,8 @@ static void gemm_reference(struct op_run *run) {
                 sum *= t[A_SCALE].value[0] * t[B_SCALE].value[0];
             if (v & BIAS)
                 sum += t[BIAS_VECTOR].value[j];
+            if (v & RESIDUAL)
+                sum += t[RESIDUAL_MATRIX].value[i * n + j];
             if (v & DELTAS)
                 sum += deltas_at(run, i, j);
             if (v & ANY_GELU && v & AUX)
@@ -404,6 +411,12 @@ static const struct op_case cases[] = {
     BOTH_TYPES(OP_TEST, "head to fp32, odd", B_TRANSPOSED | C_FP32 | STRIDED, 3, 1027, 24),
     BOTH_TYPES(OP_TEST, "head input gradient, odd", STRIDED, 9, 40, 1027),
     BOTH_TYPES(OP_TEST, "head weight gradient, odd", A_TRANSPOSED | ACCUMULATE | C_FP32 | STRIDED, 1027, 40, 9),
+    BOTH_TYPES(OP_TEST, "residual", FORWARD | RESIDUAL, 33, 64, 72),
+    BOTH_TYPES(OP_TEST, "residual, odd", FORWARD | RESIDUAL | STRIDED, 35, 67, 65),
+    {&gemm_kind, "few rows, residual", OP_TEST, DTYPE_BF16, FORWARD | RESIDUAL, {1, 50, 1608}},
+    {&gemm_kind, "few rows, gelu", OP_TEST, DTYPE_BF16, FORWARD | GELU_TANH, {8, 24, 2312}},
+    {&gemm_kind, "few rows, exact gelu", OP_TEST, DTYPE_BF16, FORWARD | GELU_EXACT, {9, 33, 40}},
+    {&gemm_kind, "few rows, to fp32", OP_TEST, DTYPE_BF16, B_TRANSPOSED | C_FP32, {16, 65, 264}},
     {&gemm_kind, "deltas", OP_TEST, DTYPE_BF16, FORWARD | DELTAS | STRIDED, {33, 65, 64}},
     {&gemm_kind, "deltas, no bias", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS, {19, 300, 40}},
     {&gemm_kind, "tf32", OP_TEST | OP_TF32, DTYPE_F32, FORWARD, {64, 96, 128}},

@@ -225,6 +225,12 @@ FAKE(cuModuleGetFunction, (struct CUfunc_st * *function, struct CUmod_st *module
 FAKE(cuFuncSetAttribute, (struct CUfunc_st * function, unsigned attribute, int value)) {
     return function && attribute == CUDA_DYNAMIC_SHARED && value > 0 ? result() : 1;
 }
+FAKE(cuLaunchKernelEx,
+     (const struct CUlaunchConfig_st *config, struct CUfunc_st *function, void **arguments, void **extra)) {
+    const struct cuda_launch_config *launch = (const void *)config;
+    bool is_early = launch->attribute_count == 1 && launch->attributes->kind == CUDA_LAUNCH_EARLY;
+    return !function || !is_early || !launch->stream || !arguments || extra ? 1 : shows("launch") ? REFUSED : result();
+}
 #ifndef FAKE_LACKS_LAUNCH
 FAKE(cuLaunchKernel, (struct CUfunc_st * function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared_bytes, struct CUstream_st *stream,

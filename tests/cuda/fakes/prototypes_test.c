@@ -37,6 +37,23 @@ SAME_FIELD(bytes, WidthInBytes)
 SAME_FIELD(rows, Height)
 _Static_assert(sizeof(struct cuda_copy_2d) == sizeof(CUDA_MEMCPY2D), "a block has the size of CUDA_MEMCPY2D");
 
+#define SAME_LAUNCH(ours, theirs)                                                                                      \
+    _Static_assert(offsetof(struct cuda_launch_config, ours) == offsetof(CUlaunchConfig, theirs),                      \
+                   #ours " lies where it does in CUlaunchConfig");
+SAME_LAUNCH(grid[0], gridDimX)
+SAME_LAUNCH(grid[2], gridDimZ)
+SAME_LAUNCH(block[0], blockDimX)
+SAME_LAUNCH(block[2], blockDimZ)
+SAME_LAUNCH(shared_bytes, sharedMemBytes)
+SAME_LAUNCH(stream, hStream)
+SAME_LAUNCH(attributes, attrs)
+SAME_LAUNCH(attribute_count, numAttrs)
+_Static_assert(sizeof(struct cuda_launch_config) == sizeof(CUlaunchConfig), "a launch has the size of CUlaunchConfig");
+_Static_assert(offsetof(struct cuda_launch_attribute, kind) == offsetof(CUlaunchAttribute, id) &&
+                   offsetof(struct cuda_launch_attribute, value) == offsetof(CUlaunchAttribute, value) &&
+                   sizeof(struct cuda_launch_attribute) == sizeof(CUlaunchAttribute),
+               "an attribute is CUlaunchAttribute");
+
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 #define SAME_STRUCT(ours, theirs)                                                                                      \
