@@ -141,12 +141,25 @@ class Counts(Runs):
         # A layer has 11 launches forward and 24 backward, 4 and 8 of which are the library's products.
         self.assertLessEqual(sum(three.values()) - sum(two.values()), 11 + 24 - 4 - 8)
 
-    def test_a_decode_step(self):
+    def decode(self, *more):
+        """Returns the counts of five decode steps."""
         def generate(tokens):
             return counted(lambda: run("generate", "--model", TINY, "--prompt", "Hello there", "--max-new-tokens", tokens,
-                                       "--ignore-eos", "--temperature", "0", *CUDA))
-        more = generate("13")
-        more.subtract(generate("8"))
+                                       "--ignore-eos", "--temperature", "0", *CUDA, *more))
+        counts = generate("13")
+        counts.subtract(generate("8"))
+        return counts
+
+    def test_a_decode_layer_has_8_launches(self):
+        layers = json.loads(pathlib.Path(TINY, "config.json").read_bytes())["n_layer"]
+        counts = self.decode("--precision", "bf16", "--cuda-graphs", "off")
+        products = sum(count for name, count in counts.items() if name.startswith("few_rows"))
+        self.assertEqual(products / 5, 4 * layers + 1)
+        ends = 6  # pages, embedding, wanted rows, norm, head, draw
+        self.assertLessEqual(counts["launches"] / 5, 8 * layers + ends)
+
+    def test_a_decode_step(self):
+        more = self.decode()
         names = ("allocations", "graph_launches", "launches", "uploads", "downloads", "waits")
         self.assertEqual([more[name] / 5 for name in names], [0, 1, 0, 1, 1, 1])
 
