@@ -71,7 +71,7 @@ int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
 }
 
 static size_t delta_bytes(const struct attention *a) {
-    return (size_t)(a->rows * a->heads) * sizeof(float);
+    return (size_t)(a->rows * a->heads) * 2 * sizeof(float);
 }
 
 size_t cuda_attention_backward_workspace(struct device *device, const struct attention *a) {

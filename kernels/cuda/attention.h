@@ -15,7 +15,8 @@ BASE_INLINE int attention_slabs(int head_size) {
 
 struct attention_gradient {
     struct attention a;
-    float *delta; /* [H, N] sum over features of dout * out: written with dq, then read for dk and dv */
+    float *delta; /* [H, N] sum over features of dout * out: written with dq, then read for dk and dv. By tiles it is
+                   * [H, N, 2]: lse for base 2, and this sum without dropout's scale */
 };
 
 #endif

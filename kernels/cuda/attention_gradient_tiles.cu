@@ -3,15 +3,35 @@
  *
  * Both passes have two tiles of their side, and take two of the other side at a time: queries with the gradients of the
  * output, keys with values. A product of each gives the scores and dP. A warp has 16 rows of its side. */
-#include "cuda/attention_tiles.cuh"
+#include "cuda/attention_dropout.cuh"
 
 /* This lane's column of s[n][e], from the tile's first. */
 static __device__ __forceinline__ int column_of(int n, int e) {
     return n * 8 + lane_number() % 4 * 2 + e % 2;
 }
 
-static __device__ __forceinline__ float keep_scale(const struct attention &a) {
-    return 1.0f / (1.0f - a.dropout.p);
+/* Scores and dP of a pair of tiles one after the other: of each the product with its rows. Twice as many products in
+ * flight hide more of their latency. */
+template <bool EDGE, int SIZE, bool KEPT, int N>
+static __device__ __forceinline__ void
+multiply_both(float (&s)[N][4], float (&dp)[N][4], const left_rows<SIZE, KEPT> &one, const left_rows<SIZE, KEPT> &other,
+              uint32_t tile_at, const seen_columns &seen, int first) {
+    uint32_t place = columns_place<SIZE>(tile_at);
+    if (EDGE || !KEPT) {
+        clear(s);
+        clear(dp);
+    }
+#pragma unroll(KEPT ? SIZE / 16 : 2)
+    for (int k = 0; k < SIZE / 16; k++) {
+        multiply_features<EDGE>(s, one, place, k, seen, first);
+        multiply_features<EDGE>(dp, other, place + 8 * N * tile<SIZE>::ROW_BYTES, k, seen, first);
+    }
+}
+
+/* Query rows of a head, or the gradients of its output, from `row` on. */
+static __device__ __forceinline__ keys_of<bf16> rows_of(const void *rows, int64_t stride, int64_t row, int head,
+                                                        const struct attention &a) {
+    return {NULL, (const bf16 *)rows + row * stride + (int64_t)head * a.head_size, 0, stride, 0};
 }
 
 /* ---- queries ---- */
@@ -20,9 +40,10 @@ template <int SIZE> struct query_rows {
     static constexpr int KEYS = GRADIENT_TILE_COLUMNS(SIZE), BYTES = KEYS * SIZE * 2;
 
     seen_columns seen;
-    left_rows<SIZE, SIZE <= 64> queries, douts;
+    left_rows<SIZE, false> queries, douts;
     float dq[SIZE / 8][4];
-    float lse2[2], delta[2]; /* lse for base 2 */
+    float lse2[2], delta[2]; /* lse for base 2, and delta without dropout's scale */
+    kept_columns kept;       /* where there is dropout */
 
     __device__ __forceinline__ void open(const struct attention_gradient &g, const query_tile &work, uint32_t tiles) {
         seen = work.seen_by_warp(g.a);
@@ -34,6 +55,7 @@ template <int SIZE> struct query_rows {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             open_row(g, work, i);
+        kept.open();
     }
 
     /* The four lanes of a row sum its dout * out, which the pass over keys reads, too. */
@@ -52,29 +74,24 @@ template <int SIZE> struct query_rows {
         }
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        if (lane_number() % 4 == 0 && row < a.rows)
-            g.delta[work.head * a.rows + row] = sum;
+        sum /= keep_scale(a);
         delta[i] = sum;
         lse2[i] = a.lse[work.head * a.rows + own] * LOG2_E;
+        if (lane_number() % 4 == 0 && row < a.rows)
+            ((float2 *)g.delta)[work.head * a.rows + row] = make_float2(lse2[i], sum);
     }
 
-    template <bool EDGE>
+    template <bool EDGE, bool DROPS>
     __device__ __forceinline__ void take(const struct attention &a, const query_tile &work, uint32_t keys, int first) {
-        float s[KEYS / 8][4], dp[KEYS / 8][4], keep = keep_scale(a);
-        uint32_t kept = ~0u;
-        if (a.dropout.p > 0)
-            kept = kept_bits<KEYS>(seen, first, [&](int i, int key) {
-                int own = i ? seen.high[1] : seen.high[0];
-                return is_kept(a, work.head, work.first + own - seen.prefix, key_element(a, work.first, key));
-            });
-        multiply_rows<EDGE>(s, queries, keys, seen, first);
-        multiply_rows<EDGE>(dp, douts, keys + BYTES, seen, first);
+        float s[KEYS / 8][4], dp[KEYS / 8][4];
+        uint32_t bits = DROPS && a.dropout.p > 0 ? kept.template get<KEYS>(a, work, seen, first) : ~0u;
+        multiply_both<EDGE>(s, dp, queries, douts, keys, seen, first);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = exp2_fast(fmaf(s[n][e], a.scale * LOG2_E, -lse2[e / 2]));
-                float ds = p * ((kept >> (4 * n + e) & 1 ? dp[n][e] * keep : 0) - delta[e / 2]);
+                float ds = p * ((!DROPS || bits >> (4 * n + e) & 1 ? dp[n][e] : 0) - delta[e / 2]);
                 s[n][e] = !EDGE || seen.sees(e / 2, first + column_of(n, e)) ? ds : 0;
             }
         add_weighted<EDGE, SIZE>(dq, s, keys, seen, first);
@@ -91,18 +108,9 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
     taken_tiles<SIZE, KEYS> taken = {douts + TILE_ROWS * SIZE * 2};
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
-    int64_t head_at = (int64_t)work.head * a.head_size;
-    auto copy_keys = [&](int first) {
-        taken.copy(
-            first / KEYS, [&](int key) { return keys.at(key); }, [&](int key) { return values.at(key); }, first,
-            work.keys, a.head_size);
-    };
-    copy_rows<SIZE, TILE_ROWS>(
-        tiles, [&](int row) { return (const bf16 *)a.q + (work.row + row) * a.q_stride + head_at; }, 0, rows,
-        a.head_size);
-    copy_rows<SIZE, TILE_ROWS>(
-        douts, [&](int row) { return (const bf16 *)a.dout + (work.row + row) * a.out_stride + head_at; }, 0, rows,
-        a.head_size);
+    auto copy_keys = [&](int first) { taken.copy(first / KEYS, keys, values, first, work.keys, a.head_size); };
+    copy_pairs<SIZE, TILE_ROWS>(tiles, rows_of(a.q, a.q_stride, work.row, work.head, a),
+                                rows_of(a.dout, a.out_stride, work.row, work.head, a), 0, rows, a.head_size);
     copy_keys(0);
     query_rows<SIZE> warp;
     warp.open(g, work, tiles);
@@ -113,21 +121,23 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
         __syncthreads(); /* the tiles have landed, and nobody uses those before */
         if (first + KEYS < work.keys)
             copy_keys(first + KEYS);
-        if (first == 0) {
-            warp.queries.load();
-            warp.douts.load();
-        }
-        uint32_t at = taken.first_tile(first / KEYS);
-        if (has_rows && warp.seen.sees_all(first, KEYS))
-            warp.template take<false>(a, work, at, first);
-        else if (has_rows && warp.seen.sees_some(first, KEYS))
-            warp.template take<true>(a, work, at, first);
+        uint32_t at = taken.first_tile((unsigned)first / KEYS);
+        bool sees_all = warp.seen.sees_all(first, KEYS);
+        if (!has_rows || !warp.seen.sees_some(first, KEYS))
+            continue;
+        if (!sees_all)
+            warp.template take<true, true>(a, work, at, first);
+        else if (a.dropout.p > 0)
+            warp.template take<false, true>(a, work, at, first);
+        else
+            warp.template take<false, false>(a, work, at, first);
     }
-    const float factor[2] = {a.scale, a.scale};
+    const float factor[2] = {a.scale * keep_scale(a), a.scale * keep_scale(a)};
     int64_t first = work.row + warp_row();
     if (has_rows)
         write_rows<SIZE>(warp.dq, factor, tiles, a.head_size, [&](int row) {
-            return first + row < a.rows ? (bf16 *)a.dq + (first + row) * a.q_stride + head_at : NULL;
+            return first + row < a.rows ? (bf16 *)a.dq + (first + row) * a.q_stride + (int64_t)work.head * a.head_size
+                                        : NULL;
         });
 }
 
@@ -168,6 +178,12 @@ struct key_tile {
     }
 };
 
+/* Of a tile of queries: what is not in the tiles of rows. */
+template <int QUERIES> struct taken_queries {
+    float2 rows[QUERIES];       /* lse2 and delta */
+    kept_queries<QUERIES> kept; /* where there is dropout */
+};
+
 template <int SIZE> struct key_rows {
     static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE), BYTES = QUERIES * SIZE * 2;
     static constexpr int FEATURES = GRADIENT_TILE_FEATURES(SIZE);
@@ -187,50 +203,35 @@ template <int SIZE> struct key_rows {
                 dk[i][e] = dv[i][e] = 0;
     }
 
-    /* Replaces scores and dP by P, without dropout's scale, and dS. */
-    template <bool EDGE>
-    __device__ __forceinline__ void probabilities(const struct attention_gradient &g, const key_tile &work, int head,
-                                                  int first, uint32_t kept, float (&s)[QUERIES / 8][4],
+    /* Replaces scores and dP by P and dS, both without dropout's scale. */
+    template <bool EDGE, bool DROPS>
+    __device__ __forceinline__ void probabilities(const struct attention &a, const taken_queries<QUERIES> &taken,
+                                                  int first, float (&s)[QUERIES / 8][4],
                                                   float (&dp)[QUERIES / 8][4]) const {
-        const struct attention &a = g.a;
-        int64_t row = head * a.rows + work.from + first;
-        float keep = keep_scale(a);
+        uint32_t kept = DROPS && a.dropout.p > 0 ? taken.kept.get() : ~0u;
 #pragma unroll
-        for (int n = 0; n < QUERIES / 8; n++)
+        for (int n = 0; n < QUERIES / 8; n++) {
+            float4 two = *(const float4 *)&taken.rows[column_of(n, 0)];
+            float lse2[2] = {two.x, two.z}, delta[2] = {two.y, two.w};
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                int column = column_of(n, e);
-                bool is_there = first + column < work.rows;
-                float lse2 = is_there ? a.lse[row + column] * LOG2_E : 0;
-                float delta = is_there ? g.delta[row + column] : 0;
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float &score = s[n][2 * i + e], &gradient = dp[n][2 * i + e];
-                    bool is_kept = kept >> (4 * n + 2 * i + e) & 1;
-                    bool is_seen = !EDGE || seen.sees(i, first + column);
-                    float p = exp2_fast(fmaf(score, a.scale * LOG2_E, -lse2));
-                    gradient = is_seen ? p * ((is_kept ? gradient * keep : 0) - delta) : 0;
-                    score = is_seen && is_kept ? p : 0;
-                }
+            for (int i = 0; i < 4; i++) {
+                float &score = s[n][i], &gradient = dp[n][i];
+                bool is_kept = !DROPS || kept >> (4 * n + i) & 1;
+                bool is_seen = !EDGE || seen.sees(i / 2, first + column_of(n, i));
+                float p = exp2_fast(fmaf(score, a.scale * LOG2_E, -lse2[i % 2]));
+                float ds = p * ((is_kept ? gradient : 0) - delta[i % 2]);
+                gradient = is_seen ? ds : 0;
+                score = is_seen && is_kept ? p : 0;
             }
+        }
     }
 
-    template <bool EDGE>
-    __device__ __forceinline__ void take(const struct attention_gradient &g, const key_tile &work, int head,
-                                         uint32_t queries, int first) {
-        const struct attention &a = g.a;
+    template <bool EDGE, bool DROPS>
+    __device__ __forceinline__ void take(const struct attention &a, const key_tile &work,
+                                         const taken_queries<QUERIES> &taken, uint32_t queries, int first) {
         float s[QUERIES / 8][4], dp[QUERIES / 8][4];
-        uint32_t kept = ~0u;
-        if (a.dropout.p > 0)
-            kept = kept_bits<QUERIES>(seen, first, [&](int i, int column) {
-                int key = min(work.key + lane_row(i), work.prefix + (int)a.rows - 1);
-                /* key_element() numbers keys from the prefix's first */
-                uint32_t element = key_element(a, 0, work.prefix ? key : key + a.prefix);
-                return is_kept(a, head, work.from + column, element);
-            });
-        multiply_rows<EDGE>(s, keys, queries, seen, first);
-        multiply_rows<EDGE>(dp, values, queries + BYTES, seen, first);
-        probabilities<EDGE>(g, work, head, first, kept, s, dp);
+        multiply_both<EDGE>(s, dp, keys, values, queries, seen, first);
+        probabilities<EDGE, DROPS>(a, taken, first, s, dp);
         uint32_t feature = work.feature * 2;
         add_weighted<EDGE, SIZE>(dv, s, queries + BYTES + feature, seen, first);
         add_weighted<EDGE, SIZE>(dk, dp, queries + feature, seen, first);
@@ -279,58 +280,99 @@ static __device__ __forceinline__ keys_of<bf16> tile_keys(keys_of<bf16> keys, co
     return keys;
 }
 
+/* What a block takes for its keys: of each of their heads, the tiles of queries one after the other. */
+template <int SIZE> struct query_steps {
+    static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE);
+
+    const struct attention_gradient &g;
+    const key_tile &work;
+    taken_tiles<SIZE, QUERIES> tiles;
+    int steps, group; /* for a head, and heads */
+
+    __device__ __forceinline__ int count() const {
+        return steps * group;
+    }
+    __device__ __forceinline__ int head(int step) const {
+        return work.head * group + step / steps;
+    }
+    __device__ __forceinline__ int first(int step) const {
+        return step % steps * QUERIES;
+    }
+    __device__ __forceinline__ uint32_t element(int key) const {
+        /* key_element() numbers keys from the prefix's first */
+        int at = min(work.key + key, work.prefix + (int)g.a.rows - 1);
+        return key_element(g.a, 0, work.prefix ? at : at + g.a.prefix);
+    }
+    /* Begins to bring a step's queries, and makes their masks. */
+    __device__ __forceinline__ void begin(int step, taken_queries<QUERIES> &taken) {
+        const struct attention &a = g.a;
+        int64_t row = work.from + first(step);
+        if (threadIdx.x < QUERIES) {
+            bool is_there = first(step) + (int)threadIdx.x < work.rows;
+            copy_async_8((uint32_t)__cvta_generic_to_shared(&taken.rows[threadIdx.x]),
+                         (const float2 *)g.delta + head(step) * a.rows + row + (is_there ? threadIdx.x : 0), is_there);
+        }
+        tiles.copy(step, rows_of(a.q, a.q_stride, work.from, head(step), a),
+                   rows_of(a.dout, a.out_stride, work.from, head(step), a), first(step), work.rows, a.head_size);
+        if (a.dropout.p > 0) {
+            auto element_at = [&](int key) { return element(key); };
+            mask_maker masks; /* found again each time, because registers are few */
+            masks.open(element_at);
+            masks.make(a, head(step), row, work.rows - first(step), element_at, taken.kept);
+        }
+    }
+};
+
 template <int SIZE> static __device__ __forceinline__ void backward_keys(const struct attention_gradient &g) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE), FEATURES = GRADIENT_TILE_FEATURES(SIZE);
+    taken_queries<QUERIES> *taken =
+        (taken_queries<QUERIES> *)(shared + (2 * TILE_ROWS + 4 * QUERIES) * SIZE * 2); /* two, after the tiles */
     const struct attention &a = g.a;
     uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), value_tile = tiles + TILE_ROWS * SIZE * 2;
     key_tile work;
     work.open(a, (a.head_size + FEATURES - 1) / FEATURES, FEATURES);
-    taken_tiles<SIZE, QUERIES> taken = {value_tile + TILE_ROWS * SIZE * 2};
-    int group = a.heads / a.kv_heads, steps = (work.rows + QUERIES - 1) / QUERIES;
+    query_steps<SIZE> queries = {g, work, {value_tile + TILE_ROWS * SIZE * 2}};
+    queries.steps = (work.rows + QUERIES - 1) / QUERIES;
+    queries.group = a.heads / a.kv_heads;
     int rows = (int)min((int64_t)TILE_ROWS, work.prefix + a.rows - work.key);
-    auto copy_queries = [&](int step) {
-        int64_t head_at = (int64_t)(work.head * group + step / steps) * a.head_size;
-        taken.copy(
-            step, [&](int row) { return (const bf16 *)a.q + (work.from + row) * a.q_stride + head_at; },
-            [&](int row) { return (const bf16 *)a.dout + (work.from + row) * a.out_stride + head_at; },
-            step % steps * QUERIES, work.rows, a.head_size);
-    };
     keys_of<bf16> keys = tile_keys(head_keys<bf16>(a, 0, work.head), work);
     keys_of<bf16> values = tile_keys(head_values<bf16>(a, 0, work.head), work);
-    copy_rows<SIZE, TILE_ROWS>(
-        tiles, [&](int row) { return keys.at(work.key + row); }, 0, rows, a.head_size);
-    copy_rows<SIZE, TILE_ROWS>(
-        value_tile, [&](int row) { return values.at(work.key + row); }, 0, rows, a.head_size);
-    copy_queries(0);
+    copy_pairs<SIZE, TILE_ROWS>(tiles, keys, values, work.key, work.key + rows, a.head_size);
+    queries.begin(0, taken[0]);
     key_rows<SIZE> warp;
     warp.open(a, work, tiles);
-    bool has_rows = warp_row() < rows;
 #pragma unroll 1
-    for (int step = 0; step < steps * group; step++) {
+    for (int step = 0; step < queries.count(); step++) {
         copies_wait();
         __syncthreads(); /* the tiles have landed, and nobody uses those before */
-        if (step + 1 < steps * group)
-            copy_queries(step + 1);
+        if (step + 1 < queries.count())
+            queries.begin(step + 1, taken[(step + 1) % 2]);
         if (step == 0) {
             warp.keys.load();
             warp.values.load();
         }
-        uint32_t at = taken.first_tile(step);
-        int head = work.head * group + step / steps, first = step % steps * QUERIES;
-        if (has_rows && warp.seen.sees_all(first, QUERIES))
-            warp.template take<false>(g, work, head, at, first);
-        else if (has_rows && warp.seen.sees_some(first, QUERIES))
-            warp.template take<true>(g, work, head, at, first);
+        uint32_t at = queries.tiles.first_tile(step);
+        int first = queries.first(step);
+        bool sees_all = warp.seen.sees_all(first, QUERIES);
+        if (warp_row() < rows && warp.seen.sees_some(first, QUERIES)) {
+            if (!sees_all)
+                warp.template take<true, true>(a, work, taken[step % 2], at, first);
+            else if (a.dropout.p > 0)
+                warp.template take<false, true>(a, work, taken[step % 2], at, first);
+            else
+                warp.template take<false, false>(a, work, taken[step % 2], at, first);
+        }
     }
-    if (!has_rows)
+    if (warp_row() >= rows)
         return;
-    warp.write(a, work, warp.dk, a.scale, tiles, a.dprefix_k, a.dk, a.k_stride);
+    warp.write(a, work, warp.dk, a.scale * keep_scale(a), tiles, a.dprefix_k, a.dk, a.k_stride);
     warp.write(a, work, warp.dv, keep_scale(a), value_tile, a.dprefix_v, a.dv, a.v_stride);
 }
 
+/* A smaller head's block takes fewer registers, so that more blocks hide each other's waits. */
 #define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64 ? 2 : 1)                                 \
+    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 128 ? 3 : 1)                                \
         attention_backward_queries_tiles_##size(struct attention_gradient g) {                                         \
         backward_queries<size>(g);                                                                                     \
     }                                                                                                                  \

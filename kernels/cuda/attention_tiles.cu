@@ -4,7 +4,7 @@
  *
  * Keys are numbered from the prefix's first; after the prefix come the batch's rows, from the first that the block
  * sees. */
-#include "cuda/attention_tiles.cuh"
+#include "cuda/attention_dropout.cuh"
 
 /* The work of a warp on its 16 rows. */
 template <int SIZE> struct warp_rows {
@@ -14,6 +14,7 @@ template <int SIZE> struct warp_rows {
     left_rows<SIZE, SIZE <= 128> queries;
     float out[SIZE / 8][4];
     row_softmax softmax;
+    kept_columns kept; /* where there is dropout */
 
     __device__ __forceinline__ void open(const struct attention &a, const query_tile &work, uint32_t tile_at) {
         seen = work.seen_by_warp(a);
@@ -22,12 +23,14 @@ template <int SIZE> struct warp_rows {
         for (int i = 0; i < SIZE / 8; i++)
             out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0;
         softmax.clear();
+        kept.open();
     }
 
     template <bool EDGE, bool DROPS>
     __device__ __forceinline__ void take(const struct attention &a, const query_tile &work, uint32_t keys,
                                          uint32_t values, int first) {
         float s[KEYS / 8][4];
+        uint32_t bits = DROPS && SIZE > 128 ? kept.template get<KEYS>(a, work, seen, first) : 0;
         multiply_rows<EDGE>(s, queries, keys, seen, first);
 #pragma unroll
         for (int n = 0; n < KEYS / 8 && EDGE; n++)
@@ -35,15 +38,11 @@ template <int SIZE> struct warp_rows {
             for (int e = 0; e < 4; e++)
                 s[n][e] = seen.sees(e / 2, first + n * 8 + lane_number() % 4 * 2 + e % 2) ? s[n][e] : -INFINITY;
         softmax.take<true>(s, out, a.scale * LOG2_E);
-        if (DROPS) {
-            uint32_t bits = kept_bits<KEYS>(seen, first, [&](int i, int key) {
-                int own = i ? seen.high[1] : seen.high[0];
-                return is_kept(a, work.head, work.first + own - seen.prefix, key_element(a, work.first, key));
-            });
+        if (DROPS && SIZE <= 128) /* where registers are few, scores and their bits are not found together */
+            bits = kept.template get<KEYS>(a, work, seen, first);
 #pragma unroll
-            for (int i = 0; i < KEYS / 2; i++)
-                s[i / 4][i % 4] = bits >> i & 1 ? s[i / 4][i % 4] : 0;
-        }
+        for (int i = 0; i < KEYS / 2 && DROPS; i++)
+            s[i / 4][i % 4] = bits >> i & 1 ? s[i / 4][i % 4] : 0;
         add_weighted<EDGE, SIZE>(out, s, values, seen, first);
     }
 
@@ -56,7 +55,7 @@ template <int SIZE> struct warp_rows {
             int64_t row = first + lane_number() / 4 + i * 8;
             if (a.lse && lane_number() % 4 == 0 && row < a.rows)
                 a.lse[work.head * a.rows + row] = softmax.largest[i] * a.scale + logf(softmax.total[i]);
-            factor[i] = 1.0f / (1.0f - a.dropout.p) / softmax.total[i];
+            factor[i] = keep_scale(a) / softmax.total[i];
         }
         bf16 *to = (bf16 *)a.out + first * a.out_stride + (int64_t)work.head * a.head_size;
         write_rows<SIZE>(out, factor, tile_at, a.head_size,
@@ -75,7 +74,7 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
     const bf16 *q = (const bf16 *)a.q + work.row * a.q_stride + (int64_t)work.head * a.head_size;
     auto copy_tiles = [&](int first) {
-        copy_pairs<SIZE, KEYS>(taken.first_tile(first / KEYS), keys, values, first, work.keys, a.head_size);
+        copy_pairs<SIZE, KEYS>(taken.first_tile((unsigned)first / KEYS), keys, values, first, work.keys, a.head_size);
         copies_commit();
     };
     copy_rows<SIZE, TILE_ROWS>(
@@ -83,10 +82,10 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     copy_tiles(0);
     warp_rows<SIZE> warp;
     warp.open(a, work, queries);
-    bool has_rows = warp_row() < rows;
+    bool has_rows = warp_row()<rows, drops = a.dropout.p> 0, is_plain = has_rows && !drops;
 #pragma unroll 1
     for (int first = 0; first < work.keys; first += KEYS) {
-        uint32_t at = taken.first_tile(first / KEYS);
+        uint32_t at = taken.first_tile((unsigned)first / KEYS);
         copies_wait();
         __syncthreads(); /* the tile has landed, and nobody uses the one before */
         if (first + KEYS < work.keys)
@@ -94,10 +93,12 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
         if (first == 0)
             warp.queries.load();
         bool sees_all = warp.seen.sees_all(first, KEYS);
-        if (has_rows && a.dropout.p > 0)
-            warp.template take<true, true>(a, work, at, at + BYTES, first);
-        else if (has_rows && sees_all)
+        if (is_plain && sees_all)
             warp.template take<false, false>(a, work, at, at + BYTES, first);
+        else if (has_rows && sees_all)
+            warp.template take<false, true>(a, work, at, at + BYTES, first);
+        else if (has_rows && drops)
+            warp.template take<true, true>(a, work, at, at + BYTES, first);
         else if (has_rows)
             warp.template take<true, false>(a, work, at, at + BYTES, first);
     }

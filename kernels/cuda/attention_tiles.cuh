@@ -50,8 +50,15 @@ static __device__ int64_t first_seen(const struct attention &a, int64_t row) {
     return a.window && row - a.window + 1 > start ? row - a.window + 1 : start;
 }
 
+/* Dropout computes 64 keys together whose numbers and tokens begin at multiples of 64. So the keys begin at an earlier
+ * row, which nobody sees, if there is one. */
+static __device__ int64_t start_of_block(const struct attention &a, int64_t row) {
+    int64_t earlier = row - (a.dropout.keys.token[row] - (uint32_t)a.prefix) % 64;
+    return earlier >= 0 ? earlier : row;
+}
+
 /* A block's tile of queries: the first row, the batch's row of the first key after the prefix, and the keys of prefix
- * and rows that it sees. */
+ * and rows that it takes. */
 struct query_tile {
     int64_t row, first;
     int head, keys;
@@ -61,6 +68,8 @@ struct query_tile {
         int64_t tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
         row = (tiles - 1 - blockIdx.x / a.heads) * TILE_ROWS;
         first = first_seen(a, row);
+        if (a.dropout.p > 0)
+            first = start_of_block(a, first);
         head = (int)(blockIdx.x % a.heads);
         keys = (int)(a.prefix + min(row + TILE_ROWS, a.rows) - first);
     }
@@ -91,8 +100,8 @@ static __device__ __forceinline__ void copy_rows(uint32_t to, F row_at, int firs
     }
 }
 
-/* Copies ROWS keys of a head and their values, from key `first` of `count`, to two tiles one after the other. After the
- * prefix a thread's rows are the same distance apart, so that one addition leads to the next. */
+/* Copies ROWS rows of two kinds, such as keys and values, from row `first` of `count`, to two tiles one after the
+ * other. After the prefix a thread's rows are the same distance apart, so that one addition leads to the next. */
 template <int SIZE, int ROWS>
 static __device__ __forceinline__ void copy_pairs(uint32_t to, const keys_of<bf16> &keys, const keys_of<bf16> &values,
                                                   int first, int count, int size) {
@@ -121,13 +130,12 @@ template <int SIZE, int COLUMNS> struct taken_tiles {
     static constexpr int BYTES = COLUMNS * SIZE * 2;
     uint32_t places;
 
-    __device__ __forceinline__ uint32_t first_tile(int step) const {
+    __device__ __forceinline__ uint32_t first_tile(unsigned step) const {
         return places + step % 2 * 2 * BYTES;
     }
-    template <class F, class G>
-    __device__ __forceinline__ void copy(int step, F first_at, G second_at, int first, int count, int size) const {
-        copy_rows<SIZE, COLUMNS>(first_tile(step), first_at, first, count, size);
-        copy_rows<SIZE, COLUMNS>(first_tile(step) + BYTES, second_at, first, count, size);
+    __device__ __forceinline__ void copy(int step, const keys_of<bf16> &one, const keys_of<bf16> &other, int first,
+                                         int count, int size) const {
+        copy_pairs<SIZE, COLUMNS>(first_tile(step), one, other, first, count, size);
         copies_commit();
     }
 };
@@ -154,35 +162,50 @@ template <int SIZE, bool KEPT> struct left_rows {
     }
 };
 
+/* The place of this lane's row and first chunk in a tile of columns. */
+template <int SIZE> static __device__ __forceinline__ uint32_t columns_place(uint32_t tile_at) {
+    int lane = lane_number();
+    return tile_at + tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+/* Adds the products of 16 features, from feature 16 k on, to the scores of 8 N columns. */
+template <bool EDGE, int SIZE, bool KEPT, int N>
+static __device__ __forceinline__ void multiply_features(float (&s)[N][4], const left_rows<SIZE, KEPT> &left,
+                                                         uint32_t place, int k, const seen_columns &seen, int first) {
+    uint32_t a[4], b[4];
+    left.get(a, k);
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) {
+        if (EDGE && !seen.sees_some(first + j * 16, 16))
+            continue;
+        load_matrices(b, tile<SIZE>::pair(place, k) + j * 16 * tile<SIZE>::ROW_BYTES);
+        if (!EDGE && KEPT && k == 0) {
+            multiply_first(s[2 * j], a, b[0], b[1]);
+            multiply_first(s[2 * j + 1], a, b[2], b[3]);
+            continue;
+        }
+        multiply(s[2 * j], a, b[0], b[1]);
+        multiply(s[2 * j + 1], a, b[2], b[3]);
+    }
+}
+
+template <int N> static __device__ __forceinline__ void clear(float (&s)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+}
+
 /* Scores of 8 N columns, whose rows are the tile's. A lane has columns 8 n + 2 t and its neighbour: first of row g,
  * then of row g + 8. Columns that no row sees have zeros. */
 template <bool EDGE, int SIZE, bool KEPT, int N>
 static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const left_rows<SIZE, KEPT> &left,
                                                      uint32_t tile_at, const seen_columns &seen, int first) {
-    int lane = lane_number();
-    uint32_t place = tile_at + tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll
-    for (int n = 0; n < N && (EDGE || !KEPT); n++)
-        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    uint32_t place = columns_place<SIZE>(tile_at);
+    if (EDGE || !KEPT)
+        clear(s);
 #pragma unroll(KEPT ? SIZE / 16 : 2)
-    for (int k = 0; k < SIZE / 16; k++) {
-        uint32_t a[4];
-        left.get(a, k);
-#pragma unroll
-        for (int j = 0; j < N / 2; j++) {
-            uint32_t b[4];
-            if (EDGE && !seen.sees_some(first + j * 16, 16))
-                continue;
-            load_matrices(b, tile<SIZE>::pair(place, k) + j * 16 * tile<SIZE>::ROW_BYTES);
-            if (!EDGE && KEPT && k == 0) {
-                multiply_first(s[2 * j], a, b[0], b[1]);
-                multiply_first(s[2 * j + 1], a, b[2], b[3]);
-                continue;
-            }
-            multiply(s[2 * j], a, b[0], b[1]);
-            multiply(s[2 * j + 1], a, b[2], b[3]);
-        }
-    }
+    for (int k = 0; k < SIZE / 16; k++)
+        multiply_features<EDGE>(s, left, place, k, seen, first);
 }
 
 /* The softmax of rows g and g + 8 over the columns so far. A total is this lane's part until it is joined. */
@@ -292,20 +315,6 @@ static __device__ __forceinline__ void add_weighted(float (&out)[M][4], const fl
     }
     if (EDGE && __any_sync(~0u, found != 0))
         add_not_finite<SIZE>(out, tile_at, seen, first, 8 * N);
-}
-
-/* Bit 4 n + e is is_kept(e / 2, column) of the lane's element s[n][e]; 1 where its row does not see the column. */
-template <int COUNT, class F>
-static __device__ __forceinline__ uint32_t kept_bits(const seen_columns &seen, int first, F is_kept_at) {
-    uint32_t bits = 0;
-#pragma unroll 1
-    for (int i = 0; i < COUNT / 2; i++) {
-        int column = first + i / 4 * 8 + lane_number() % 4 * 2 + i % 2;
-        int low = i & 2 ? seen.low[1] : seen.low[0], high = i & 2 ? seen.high[1] : seen.high[0];
-        bool is_seen = column < seen.prefix || (column >= low && column <= high);
-        bits |= (uint32_t)(!is_seen || is_kept_at(i / 2 % 2, column)) << i;
-    }
-    return bits;
 }
 
 /* Writes out * factor of rows g and g + 8. Whole chunks go by way of the warp's rows of a tile, which no other warp

@@ -16,9 +16,10 @@ enum { TILE_WARPS = 4, TILE_ROWS = 16 * TILE_WARPS };
 #define ATTENTION_TILE_BYTES(size) ((TILE_ROWS + 4 * ATTENTION_TILE_KEYS(size)) * (size)*2)
 
 /* The gradients: a block holds two tiles of one side of the scores, and takes two of the other side at a time, of this
- * number of columns. They arrive in turn at two places. */
+ * number of columns. They arrive in turn at two places. A column of queries has 16 bytes more. */
 #define GRADIENT_TILE_COLUMNS(size) ((size) <= 96 ? 32 : 16)
-#define GRADIENT_TILE_BYTES(size)   ((2 * TILE_ROWS + 4 * GRADIENT_TILE_COLUMNS(size)) * (size)*2)
+#define GRADIENT_TILE_BYTES(size)                                                                                      \
+    ((2 * TILE_ROWS + 4 * GRADIENT_TILE_COLUMNS(size)) * (size)*2 + 2 * GRADIENT_TILE_COLUMNS(size) * 16)
 /* Features of the gradients of keys and values that a block computes. */
 #define GRADIENT_TILE_FEATURES(size) ((size) <= 128 ? (size) : 128)
 

@@ -9,6 +9,10 @@ static __device__ __forceinline__ void copy_async(uint32_t to, const void *from,
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
 }
+/* The same for 8 bytes. */
+static __device__ __forceinline__ void copy_async_8(uint32_t to, const void *from, bool is_there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(is_there ? 8 : 0) : "memory");
+}
 static __device__ __forceinline__ void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -443,6 +443,7 @@ static const struct op_case cases[] = {
     BF16_BOTH_WAYS("size 200, dropout, prefix", 70, 2, 1, 200, 33, 2, 200),
     BF16_BOTH_WAYS("size 256, window", 100, 1, 1, 256, 0, 1, 0, 0, 40),
     BF16_BOTH_WAYS("size 128, several tiles", 210, 1, 1, 128, 0, 2),
+    BF16_BOTH_WAYS("size 64, dropout, later tokens", 150, 1, 1, 64, 0, 2, 100, 101),
     BOTH_WAYS(OP_LONG, "long", 0, 700, 2, 1, 64, 0, 2, 100),
     BOTH_WAYS(OP_LONG, "size 65", 0, 257, 3, 3, 65, 70, 3, 100),
 

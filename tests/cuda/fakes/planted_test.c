@@ -56,7 +56,9 @@ static const struct fault faults[] = {
     TILES_FAULT("cp.async.wait_group", ALL, NULL, NULL, UNFILLED),
     TILES_FAULT("cp.async.wait_group", ALL, "0", "1", UNFILLED),
     TILES_FAULT("cp.async.commit_group", ALL, NULL, NULL, UNFILLED),
-    TILES_FAULT("cp.async.cg", 0, NULL, NULL, "nobody has written"),
+    {&forward, "cp.async.cg", 0, NULL, NULL, "nobody has written"},
+    {&queries, "cp.async.cg", 0, NULL, NULL, "nobody has written"},
+    {&keys, "cp.async.cg", 4, NULL, NULL, "nobody has written"}, /* the first after those of a prefix */
     /* Fragments of another matrix. */
     TILES_FAULT("ldmatrix", ALL, ".trans", "", NULL),
     TILES_FAULT("ldmatrix", 0, ".x4", ".x4.trans", NULL),
@@ -67,7 +69,7 @@ static const struct fault faults[] = {
     TILES_FAULT("mov.u32", ALL, "%ctaid.x", "0", "race between blocks"),
     {&turn, "mov.u32", ALL, "%ctaid.x", "0", "race between blocks"},
     /* Places that are off by one, by an element and by less. */
-    TILES_FAULT("st.shared", 0, "]", "+4]", "race in shared memory"),
+    TILES_FAULT("st.shared.u32", 0, "]", "+4]", "race in shared memory"),
     {&forward, "st.global.v4", 0, "]", "+2]", "misaligned"},
     {&queries, "st.global.v4", 0, "]", "+2]", "misaligned"},
     {&keys, "st.global.v4", 0, "]", "+2]", "misaligned"},
