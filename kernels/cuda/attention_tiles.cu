@@ -82,7 +82,8 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     copy_tiles(0);
     warp_rows<SIZE> warp;
     warp.open(a, work, queries);
-    bool has_rows = warp_row()<rows, drops = a.dropout.p> 0, is_plain = has_rows && !drops;
+    bool has_rows = warp_row() < rows;
+    bool drops = a.dropout.p > 0, is_plain = has_rows && !drops;
 #pragma unroll 1
     for (int first = 0; first < work.keys; first += KEYS) {
         uint32_t at = taken.first_tile((unsigned)first / KEYS);
