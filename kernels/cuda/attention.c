@@ -7,13 +7,14 @@
 /* The kernels by tiles for one size of heads, and the shared memory of their blocks. */
 struct tile_kernels {
     int size, bytes, gradient_bytes;
-    enum cuda_kernel forward, queries, keys;
+    enum cuda_kernel forward, forward_dropout, queries, keys;
 };
 #define TILE_KERNELS(size)                                                                                             \
     {size,                                                                                                             \
      ATTENTION_TILE_BYTES(size),                                                                                       \
      GRADIENT_TILE_BYTES(size),                                                                                        \
      CUDA_attention_forward_tiles_##size,                                                                              \
+     CUDA_attention_forward_dropout_tiles_##size,                                                                      \
      CUDA_attention_backward_queries_tiles_##size,                                                                     \
      CUDA_attention_backward_keys_tiles_##size},
 static const struct tile_kernels tile_kernels[] = {ATTENTION_TILE_SIZES(TILE_KERNELS)};
@@ -66,8 +67,10 @@ int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     const struct tile_kernels *tiles = find_tiles(a, false);
     if (status)
         return status;
-    return tiles ? launch_tiles(exec, tiles->forward, a->rows, a->heads, tiles->bytes, a)
-                 : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
+    if (!tiles)
+        return launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
+    enum cuda_kernel kernel = a->dropout.p > 0 ? tiles->forward_dropout : tiles->forward;
+    return launch_tiles(exec, kernel, a->rows, a->heads, tiles->bytes, a);
 }
 
 static size_t delta_bytes(const struct attention *a) {

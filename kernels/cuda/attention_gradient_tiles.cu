@@ -178,7 +178,7 @@ struct key_tile {
     }
 };
 
-/* Of a tile of queries: what is not in the tiles of rows. */
+/* The part of a tile of queries that is not in the tiles of rows. */
 template <int QUERIES> struct taken_queries {
     float2 rows[QUERIES];       /* lse2 and delta */
     kept_queries<QUERIES> kept; /* where there is dropout */
@@ -280,7 +280,7 @@ static __device__ __forceinline__ keys_of<bf16> tile_keys(keys_of<bf16> keys, co
     return keys;
 }
 
-/* What a block takes for its keys: of each of their heads, the tiles of queries one after the other. */
+/* The steps of a block with its keys: it takes the tiles of queries of each of their heads, one after the other. */
 template <int SIZE> struct query_steps {
     static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE);
 

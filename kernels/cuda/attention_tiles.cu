@@ -63,7 +63,7 @@ template <int SIZE> struct warp_rows {
     }
 };
 
-template <int SIZE> static __device__ __forceinline__ void forward(const struct attention &a) {
+template <int SIZE, bool DROPS> static __device__ __forceinline__ void forward(const struct attention &a) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = ATTENTION_TILE_KEYS(SIZE), BYTES = KEYS * SIZE * 2;
     uint32_t queries = (uint32_t)__cvta_generic_to_shared(shared);
@@ -83,7 +83,6 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
     warp_rows<SIZE> warp;
     warp.open(a, work, queries);
     bool has_rows = warp_row() < rows;
-    bool drops = a.dropout.p > 0, is_plain = has_rows && !drops;
 #pragma unroll 1
     for (int first = 0; first < work.keys; first += KEYS) {
         uint32_t at = taken.first_tile((unsigned)first / KEYS);
@@ -94,24 +93,22 @@ template <int SIZE> static __device__ __forceinline__ void forward(const struct 
         if (first == 0)
             warp.queries.load();
         bool sees_all = warp.seen.sees_all(first, KEYS);
-        if (is_plain && sees_all)
-            warp.template take<false, false>(a, work, at, at + BYTES, first);
-        else if (has_rows && sees_all)
-            warp.template take<false, true>(a, work, at, at + BYTES, first);
-        else if (has_rows && drops)
-            warp.template take<true, true>(a, work, at, at + BYTES, first);
+        if (has_rows && sees_all)
+            warp.template take<false, DROPS>(a, work, at, at + BYTES, first);
         else if (has_rows)
-            warp.template take<true, false>(a, work, at, at + BYTES, first);
+            warp.template take<true, DROPS>(a, work, at, at + BYTES, first);
     }
     if (has_rows)
         warp.write(a, work, queries);
 }
 
-#define KERNEL(size)                                                                                                   \
+#define KERNEL(name, size, drops)                                                                                      \
     extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64    ? 3                                   \
                                                                    : size <= 128 ? 2                                   \
-                                                                                 : 1)                                  \
-        attention_forward_tiles_##size(struct attention a) {                                                           \
-        forward<size>(a);                                                                                              \
+                                                                                 : 1) name(struct attention a) {       \
+        forward<size, drops>(a);                                                                                       \
     }
-ATTENTION_TILE_SIZES(KERNEL)
+#define KERNELS(size)                                                                                                  \
+    KERNEL(attention_forward_tiles_##size, size, false)                                                                \
+    KERNEL(attention_forward_dropout_tiles_##size, size, true)
+ATTENTION_TILE_SIZES(KERNELS)

@@ -62,10 +62,15 @@
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128)                                              \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256)                                              \
     PLAIN(attention_tiles, attention_forward_tiles_32)                                                                 \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_32)                                                         \
     PLAIN(attention_tiles, attention_forward_tiles_64)                                                                 \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_64)                                                         \
     PLAIN(attention_tiles, attention_forward_tiles_96)                                                                 \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_96)                                                         \
     PLAIN(attention_tiles, attention_forward_tiles_128)                                                                \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_128)                                                        \
     PLAIN(attention_tiles, attention_forward_tiles_256)                                                                \
+    PLAIN(attention_tiles, attention_forward_dropout_tiles_256)                                                        \
     PLAIN(cast, cast)                                                                                                  \
     PLAIN(cross_entropy, cross_entropy_join)                                                                           \
     PLAIN(embedding, embedding_backward_order)                                                                         \
