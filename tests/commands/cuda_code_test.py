@@ -12,7 +12,8 @@ STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # BUILD/tests/cuda/lib, in a b
 HMMA, LDGSTS, LDG, LDL, STL, BRA, EXIT = 0x23c, 0xfae, 0x981, 0x983, 0x387, 0x947, 0x94d
 DOUBLES = {0x228, 0x229, 0x22a, 0x22b}  # DMUL, DADD, DSETP, DFMA
 IN_DOUBLE = re.compile("clip_factor|cross_entropy_join|reduce$|sum_of_squares|sum_to_one")
-TENSOR_CORES = re.compile("(paged_)?attention_.*tiles_|grouped_gemm_bf16")
+COPIED = re.compile("attention_.*tiles_|few_rows_")
+TENSOR_CORES = re.compile("(paged_)?attention_.*tiles_|grouped_gemm_bf16|few_rows_")
 STREAMS = re.compile("(adamw|add|gelu_forward|gelu_backward|norm_(narrow_|wide_|)(forward|backward)|residual_dropout|"
                      "swiglu_forward|swiglu_backward|unit_forward)_(fp32|bf16)")
 # Flash attention's forward by size of heads: blocks at a time on a multiprocessor of sm_80, and instructions for each
@@ -122,9 +123,9 @@ class Code(unittest.TestCase):
         self.assertEqual(self.names(lambda kernel: kernel.counts[HMMA] > 0),
                          self.names(lambda kernel: TENSOR_CORES.match(kernel.name)))
 
-    def test_tiles_of_flash_attention_are_copied_in_the_background(self):
+    def test_tiles_of_flash_attention_and_weights_of_few_rows_are_copied_in_the_background(self):
         self.assertEqual(self.names(lambda kernel: kernel.counts[LDGSTS] > 0),
-                         self.names(lambda kernel: re.match("attention_.*tiles_", kernel.name)))
+                         self.names(lambda kernel: COPIED.match(kernel.name)))
 
     def test_streams_are_read_16_bytes_at_a_time(self):
         streams = self.names(lambda kernel: STREAMS.match(kernel.name))
