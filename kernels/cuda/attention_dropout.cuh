@@ -1,6 +1,6 @@
 /* Dropout of attention by tiles: which elements of a warp's scores are kept. base/rng.h decides that by an element's
- * word. A call of the generator has the words of four keys that are 16 apart. So 64 keys whose tokens are neighbours from
- * a multiple of 64 on take 16 calls for each query, and all other keys take a call each. */
+ * word. A call of the generator has the words of four keys that are 16 apart. So 64 keys whose tokens are neighbours
+ * from a multiple of 64 on take 16 calls for each query, and all other keys take a call each. */
 #pragma once
 
 #include "cuda/attention_tiles.cuh"
