@@ -141,6 +141,7 @@ class Peers(unittest.TestCase):
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
         self.assertEqual({key: peer["told"][key] for key in ("precision", "micro_batch_size", "micro_batches", "tokens", "has_dropout")},
                          {"precision": "fp32", "micro_batch_size": 2, "micro_batches": 2, "tokens": 32, "has_dropout": True})
+        self.assertIsNone(peer["told"]["device"])  # none was named: the CPU
         self.assertEqual((peer["adapter"]["peft_type"], peer["adapter"]["r"]), ("LORA", 3))
         *lines, summary = self.finetune(python, "--method", "prefix", "--peft.num_virtual_tokens=5", "--peft.prefix_projection")
         self.assertEqual((summary["peer"]["told"]["tokens"], summary["peer"]["told"]["encoder"]), (27, {"prefix_projection": True}))
@@ -154,7 +155,8 @@ class Peers(unittest.TestCase):
             self.assertEqual((summary["peer"]["told"]["work"], summary["peer"]["told"]["tokens"], summary["peer"]["adapter"]), (work, words[1], None))
             self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 3.5, 1, delta=1e-4)
             self.assertRaises(ProcessLookupError, os.kill, summary["peer"]["process"], 0)
-        summary, = self.beside("decode", python, "--micro-batch-size", 2)
+        summary, = self.beside("decode", python, "--micro-batch-size", 2, "--device", "cpu")
+        self.assertEqual(summary["peer"]["told"]["device"], "cpu")
         self.assertEqual((summary["peer"]["told"]["micro_batch_size"], summary["peer"]["seconds"]), (2, 2.0))  # 1.5 before ours, 2.5 after
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 2.0, 1, delta=1e-4)
 
