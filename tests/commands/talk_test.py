@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
@@ -96,6 +97,9 @@ class Talk(unittest.TestCase):
         before, _, self.shown = self.shown.partition(word)
         return before
 
+    def await_editor(self):
+        """A line editor may show its prompt before it has taken over the terminal, which until then keeps Ctrl-D."""
+
     def ask(self, question, answer):
         self.type(question + "\r", answer + "\r\n")
         self.wait_for("> ")
@@ -146,6 +150,7 @@ class Terminal(Talk):
         self.type("What I do not mean", "mean")  # a line that is dropped
         self.type("\x03", "> ")
         self.ask("Hi", "Yes")
+        self.await_editor()
         self.type("\x04", "\n")
         self.assertEqual(self.end(), 0)
 
@@ -165,6 +170,12 @@ class Terminal(Talk):
 @unittest.skipUnless(has_libedit(), "no libedit")
 class Edited(Terminal):
     EDITOR = "--line-editor"
+
+    def await_editor(self):
+        end = time.monotonic() + 240
+        while termios.tcgetattr(self.terminal)[3] & termios.ICANON:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
 
     def test_earlier_questions_come_back(self):
         self.begin(self.EDITOR)
