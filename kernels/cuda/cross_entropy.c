@@ -3,11 +3,8 @@
 #include "cuda/kernels.h"
 
 static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct cross_entropy *a) {
-    int threads = a->stride < ENTROPY_LONG_ROW ? cuda_row_threads(a->type, a->stride) : ENTROPY_THREADS_MOST;
-    return cuda_launch(
-        exec,
-        &(const struct cuda_launch){
-            .kernel = kernel, .type = a->type, .blocks = a->stride ? a->rows : 0, .threads = threads, .arguments = a});
+    return cuda_launch_rows(exec, &(const struct cuda_launch){.kernel = kernel, .type = a->type, .arguments = a},
+                            a->rows, a->stride);
 }
 
 int cuda_cross_entropy_forward(const struct exec *exec, const struct cross_entropy *a) {

@@ -99,7 +99,7 @@ static __device__ void one_row(const struct cross_entropy &a, int64_t i, T *x, f
 }
 
 template <class T, call CALL> static __device__ void every_row(const struct cross_entropy &a) {
-    __shared__ float2 warps[ENTROPY_THREADS_MOST / 32];
+    __shared__ float2 warps[8];
     bool is_packed = a.stride % PACK<T> == 0 && is_aligned(a.logits);
     for (int64_t i = blockIdx.x; i < a.rows; i += gridDim.x) {
         T *x = (T *)a.logits + i * a.stride;
@@ -111,10 +111,10 @@ template <class T, call CALL> static __device__ void every_row(const struct cros
 }
 
 #define KERNELS(name, CALL)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(ENTROPY_THREADS_MOST, 2) name##_fp32(struct cross_entropy a) {        \
+    extern "C" __global__ void __launch_bounds__(256) name##_fp32(struct cross_entropy a) {                            \
         every_row<float, CALL>(a);                                                                                     \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(ENTROPY_THREADS_MOST, 2) name##_bf16(struct cross_entropy a) {        \
+    extern "C" __global__ void __launch_bounds__(256) name##_bf16(struct cross_entropy a) {                            \
         every_row<bf16, CALL>(a);                                                                                      \
     }
 KERNELS(cross_entropy_forward, FORWARD)

@@ -4,10 +4,6 @@
 
 #include "kernels/ops.h"
 
-/* Threads of a block. The second reading of a row finds it in the card's cache if few rows are worked on at a time, so
- * that long rows get large blocks. */
-enum { ENTROPY_THREADS_MOST = 512, ENTROPY_LONG_ROW = 16384 };
-
 struct cross_entropy_join {
     struct cross_entropy call;
     int ranks;
