@@ -80,21 +80,22 @@ int bench_peer_open(const char *python, const char *script, const char *const *a
     return status;
 }
 
-int bench_peer_ask(struct bench_peer *peer, const char *word, json_t **answer) {
+int bench_peer_ask(struct bench_peer *peer, const char *word, const char *key, json_t **answer) {
     char line[64];
     int length = snprintf(line, sizeof line, "%s\n", word);
     *answer = NULL;
     if (send(peer->socket, line, (size_t)length, MSG_NOSIGNAL) != length)
         return status_fail(STATUS_IO, "%s has ended", peer->python);
-    return read_answer(peer, answer);
+    int status = read_answer(peer, answer);
+    if (!status && !(json_number_value(json_object_get(*answer, key)) > 0))
+        status = status_fail(STATUS_IO, "%s: an answer without \"%s\"", peer->python, key);
+    return status;
 }
 
 int bench_peer_number(struct bench_peer *peer, const char *word, const char *key, double *number) {
     json_t *answer;
-    int status = bench_peer_ask(peer, word, &answer);
+    int status = bench_peer_ask(peer, word, key, &answer);
     *number = json_number_value(json_object_get(answer, key));
-    if (!status && !(*number > 0))
-        status = status_fail(STATUS_IO, "%s: an answer without \"%s\"", peer->python, key);
     json_decref(answer);
     return status;
 }

@@ -73,7 +73,7 @@ static int open_peers(struct measurement *m) {
         json_t *answer = NULL;
         if (!has_peer(m, i))
             continue;
-        status = bench_peer_ask(m->process, peer_names[i], &answer);
+        status = bench_peer_ask(m->process, peer_names[i], "tokens", &answer);
         m->peer_tokens[i] = json_number_value(json_object_get(answer, "tokens"));
         json_decref(answer);
     }

@@ -92,8 +92,9 @@ int bench_transformers_print(struct bench_transformers *peer, double ours, json_
     json_t *memory;
     if (!peer->peer)
         return bench_print(summary);
-    int status = bench_peer_ask(peer->peer, "memory", &memory);
+    int status = bench_peer_ask(peer->peer, "memory", "peak_rss_bytes", &memory);
     if (status) {
+        json_decref(memory);
         json_decref(summary);
         return status;
     }

@@ -66,9 +66,9 @@ int plan_calibrate_command(int argc, char **argv) {
                     "[--micro-batch-size B] [--seq-length T] [--device NAME]",
         .description =
             "Measures this machine and writes its cluster file, of which a device is what one rank has while all ranks "
-            "work. Products have the shapes of MODEL: a model directory, or gpt2-124m (when not given), smollm2-135m "
-            "or "
-            "qwen2.5-0.5b. Also measures steps of a few layers, and between ranks sums and messages by size and what "
+            "work. Products have the shapes of MODEL: a model directory, or gpt2-124m (when not given), gpt2-1.5b, "
+            "smollm2-135m or qwen2.5-0.5b. Also measures steps of a few layers, and between ranks sums and messages by "
+            "size and what "
             "computation hides of them. A predicted step next to a measured one ends the output.",
         .examples = "  cambium plan calibrate --output one.yaml\n"
                     "  cambium plan calibrate --output two.yaml --ranks 2\n"

@@ -160,6 +160,10 @@ class Peers(unittest.TestCase):
         self.assertEqual((summary["peer"]["told"]["micro_batch_size"], summary["peer"]["seconds"]), (2, 2.0))  # 1.5 before ours, 2.5 after
         self.assertAlmostEqual(summary["our_speed_over_peer"] * summary["seconds"] / 2.0, 1, delta=1e-4)
 
+    def test_an_answer_that_lacks_its_number_ends_the_bench(self):
+        python = self.script("forgets", TRANSFORMERS.replace("peak_rss_bytes", "bytes"))
+        self.assertIn('an answer without "peak_rss_bytes"', self.finetune(python, expect=1))
+
     def test_what_has_no_peer_says_so(self):
         for what in ("gemm", "ops", "checkpoint", "load", "engine"):
             self.assertIn(f"--peer: bench {what} has no peer", self.beside(what, "python3", expect=2))
