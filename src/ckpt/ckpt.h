@@ -47,6 +47,9 @@ struct ckpt_array {
     bool is_copy;
     int copy_of;
     int threads; /* that may call get() at the same time; 0: one */
+    /* For writing, and for ckpt_read_block: a block lies in one slice, and its values are as the files have them, which
+     * is transposed where the slice is. */
+    bool is_as_in_files;
     /* The rectangles of a parameter that this rank reads or must write, each in one slice; returns their number, at
      * most CKPT_MAX_RECTS. NULL: the whole parameter. */
     int (*rects)(void *context, int param, struct ckpt_block *rects);

@@ -54,11 +54,12 @@ static int copy_block(const struct save_exchange *x, const struct save_cell *par
         block.column = part->column;
         block.columns = part->columns;
     }
-    bool is_direct = !slice->is_transposed && (part->rows == 1 || part->columns == to.stride);
+    bool is_turned = slice->is_transposed && !array->is_as_in_files;
+    bool is_direct = !is_turned && (part->rows == 1 || part->columns == to.stride);
     int status = array->get(array->context, &block, is_direct ? to.at : scratch);
     if (status || is_direct)
         return status;
-    if (slice->is_transposed) {
+    if (is_turned) {
         transpose(scratch, block.rows, block.columns, width, to.at, to.stride);
         return STATUS_OK;
     }
@@ -79,9 +80,10 @@ static int copy_cell(const struct share *share, const struct save_cell *cell, st
     const struct save_exchange *x = share->exchange;
     const struct write_plan *plan = &x->plans[cell->plan];
     const struct write_piece *piece = &plan->pieces[cell->piece];
-    bool is_transposed = plan->request.table->rows[piece->param].slices[piece->slice].is_transposed;
+    const struct param_slice *slice = &plan->request.table->rows[piece->param].slices[piece->slice];
+    bool is_turned = slice->is_transposed && !source_of(x, cell)->is_as_in_files;
     int64_t width = width_of(x, cell), rows, columns;
-    if (is_transposed) {
+    if (is_turned) {
         rows = smaller(cell->rows, LINES);
         columns = smaller(cell->columns, BLOCK_ELEMENTS / rows);
     } else {

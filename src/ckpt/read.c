@@ -287,7 +287,8 @@ static int read_part(const struct reading *reading, const struct tensor_entry *e
     int64_t runs = slice->is_transposed ? part->columns : part->rows;
     int64_t run = slice->is_transposed ? part->rows : part->columns;
     int64_t at = slice->is_transposed ? part->column * stride + file_row : file_row * stride + part->column;
-    char *to = slice->is_transposed ? reading->scratch : out;
+    bool is_turned = slice->is_transposed && !array->is_as_in_files;
+    char *to = is_turned ? reading->scratch : out;
     if (run == stride) { /* one run after the other */
         run *= runs;
         runs = 1;
@@ -297,7 +298,7 @@ static int read_part(const struct reading *reading, const struct tensor_entry *e
         if (status)
             return status;
     }
-    if (slice->is_transposed)
+    if (is_turned)
         transpose(reading->scratch, part->columns, part->rows, (size_t)width, out, part->columns);
     return STATUS_OK;
 }

@@ -1,6 +1,8 @@
 /* The pickle of a tensor is a call of torch._utils._rebuild_tensor_v2 or v3. Its storage is a persistent id. */
 #include "torch_tensor.h"
 
+#include "crc.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -188,7 +190,7 @@ static int sum_piece(const char *path, int descriptor, const struct torch_tensor
     if (!status)
         status = file_pread_all(descriptor, piece, bytes, tensor->record_start + at, path);
     if (!status)
-        *sum = (uint32_t)crc32_z(0, piece, bytes);
+        *sum = crc_add(0, piece, bytes);
     free(piece);
     return status;
 }

@@ -1,11 +1,11 @@
 /* Values of pickles, and zips. The data of a record are written before its header, which has their sum. */
 #include "torch_write.h"
 
+#include "crc.h"
 #include "torch_tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 /* ---- pickles ---- */
 
@@ -155,7 +155,7 @@ static int write_data(const struct archive *archive, const struct archive_record
             status = archive->read(archive->context, at, bytes, piece);
         if (status)
             break;
-        *crc = (uint32_t)crc32_z(*crc, (const unsigned char *)piece, (size_t)bytes);
+        *crc = crc_add(*crc, piece, (size_t)bytes);
         status = file_pwrite_all(descriptor, piece, (size_t)bytes, start + at, path);
     }
     free(piece);

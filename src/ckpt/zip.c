@@ -2,9 +2,10 @@
  */
 #include "zip.h"
 
+#include "crc.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 enum {
     END_BYTES = 22,
@@ -172,7 +173,7 @@ int zip_read(const struct zip *zip, struct zip_record *record, int64_t limit, ch
     if (!*bytes)
         return status_fail(STATUS_MEMORY, "%s: out of memory", zip->path);
     status = file_pread_all(zip->descriptor, *bytes, (size_t)record->bytes, record->start, zip->path);
-    if (!status && crc32_z(0, (const unsigned char *)*bytes, (size_t)record->bytes) != record->crc)
+    if (!status && crc_add(0, *bytes, (size_t)record->bytes) != record->crc)
         status = refuse(zip, record->start - zip->start, "bytes with the sum that the archive has for them");
     if (status) {
         free(*bytes);

@@ -21,10 +21,16 @@ static void make_arrays(const struct model_source *m, struct arrays *arrays) {
             continue;
         int k = arrays->count++;
         arrays->read[k] = (struct ckpt_array){
-            .prefix = prefixes[i], .dtype = *prefixes[i] ? DTYPE_F32 : m->dtype, .must_be_finite = true};
+            .prefix = prefixes[i],
+            .dtype = *prefixes[i] ? DTYPE_F32 : m->dtype,
+            .must_be_finite = true,
+            .is_as_in_files = !m->is_megatron, /* source and output are files of the same form */
+        };
         arrays->reading[k] = (struct model_array){.model = m, .array = arrays->read[k]};
         arrays->write[k] = (struct ckpt_array){.prefix = prefixes[i],
                                                .dtype = arrays->read[k].dtype,
+                                               .is_as_in_files = arrays->read[k].is_as_in_files,
+                                               .threads = usable_cores(),
                                                .get = model_array_get,
                                                .context = &arrays->reading[k]};
     }
@@ -52,7 +58,8 @@ static int write(const struct convert_request *request, const struct model_sourc
                                .weights = &arrays.write[0],
                                .config_text = strbuf_text(&m->config_text),
                                .tokenizer = &m->tokenizer,
-                               .max_shard_bytes = request->max_shard_bytes};
+                               .max_shard_bytes = request->max_shard_bytes,
+                               .threads = usable_cores()};
     if (arrays.count == 1)
         return ckpt_write_model(request->output, &model);
     struct ckpt_save save = {.root = request->output,

@@ -1,5 +1,6 @@
 /* Directories that PyTorch wrote give the tensors that were saved, to the bit, in pieces of any size. Damaged ones are
  * refused in one line, and code in a pickle never runs. tools/golden/torch_checkpoints.py made the directories. */
+#include "ckpt/crc.h"
 #include "ckpt/exchange.h"
 #include "support/test.h"
 
@@ -179,6 +180,22 @@ static void shards_have_an_index_and_hold_everything(void **state) {
     file_list_free(names, count);
     ckpt_close(again);
     ckpt_close(found);
+}
+
+/* ---- sums ---- */
+
+static void sums_are_those_of_zlib(void **state) {
+    (void)state;
+    enum { MOST = 400 };
+    unsigned char bytes[MOST + 16];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (unsigned char)philox(7, (uint32_t)i, 0, 0, 0).word[0];
+    for (size_t length = 0; length <= MOST; length++)
+        for (size_t start = 0; start < 16; start++) {
+            size_t cut = length * start / 16; /* the sum of both parts, one after the other */
+            uint32_t sum = crc_add(crc_add(0, bytes + start, cut), bytes + start + cut, length - cut);
+            assert_int_equal(sum, crc32(0, bytes + start, (uInt)length));
+        }
 }
 
 /* ---- damage ---- */
@@ -484,6 +501,7 @@ int main(void) {
         cmocka_unit_test(tensors_are_written_as_they_are),
         cmocka_unit_test(what_is_written_for_torch_is_read_again),
         cmocka_unit_test(shards_have_an_index_and_hold_everything),
+        cmocka_unit_test(sums_are_those_of_zlib),
         cmocka_unit_test(a_list_that_ends_early_is_refused),
         cmocka_unit_test(damaged_elements_and_descriptions_are_refused),
         cmocka_unit_test(an_element_that_was_changed_is_refused),

@@ -18,7 +18,7 @@ LIBRARY_ROOMS = {
     "dnnl": {"kernels"},
     "oneapi": {"kernels"},
     "omp.h": {"kernels"},
-    "immintrin.h": {"kernels"},
+    "immintrin.h": {"ckpt", "kernels"},
     "yaml.h": {"config", "planner"},
     "zlib.h": {"ckpt", "data", "text", "serve"},
     "protobuf-c": {"train", "serve"},
