@@ -11,11 +11,15 @@
 struct asked {
     struct likelihood *request;
     const struct asked *leader; /* the request that runs its beginning; NULL: none */
+    int64_t shared;             /* tokens that it has from there, in whole pages */
+    int64_t *expected;          /* such tokens of all requests that wait to start */
     bool is_submitted, has_begun;
 };
 
 static void on_start(void *context, int64_t cached) {
-    ((struct asked *)context)->request->cached = cached;
+    struct asked *asked = context;
+    asked->request->cached = cached;
+    *asked->expected -= asked->shared;
 }
 
 static void on_prompt_logprob(void *context, int64_t index, const struct scheduler_token *token) {
@@ -43,32 +47,36 @@ static int submit(struct engine *engine, struct scheduler *scheduler, int slot, 
         .context = asked,
     };
     asked->is_submitted = true;
+    *asked->expected += asked->shared;
     asked->request->logprob = 0;
     asked->request->is_greedy = true;
     return scheduler_submit(scheduler, &request, &number, &refusal);
 }
 
-/* True when the contexts of both begin with the same tokens, at least a page of them. */
-static bool shares_page(const int32_t *ids, const struct likelihood *a, const struct likelihood *b) {
-    enum {
-        PAGE_AND_NEXT = KV_PAGE_TOKENS + 1
-    }; /* the row of the last token before the continuation runs in any case */
-    return a->first >= PAGE_AND_NEXT && b->first >= PAGE_AND_NEXT &&
-           !memcmp(ids + a->start, ids + b->start, KV_PAGE_TOKENS * sizeof *ids);
+/* Returns how many tokens the contexts of both begin with alike, in whole pages. The row of the last token before the
+ * continuation runs in any case. */
+static int64_t count_shared(const int32_t *ids, const struct likelihood *a, const struct likelihood *b) {
+    int64_t most = (a->first < b->first ? a->first : b->first) - 1, count = 0;
+    while (count < most && ids[a->start + count] == ids[b->start + count])
+        count++;
+    return count / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
 }
 
 /* Lets each request follow the first of those before it that begin like it. */
 static void find_leaders(struct asked *asked, int64_t count, const int32_t *ids) {
     const struct asked *leader = NULL;
     for (int64_t i = 0; i < count; i++) {
-        if (leader && shares_page(ids, leader->request, asked[i].request))
+        int64_t shared = leader ? count_shared(ids, leader->request, asked[i].request) : 0;
+        asked[i].shared = shared;
+        if (shared)
             asked[i].leader = leader;
         else
             leader = &asked[i];
     }
 }
 
-/* Submits requests in their order until enough tokens wait for the next steps. *first: the first that may be due. */
+/* Submits requests in their order until enough tokens wait for the next steps, beside those that the cache is expected
+ * to have. *first: the first that may be due. */
 static int submit_due(struct engine *engine, struct scheduler *scheduler, int slot, const int32_t *ids,
                       struct asked *asked, int64_t count, int64_t *first) {
     struct scheduler_stats stats;
@@ -77,7 +85,7 @@ static int submit_due(struct engine *engine, struct scheduler *scheduler, int sl
     while (*first < count && asked[*first].is_submitted)
         ++*first;
     scheduler_read_stats(scheduler, &stats);
-    for (int64_t i = *first; i < count && !status && stats.queued_tokens < enough; i++) {
+    for (int64_t i = *first; i < count && !status && stats.queued_tokens - *asked->expected < enough; i++) {
         if (asked[i].is_submitted || (asked[i].leader && !asked[i].leader->has_begun))
             continue;
         status = submit(engine, scheduler, slot, ids, &asked[i]);
@@ -110,11 +118,12 @@ static int run(struct engine *engine, int slot, const int32_t *ids, struct asked
 
 int likelihood_compute(struct engine *engine, int slot, const int32_t *ids, struct likelihood *const *requests,
                        int64_t count) {
+    int64_t expected = 0;
     struct asked *asked = calloc((size_t)count + 1, sizeof *asked);
     if (!asked)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < count; i++)
-        asked[i].request = requests[i];
+        asked[i] = (struct asked){.request = requests[i], .expected = &expected};
     find_leaders(asked, count, ids);
     int status = run(engine, slot, ids, asked, count);
     free(asked);
