@@ -30,6 +30,7 @@ struct bench_options {
     bool has_precision;               /* given: operations of the other precision are skipped */
     bool only_checks;                 /* for ops: compare the test cases with their references */
     bool has_dropout, has_baseline;
+    bool is_batch_invariant;   /* for prefill and decode */
     struct run_config run;     /* for train: the section `parallel`; for finetune: recomputation */
     struct comm *world;        /* for train: the processes of a launch, or NULL */
     struct peft_config peft;   /* for finetune: the adapter, and what trains it */

@@ -65,6 +65,7 @@ struct device {
     struct ops *filled;    /* a copy that device.c made and filled, if the backend's table lacks operations; or NULL */
     char kind[32];         /* set by device.c if the backend did not; device.c sets the number */
     int number, threads;
+    bool is_batch_invariant; /* device_make_batch_invariant */
     char description[96];
     atomic_int failure; /* the status of the first queued work that failed; 0: none did */
     char failure_text[256];

@@ -78,8 +78,18 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_ALIGNMENT_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7)                                           \
     ROW(CUBLASLT_ALIGNMENT_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)
 
+/* Those of version 13.10 and newer. A flag of batch invariance names the alignment of all matrices. */
+#define CUBLASLT_LATER_ENUMERATORS(ROW)                                                                                \
+    ROW(CUBLASLT_OPERATION_INVARIANCE, CUBLASLT_MATMUL_DESC_BATCH_INVARIANCE_FLAGS, 41)                                \
+    ROW(CUBLASLT_INVARIANT_2_BYTES, CUBLASLT_BATCH_INVARIANCE_ALIGN_2B, 1)                                             \
+    ROW(CUBLASLT_INVARIANT_4_BYTES, CUBLASLT_BATCH_INVARIANCE_ALIGN_4B, 2)                                             \
+    ROW(CUBLASLT_INVARIANT_8_BYTES, CUBLASLT_BATCH_INVARIANCE_ALIGN_8B, 3)                                             \
+    ROW(CUBLASLT_INVARIANT_16_BYTES, CUBLASLT_BATCH_INVARIANCE_ALIGN_16B, 4)                                           \
+    ROW(CUBLASLT_INVARIANCE_UNSET, CUBLASLT_BATCH_INVARIANCE_UNSET, 0x8000)
+enum { CUBLASLT_HAS_INVARIANCE = 131000 };
+
 #define CUBLASLT_ENUMERATOR(name, library_name, value) name = (value),
-enum cublaslt_enumerator { CUBLASLT_ENUMERATORS(CUBLASLT_ENUMERATOR) };
+enum cublaslt_enumerator { CUBLASLT_ENUMERATORS(CUBLASLT_ENUMERATOR) CUBLASLT_LATER_ENUMERATORS(CUBLASLT_ENUMERATOR) };
 #undef CUBLASLT_ENUMERATOR
 
 /* ROW(member of the table, result, the library's name, parameters) */
@@ -106,6 +116,9 @@ enum cublaslt_enumerator { CUBLASLT_ENUMERATORS(CUBLASLT_ENUMERATOR) };
         (struct cublasLtContext * context, CUBLASLT_OPERATION * operation, CUBLASLT_LAYOUT * a, CUBLASLT_LAYOUT * b,   \
          CUBLASLT_LAYOUT * c, CUBLASLT_LAYOUT * d, CUBLASLT_PREFERENCE * preference, int most,                         \
          CUBLASLT_RESULT *results, int *count))                                                                        \
+    ROW(check, unsigned, cublasLtMatmulAlgoCheck,                                                                      \
+        (struct cublasLtContext * context, CUBLASLT_OPERATION * operation, CUBLASLT_LAYOUT * a, CUBLASLT_LAYOUT * b,   \
+         CUBLASLT_LAYOUT * c, CUBLASLT_LAYOUT * d, const CUBLASLT_ALGORITHM *algorithm, CUBLASLT_RESULT *result))      \
     ROW(multiply, unsigned, cublasLtMatmul,                                                                            \
         (struct cublasLtContext * context, CUBLASLT_OPERATION * operation, const void *alpha, const void *a,           \
          CUBLASLT_LAYOUT *a_layout, const void *b, CUBLASLT_LAYOUT *b_layout, const void *beta, const void *c,         \

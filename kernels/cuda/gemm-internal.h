@@ -18,9 +18,10 @@ struct gemm_form {
     uint8_t a_alignment, b_alignment, c_alignment;    /* bytes that the addresses are multiples of; at most 16 */
     uint8_t epilogue;                                 /* CUBLASLT_GELU_AUX_BIAS and others */
     uint8_t is_tf32, b_type;
-    uint8_t is_one_pass; /* no partial sums, in whatever type */
-    uint8_t is_fast;     /* FP8 sums may lose bits of fp32 */
-    uint8_t unused[4];
+    uint8_t is_one_pass;        /* no partial sums, in whatever type */
+    uint8_t is_fast;            /* FP8 sums may lose bits of fp32 */
+    uint8_t is_batch_invariant; /* one algorithm for every m and ldc, without partial sums */
+    uint8_t unused[3];
 };
 
 struct gemm_pointers {
@@ -40,7 +41,7 @@ bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, co
 int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers);
 
 /* few_rows.c: products of few rows that a kernel of ours computes whole. */
-bool cuda_few_rows_takes(const struct gemm *g);
+bool cuda_few_rows_takes(const struct device *device, const struct gemm *g);
 int cuda_few_rows(const struct exec *exec, const struct gemm *g);
 
 #endif

@@ -42,11 +42,20 @@ static struct gemm library_product(const struct gemm *g) {
     return product;
 }
 
+/* As alignment_of, and where any row begins, so that the first one does not matter. */
+static uint8_t alignment_of_rows(const struct matrix_view *m) {
+    uintptr_t stride = (uintptr_t)m->stride * dtype_bytes(m->type);
+    return alignment_of((const void *)((uintptr_t)m->data | stride));
+}
+
 /* The library's product without an epilogue, into `c`. Forward products in FP8 are summed fast, as TransformerEngine
  * does. */
-static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *c) {
+static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
     bool is_fp8 = gemm_is_fp8(g);
-    uint8_t c_alignment = alignment_of(c->data), r_alignment = alignment_of(g->residual);
+    bool is_any_row = exec->stream->device->is_batch_invariant;
+    uint8_t a_alignment = is_any_row ? alignment_of_rows(&g->a) : alignment_of(g->a.data);
+    uint8_t c_alignment = is_any_row ? alignment_of_rows(c) : alignment_of(c->data);
+    uint8_t r_alignment = alignment_of(g->residual);
     return (struct gemm_form){.m = c->rows,
                               .n = c->columns,
                               .k = is_fp8 ? g->a.columns : gemm_k(g),
@@ -59,11 +68,13 @@ static struct gemm_form form_of(const struct gemm *g, const struct matrix_view *
                               .type = (uint8_t)g->a.type,
                               .b_type = (uint8_t)g->b.type,
                               .c_type = (uint8_t)c->type,
-                              .a_alignment = alignment_of(g->a.data),
+                              .a_alignment = a_alignment,
                               .b_alignment = alignment_of(g->b.data),
                               .c_alignment = c_alignment < r_alignment ? c_alignment : r_alignment,
                               .epilogue = CUBLASLT_NO_EPILOGUE,
-                              .is_tf32 = g->is_tf32};
+                              .is_tf32 = g->is_tf32,
+                              .is_one_pass = is_any_row,
+                              .is_batch_invariant = is_any_row};
 }
 
 static struct gemm_pointers pointers_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
@@ -94,7 +105,7 @@ static bool all_have_accesses(const struct gemm *g) {
 static void set_epilogue(const struct exec *exec, const struct gemm *g, struct gemm_form *form, uint8_t epilogue) {
     bool rounds_once = cuda(exec->stream->device)->architecture == 90 && all_have_accesses(g);
     form->epilogue = epilogue;
-    form->is_one_pass = form->c_type == DTYPE_BF16 && !rounds_once;
+    form->is_one_pass = form->is_batch_invariant || (form->c_type == DTYPE_BF16 && !rounds_once);
 }
 
 /* Adds the bias to a product, if the library can: its bias has C's type. */
@@ -274,13 +285,13 @@ static int finish_rows(const struct exec *exec, const struct gemm *g, const stru
 static int run_sums(const struct exec *exec, const struct gemm *g, const struct matrix_view *sums, bool *has_bias) {
     struct gemm first = *g, rest;
     bool is_cut = cut_sums(g, &first, &rest);
-    struct gemm_form form = form_of(&first, sums);
+    struct gemm_form form = form_of(exec, &first, sums);
     struct gemm_pointers pointers = pointers_of(exec, &first, sums);
     *has_bias = add_bias(exec, &first, &form, &pointers);
     int status = cuda_gemm_cache_run(exec, &form, &pointers);
     if (status || !is_cut)
         return status;
-    form = form_of(&rest, sums);
+    form = form_of(exec, &rest, sums);
     pointers = pointers_of(exec, &rest, sums);
     return cuda_gemm_cache_run(exec, &form, &pointers);
 }
@@ -353,16 +364,20 @@ static int check(const struct exec *exec, const struct gemm *g) {
     return status;
 }
 
+/* Batch-invariant sums of a bf16 C are always finished by a kernel. C is fp32 where a row has an adapter, and the
+ * library may add in another order for it. */
 static int run(const struct exec *exec, const struct gemm *g) {
     struct gemm first, rest;
     if (cut_result(g, &first, &rest)) {
         int status = run(exec, &first);
         return status ? status : run(exec, &rest);
     }
-    struct gemm_form form = form_of(g, &g->c);
+    struct gemm_form form = form_of(exec, g, &g->c);
     struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
-    bool is_possible = stage_bytes(g) > 0 || !is_staged(g);
-    bool is_alone = !(is_possible && cut_sums(g, &first, &rest)) && is_library_alone(exec, g, &form, &pointers);
+    bool is_possible = stage_bytes(g) > 0 || !is_staged(g),
+         is_finished_here = exec->stream->device->is_batch_invariant && is_staged(g);
+    bool is_alone = !(is_possible && (is_finished_here || cut_sums(g, &first, &rest))) &&
+                    is_library_alone(exec, g, &form, &pointers);
     return is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
 }
 
@@ -370,7 +385,7 @@ int cuda_gemm(const struct exec *exec, const struct gemm *call) {
     int status = check(exec, call);
     if (status || gemm_m(call) == 0 || gemm_n(call) == 0)
         return status;
-    if (cuda_few_rows_takes(call))
+    if (cuda_few_rows_takes(exec->stream->device, call))
         return cuda_few_rows(exec, call);
     const struct gemm product = library_product(call), *g = &product;
     struct column_sum sums = gemm_bias_sums(g);

@@ -9,6 +9,10 @@
 
 enum { PLANS = 4096, WAYS = 8, LARGE_WORKSPACE = 32 << 20, SMALL_WORKSPACE = 4 << 20 };
 
+/* One algorithm for all numbers of rows is the first of these proposals for INVARIANT_ROWS that takes one row and
+ * MANY_ROWS. */
+enum { INVARIANT_ROWS = 64, MANY_ROWS = 8192, INVARIANT_PROPOSALS = 16 };
+
 struct plan {
     struct gemm_form form; /* m is 0: the place is free */
     bool is_missing;       /* the library has no algorithm for it */
@@ -22,6 +26,7 @@ struct cuda_gemm_cache {
     struct cublaslt_operation *operation;
     struct cublaslt_layout *a, *b, *c;
     struct cublaslt_preference *preference;
+    bool has_invariance; /* the library has batch invariance of its own */
     struct plan plans[PLANS];
 };
 
@@ -64,7 +69,10 @@ int cuda_gemm_cache_open(struct device *device) {
     pthread_mutex_init(&cache->lock, NULL);
     cuda(device)->gemm_cache = cache;
     int status = cublaslt_open(&cache->library);
-    return status ? status : make_descriptors(device);
+    if (status)
+        return status;
+    cache->has_invariance = cache->library.version() >= CUBLASLT_HAS_INVARIANCE;
+    return make_descriptors(device);
 }
 
 void cuda_gemm_cache_close(struct device *device) {
@@ -121,6 +129,16 @@ static unsigned set_layouts(const struct cuda_gemm_cache *cache, const struct ge
     return status ? status : set_layout(library, cache->c, form->c_type, form->m, form->n, form->ldc);
 }
 
+/* The library's flag for a form. */
+static uint32_t invariance_of(const struct gemm_form *form) {
+    int bytes = form->a_alignment | form->b_alignment | form->c_alignment, least = bytes & -bytes;
+    return !form->is_batch_invariant ? CUBLASLT_INVARIANCE_UNSET
+           : least >= 16             ? CUBLASLT_INVARIANT_16_BYTES
+           : least >= 8              ? CUBLASLT_INVARIANT_8_BYTES
+           : least >= 4              ? CUBLASLT_INVARIANT_4_BYTES
+                                     : CUBLASLT_INVARIANT_2_BYTES;
+}
+
 static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct gemm_form *form,
                               const struct gemm_pointers *pointers) {
     const struct cublaslt *library = &cache->library;
@@ -129,6 +147,7 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     const uint32_t epilogue = form->epilogue;
     const int32_t compute = form->is_tf32 ? CUBLASLT_COMPUTE_TF32 : CUBLASLT_COMPUTE_FP32;
     const int8_t fast = (int8_t)form->is_fast;
+    const uint32_t invariance = invariance_of(form);
     const struct {
         unsigned attribute;
         const void *value;
@@ -146,6 +165,9 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     unsigned status = CUBLASLT_SUCCESS;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)
         status = library->operation_set(cache->operation, rows[i].attribute, rows[i].value, rows[i].bytes);
+    if (!status && cache->has_invariance)
+        status =
+            library->operation_set(cache->operation, CUBLASLT_OPERATION_INVARIANCE, &invariance, sizeof invariance);
     return status;
 }
 
@@ -197,21 +219,92 @@ static struct plan *place_of(struct cuda_gemm_cache *cache, const struct gemm_fo
     return &cache->plans[(hash + hash / PLANS % WAYS) % PLANS];
 }
 
-/* Asks the library for its first algorithm. The form is described. */
-static int find_plan(struct device *device, const struct gemm_form *form, struct plan *plan) {
+/* Asks the library for at most `most` algorithms. The form is described. */
+static int propose(struct device *device, const struct gemm_form *form, int most, struct cublaslt_result *found,
+                   int *count) {
     const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
-    struct cublaslt_result found = {.state = CUBLASLT_NOT_SUPPORTED};
-    int count = 0;
+    *count = 0;
     int status = check(device, set_limits(cache, form), "describing a product");
     if (status)
         return status;
     unsigned answer = cache->library.propose(cache->context, cache->operation, cache->a, cache->b, cache->c, cache->c,
-                                             cache->preference, 1, &found, &count);
-    if (answer && answer != CUBLASLT_NOT_SUPPORTED)
-        return check(device, answer, "finding an algorithm for a product");
+                                             cache->preference, most, found, count);
+    if (answer == CUBLASLT_NOT_SUPPORTED)
+        *count = 0;
+    return answer && answer != CUBLASLT_NOT_SUPPORTED ? check(device, answer, "finding an algorithm for a product")
+                                                      : STATUS_OK;
+}
+
+/* Returns true if the library can run the algorithm for a form, which it then has described. */
+static bool takes(struct device *device, const struct gemm_form *form, const struct cublaslt_algorithm *algorithm) {
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct cublaslt_result result = {.workspace_bytes = 0};
+    return !set_layouts(cache, form) &&
+           !cache->library.check(cache->context, cache->operation, cache->a, cache->b, cache->c, cache->c, algorithm,
+                                 &result) &&
+           result.workspace_bytes <= gemm_library_bytes(device);
+}
+
+/* Returns true if the library can run the algorithm for one row of C and for many. */
+static bool takes_any_rows(struct device *device, const struct gemm_form *form,
+                           const struct cublaslt_algorithm *algorithm) {
+    struct gemm_form one = *form, many = *form;
+    one.m = 1;
+    many.m = MANY_ROWS;
+    return takes(device, &one, algorithm) && takes(device, &many, algorithm);
+}
+
+/* Stores the first algorithm that the library proposes for the form. The form is described. */
+static int find_first(struct device *device, const struct gemm_form *form, struct plan *plan) {
+    struct cublaslt_result found = {.state = CUBLASLT_NOT_SUPPORTED};
+    int count, status = propose(device, form, 1, &found, &count);
+    if (status)
+        return status;
     *plan = (struct plan){.form = *form, .algorithm = found.algorithm};
-    plan->is_missing = answer || count < 1 || found.state != CUBLASLT_SUCCESS;
+    plan->is_missing = count < 1 || found.state != CUBLASLT_SUCCESS;
     return STATUS_OK;
+}
+
+/* The form of which the library is asked for one algorithm for all numbers of rows and all strides of C. */
+static struct gemm_form form_of_all_rows(const struct gemm_form *form) {
+    struct gemm_form all = *form;
+    all.m = INVARIANT_ROWS;
+    all.ldc = form->n;
+    return all;
+}
+
+/* Stores the first proposal that takes every number of rows. */
+static int find_for_all_rows(struct device *device, const struct gemm_form *form, struct plan *plan) {
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct cublaslt_result found[INVARIANT_PROPOSALS];
+    int count, status = check(device, set_layouts(cache, form), "describing a product");
+    if (!status)
+        status = propose(device, form, INVARIANT_PROPOSALS, found, &count);
+    if (status)
+        return status;
+    *plan = (struct plan){.form = *form, .is_missing = true};
+    for (int i = 0; i < count && plan->is_missing; i++) {
+        plan->algorithm = found[i].algorithm;
+        plan->is_missing = found[i].state != CUBLASLT_SUCCESS || !takes_any_rows(device, form, &found[i].algorithm);
+    }
+    return STATUS_OK;
+}
+
+static bool is_of(const struct plan *plan, const struct gemm_form *form) {
+    return plan->form.m && !memcmp(&plan->form, form, sizeof *form);
+}
+
+/* Stores the algorithm that all numbers of rows have, if the library can run it for this one. */
+static int find_invariant(struct device *device, const struct gemm_form *form, struct plan *plan) {
+    struct gemm_form all = form_of_all_rows(form);
+    struct plan *first = place_of(cuda(device)->gemm_cache, &all);
+    int status = is_of(first, &all) ? STATUS_OK : find_for_all_rows(device, &all, first);
+    if (status)
+        return status;
+    const struct plan found = *first; /* both may have one place */
+    *plan = (struct plan){.form = *form, .algorithm = found.algorithm};
+    plan->is_missing = found.is_missing || !takes(device, form, &found.algorithm);
+    return check(device, set_layouts(cuda(device)->gemm_cache, form), "describing a product");
 }
 
 /* Describes the form, and finds its plan. The lock is held. */
@@ -223,8 +316,10 @@ static int prepare(struct device *device, const struct gemm_form *form, const st
         status = cuda_enter(device);
     if (!status)
         status = describe(device, form, pointers);
-    bool is_known = (*plan)->form.m && !memcmp(&(*plan)->form, form, sizeof *form);
-    return status || is_known ? status : find_plan(device, form, *plan);
+    if (status || is_of(*plan, form))
+        return status;
+    bool is_one = form->is_batch_invariant && !cuda(device)->gemm_cache->has_invariance;
+    return is_one ? find_invariant(device, form, *plan) : find_first(device, form, *plan);
 }
 
 bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers) {
@@ -245,8 +340,9 @@ int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, c
     int status = prepare(device, form, pointers, &plan);
     if (!status && plan->is_missing)
         status =
-            status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card",
-                        dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k);
+            status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card%s",
+                        dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k,
+                        form->is_batch_invariant ? " that is batch-invariant" : "");
     ((struct cuda_stream *)exec->stream)->is_followed = false;
     if (!status)
         status = check(device,

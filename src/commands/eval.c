@@ -53,6 +53,7 @@ static const struct config_row rows[] = {
      .maximum = 1e9,
      .help = "tokens that the model sees at once; 0: the model's positions"},
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_INVARIANCE_ROW(AT(base)),
     MODEL_COLLECTIVES_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),

@@ -103,6 +103,7 @@ static const struct config_row rows[] = {
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
     MODEL_GRAPHS_ROW(AT(base)),
+    MODEL_INVARIANCE_ROW(AT(base)),
     MODEL_COLLECTIVES_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),

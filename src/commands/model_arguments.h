@@ -14,6 +14,7 @@
 static const char *const model_precisions[] = {"auto", "fp32", "bf16", "tf32", NULL};
 
 static const char *const model_on_off[] = {"on", "off", NULL};
+static const char *const model_off_on[] = {"off", "on", NULL};
 
 /* The rows of these options, for a command whose struct has its job_model at offset `at`. */
 #define MODEL_ROW(at)                                                                                                  \
@@ -52,6 +53,13 @@ static const char *const model_on_off[] = {"on", "off", NULL};
         .path = "cuda-graphs", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, cuda_graphs),        \
         .default_text = "on", .choices = model_on_off,                                                                 \
         .help = "--device cuda, one rank: record decode steps once, and launch each as a whole"                        \
+    }
+#define MODEL_INVARIANCE_ROW(at)                                                                                       \
+    {                                                                                                                  \
+        .path = "batch-invariant", .type = CONFIG_CHOICE,                                                              \
+        .offset = (at) + offsetof(struct job_model, batch_invariant), .default_text = "off", .choices = model_off_on,  \
+        .help = "--device cuda: on: a text has the same bits whatever runs beside it, and steps take longer; the CPU " \
+                "always does this"                                                                                     \
     }
 #define MODEL_DEVICE_ROW(at)      CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_COLLECTIVES_ROW(at) CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives))

@@ -26,6 +26,7 @@ static const struct config_row rows[] = {
     MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
+    MODEL_INVARIANCE_ROW(AT(base)),
     MODEL_COLLECTIVES_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),

@@ -3,8 +3,9 @@
  * An engine owns a model opened from a directory, its packed weights, a cache of keys and values in pages, and a bank
  * of adapters. One of the ranks that hold the model leads. Only the leader has sequences. It submits steps: flat lists
  * of rows that mix prefill and decode of any sequences with any adapters. The other ranks follow (engine_follow): they
- * run the plans that the leader sends. A step allocates no memory. The bits of a row depend neither on the other rows
- * of its step nor on how its sequence was divided into steps. One thread at a time may call.
+ * run the plans that the leader sends. A step allocates no memory. On the CPU, and elsewhere with is_batch_invariant,
+ * the bits of a row depend neither on the other rows of its step nor on how its sequence was divided into steps. One
+ * thread at a time may call.
  *
  * The engine's adapters and sequences are in images.h, slots.h and sequences.h; generate.h and score.h generate and
  * score texts. A scheduler (scheduler.h) uses the engine to run many requests at once. */
@@ -47,8 +48,9 @@ struct engine_options {
     int64_t cache_tokens;  /* of all sequences together; 0: as many as they can have and the device's memory holds */
     size_t cache_bytes;    /* on each rank, instead of cache_tokens; 0: not given */
     bool has_no_prefix_cache;
-    bool has_no_graphs; /* run every decode step anew, also on a device that records */
-    bool touches_cache; /* allocate the cache's memory at the opening, not when steps first write to it */
+    bool has_no_graphs;      /* run every decode step anew, also on a device that records */
+    bool is_batch_invariant; /* the bits of a row do not depend on the other rows, also on a device whose products do */
+    bool touches_cache;      /* allocate the cache's memory at the opening, not when steps first write to it */
 };
 /* The most ids of a completion whose logits change, besides its tokens: biases, stop ids, ends (ask.h). */
 enum { ENGINE_MAX_BIASES = 1024 + 1022 + PROMPT_MAX_ENDS };

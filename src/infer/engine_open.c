@@ -2,6 +2,7 @@
  * steps. */
 #include "engine-internal.h"
 
+#include "parallel/algorithms.h"
 #include "parallel/connect.h"
 #include "parallel/layout.h"
 #include "parallel/site.h"
@@ -146,6 +147,8 @@ static int open_rank(void *self) {
                           : rank_open_single(&engine->rank, engine->device, 0);
     if (!status && o->precision == PRECISION_TF32)
         status = rank_use_tf32(&engine->rank);
+    if (!status && o->is_batch_invariant)
+        rank_make_batch_invariant(&engine->rank);
     if (status)
         rank_close(&engine->rank);
     return status;

@@ -2,6 +2,8 @@
  * rank, a bank without memory and a sketched model. The counting code is that of the opening. */
 #include "engine-internal.h"
 
+#include "parallel/algorithms.h"
+
 #include <stdlib.h>
 
 size_t engine_plan_device_bytes(const struct engine_plan *plan) {
@@ -34,6 +36,8 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
 static int sketch(struct engine *engine, int number) {
     struct model_options options;
     rank_sketch(&engine->rank, &engine->options.grid, number, engine->device);
+    if (engine->options.is_batch_invariant)
+        rank_make_batch_invariant(&engine->rank);
     engine_find_holders(engine);
     int status = engine_open_bank(engine);
     if (!status)

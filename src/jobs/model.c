@@ -46,6 +46,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     options.last_layers = job->last_layers;
     options.precision = job->precision - 1;
     options.has_no_graphs = job->cuda_graphs == 1;
+    options.is_batch_invariant = job->batch_invariant == 1;
     options.device = job->device;
     options.collectives = job->collectives;
     options.device_number = rank_site_device(&site, job->device);

@@ -5,6 +5,8 @@
  * rank gets only its rows of the sum, and rows that a product needs are gathered. */
 #include "parallel/linear.h"
 
+#include "kernels/algorithms.h"
+
 static int64_t y_stride(const struct linear *linear, const struct linear_call *call) {
     return call->y_stride ? call->y_stride : linear->out;
 }
@@ -110,6 +112,9 @@ bool linear_can_fuse(const struct linear *linear, const struct linear_call *call
 
 bool linear_can_add(const struct linear *linear, const struct linear_call *call) {
     if (call->fp8 || hook_list_is_active(call->hooks, HOOK_BEFORE_ACTIVATION) || is_cut(linear, call, LINEAR_ROW))
+        return false;
+    /* Beside rows with adapters the sum is rounded before the residual is added. */
+    if (device_is_batch_invariant(call->rank->device))
         return false;
     struct matrix_view weight = param_view(call->store, linear->weight, PARAM_LINEAR);
     struct gemm gemm = product_of(linear, call, weight, call->x, call->y, false);

@@ -203,6 +203,44 @@ class Completions(unittest.TestCase):
         with unittest.mock.patch.dict(os.environ, CAMBIUM_TEST_DEVICE="cuda"), Server() as server:
             self.assertEqual(server.complete(**request)["choices"][0]["text"], expected["choices"][0]["text"])
 
+    def assert_is_invariant(self, answer, variants, whole):
+        """Each variant's answer is the part of the whole answer that it names."""
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="rows"):
+            expected = answer(whole, "on")
+            for variant, part in variants:
+                self.assertEqual(answer(variant, "on"), part(expected))
+
+    @unittest.skipIf(SANITIZED, "the stand-in is several times slower under a sanitizer")
+    def test_scores_do_not_depend_on_what_runs_beside_them(self):
+        golden = SOURCE / "tests/peft/golden"
+        ids = [(7 * i * i + 3 * i) % 61 for i in range(32)]
+        lines = [{"tokens": ids}, {"tokens": ids[:17]}, {"tokens": ids[:2]}, {"tokens": ids, "adapters": ["lora"]}]
+        others = [{"tokens": ids[k:], "adapters": ["lora"] * (k % 2)} for k in range(1, 4)]
+
+        def score(lines, switch):
+            text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            return rows(run("score", "--model", golden / "base", "--adapter", f"lora={golden / 'lora_all_linear'}", "--input", "-",
+                            "--precision", "bf16", "--batch-invariant", switch, *CUDA, input=text)[0])
+        together = lines + others
+        self.assert_is_invariant(score, [(lines[1:2], lambda all: all[1:2]), (lines[3:4], lambda all: all[3:4])], together)
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="rows"):  # off, this test would see other bits
+            self.assertNotEqual(score(lines[1:2], "off"), score(together, "off")[1:2])
+
+    @unittest.skipIf(SANITIZED, "the stand-in is several times slower under a sanitizer")
+    def test_completions_do_not_depend_on_how_rows_are_grouped(self):
+        prompts = ["Hello there", "It was the best of times", "a"]
+        requests = [{"prompt": prompt, "max_tokens": 4, "temperature": 0, "logprobs": 1} for prompt in prompts]
+
+        def generate(variant, switch):
+            batch, words = variant
+            text = "".join(json.dumps(request) + "\n" for request in batch).encode()
+            return [row["choices"] for row in rows(run("generate", "--model", TINY, "--requests", "-", "--precision", "bf16", *words,
+                                                       "--batch-invariant", switch, *CUDA, input=text)[0])]
+        chunks = ["--max-batch-size", "3", "--max-batch-tokens", "5"]
+        alone = ["--max-batch-size", "1", "--max-batch-tokens", "17", "--cuda-graphs", "off"]
+        self.assert_is_invariant(generate, [((requests, chunks), lambda all: all), ((requests[1:2], alone), lambda all: all[1:2])],
+                                 (requests, ["--max-batch-size", "4"]))
+
     def answer_on(self, megabytes, expect=0):
         """The answer to a request, on a card with so much memory, whose cache could have 4,000 completions."""
         return run("generate", "--model", TINY, "--requests", "-", "--max-batch-size", "4000", "--max-batch-tokens", "4000",

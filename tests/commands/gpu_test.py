@@ -38,10 +38,11 @@ class Tool(unittest.TestCase):
         return {row.get("case", row.get("op")): row for row in json.loads(self.results.read_text())["check"]}
 
     def test_checks_pass_on_the_stand_in(self):
-        rows = self.check("completions", "server", "models d5_tied fp32", "adapters lora_all_linear", "operations rotary")
+        rows = self.check("completions", "server", "models d5_tied fp32", "adapters lora_all_linear", "operations rotary",
+                          "batch invariance bf16")
         self.assertEqual({row["outcome"] for row in rows.values()}, {"passed"}, rows)
         self.assertEqual(sum("rotary" in name for name in rows), 24)
-        self.assertEqual(len(rows), 24 + 4)
+        self.assertEqual(len(rows), 24 + 5)
 
     def test_a_failed_case_is_reported_and_the_others_run(self):
         rows = self.check("completions", "operations rotary", expect=1, CAMBIUM_CUDA_FAIL="launch:40")

@@ -7,7 +7,13 @@
  *
  * It refuses what the library's documentation refuses: leading dimensions, alignments below those that the algorithm
  * was found for, and pairs of an epilogue and types. A refusal goes to standard error in words. An algorithm serves
- * only the form that it was found for. It overwrites its workspace.
+ * only the form that it was found for, and the first one that is proposed only those rows of C. It overwrites its
+ * workspace. Each algorithm that is proposed for a form adds in another order.
+ *
+ * If the environment variable CAMBIUM_CUDA_ALGORITHMS is "rows", the order also follows the number of rows of the
+ * program's C, its type and the epilogue, as the library's choice may. Otherwise the first one adds in the order of k.
+ *
+ * CAMBIUM_CUDA_LIBRARY is its version: 131000 has batch invariance.
  *
  * The environment variable CAMBIUM_CUDA_GELU_ERROR is a relative error of its GELU and of the gradient, which the
  * rounding to bf16 hides: "0.001". */
@@ -29,7 +35,8 @@ enum {
     WORKSPACE_ALIGNMENT = 256,
     AUX_STEP = 8,
     WORKSPACE_USED = 4096,
-    ALL_REDUCTIONS = 7
+    ALL_REDUCTIONS = 7,
+    PROPOSALS = 8
 };
 
 struct cublasLtContext {
@@ -48,6 +55,7 @@ struct cublaslt_operation {
     const void *bias, *aux, *a_scale, *b_scale;
     int64_t aux_stride;
     int8_t is_fast;
+    uint32_t invariance;
 };
 struct cublaslt_preference {
     uint64_t workspace;
@@ -59,13 +67,16 @@ struct cublaslt_preference {
 struct found {
     uint64_t form; /* a hash */
     uint64_t workspace;
+    uint64_t size;       /* a hash of D's columns and stride; 0: any */
+    uint8_t order;       /* of sums */
     bool rounds_pieces;  /* partial sums are rounded to D's type */
     bool rounds_product; /* the product is rounded to D's type before the epilogue */
     uint32_t alignment[4];
 };
 
 size_t cublasLtGetVersion(void) {
-    return VERSION;
+    const char *text = getenv("CAMBIUM_CUDA_LIBRARY");
+    return text ? strtoul(text, NULL, 10) : VERSION;
 }
 
 const char *cublasLtGetStatusString(unsigned status) {
@@ -94,8 +105,10 @@ unsigned cublasLtDestroy(struct cublasLtContext *context) {
 unsigned cublasLtMatmulDescCreate(struct cublaslt_operation **operation, unsigned compute_type, unsigned scale_type) {
     unsigned status = make((void **)operation, sizeof **operation);
     if (!status) {
-        **operation = (struct cublaslt_operation){
-            .compute_type = (int32_t)compute_type, .scale_type = scale_type, .epilogue = CUBLASLT_NO_EPILOGUE};
+        **operation = (struct cublaslt_operation){.compute_type = (int32_t)compute_type,
+                                                  .scale_type = scale_type,
+                                                  .epilogue = CUBLASLT_NO_EPILOGUE,
+                                                  .invariance = CUBLASLT_INVARIANCE_UNSET};
     }
     return status;
 }
@@ -183,6 +196,10 @@ unsigned cublasLtMatmulDescSetAttribute(struct cublaslt_operation *operation, un
         return set(&operation->b_scale, sizeof operation->b_scale, value, bytes);
     case CUBLASLT_OPERATION_FAST:
         return set(&operation->is_fast, sizeof operation->is_fast, value, bytes);
+    case CUBLASLT_OPERATION_INVARIANCE:
+        return cublasLtGetVersion() < CUBLASLT_HAS_INVARIANCE
+                   ? CUBLASLT_INVALID_VALUE
+                   : set(&operation->invariance, sizeof operation->invariance, value, bytes);
     default:
         return CUBLASLT_INVALID_VALUE;
     }
@@ -326,15 +343,22 @@ static uint64_t hash(uint64_t before, uint64_t value) {
     return (before ^ value) * 1099511628211u;
 }
 
+/* Hashes everything but the columns and the stride of D. */
 static uint64_t hash_of(const struct description *p) {
     const struct cublaslt_layout *all[] = {p->a, p->b, p->c, p->d};
+    bool has_columns[] = {true, p->operation->b, false, false}, has_rows[] = {true, !p->operation->b, true, true};
     uint64_t sum = hash(hash(hash(1469598103934665603u, (uint64_t)p->operation->a), (uint64_t)p->operation->b),
                         p->operation->epilogue);
     sum = hash(hash(sum, (uint64_t)p->operation->compute_type), (uint64_t)p->operation->is_fast);
     for (int i = 0; i < 4; i++) {
-        sum = hash(hash(hash(hash(sum, all[i]->type), all[i]->rows), all[i]->columns), (uint64_t)all[i]->stride);
+        sum = hash(hash(sum, all[i]->type), i < 2 ? (uint64_t)all[i]->stride : 0);
+        sum = hash(hash(sum, has_rows[i] ? all[i]->rows : 0), has_columns[i] ? all[i]->columns : 0);
     }
     return has_aux(p->operation) ? hash(sum, (uint64_t)p->operation->aux_stride) : sum;
+}
+
+static uint64_t size_of(const struct description *p) {
+    return hash(hash(1469598103934665603u, p->d->columns), (uint64_t)p->d->stride);
 }
 
 static unsigned refuse(const char *why, unsigned status) {
@@ -363,12 +387,27 @@ static bool has_accesses(const struct description *p) {
     return bytes % ALIGNMENT == 0;
 }
 
+/* Returns the order of the first algorithm that is proposed. */
+static int first_order(const struct description *p) {
+    const char *text = getenv("CAMBIUM_CUDA_ALGORITHMS");
+    if (p->operation->invariance != CUBLASLT_INVARIANCE_UNSET) {
+        return 1;
+    }
+    int order = (p->d->type == CUBLASLT_FP32 ? 20 : 0) + (p->operation->epilogue == CUBLASLT_NO_EPILOGUE ? 0 : 10);
+    for (uint64_t rows = 1; rows < p->d->columns; rows *= 2) {
+        order++;
+    }
+    return text && !strcmp(text, "rows") ? order : 0;
+}
+
 unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct cublaslt_operation *operation,
                                         struct cublaslt_layout *a, struct cublaslt_layout *b, struct cublaslt_layout *c,
                                         struct cublaslt_layout *d, struct cublaslt_preference *preference, int most,
                                         struct cublaslt_result *results, int *count) {
     const struct description p = {operation, a, b, c, d};
-    struct found found = {.form = hash_of(&p)};
+    struct found found;
+    memset(&found, 0, sizeof found); /* it may be written to a file */
+    found.form = hash_of(&p);
     unsigned status = context && most > 0 ? check(&p) : CUBLASLT_INVALID_VALUE;
     *count = 0;
     if (status) {
@@ -379,10 +418,33 @@ unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct 
     found.rounds_product = operation->epilogue == CUBLASLT_DGELU ||
                            (!has_accesses(&p) && (preference->reductions || operation->epilogue >= CUBLASLT_GELU));
     memcpy(found.alignment, preference->alignment, sizeof found.alignment);
-    *results = (struct cublaslt_result){.workspace_bytes = found.workspace, .waves = 1};
-    memcpy(&results->algorithm, &found, sizeof found);
-    *count = 1;
+    for (; *count < most && *count < PROPOSALS; ++*count) {
+        found.size = *count ? 0 : size_of(&p);
+        found.order = (uint8_t)(first_order(&p) + *count);
+        results[*count] = (struct cublaslt_result){.workspace_bytes = found.workspace, .waves = 1};
+        memcpy(&results[*count].algorithm, &found, sizeof found);
+    }
     return CUBLASLT_SUCCESS;
+}
+
+/* Returns why the algorithm is not for this product, or NULL. */
+static const char *refuse_algorithm(const struct description *p, const struct found *found) {
+    return found->form != hash_of(p)                  ? "the algorithm was found for another product"
+           : found->size && found->size != size_of(p) ? "the algorithm was found for another number of rows"
+                                                      : NULL;
+}
+
+/* A refusal is an answer here, so that nothing is printed. */
+unsigned cublasLtMatmulAlgoCheck(struct cublasLtContext *context, struct cublaslt_operation *operation,
+                                 struct cublaslt_layout *a, struct cublaslt_layout *b, struct cublaslt_layout *c,
+                                 struct cublaslt_layout *d, const struct cublaslt_algorithm *algorithm,
+                                 struct cublaslt_result *result) {
+    const struct description p = {operation, a, b, c, d};
+    struct found found;
+    memcpy(&found, algorithm, sizeof found);
+    unsigned status = context ? check(&p) : CUBLASLT_INVALID_VALUE;
+    result->workspace_bytes = found.workspace;
+    return status || !refuse_algorithm(&p, &found) ? status : CUBLASLT_INVALID_VALUE;
 }
 
 /* ---- products ---- */
@@ -418,8 +480,8 @@ static const char *refuse_call(const struct description *p, const struct found *
             return "a matrix of an FP8 product is not aligned to 16 bytes";
         }
     }
-    if (found->form != hash_of(p)) {
-        return "the algorithm was found for another product";
+    if (refuse_algorithm(p, found)) {
+        return refuse_algorithm(p, found);
     }
     for (int i = 0; i < 4; i++) {
         if (!is_aligned(address[i], found->alignment[i])) {
@@ -461,6 +523,7 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .is_tf32 = operation->compute_type == CUBLASLT_COMPUTE_TF32,
                                 .rounds_pieces = found.rounds_pieces,
                                 .rounds_product = found.rounds_product,
+                                .order = found.order,
                                 .c = matrix_of(d_layout, d),
                                 .added = matrix_of(c_layout, c),
                                 .bias = has_bias(operation) ? (uintptr_t)operation->bias : 0,

@@ -125,7 +125,9 @@ static void multiply(const struct product *p, const float *a, const float *b, fl
         for (int64_t begin = 0; begin < depth; begin += piece) {
             float tile[TILE_ROWS][TILE_COLUMNS] = {{0}};
             int64_t end = depth - begin < piece ? depth : begin + piece;
-            add_piece(a, b + first, tile, rows, width, columns, depth, begin, end);
+            int64_t middle = begin + p->order % (end - begin);
+            add_piece(a, b + first, tile, rows, width, columns, depth, middle, end);
+            add_piece(a, b + first, tile, rows, width, columns, depth, begin, middle);
             if (end - begin < depth) {
                 round_all(*tile, TILE_ROWS * TILE_COLUMNS);
             }

@@ -11,7 +11,7 @@ struct product_matrix {
     int64_t rows, columns, stride; /* as they lie in memory */
 };
 
-/* C = epilogue(alpha * scales * op(A) op(B) + beta * added + bias). Every sum is in the order of k, in fp32. Bias, aux
+/* C = epilogue(alpha * scales * op(A) op(B) + beta * added + bias). Sums are in fp32. Bias, aux
  * and what is added have C's type, which is fp32 or bf16. Two flags make it less exact, as the library is on a card. */
 struct product {
     struct product_matrix a, b, c, added; /* added may be C */
@@ -19,6 +19,7 @@ struct product {
     bool is_tf32;              /* A and B are rounded to TF32 */
     bool rounds_pieces;        /* long sums are made in pieces, each of which is rounded to C's type */
     bool rounds_product;       /* the product is rounded to C's type before the epilogue */
+    int order;                 /* the k where a sum begins; those before it are added last */
     uint64_t a_scale, b_scale; /* addresses of a float, or 0: 1 */
     float alpha, beta;
     uint64_t bias, aux; /* addresses, or 0 */

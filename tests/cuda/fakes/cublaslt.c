@@ -68,6 +68,13 @@ unsigned cublasLtMatmulAlgoGetHeuristic(struct cublasLtContext *context, struct 
     return context && operation && a && b && c && d && preference && most == 1 ? CUBLASLT_SUCCESS : REFUSED;
 }
 
+unsigned cublasLtMatmulAlgoCheck(struct cublasLtContext *context, struct cublaslt_operation *operation,
+                                 struct cublaslt_layout *a, struct cublaslt_layout *b, struct cublaslt_layout *c,
+                                 struct cublaslt_layout *d, const struct cublaslt_algorithm *algorithm,
+                                 struct cublaslt_result *result) {
+    return context && operation && a && b && c && d && algorithm && result ? CUBLASLT_SUCCESS : REFUSED;
+}
+
 #ifndef FAKE_LACKS_MULTIPLY
 unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operation *operation, const void *alpha,
                         const void *a, struct cublaslt_layout *a_layout, const void *b,

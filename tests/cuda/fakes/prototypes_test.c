@@ -68,6 +68,9 @@ SAME_PLACE(workspace_bytes, workspaceSize)
 SAME_PLACE(state, state)
 SAME_PLACE(waves, wavesCount)
 CUBLASLT_ENUMERATORS(SAME_NUMBER)
+#if CUBLAS_VERSION >= 131000
+CUBLASLT_LATER_ENUMERATORS(SAME_NUMBER)
+#endif
 
 /* The prototypes once more, with the library's opaque types. */
 #undef CUBLASLT_OPERATION
