@@ -13,13 +13,22 @@
 struct item {
     int64_t row;
     int head, feature;
+    bool is_packed; /* all rows can be read 16 bytes at a time */
 };
 
+/* Returns whether they can. */
+template <class T> static __device__ bool is_packed(const struct attention &a, bool is_backward) {
+    int64_t strides = a.head_size | a.q_stride | a.k_stride | a.v_stride | (is_backward ? a.out_stride : 0);
+    return strides % PACK<T> == 0 && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.prefix_k) &&
+           is_aligned(a.prefix_v) && (!is_backward || is_aligned(a.dout));
+}
+
 /* A block has neighbouring rows of one head, which see much the same. The row may be past the last. */
-static __device__ __forceinline__ item item_of_warp(int heads, int size) {
-    unsigned slabs = attention_slabs(size), together = heads * slabs, rest = blockIdx.x % together;
+template <class T>
+static __device__ __forceinline__ item item_of_warp(const struct attention &a, int heads, bool is_backward) {
+    unsigned slabs = attention_slabs(a.head_size), together = heads * slabs, rest = blockIdx.x % together;
     return {(int64_t)(blockIdx.x / together) * ATTENTION_WARPS + threadIdx.x / WARP, (int)(rest / slabs),
-            (int)(rest % slabs) * ATTENTION_FEATURES};
+            (int)(rest % slabs) * ATTENTION_FEATURES, is_packed<T>(a, is_backward)};
 }
 
 /* The view of a query row: keys from .. to - 1 of its segment, which starts at row `start`. */
@@ -32,7 +41,7 @@ static __device__ seen_keys seen_by(const struct attention &a, int64_t row) {
     return {start, a.window && to > a.window ? to - a.window : 0, to};
 }
 
-template <class T, int WIDTH> static __device__ __forceinline__ float dot(const T *x, const T *y, int size) {
+template <class T, int WIDTH> static __device__ __forceinline__ float dot_packs(const T *x, const T *y, int size) {
     float sum = 0;
 #pragma unroll 2
     for (int d = 0; d < size; d += WIDTH) {
@@ -42,6 +51,11 @@ template <class T, int WIDTH> static __device__ __forceinline__ float dot(const 
             sum = fmaf(to_float(a.at[k]), to_float(b.at[k]), sum);
     }
     return sum;
+}
+
+/* The sum has one order, whether rows are read 16 bytes at a time or not. */
+template <class T> static __device__ __forceinline__ float dot(const T *x, const T *y, int size, bool is_packed) {
+    return is_packed ? dot_packs<T, PACK<T>>(x, y, size) : dot_packs<T, 1>(x, y, size);
 }
 
 /* sums[i] += weight * row[feature] for this lane's features. */
@@ -69,8 +83,7 @@ static __device__ __forceinline__ void store_row(const float (&sums)[FEATURES], 
 
 /* ---- forward ---- */
 
-template <class T, int WIDTH, int FEATURES>
-static __device__ void forward_row(const struct attention &a, const item &w) {
+template <class T, int FEATURES> static __device__ void forward_row(const struct attention &a, const item &w) {
     int size = a.head_size, kv_head = w.head / (a.heads / a.kv_heads);
     seen_keys seen = seen_by(a, w.row);
     keys_of<T> keys = head_keys<T>(a, seen.start, kv_head), values = head_values<T>(a, seen.start, kv_head);
@@ -80,7 +93,7 @@ static __device__ void forward_row(const struct attention &a, const item &w) {
     for (int64_t first = seen.from; first < seen.to; first += WARP) {
         int64_t key = first + lane_number();
         int count = seen.to - first < WARP ? (int)(seen.to - first) : WARP;
-        float weight = key < seen.to ? dot<T, WIDTH>(q, keys.at(key), size) : -INFINITY;
+        float weight = key < seen.to ? dot(q, keys.at(key), size, w.is_packed) : -INFINITY;
         float rescale = row.take(weight, a.scale * LOG2_E);
         if (a.dropout.p > 0 && key < seen.to && !is_kept(a, w.head, w.row, key_element(a, seen.start, key)))
             weight = 0;
@@ -99,7 +112,7 @@ static __device__ void forward_row(const struct attention &a, const item &w) {
 
 /* ---- dq ---- */
 
-template <class T, int WIDTH, int FEATURES>
+template <class T, int FEATURES>
 static __device__ void query_gradient(const struct attention_gradient &g, const item &w) {
     const struct attention &a = g.a;
     int size = a.head_size, kv_head = w.head / (a.heads / a.kv_heads);
@@ -119,10 +132,10 @@ static __device__ void query_gradient(const struct attention_gradient &g, const 
         int count = seen.to - first < WARP ? (int)(seen.to - first) : WARP;
         float ds = 0;
         if (key < seen.to) {
-            float dp = dot<T, WIDTH>(dout, values.at(key), size) * keep_scale;
+            float dp = dot(dout, values.at(key), size, w.is_packed) * keep_scale;
             if (a.dropout.p > 0 && !is_kept(a, w.head, w.row, key_element(a, seen.start, key)))
                 dp = 0;
-            ds = exp2f(fmaf(dot<T, WIDTH>(q, keys.at(key), size), a.scale * LOG2_E, -lse)) * (dp - delta);
+            ds = exp2f(fmaf(dot(q, keys.at(key), size, w.is_packed), a.scale * LOG2_E, -lse)) * (dp - delta);
         }
         for (int j = 0; j < count; j++)
             add_row(sums, __shfl_sync(~0u, ds, j), keys.at(first + j), w, size);
@@ -148,7 +161,7 @@ static __device__ seen_key key_at(const struct attention &a, int64_t number, int
 }
 
 /* Adds what the rows of one query head give to dk (before its scale) and dv. */
-template <class T, int WIDTH, int FEATURES>
+template <class T, int FEATURES>
 static __device__ __forceinline__ void add_queries(const struct attention_gradient &g, const seen_key &seen,
                                                    const item &w, int head, const T *k, const T *v,
                                                    float (&dk)[FEATURES], float (&dv)[FEATURES]) {
@@ -162,8 +175,8 @@ static __device__ __forceinline__ void add_queries(const struct attention_gradie
         int count = seen.to - first < WARP ? (int)(seen.to - first) : WARP;
         float p = 0, ds = 0;
         if (row < seen.to) {
-            float dp = dot<T, WIDTH>(dout + row * a.out_stride, v, size) * keep_scale;
-            p = exp2f(fmaf(dot<T, WIDTH>(q + row * a.q_stride, k, size), a.scale * LOG2_E, -lse[row] * LOG2_E));
+            float dp = dot(dout + row * a.out_stride, v, size, w.is_packed) * keep_scale;
+            p = exp2f(fmaf(dot(q + row * a.q_stride, k, size, w.is_packed), a.scale * LOG2_E, -lse[row] * LOG2_E));
             bool kept = a.dropout.p == 0 || is_kept(a, head, row, key_element(a, seen.start, seen.key));
             ds = p * ((kept ? dp : 0) - delta[row]);
             p = kept ? p * keep_scale : 0;
@@ -188,7 +201,7 @@ static __device__ __forceinline__ void add_to_prefix(const struct attention &a, 
 }
 
 /* `w.row` counts the keys of the prefix, if their gradients are wanted, and then the rows. */
-template <class T, int WIDTH, int FEATURES>
+template <class T, int FEATURES>
 static __device__ void key_gradient(const struct attention_gradient &g, const item &w, int64_t prefix) {
     const struct attention &a = g.a;
     int size = a.head_size, group = a.heads / a.kv_heads;
@@ -198,7 +211,7 @@ static __device__ void key_gradient(const struct attention_gradient &g, const it
     const T *v = head_values<T>(a, seen.start, w.head).at(seen.key);
     float dk[FEATURES] = {}, dv[FEATURES] = {};
     for (int i = 0; i < group; i++)
-        add_queries<T, WIDTH, FEATURES>(g, seen, w, w.head * group + i, k, v, dk, dv);
+        add_queries(g, seen, w, w.head * group + i, k, v, dk, dv);
     if (seen.row < 0) {
         add_to_prefix(a, dk, a.scale, a.dprefix_k, seen.key, w);
         add_to_prefix(a, dv, 1.0f, a.dprefix_v, seen.key, w);
@@ -210,48 +223,35 @@ static __device__ void key_gradient(const struct attention_gradient &g, const it
 
 /* ---- kernels ---- */
 
-/* True if all rows can be read 16 bytes at a time. */
-template <class T> static __device__ bool is_packed(const struct attention &a, bool is_backward) {
-    int64_t strides = a.head_size | a.q_stride | a.k_stride | a.v_stride | (is_backward ? a.out_stride : 0);
-    return strides % PACK<T> == 0 && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.prefix_k) &&
-           is_aligned(a.prefix_v) && (!is_backward || is_aligned(a.dout));
-}
-
 /* The last rows, which see the most keys, are taken first. */
-template <class T, int WIDTH> static __device__ void forward(const struct attention &a) {
-    item w = item_of_warp(a.heads, a.head_size);
+template <class T> static __device__ void forward(const struct attention &a) {
+    item w = item_of_warp<T>(a, a.heads, false);
     w.row = a.rows - 1 - w.row;
     if (w.row >= 0)
         WITH_FEATURES(a.head_size, forward_row, a, w);
 }
 
-template <class T, int WIDTH> static __device__ void backward_queries(const struct attention_gradient &g) {
-    item w = item_of_warp(g.a.heads, g.a.head_size);
+template <class T> static __device__ void backward_queries(const struct attention_gradient &g) {
+    item w = item_of_warp<T>(g.a, g.a.heads, true);
     w.row = g.a.rows - 1 - w.row;
     if (w.row >= 0)
         WITH_FEATURES(g.a.head_size, query_gradient, g, w);
 }
 
-template <class T, int WIDTH> static __device__ void backward_keys(const struct attention_gradient &g) {
+template <class T> static __device__ void backward_keys(const struct attention_gradient &g) {
     int64_t prefix = g.a.dprefix_k || g.a.dprefix_v ? g.a.prefix : 0;
-    item w = item_of_warp(g.a.kv_heads, g.a.head_size);
+    item w = item_of_warp<T>(g.a, g.a.kv_heads, true);
     if (w.row < prefix + g.a.rows)
         WITH_FEATURES(g.a.head_size, key_gradient, g, w, prefix);
 }
 
-#define KERNEL(name, arguments, function, is_backward, attention)                                                      \
+#define KERNEL(name, arguments, function)                                                                              \
     extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 4) name##_fp32(arguments a) {                  \
-        if (is_packed<float>(attention, is_backward))                                                                  \
-            function<float, PACK<float>>(a);                                                                           \
-        else                                                                                                           \
-            function<float, 1>(a);                                                                                     \
+        function<float>(a);                                                                                            \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 4) name##_bf16(arguments a) {                  \
-        if (is_packed<bf16>(attention, is_backward))                                                                   \
-            function<bf16, PACK<bf16>>(a);                                                                             \
-        else                                                                                                           \
-            function<bf16, 1>(a);                                                                                      \
+        function<bf16>(a);                                                                                             \
     }
-KERNEL(attention_forward, struct attention, forward, false, a)
-KERNEL(attention_backward_queries, struct attention_gradient, backward_queries, true, a.a)
-KERNEL(attention_backward_keys, struct attention_gradient, backward_keys, true, a.a)
+KERNEL(attention_forward, struct attention, forward)
+KERNEL(attention_backward_queries, struct attention_gradient, backward_queries)
+KERNEL(attention_backward_keys, struct attention_gradient, backward_keys)

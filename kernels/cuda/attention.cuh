@@ -102,9 +102,9 @@ static __device__ __forceinline__ bool is_kept(const struct attention &a, int he
 #define WITH_FEATURES(size, f, ...)                                                                                    \
     do {                                                                                                               \
         if ((size) <= 64)                                                                                              \
-            f<T, WIDTH, 2>(__VA_ARGS__);                                                                               \
+            f<T, 2>(__VA_ARGS__);                                                                                      \
         else if ((size) <= 128)                                                                                        \
-            f<T, WIDTH, 4>(__VA_ARGS__);                                                                               \
+            f<T, 4>(__VA_ARGS__);                                                                                      \
         else                                                                                                           \
-            f<T, WIDTH, ATTENTION_FEATURES / WARP>(__VA_ARGS__);                                                       \
+            f<T, ATTENTION_FEATURES / WARP>(__VA_ARGS__);                                                              \
     } while (0)

@@ -107,10 +107,12 @@ static __device__ __forceinline__ void copy_pairs(uint32_t to, const keys_of<bf1
                                                   int first, int count, int size) {
     constexpr int CHUNKS = SIZE / 8, THREADS = TILE_WARPS * WARP, STEP = THREADS / CHUNKS, BYTES = ROWS * SIZE * 2;
     if (THREADS % CHUNKS || first < keys.prefixes) {
-        copy_rows<SIZE, ROWS>(
-            to, [&](int key) { return keys.at(key); }, first, count, size);
-        copy_rows<SIZE, ROWS>(
-            to + BYTES, [&](int key) { return values.at(key); }, first, count, size);
+#pragma unroll 1
+        for (int i = 0; i < 2; i++) {
+            keys_of<bf16> from = i ? values : keys;
+            copy_rows<SIZE, ROWS>(
+                to + i * BYTES, [&](int key) { return from.at(key); }, first, count, size);
+        }
         return;
     }
     int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
@@ -260,10 +262,12 @@ struct row_softmax {
 static __device__ __forceinline__ bool is_finite(uint32_t bits) {
     return (bits & 0x7f80) != 0x7f80;
 }
+/* An exponent of ones carries into the sign of its half, and the permutation fills two bytes with each sign. */
 static __device__ __forceinline__ uint32_t zero_if_not_finite(uint32_t &two) {
-    uint32_t keep = (is_finite(two) ? 0xffff : 0) | (is_finite(two >> 16) ? 0xffff0000 : 0);
-    two &= keep;
-    return ~keep;
+    uint32_t taken;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(taken) : "r"((two & 0x7f807f80) + 0x00800080), "r"(0), "n"(0xbb99));
+    two &= ~taken;
+    return taken;
 }
 
 /* Adds the values that zero_if_not_finite took, to rows that see them. */
@@ -271,7 +275,8 @@ template <int SIZE, int M>
 static __device__ __forceinline__ void add_not_finite(float (&out)[M][4], uint32_t tile_at, const seen_columns &seen,
                                                       int first, int count) {
 #pragma unroll 1
-    for (int column = 0; column < count; column++)
+    for (int column = 0; column < count; column++) {
+        const bool sees[2] = {seen.sees(0, first + column), seen.sees(1, first + column)};
 #pragma unroll
         for (int n = 0; n < M; n++) {
             uint32_t two;
@@ -282,10 +287,11 @@ static __device__ __forceinline__ void add_not_finite(float (&out)[M][4], uint32
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 uint32_t bits = e % 2 ? two >> 16 : two;
-                if (!is_finite(bits) && seen.sees(e / 2, first + column))
+                if (!is_finite(bits) && sees[e / 2])
                     out[n][e] += bf16_to_float((uint16_t)bits);
             }
         }
+    }
 }
 
 /* out += s t: weights of 8 N columns times these rows of the tile, 8 M features of each. `tile_at` may be the place of

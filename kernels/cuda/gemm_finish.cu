@@ -2,11 +2,11 @@
 #include "cuda/activations.cuh"
 #include "cuda/gemm_finish.h"
 
-static __device__ __forceinline__ float gelu(float x, bool is_tanh) {
-    return is_tanh ? gelu_tanh(x) : gelu_exact(x);
-}
-static __device__ __forceinline__ float gelu_gradient(float x, bool is_tanh) {
-    return is_tanh ? gelu_tanh_gradient(x) : gelu_exact_gradient(x);
+/* A GELU or its gradient. Both sides of a kind begin alike, and the compiler has that part once. */
+static __device__ __forceinline__ float gelu(float x, bool is_tanh, bool is_gradient) {
+    if (is_tanh)
+        return is_gradient ? gelu_tanh_gradient(x) : gelu_tanh(x);
+    return is_gradient ? gelu_exact_gradient(x) : gelu_exact(x);
 }
 
 /* The sums of neighbouring columns in some rows: those of a thread. */
@@ -25,11 +25,12 @@ static __device__ __forceinline__ void finish_row(const gemm_finish &a, int64_t 
         residual = *(const pack<T, WIDTH> *)((const T *)a.residual + at);
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
-        if (is_gelu) {
+        if (is_gelu)
             from_float(sum[k], inputs.at[k]);
-            sum[k] = gelu(to_float(inputs.at[k]), is_tanh);
-        } else if (a.epilogue != EPILOGUE_NONE)
-            sum[k] *= gelu_gradient(to_float(inputs.at[k]), is_tanh);
+        if (a.epilogue != EPILOGUE_NONE) {
+            float value = gelu(to_float(inputs.at[k]), is_tanh, !is_gelu);
+            sum[k] = is_gelu ? value : sum[k] * value;
+        }
         if (a.residual)
             sum[k] += to_float(residual.at[k]);
         whole.at[k] = sum[k];

@@ -49,8 +49,8 @@ static __device__ __forceinline__ void merge(attended<FEATURES> &all, const atte
 }
 
 /* q times the key of a token, in the keys of its page. */
-template <class T, int WIDTH>
-static __device__ __forceinline__ float score_of(const T *q, const T *keys, int token, int size) {
+template <class T> static __device__ __forceinline__ float score_of(const T *q, const T *keys, int token, int size) {
+    constexpr int WIDTH = KV_UNIT<T>;
     const pack<T, WIDTH> *units = (const pack<T, WIDTH> *)keys + token;
     float sum = 0;
 #pragma unroll 4
@@ -66,7 +66,7 @@ static __device__ __forceinline__ float score_of(const T *q, const T *keys, int 
 }
 
 /* Computes one part of the row's tokens, 32 at a time. */
-template <class T, int WIDTH, int FEATURES>
+template <class T, int FEATURES>
 static __device__ __forceinline__ attended<FEATURES> attend_part(const struct paged_attention &a, const query &w,
                                                                  int part) {
     int size = a.head_size, begin = part * PAGED_PART_TOKENS, end = min(begin + PAGED_PART_TOKENS, w.to);
@@ -81,7 +81,7 @@ static __device__ __forceinline__ attended<FEATURES> attend_part(const struct pa
         float weight = -INFINITY;
         if (token >= begin && token < end) {
             page = w.pages[token / KV_PAGE_TOKENS];
-            weight = score_of<T, WIDTH>(q, head + page * a.page_stride, token % KV_PAGE_TOKENS, size);
+            weight = score_of(q, head + page * a.page_stride, token % KV_PAGE_TOKENS, size);
         }
         float rescale = row.take(weight, a.scale * LOG2_E);
 #pragma unroll
@@ -95,7 +95,7 @@ static __device__ __forceinline__ attended<FEATURES> attend_part(const struct pa
             for (int i = 0; i < FEATURES; i++) {
                 int d = w.feature + i * WARP + lane_number();
                 if (d < size)
-                    all.sums[i] = fmaf(share, to_float(value[d * WIDTH]), all.sums[i]);
+                    all.sums[i] = fmaf(share, to_float(value[d * KV_UNIT<T>]), all.sums[i]);
             }
         }
     }
@@ -130,11 +130,11 @@ static __device__ __forceinline__ void each_head(const struct paged_attention &a
 
 /* ---- many rows ---- */
 
-template <class T, int WIDTH, int FEATURES> static __device__ void attend(const struct paged_attention &a) {
+template <class T, int FEATURES> static __device__ void attend(const struct paged_attention &a) {
     each_head(a, blockIdx.x, [&](const query &w) {
         attended<FEATURES> all = begin<FEATURES>(w);
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++)
-            merge(all, attend_part<T, WIDTH, FEATURES>(a, w, part), a.scale * LOG2_E);
+            merge(all, attend_part<T, FEATURES>(a, w, part), a.scale * LOG2_E);
         write_out<T>(a, w, all);
     });
 }
@@ -146,12 +146,12 @@ static __device__ __forceinline__ float *part_at(const struct paged_parts &p, co
 }
 
 /* Blocks of parts that the row does not see have no work. */
-template <class T, int WIDTH, int FEATURES> static __device__ void attend_parts(const struct paged_parts &p) {
+template <class T, int FEATURES> static __device__ void attend_parts(const struct paged_parts &p) {
     int part = (int)(blockIdx.x % p.count);
     each_head(p.a, blockIdx.x / p.count, [&](const query &w) {
         if (part < w.from / PAGED_PART_TOKENS || part * PAGED_PART_TOKENS >= w.to)
             return;
-        attended<FEATURES> one = attend_part<T, WIDTH, FEATURES>(p.a, w, part);
+        attended<FEATURES> one = attend_part<T, FEATURES>(p.a, w, part);
         float *result = part_at(p, w, part);
         if (lane_number() == 0 && w.feature == 0) {
             result[0] = one.largest;
@@ -166,7 +166,7 @@ template <class T, int WIDTH, int FEATURES> static __device__ void attend_parts(
     });
 }
 
-template <class T, int WIDTH, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
+template <class T, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
     each_head(p.a, blockIdx.x, [&](const query &w) {
         attended<FEATURES> all = begin<FEATURES>(w), one;
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++) {
@@ -186,24 +186,24 @@ template <class T, int WIDTH, int FEATURES> static __device__ void merge_parts(c
 
 /* ---- kernels ---- */
 
-template <class T, int WIDTH> static __device__ void paged(const struct paged_attention &a) {
+template <class T> static __device__ void paged(const struct paged_attention &a) {
     WITH_FEATURES(a.head_size, attend, a);
 }
-template <class T, int WIDTH> static __device__ void paged_by_parts(const struct paged_parts &p) {
+template <class T> static __device__ void paged_by_parts(const struct paged_parts &p) {
     WITH_FEATURES(p.a.head_size, attend_parts, p);
 }
-template <class T, int WIDTH> static __device__ void paged_merge(const struct paged_parts &p) {
+template <class T> static __device__ void paged_merge(const struct paged_parts &p) {
     WITH_FEATURES(p.a.head_size, merge_parts, p);
 }
 
 #define KERNEL(name, arguments, function)                                                                              \
     extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_fp32(arguments a) {                      \
         wait_for_kernels_before();                                                                                     \
-        function<float, KV_UNIT<float>>(a);                                                                            \
+        function<float>(a);                                                                                            \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(PAGED_WARPS *WARP, 2) name##_bf16(arguments a) {                      \
         wait_for_kernels_before();                                                                                     \
-        function<bf16, KV_UNIT<bf16>>(a);                                                                              \
+        function<bf16>(a);                                                                                             \
     }
 KERNEL(paged_attention, struct paged_attention, paged)
 KERNEL(paged_attention_parts, struct paged_parts, paged_by_parts)

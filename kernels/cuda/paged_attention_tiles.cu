@@ -333,25 +333,26 @@ template <int SIZE> static __device__ __forceinline__ void paged_tiles(const str
     warp.seen = warp.w.seen_by_warp(a);
     warp.load_queries(a);
     part.clear();
-    if (p.result) {
-        if (number < warp.w.from / PAGED_PART_TOKENS || number * PAGED_PART_TOKENS >= warp.w.to)
-            return;
-        warp.take_part(a, own, number);
-        part.join(own, shared, pairs, scale2);
-        warp.write_part(p, part, number);
-        return;
-    }
     all.clear();
 #pragma unroll
     for (int i = 0; i < joined<FEATURES>::PAIRS; i++)
         all.total[i] = warp.w.to ? 0 : 1; /* 1: rows that see nothing */
+    int first = warp.w.from / PAGED_PART_TOKENS, end = (warp.w.to + PAGED_PART_TOKENS - 1) / PAGED_PART_TOKENS;
+    if (p.result) { /* both have one loop, which takes the compiler half as long as two */
+        first = max(first, number);
+        end = min(end, number + 1);
+    }
 #pragma unroll 1
-    for (number = warp.w.from / PAGED_PART_TOKENS; number * PAGED_PART_TOKENS < warp.w.to; number++) {
+    for (number = first; number < end; number++) {
         warp.take_part(a, own, number);
         part.join(own, shared, pairs, scale2);
-        all.merge(part, scale2);
+        if (p.result)
+            warp.write_part(p, part, number);
+        else
+            all.merge(part, scale2);
     }
-    warp.write_out(a, all);
+    if (!p.result)
+        warp.write_out(a, all);
 }
 
 #define KERNEL(size)                                                                                                   \

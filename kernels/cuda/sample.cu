@@ -195,6 +195,7 @@ static __device__ cut find_cut(const tokens &t, const cut &inside, const measure
     int each_thread = BINS / blockDim.x;
     uint32_t prefix = 0;
     mass before = 0, least = by.least, total;
+#pragma unroll 1
     for (int shift = 20; shift >= 0; shift -= 10) {
         fill_bins(t, inside, by, shift, prefix, s.bins);
         mass own = 0;

@@ -58,7 +58,7 @@ static const struct fault faults[] = {
     TILES_FAULT("cp.async.commit_group", ALL, NULL, NULL, UNFILLED),
     {&forward, "cp.async.cg", 0, NULL, NULL, "nobody has written"},
     {&queries, "cp.async.cg", 0, NULL, NULL, "nobody has written"},
-    {&keys, "cp.async.cg", 4, NULL, NULL, "nobody has written"}, /* the first after those of a prefix */
+    {&keys, "cp.async.cg", 2, NULL, NULL, "nobody has written"}, /* the first after those of a prefix */
     /* Fragments of another matrix. */
     TILES_FAULT("ldmatrix", ALL, ".trans", "", NULL),
     TILES_FAULT("ldmatrix", 0, ".x4", ".x4.trans", NULL),
