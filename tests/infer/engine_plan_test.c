@@ -1,5 +1,6 @@
 /* The plan of an unopened engine against the bytes that opening it takes, counted where they are allocated (held.h):
  * over families, layouts, precisions and adapters. */
+#include "engine-internal.h"
 #include "held.h"
 #include "infer/sequences.h"
 #include "stacks.h"
@@ -46,7 +47,14 @@ static int open_rank(struct comm *world, void *context) {
         comm_abort(world, status_text());
         return status;
     }
-    is_equal("device", engine_plan_device_bytes(&plan), held.device - before.device);
+    size_t taken[HELD_PARTS], arrays = engine->bank ? peft_bank_hooks(engine->bank)->upload.bytes : 0;
+    for (int i = 0; i < HELD_PARTS; i++)
+        taken[i] = held.device[i] - before.device[i];
+    is_equal("device", engine_plan_device_bytes(&plan), held_on_device(&held) - held_on_device(&before));
+    is_equal("weights", plan.weights, taken[HELD_WEIGHTS]);
+    is_equal("cache", plan.cache, taken[HELD_CACHE]);
+    is_equal("adapters", plan.adapters, taken[HELD_ADAPTERS] + arrays); /* uploaded in the model's memory */
+    is_equal("workspace", plan.workspace, taken[HELD_WORKSPACE] - arrays);
     is_equal("transfers", plan.transfers, held.pinned - before.pinned);
     is_equal("steps", plan.steps, held.blocks - before.blocks);
     is_equal("host", engine_plan_host_bytes(&plan), held.pinned - before.pinned + held.blocks - before.blocks);

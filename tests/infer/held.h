@@ -1,5 +1,5 @@
 /* Counts the memory that each thread took and nobody has given back. The linker puts the counting functions below in
- * the place of the real ones (tests/CMakeLists.txt). */
+ * the place of the real ones (tests/CMakeLists.txt). The function that allocates device memory tells its purpose. */
 #ifndef CAMBIUM_TESTS_INFER_HELD_H
 #define CAMBIUM_TESTS_INFER_HELD_H
 
@@ -7,14 +7,20 @@
 
 #include "comm/comm.h"
 #include "kernels/device.h"
+#include "model/model.h"
+#include "peft/bank.h"
+#include "tensor/tensor.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+/* The purposes of device memory; what no function below takes is the cache's. */
+enum held_part { HELD_CACHE, HELD_WEIGHTS, HELD_ADAPTERS, HELD_WORKSPACE, HELD_PARTS };
 struct held {
-    size_t device, pinned, blocks; /* blocks: of the host, aligned; and a pool's */
+    size_t device[HELD_PARTS], pinned, blocks; /* blocks: of the host, aligned; and a pool's */
 };
 static _Thread_local struct held held;
+static _Thread_local enum held_part taken_for;
 static _Thread_local bool opens_pool, opens_group, takes_pinned;
 
 enum { LIVE = 4096 };
@@ -55,20 +61,43 @@ static void give_back(const void *memory) {
 COUNTED(int, device_alloc, struct device *device, size_t bytes, void **memory) {
     int status = __real_device_alloc(device, bytes, memory);
     if (!status)
-        take(*memory, bytes, &held.device);
+        take(*memory, bytes, &held.device[taken_for]);
     return status;
 }
 
 COUNTED(int, device_alloc_zeroed, struct device *device, size_t bytes, void **memory) {
     int status = __real_device_alloc_zeroed(device, bytes, memory);
     if (!status)
-        take(*memory, bytes, &held.device);
+        take(*memory, bytes, &held.device[taken_for]);
     return status;
 }
 
 COUNTED(void, device_free, struct device *device, void *memory) {
     give_back(memory);
     __real_device_free(device, memory);
+}
+
+COUNTED(int, model_open, const struct model_options *options, struct rank *rank, bool only_plan,
+        struct model_plan *plan, struct model **model) {
+    taken_for = HELD_WORKSPACE;
+    int status = __real_model_open(options, rank, only_plan, plan, model);
+    taken_for = HELD_CACHE;
+    return status;
+}
+
+COUNTED(int, param_store_open, struct param_store *store, const struct param_fill *fill) {
+    enum held_part before = taken_for;
+    taken_for = HELD_WEIGHTS;
+    int status = __real_param_store_open(store, fill);
+    taken_for = before;
+    return status;
+}
+
+COUNTED(int, peft_bank_allocate, struct peft_bank *bank, size_t memory) {
+    taken_for = HELD_ADAPTERS;
+    int status = __real_peft_bank_allocate(bank, memory);
+    taken_for = HELD_CACHE;
+    return status;
 }
 
 COUNTED(int, device_host_alloc, struct device *device, size_t bytes, void **memory) {
@@ -118,6 +147,14 @@ COUNTED(int, kv_pool_open, struct kv_pool *pool, int64_t count, bool keeps_finda
 COUNTED(void, free, void *memory) {
     give_back(memory);
     __real_free(memory);
+}
+
+/* Returns the device memory of all purposes. */
+static inline size_t held_on_device(const struct held *taken) {
+    size_t bytes = 0;
+    for (int i = 0; i < HELD_PARTS; i++)
+        bytes += taken->device[i];
+    return bytes;
 }
 
 #endif
