@@ -39,6 +39,7 @@ struct op_work gemm_work(const struct gemm *a) {
     double weights = a->a_transposed ? 0 : n * k;
     return (struct op_work){.shape = {rows, columns, inner},
                             .flops = 2 * m * (n * k + deltas),
+                            .fp8_flops = a->a.form == MATRIX_FP8 ? 2 * m * n * k : 0,
                             .bytes = m * k * bytes_of(a->a.type) + n * k * b + m * n * c + delta_bytes,
                             .lasting = weights * b,
                             .weights = weights};

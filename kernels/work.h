@@ -11,6 +11,7 @@
 struct op_work {
     int64_t shape[3]; /* rows, columns and, of a product, the inner dimension; 0 where there is none */
     double flops;     /* of matrix products, two for each multiplication with its addition; 0 for others */
+    double fp8_flops; /* the part of `flops` whose operands are FP8 */
     double bytes;     /* operands read and results written, each at least once */
     double lasting;   /* the part of `bytes` that no step makes: weights read whole, and cached keys and values */
     double weights;   /* elements of weights that every row is multiplied with: two model FLOPs each for every row */

@@ -20,7 +20,7 @@ enum { MOST_COUNTS = 16, POINTS = 300 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
-    const char *html, *json, *svg, *trace, *yaml;
+    const char *html, *json, *svg, *trace, *yaml, *also;
     struct config_list fixed, methods;
     struct stack_options peft; /* of section rows */
     double tokens, days, memory_share;
@@ -71,6 +71,12 @@ static const struct config_row rows[] = {
      .offset = AT(fixed),
      .metavar = "KEY=VALUE...",
      .help = "keys of a run file that every layout has, such as parallel.tensor_model_parallel_size=4"},
+    {.path = "also",
+     .type = CONFIG_STRING,
+     .offset = AT(also),
+     .metavar = "fp8,fsdp",
+     .help = "further candidates: each layout in FP8, or with sharded weights as well (which space all has by itself); "
+             "their rows tell what that saves"},
     {.path = "method",
      .type = CONFIG_LIST,
      .offset = AT(methods),
@@ -110,7 +116,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "bf16",
-     .choices = plain_precision_names,
+     .choices = precision_names,
      .help = "precision, without a run file"},
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
@@ -229,9 +235,50 @@ static int find_model(struct planning *p) {
         status = status_fail(STATUS_USAGE, "--global-batch-size is not given, nor train.global_batch_size");
     if (!status)
         status = run_file_resolve(&p->file.run, &p->run);
-    if (!status && p->run.config.train.precision == PRECISION_FP8)
-        status = status_fail(STATUS_USAGE, "train.precision fp8: plan train does not predict FP8 yet; plan with bf16");
     return status ? status : count_parameters(p);
+}
+
+static bool is_fixed(const struct planning *p, const char *key) {
+    for (size_t i = 0; i < p->search.fixed_count; i++)
+        if (!strcmp(p->fixed[i], key))
+            return true;
+    return false;
+}
+
+/* Refuses a feature that changes nothing, or that the cluster lacks. */
+static int check_feature(const struct planning *p, enum search_feature feature) {
+    const struct run_config *run = &p->file.run;
+    const char *name = search_features[feature];
+    const char *key = feature == SEARCH_FP8 ? "train.precision" : "parallel.data_parallel_sharding_strategy";
+    if (p->cluster.train != CLUSTER_TRAINS_CAMBIUM)
+        return status_fail(STATUS_USAGE, "--also %s: the cluster's stack.train is %s, which has none", name,
+                           cluster_training_stacks[p->cluster.train]);
+    if (is_fixed(p, key))
+        return status_fail(STATUS_USAGE, "--also %s and --fix %s contradict each other", name, key);
+    if (feature == SEARCH_FP8 ? run->train.precision == PRECISION_FP8
+                              : run_sharding(run) == SHARDING_OPTIM_GRADS_PARAMS)
+        return status_fail(STATUS_USAGE, "--also %s: the run has it already", name);
+    if (feature == SEARCH_FP8 && cluster_peak(&p->cluster, PRECISION_FP8) == 0)
+        return status_fail(STATUS_USAGE, "--also fp8: the cluster file has no device.peak_fp8");
+    return STATUS_OK;
+}
+
+/* Reads --also: names with commas between them. */
+static int find_also(struct planning *p) {
+    int status = STATUS_OK;
+    for (const char *at = p->options->also ? p->options->also : ""; *at && !status;) {
+        size_t length = strcspn(at, ",");
+        int feature = 0;
+        while (feature < SEARCH_FEATURES &&
+               (strlen(search_features[feature]) != length || strncmp(at, search_features[feature], length)))
+            feature++;
+        if (feature == SEARCH_FEATURES)
+            return status_fail(STATUS_USAGE, "--also %.40s: expected fp8, fsdp, or both with a comma", at);
+        *(feature == SEARCH_FP8 ? &p->search.also_fp8 : &p->search.also_fsdp) = true;
+        status = check_feature(p, (enum search_feature)feature);
+        at += length + (at[length] == ',');
+    }
+    return status;
 }
 
 /* Chooses the methods of a fine-tuning. */
@@ -438,6 +485,8 @@ static int run(const void *values, const struct config *given) {
         status = find_model(&p);
     p.search.base = p.file.run;
     if (!status)
+        status = find_also(&p);
+    if (!status)
         status = search_all(&p);
     if (!status)
         status = write_all(&p);
@@ -460,7 +509,8 @@ int plan_train_command(int argc, char **argv) {
         .name = "plan train",
         .synopsis =
             "cambium plan train --cluster NAME|FILE --model-size SIZE|--config FILE.yaml|--model DIR|--days D "
-            "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--tokens X] "
+            "--nodes N[,N...]|--devices N[,N...] [--space all|hp-tool|run] [--fix KEY=VALUE...] [--also fp8,fsdp] "
+            "[--tokens X] "
             "[--method METHOD... [--peft.KEY=VALUE ...]] [--top N] [--html FILE] [--json FILE] [--yaml FILE] [--row R] "
             "[--svg FILE] [--trace FILE] [--measure K [--steps S] [--output DIR]]",
         .description =
@@ -471,6 +521,7 @@ int plan_train_command(int argc, char **argv) {
             "  cambium plan train --cluster h100 --model-size 20B --nodes 8,16,32 --tokens 300e9\n"
             "  cambium plan train --cluster h100 --days 5 --tokens 300e9 --nodes 20\n"
             "  cambium plan train --cluster ours.yaml --config run.yaml --nodes 4 --yaml best.yaml\n"
+            "  cambium plan train --cluster h100 --model-size 5B --nodes 1 --also fp8,fsdp\n"
             "  cambium plan train --cluster h100 --model Qwen3-8B --devices 64 --global-batch-size 512 --json -\n"
             "  cambium plan train --cluster h100 --model Qwen3-8B --nodes 1 --global-batch-size 64 --method lora "
             "--peft.r=16\n",

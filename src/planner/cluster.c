@@ -22,6 +22,11 @@ static const struct config_row rows[] = {
      .offset = AT(kind),
      .check = device_check_name,
      .help = "the backend whose arithmetic plans memory"},
+    {.path = "device.stand_in",
+     .type = CONFIG_STRING,
+     .offset = AT(stand_in),
+     .check = device_check_name,
+     .help = "the backend in place of `kind` where a build lacks that one"},
     QUANTITY("device.memory", memory, "B", "memory of a device"),
     QUANTITY("device.host_memory", host_memory, "B", "memory of a node's host"),
     {.path = "device.per_node",
@@ -157,6 +162,16 @@ static int check(const char *name, const struct cluster *cluster) {
     return STATUS_OK;
 }
 
+/* Sketches the device that plans memory. */
+static int sketch(struct cluster *cluster) {
+    struct device_facts facts = {.kind = cluster->kind, .threads = 1};
+    int status = device_sketch(&facts, &cluster->device);
+    if (status != STATUS_UNSUPPORTED || !cluster->stand_in)
+        return status;
+    facts.kind = cluster->kind = cluster->stand_in;
+    return device_sketch(&facts, &cluster->device);
+}
+
 int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster) {
     const struct config_command command = {.name = "plan",
                                            .section_rows = rows,
@@ -182,9 +197,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
     strbuf_add(&cluster->text, text, length);
     if (!status)
         status = strbuf_status(&cluster->text);
-    const struct device_facts facts = {.kind = cluster->kind, .threads = 1};
     if (!status)
-        status = device_sketch(&facts, &cluster->device);
+        status = sketch(cluster);
     if (status)
         cluster_close(cluster);
     return status;
@@ -215,6 +229,7 @@ int cluster_open(const char *name_or_file, struct cluster *cluster) {
 double cluster_peak(const struct cluster *cluster, int precision) {
     return precision == PRECISION_FP32   ? cluster->peak_fp32.value
            : precision == PRECISION_TF32 ? cluster->peak_tf32.value
+           : precision == PRECISION_FP8  ? cluster->peak_fp8.value
                                          : cluster->peak_bf16.value;
 }
 

@@ -48,10 +48,12 @@ struct cluster_speed {
 };
 
 struct cluster {
-    struct config *config;            /* owns the texts */
-    struct strbuf text;               /* the file as it is */
-    const char *name, *kind, *source; /* source: where the numbers of `achieved` come from */
-    int64_t per_node;                 /* devices of a node */
+    struct config *config;     /* owns the texts */
+    struct strbuf text;        /* the file as it is */
+    const char *name, *source; /* source: where the numbers of `achieved` come from */
+    const char *kind;          /* the backend whose arithmetic plans memory: the file's, or its stand-in */
+    const char *stand_in;      /* the one for a build without that of the file; NULL: none */
+    int64_t per_node;          /* devices of a node */
     struct config_quantity memory, host_memory, memory_bandwidth, peak_bf16, peak_fp32, peak_tf32,
         peak_fp8;                                                                            /* of a device; the
                                                                      host's memory is that of a node */
@@ -71,7 +73,7 @@ int cluster_open(const char *name_or_file, struct cluster *cluster);
 /* Opens the text of a cluster file; errors call it `name`. */
 int cluster_open_text(const char *name, const char *text, size_t length, struct cluster *cluster);
 void cluster_close(struct cluster *cluster);
-/* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 if the file has none. */
+/* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 or fp8 if the file has none. */
 double cluster_peak(const struct cluster *cluster, int precision);
 
 /* Returns the key of a constant in the section `achieved`. */

@@ -31,6 +31,7 @@ struct rates {
     const struct cluster *cluster;
     const struct cost_work *work;
     double product, half; /* FLOP/s of large products; the dimension that halves it */
+    double fp8;           /* FLOP/s of large products of FP8 operands */
     double attention;     /* FLOP/s of attention's own kernel, which has no TF32 */
     double bytes;         /* bytes/s of other operations */
     bool stores_attention, selects_attention;
@@ -53,7 +54,7 @@ static double measured_seconds(const struct rates *rates, const struct work_item
         return 0;
     if (work->flops > 0) {
         bool is_product = item->phase == PHASE_GEMM && work->shape[0] > 0 && work->shape[1] > 0 && work->shape[2] > 0 &&
-                          rates->work->precision != PRECISION_TF32; /* no speeds of it are measured */
+                          rates->work->precision != PRECISION_TF32 && work->fp8_flops == 0; /* these are not measured */
         double speed =
             is_product || item->phase == PHASE_ATTENTION
                 ? cluster_speed(rates->cluster, rates->work->dtype, item->phase, is_product ? work->shape : NULL)
@@ -89,7 +90,7 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
         double least = is_attention ? (double)work->shape[2] : INFINITY;
         for (int i = 0; i < 3 && !is_attention; i++)
             least = work->shape[i] > 0 && (double)work->shape[i] < least ? (double)work->shape[i] : least;
-        double rate = is_attention ? rates->attention : rates->product;
+        double rate = is_attention ? rates->attention : work->fp8_flops > 0 ? rates->fp8 : rates->product;
         double seconds = product_seconds(rates, rate, work->flops, least), moved = work->bytes / rates->bytes;
         sum->products += count * (seconds > moved ? seconds : moved);
     } else {
@@ -139,11 +140,14 @@ static void raise_to_floor(struct cost_seconds *seconds, double least) {
 void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
                      struct cost_units *units) {
     const struct config_quantity *achieved = cluster->achieved;
-    int own = work->precision == PRECISION_TF32 ? PRECISION_FP32 : work->precision;
+    /* FP8 is for the layers' linears; the head's product and attention are bf16. */
+    bool is_fp8 = work->precision == PRECISION_FP8;
+    int plain = is_fp8 ? PRECISION_BF16 : work->precision, own = plain == PRECISION_TF32 ? PRECISION_FP32 : plain;
     struct rates rates = {
         .cluster = cluster,
         .work = work,
-        .product = cluster_peak(cluster, work->precision) * achieved[CLUSTER_PRODUCTS].value,
+        .product = cluster_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
+        .fp8 = cluster_peak(cluster, PRECISION_FP8) * achieved[CLUSTER_PRODUCTS].value,
         .attention = cluster_peak(cluster, own) * achieved[CLUSTER_PRODUCTS].value,
         .half = achieved[CLUSTER_SMALL_DIMENSION].value,
         .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,

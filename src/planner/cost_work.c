@@ -51,6 +51,17 @@ static void divide(const double lists[COST_LISTS], double more, double units[COS
     units[COST_HEAD] = lists[COST_LAST] - units[COST_LAYER];
 }
 
+/* Stores the bytes of the weights that data ranks may share: casts to FP8 are not among them. */
+static int find_weights(const struct train_run *run, int rank, const struct cluster *cluster, double *bytes) {
+    struct train_run made = *run;
+    struct train_plan plan;
+    made.config.train.precision = PRECISION_BF16;
+    int ranks = (int)made.config.parallel.tensor_model_parallel_size * 2;
+    int status = train_plan_rank(&made, ranks, rank, cluster->device, &plan, NULL);
+    *bytes = status ? 0 : (double)plan.weights;
+    return status;
+}
+
 int cost_work_make(const struct train_run *run, const struct cluster *cluster, struct cost_work *work) {
     const struct run_config *config = &run->config;
     int64_t tensor = config->parallel.tensor_model_parallel_size, more = sample_layers(&config->model);
@@ -70,11 +81,13 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
     for (int i = 0; i < COST_LISTS && !status; i++) {
         struct train_plan plan;
         struct train_run made = small_run(run, cluster, small[i].has_more ? 1 + more : 1, small[i].recomputes);
-        status = train_plan_rank(&made, (int)tensor * 2, small[i].is_last ? (int)tensor : 0, cluster->device, &plan,
-                                 &work->lists[i]);
+        int rank = small[i].is_last ? (int)tensor : 0;
+        status = train_plan_rank(&made, (int)tensor * 2, rank, cluster->device, &plan, &work->lists[i]);
         elements[i] = status ? 0 : (double)plan.gradients / sizeof(float);
         weights[i] = status ? 0 : (double)plan.weights;
         kept[i] = status ? 0 : (double)plan.activations;
+        if (!status && precision == PRECISION_FP8)
+            status = find_weights(&made, rank, cluster, &weights[i]);
     }
     divide(elements, (double)more, work->elements);
     divide(weights, (double)more, work->weights);

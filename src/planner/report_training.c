@@ -77,14 +77,29 @@ static json_t *memory_json(const struct search_row *row, const struct cluster *c
                      (json_int_t)cluster->memory.value, "host", (json_int_t)m->host);
 }
 
+/* Makes {fp8: {seconds, bytes}, fsdp: ...} of the features that a row has; null: it has none. */
+static json_t *saved_json(const struct search_row *row) {
+    json_t *saved = NULL;
+    for (int i = 0; i < SEARCH_FEATURES; i++) {
+        const struct search_saving *saving = &row->saved[i];
+        if (!saving->is_known)
+            continue;
+        saved = saved ? saved : json_object();
+        json_object_set_new(saved, search_features[i],
+                            json_pack("{s:f, s:f}", "seconds", saving->seconds, "bytes", saving->bytes));
+    }
+    return saved ? saved : json_null();
+}
+
 static json_t *row_json(const struct report_training *report, const struct search_row *row) {
     double seconds = row->step.seconds, flops = report_flops(row, true);
     double error = report->cluster->achieved[CLUSTER_ERROR].value;
-    json_t *json = json_pack("{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o}", "layout", layout_json(row),
-                             "is_built", 1, "step_seconds", seconds, "step_seconds_range", seconds / (1 + error),
-                             seconds * (1 + error), "tflops", flops / 1e12, "tflops_causal",
-                             report_flops(row, false) / 1e12, "share_of_peak", flops / peak_of(report->cluster, row),
-                             "memory", memory_json(row, report->cluster), "time", report_time(&row->step));
+    json_t *json =
+        json_pack("{s:o, s:b, s:f, s:[f, f], s:f, s:f, s:f, s:o, s:o, s:o}", "layout", layout_json(row), "is_built", 1,
+                  "step_seconds", seconds, "step_seconds_range", seconds / (1 + error), seconds * (1 + error), "tflops",
+                  flops / 1e12, "tflops_causal", report_flops(row, false) / 1e12, "share_of_peak",
+                  flops / peak_of(report->cluster, row), "memory", memory_json(row, report->cluster), "time",
+                  report_time(&row->step), "saved", saved_json(row));
     if (report->tokens > 0)
         json_object_set_new(json, "days", json_real(report_days(row, report->tokens)));
     return json;
@@ -152,6 +167,23 @@ static void print_row(const struct report_training *report, const struct search_
     fprintf(out, " %7.1f\n", (double)row->memory.device / 1e9);
 }
 
+/* Prints what FP8 and sharded weights save in the rows that have them. */
+static void print_savings(const struct search_result *result, FILE *out) {
+    bool has_header = false;
+    for (int64_t r = 0; r < result->counts.listed; r++)
+        for (int i = 0; i < SEARCH_FEATURES; i++) {
+            const struct search_row *row = &result->rows[r];
+            const struct search_saving *saving = &row->saved[i];
+            if (!saving->is_known)
+                continue;
+            if (!has_header)
+                fprintf(out, "row with  time saved, %%  memory saved, GB   (against the same layout without)\n");
+            has_header = true;
+            fprintf(out, "%3lld %-4s %14.1f %17.1f\n", (long long)r + 1, search_features[i],
+                    100 * saving->seconds / (row->step.seconds + saving->seconds), saving->bytes / 1e9);
+        }
+}
+
 static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
     const struct search_row *row = &result->nearest;
     char text[64];
@@ -196,5 +228,6 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 report->tokens > 0 ? "    days  memory," : "  memory,");
         for (int64_t r = 0; r < c->listed; r++)
             print_row(report, &result->rows[r], r + 1, out);
+        print_savings(result, out);
     }
 }

@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const search_features[] = {"fp8", "fsdp", NULL};
+
 /* The work of units that many candidates share. */
 struct shared_work {
     int tensor, micro_batch;
-    bool is_sequence;
+    bool is_sequence, is_fp8;
     enum space_recompute selective; /* SPACE_KEEP for all that are not selective */
     struct cost_work work;
 };
@@ -34,7 +36,9 @@ struct searching {
 
 static int resolve(const struct searching *s, const struct candidate *candidate, struct train_run *run) {
     struct run_config config = s->search->base;
-    if (s->search->space != SEARCH_RUN)
+    if (s->search->space == SEARCH_RUN)
+        space_apply_also(candidate, &config);
+    else
         space_apply(candidate, &config);
     int status = run_file_resolve(&config, run);
     run->tuner = s->search->tuner;
@@ -47,10 +51,12 @@ static int find_work(struct searching *s, const struct candidate *candidate, con
     struct shared_work wanted = {.tensor = candidate->tensor,
                                  .micro_batch = candidate->micro_batch,
                                  .is_sequence = candidate->is_sequence,
+                                 .is_fp8 = candidate->is_fp8,
                                  .selective = is_selective ? candidate->recompute : SPACE_KEEP};
     for (int i = 0; i < s->work_count; i++)
         if (s->works[i].tensor == wanted.tensor && s->works[i].micro_batch == wanted.micro_batch &&
-            s->works[i].is_sequence == wanted.is_sequence && s->works[i].selective == wanted.selective) {
+            s->works[i].is_sequence == wanted.is_sequence && s->works[i].selective == wanted.selective &&
+            s->works[i].is_fp8 == wanted.is_fp8) {
             *work = &s->works[i].work;
             return STATUS_OK;
         }
@@ -135,6 +141,10 @@ static int consider(void *context, const struct candidate *candidate) {
     }
     if (!status)
         status = find_work(s, candidate, &run, &work);
+    if (status == STATUS_USAGE && candidate->is_fp8) { /* its linears are no multiples of 16 */
+        s->result->counts.refused++;
+        return STATUS_OK;
+    }
     if (!status)
         status = train_plan_grid(&run, s->result->ranks, &grid, &shape);
     if (status)
@@ -172,6 +182,40 @@ static void insert(struct searching *s, const struct search_row *row) {
     result->counts.listed += !is_full;
 }
 
+/* Finds what a feature of a row saves: plans the same layout without it. */
+static int find_saving(struct searching *s, struct candidate without, const struct search_row *row,
+                       struct search_saving *saving) {
+    const struct cost_work *work;
+    struct search_row other = {0};
+    int status = open_candidate(s, &without, &other, &work);
+    if (status == STATUS_USAGE)
+        return STATUS_OK;
+    if (!status)
+        status = cost_step(&other.run, s->result->ranks, work, s->search->cluster, &other.step, NULL);
+    if (!status)
+        status = memory_find(&other.run, s->result->ranks, work, s->search->cluster, 0, &other.memory);
+    if (!status)
+        *saving = (struct search_saving){true, other.step.seconds - row->step.seconds,
+                                         (double)other.memory.device - (double)row->memory.device};
+    return status;
+}
+
+static int find_savings(struct searching *s, const struct candidate *candidate, struct search_row *row) {
+    const struct search *search = s->search;
+    struct candidate without = *candidate;
+    int status = STATUS_OK;
+    if (candidate->is_fp8) {
+        without.is_fp8 = false;
+        status = find_saving(s, without, row, &row->saved[SEARCH_FP8]);
+    }
+    if (!status && search->also_fsdp && candidate->sharding == SHARDING_OPTIM_GRADS_PARAMS) {
+        without = *candidate;
+        without.sharding = run_sharding(&search->base);
+        status = find_saving(s, without, row, &row->saved[SEARCH_FSDP]);
+    }
+    return status;
+}
+
 static int try_candidate(struct searching *s, const struct candidate *candidate) {
     struct search_result *result = s->result;
     const struct cost_work *work;
@@ -185,9 +229,13 @@ static int try_candidate(struct searching *s, const struct candidate *candidate)
     }
     if (!status)
         status = memory_find(&row.run, result->ranks, work, s->search->cluster, s->limit, &row.memory);
-    if (!status && (double)row.memory.device > s->limit)
+    if (!status && (double)row.memory.device > s->limit) {
         count_no_memory(s, candidate, (double)row.memory.device);
-    else if (!status)
+        return STATUS_OK;
+    }
+    if (!status)
+        status = find_savings(s, candidate, &row);
+    if (!status)
         insert(s, &row);
     return status;
 }
@@ -264,11 +312,7 @@ static int find_points(struct searching *s) {
 
 static int search_all(struct searching *s) {
     struct search_result *result = s->result;
-    const struct run_config *base = &s->search->base;
-    struct candidate alone = {.tensor = (int)base->parallel.tensor_model_parallel_size,
-                              .micro_batch = (int)base->train.micro_batch_size};
-    int status =
-        s->search->space == SEARCH_RUN ? consider(s, &alone) : space_list(s->search, result->ranks, consider, s);
+    int status = space_list(s->search, result->ranks, consider, s);
     if (!status && s->count > 0)
         qsort(s->candidates, (size_t)s->count, sizeof *s->candidates, by_least);
     for (int i = 0; i < s->count && !status; i++) {

@@ -17,11 +17,22 @@ struct search {
     double billions;          /* for SEARCH_HP_TOOL: the size that chooses the grid */
     const char *const *fixed; /* [fixed_count] paths of keys whose value in `base` layouts must have */
     size_t fixed_count;
+    /* Candidates besides those of the space: every layout in FP8, and every layout with sharded weights, which
+     * SEARCH_ALL has by itself. Rows of them tell what that saves. */
+    bool also_fp8, also_fsdp;
     double memory_share; /* of the device's memory */
     int top;
     int points; /* layouts to plan besides, whatever their time and memory, for a picture */
 };
 
+enum search_feature { SEARCH_FP8, SEARCH_FSDP, SEARCH_FEATURES };
+/* Their names in --also. */
+extern const char *const search_features[];
+/* The same layout without a feature takes so much more. */
+struct search_saving {
+    bool is_known; /* the row has the feature, and without it the layout is possible */
+    double seconds, bytes;
+};
 /* A layout that fits. */
 struct search_row {
     struct train_run run;
@@ -29,6 +40,7 @@ struct search_row {
     struct pipeline_shape shape;
     struct cost_step step;
     struct plan_memory memory;
+    struct search_saving saved[SEARCH_FEATURES];
 };
 /* The time of a layout, and the bytes of a device that it takes; it may not fit. */
 struct search_point {

@@ -19,8 +19,12 @@ struct listing {
 };
 
 static void add(struct listing *listing, const struct candidate *candidate) {
+    struct candidate fp8 = *candidate;
+    fp8.is_fp8 = true;
     if (!listing->status)
         listing->status = listing->add(listing->context, candidate);
+    if (!listing->status && listing->search->also_fp8)
+        listing->status = listing->add(listing->context, &fp8);
 }
 
 /* ---- all ---- */
@@ -115,15 +119,24 @@ static void list_all(struct listing *listing) {
 
 /* ---- hp-tool ---- */
 
+/* Adds a candidate of a space that has no strategies of its own, and perhaps the same one with sharded weights. */
+static void add_sharded(struct listing *listing, struct candidate candidate) {
+    add(listing, &candidate);
+    if (!listing->search->also_fsdp || listing->ranks <= candidate.tensor * candidate.pipeline)
+        return;
+    candidate.sharding = SHARDING_OPTIM_GRADS_PARAMS;
+    add(listing, &candidate);
+}
+
 static void add_of_tool(struct listing *listing, const struct size_grid *grid, struct candidate candidate) {
     candidate.chunks = 1;
     candidate.is_sequence = grid->is_large && candidate.tensor > 1;
     candidate.recompute = !grid->is_large ? SPACE_KEEP : listing->is_2022 ? SPACE_ATTENTION : SPACE_SELECTIVE;
-    add(listing, &candidate);
+    add_sharded(listing, candidate);
     for (int64_t block = 1; !grid->is_large && block <= listing->layers / candidate.pipeline; block++) {
         candidate.recompute = SPACE_BLOCK;
         candidate.block = (int)block;
-        add(listing, &candidate);
+        add_sharded(listing, candidate);
     }
 }
 
@@ -150,10 +163,26 @@ int space_list(const struct search *search, int ranks, int (*add_)(void *context
         list_all(&listing);
     else if (search->space == SEARCH_HP_TOOL)
         list_tool(&listing);
+    else
+        add_sharded(&listing, space_of_run(&search->base));
     return listing.status;
 }
 
 /* ---- candidates as configurations ---- */
+
+struct candidate space_of_run(const struct run_config *run) {
+    return (struct candidate){.tensor = (int)run->parallel.tensor_model_parallel_size,
+                              .pipeline = (int)run->parallel.pipeline_model_parallel_size,
+                              .micro_batch = (int)run->train.micro_batch_size,
+                              .sharding = run_sharding(run)};
+}
+
+void space_apply_also(const struct candidate *candidate, struct run_config *run) {
+    if (candidate->is_fp8)
+        run->train.precision = PRECISION_FP8;
+    run->parallel.use_distributed_optimizer = candidate->sharding >= SHARDING_OPTIM;
+    run->parallel.data_parallel_sharding_strategy = (int)candidate->sharding;
+}
 
 void space_apply(const struct candidate *candidate, struct run_config *run) {
     static const char *const names[] = {"layernorm", "mlp_act", "core_attn"};
@@ -169,8 +198,7 @@ void space_apply(const struct candidate *candidate, struct run_config *run) {
     run->parallel.decoder_first_pipeline_num_layers = 0;
     run->parallel.decoder_last_pipeline_num_layers = candidate->last;
     run->parallel.sequence_parallel = candidate->is_sequence;
-    run->parallel.use_distributed_optimizer = candidate->sharding >= SHARDING_OPTIM;
-    run->parallel.data_parallel_sharding_strategy = (int)candidate->sharding;
+    space_apply_also(candidate, run);
     run->train.micro_batch_size = candidate->micro_batch;
     run->parallel.recompute_granularity = is_full        ? GRANULARITY_FULL
                                           : is_selective ? GRANULARITY_SELECTIVE

@@ -19,6 +19,7 @@ enum space_recompute {
 struct candidate {
     int tensor, pipeline, chunks, micro_batch, last; /* last: layers of the last stage; 0: like the others */
     bool is_sequence;
+    bool is_fp8; /* besides the same layout in the run's precision */
     enum sharding sharding;
     enum space_recompute recompute;
     int block;    /* layers of SPACE_BLOCK */
@@ -29,7 +30,11 @@ struct candidate {
 /* Calls `add` for every candidate; its failure ends the enumeration and is returned. */
 int space_list(const struct search *search, int ranks, int (*add)(void *context, const struct candidate *candidate),
                void *context);
-/* Sets the keys of a candidate. */
+/* Returns the candidate of SEARCH_RUN, with the layout that the run has. */
+struct candidate space_of_run(const struct run_config *run);
+/* Sets the keys in which candidates of SEARCH_RUN differ: precision and sharding. */
+void space_apply_also(const struct candidate *candidate, struct run_config *run);
+/* Sets all keys of a candidate. */
 void space_apply(const struct candidate *candidate, struct run_config *run);
 /* Returns true if the run has the fixed keys' values. */
 bool space_has_fixed(const struct search *search, const struct run_config *run);

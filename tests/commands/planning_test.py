@@ -1,7 +1,9 @@
 """cambium plan: JSON alone on standard output, a page that is whole by itself, run files, and errors of one line."""
 import json
+import os
 import pathlib
 import re
+import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
@@ -46,7 +48,46 @@ class Training(unittest.TestCase):
             self.assertEqual((same["memory"], same["layout"]), (found["rows"][1]["memory"], found["rows"][1]["layout"]))
             row.write_text(row.read_text().replace("precision: bf16", "precision: fp8"))
             _, errors = run("plan", "train", "--cluster", "a100-80gb", "--config", row, "--devices", "4", expect=2)
-            self.assertIn("plan train does not predict FP8 yet; plan with bf16", errors)
+            self.assertIn("precision fp8: the cluster file has no device.peak_fp8", errors)
+
+    def test_fp8_and_sharded_weights_are_rows_with_run_files(self):
+        words = ("plan", "train", "--cluster", "h100", "--model-size", "126M", "--devices", "4", "--fix",
+                 "train.micro_batch_size=2", "parallel.pipeline_model_parallel_size=2", "--also")
+        done = subprocess.run([os.environ["CAMBIUM"], *words, "fp8", "--top", "1"], capture_output=True, text=True)
+        if "no FP8 products on cpu" in done.stderr:
+            self.skipTest("this build plans h100 on a processor without bf16")
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "row.yaml")
+            rows = json.loads(run(*words, "fp8,fsdp", "--top", "150", "--json", "-")[0])["plans"][0]["rows"]
+            seen = set()
+            for number, row in enumerate(rows, 1):
+                self.assertTrue(row["is_built"])
+                features = {"fp8": row["layout"]["precision"] == "fp8",
+                            "fsdp": row["layout"]["sharding"] == "optim_grads_params"}
+                self.assertEqual(set(row["saved"] or ()), {name for name, has in features.items() if has})
+                kind = tuple(features.values())
+                if kind in seen or not any(kind):
+                    continue
+                seen.add(kind)
+                run(*words, "fp8,fsdp", "--top", "150", "--yaml", file, "--row", number, "--json", "-")
+                output, _ = run("pretrain", "--config", file, "--dry-run", "--cluster", "h100", "--devices", "4")
+                shown = float(re.search(r"# +device +([0-9.]+) MiB", output.decode())[1])
+                self.assertAlmostEqual(shown, row["memory"]["device"] / 2**20, delta=0.06)
+            self.assertEqual(len(seen), 3)
+        table = run(*words, "fp8,fsdp", "--top", "150")[0].decode()
+        self.assertEqual(len(re.findall("^ *[0-9]+ fp8 ", table, re.MULTILINE)),
+                         sum("fp8" in (row["saved"] or ()) for row in rows))
+        self.assertLessEqual(max(map(len, table.splitlines())), 120)
+        for also, cluster, more, part in (
+                ("fp8", "a100-80gb", (), "--also fp8: the cluster file has no device.peak_fp8"),
+                ("fp9", "h100", (), "--also fp9: expected fp8, fsdp, or both with a comma"),
+                ("fp8", "h100", ("--precision", "fp8"), "--also fp8: the run has it already"),
+                ("fsdp", "azure-a100-80gb-2022", (), "the cluster's stack.train is megatron-2022, which has none"),
+                ("fp8", "h100", ("--fix", "train.precision=bf16"), "--also fp8 and --fix train.precision contradict")):
+            _, errors = run("plan", "train", "--cluster", cluster, "--model-size", "126M", "--devices", "4", "--also", also,
+                            *more, expect=2)
+            self.assertIn(part, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
 
     def test_a_rows_run_file_has_its_memory_in_a_dry_run(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -178,7 +219,8 @@ class Measuring(unittest.TestCase):
     def test_a_row_that_fails_says_why_and_the_others_run(self):
         with tempfile.TemporaryDirectory() as directory:
             large = pathlib.Path(directory, "large.yaml")
-            large.write_text(run("plan", "show", "a100-80gb")[0].decode().replace("memory: 80 GB", "memory: 80 PB", 1))
+            text = run("plan", "show", "a100-80gb")[0].decode()
+            large.write_text(text.replace("memory: 80 GB", "memory: 80 PB", 1).replace("kind: cuda:sm_80", "kind: cpu"))
             _, errors = run("plan", "train", "--cluster", large, "--model-size", "1000B", "--devices", "1", "--top", "1",
                             "--fix", "train.micro_batch_size=1", "--measure", "1", "--steps", "1", expect=1)
             self.assertRegex(errors, "row 1 failed: .*not enough memory")

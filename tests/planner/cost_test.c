@@ -19,17 +19,21 @@ struct planned {
     struct cost_work work;
 };
 
-/* Opens a run of 8 layers with these further keys. */
-static void open_run(struct planned *p, const char *const *keys) {
+/* Reads a run of 8 layers with these further keys. */
+static void read_run(struct planned *p, const char *cluster, const char *const *keys) {
     const char *all[MOST_KEYS] = {"model.num_layers=8",       "model.hidden_size=64", "model.num_attention_heads=4",
                                   "model.vocab_size=512",     "data.seq_length=64",   "train.precision=bf16",
                                   "train.global_batch_size=8"};
     size_t count = 7;
     for (; *keys; keys++)
         all[count++] = *keys;
-    test_ok(cluster_open("a100-80gb", &p->cluster));
+    test_ok(cluster_open(cluster, &p->cluster));
     test_ok(run_file_read(NULL, all, count, &p->file));
     test_ok(run_file_resolve(&p->file.run, &p->run));
+}
+
+static void open_run(struct planned *p, const char *const *keys) {
+    read_run(p, "a100-80gb", keys);
     test_ok(cost_work_make(&p->run, &p->cluster, &p->work));
 }
 
@@ -203,6 +207,39 @@ static void tf32_speeds_up_products_alone(void **state) {
     assert_true(seconds[1] < seconds[0]);
 }
 
+/* FP8 is for the products of linears. Its casts take time. */
+static void fp8_speeds_up_linears_alone(void **state) {
+    (void)state;
+    static const char *const bf16[] = {"model.hidden_size=2048", "data.seq_length=1024", NULL};
+    static const char *const fp8[] = {"model.hidden_size=2048", "data.seq_length=1024", "train.precision=fp8", NULL};
+    struct planned p, plain;
+    struct cost_step step;
+    read_run(&p, "h100", fp8);
+    if (cost_work_make(&p.run, &p.cluster, &p.work) == STATUS_UNSUPPORTED)
+        test_skip("this build plans h100 on a processor without bf16");
+    p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+    read_run(&plain, "h100", bf16);
+    test_ok(cost_work_make(&plain.run, &plain.cluster, &plain.work));
+    plain.cluster.achieved[CLUSTER_LAYER_FORWARD].value = plain.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+    double without = seconds_of(&plain, 1), with = seconds_of(&p, 1);
+    p.cluster.peak_fp8 = p.cluster.peak_bf16;
+    double same = seconds_of(&p, 1);
+    assert_true(same > without && with < same);
+    p.cluster.peak_fp8.value = 1e30;
+    p.cluster.memory_bandwidth.value = plain.cluster.memory_bandwidth.value = 1e30;
+    test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &step, NULL));
+    double products = step.work.products; /* of the head and of attention */
+    test_ok(cost_step(&plain.run, 1, &plain.work, &plain.cluster, &step, NULL));
+    assert_true(products > 0.01 * step.work.products && products < 0.9 * step.work.products);
+    assert_true(p.work.weights[COST_LAYER] == plain.work.weights[COST_LAYER]); /* casts do not travel */
+    p.cluster.peak_fp8.value = 0;
+    cost_work_free(&p.work);
+    test_fails(cost_work_make(&p.run, &p.cluster, &p.work), STATUS_USAGE,
+               "precision fp8: the cluster file has no device.peak_fp8");
+    close_run(&p);
+    close_run(&plain);
+}
+
 static void a_bound_of_time_is_below_the_step(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
@@ -224,6 +261,7 @@ int main(void) {
         cmocka_unit_test(measured_speeds_take_the_place_of_constants),
         cmocka_unit_test(computation_hides_a_share_of_sums),
         cmocka_unit_test(tf32_speeds_up_products_alone),
+        cmocka_unit_test(fp8_speeds_up_linears_alone),
         cmocka_unit_test(a_bound_of_time_is_below_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

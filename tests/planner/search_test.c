@@ -21,13 +21,17 @@ struct planned {
     struct search search;
 };
 
-static void open_plan(struct planned *p, int top) {
-    test_ok(cluster_open("a100-80gb", &p->cluster));
+static void open_plan_on(struct planned *p, const char *cluster, int top) {
+    test_ok(cluster_open(cluster, &p->cluster));
     /* Floors that are all of a layer's time would make every layout a tie. */
     p->cluster.achieved[CLUSTER_LAYER_FORWARD].value = p->cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 1e-6;
     test_ok(run_file_read(NULL, keys, KEYS, &p->file));
     p->search = (struct search){
         .cluster = &p->cluster, .base = p->file.run, .space = SEARCH_ALL, .memory_share = 0.92, .top = top};
+}
+
+static void open_plan(struct planned *p, int top) {
+    open_plan_on(p, "a100-80gb", top);
 }
 
 /* Leaves few layouts, to save time. */
@@ -112,6 +116,13 @@ static int find_fit(const struct search *search, struct search_result *result) {
     return result->fit_ranks;
 }
 
+/* Plans memory as for the CPU, whose workspaces are as small as these models. */
+static void use_cpu(struct cluster *cluster) {
+    const struct device_facts facts = {.kind = device_name_at(0), .threads = 1};
+    device_close(cluster->device);
+    test_ok(device_sketch(&facts, &cluster->device));
+}
+
 /* First the fixed keys give way, and then there are more devices, twice as many at a time and no more than it takes. */
 static void what_would_fit_is_found(void **state) {
     (void)state;
@@ -119,6 +130,7 @@ static void what_would_fit_is_found(void **state) {
     struct search_result result, all;
     int seen = 0;
     open_plan(&p, 1);
+    use_cpu(&p.cluster);
     fix_micro_batch(&p);
     p.cluster.memory.value = 1e5;
     test_ok(search_run(&p.search, 4, &result));
@@ -178,6 +190,80 @@ static void every_sharding_strategy_is_planned(void **state) {
     }
     assert_true(steps[SHARDING_OPTIM_GRADS].gradients > steps[SHARDING_OPTIM].gradients);
     assert_true(steps[SHARDING_OPTIM_GRADS_PARAMS].gradients > steps[SHARDING_OPTIM_GRADS].gradients);
+    close_plan(&p);
+}
+
+/* Returns the row of the same layout with another precision or sharding; NULL: none is listed. */
+static const struct search_row *find_twin(const struct search_result *result, const struct search_row *row,
+                                          int precision, enum sharding sharding) {
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        const struct search_row *other = &result->rows[i];
+        struct run_config wanted = row->run.config;
+        const struct run_config *c = &other->run.config;
+        if (!memcmp(&other->grid, &row->grid, sizeof row->grid) && other->shape.chunks == row->shape.chunks &&
+            c->train.precision == precision && run_sharding(c) == sharding &&
+            c->parallel.sequence_parallel == wanted.parallel.sequence_parallel &&
+            c->parallel.recompute_granularity == wanted.parallel.recompute_granularity &&
+            c->parallel.recompute_method == wanted.parallel.recompute_method &&
+            c->parallel.recompute_num_layers == wanted.parallel.recompute_num_layers &&
+            c->parallel.num_microbatches_with_partial_activation_checkpoints ==
+                wanted.parallel.num_microbatches_with_partial_activation_checkpoints &&
+            c->parallel.recompute_modules.count == wanted.parallel.recompute_modules.count &&
+            (!c->parallel.recompute_modules.count ||
+             c->parallel.recompute_modules.items[0] == wanted.parallel.recompute_modules.items[0]))
+            return other;
+    }
+    return NULL;
+}
+
+static int count_savings(const struct search_result *result, enum search_feature feature) {
+    int count = 0;
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        const struct search_row *row = &result->rows[i];
+        const struct search_saving *saved = &row->saved[feature];
+        const struct run_config *c = &row->run.config;
+        bool has = feature == SEARCH_FP8 ? c->train.precision == PRECISION_FP8
+                                         : run_sharding(c) == SHARDING_OPTIM_GRADS_PARAMS;
+        assert_true(saved->is_known == has);
+        if (!has)
+            continue;
+        const struct search_row *twin = feature == SEARCH_FP8
+                                            ? find_twin(result, row, PRECISION_BF16, run_sharding(c))
+                                            : find_twin(result, row, c->train.precision, SHARDING_NONE);
+        assert_non_null(twin);
+        assert_true(saved->seconds == twin->step.seconds - row->step.seconds);
+        assert_true(saved->bytes == (double)twin->memory.device - (double)row->memory.device);
+        count++;
+    }
+    return count;
+}
+
+/* FP8 and sharded weights are candidates like all others, and each row knows the same layout without them. */
+static void also_adds_candidates_that_know_what_they_save(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result plain, also;
+    open_plan_on(&p, "h100", 2000);
+    fix_micro_batch(&p);
+    test_ok(search_run(&p.search, 4, &plain));
+    p.search.also_fp8 = p.search.also_fsdp = true;
+    int status = search_run(&p.search, 4, &also);
+    if (status == STATUS_UNSUPPORTED)
+        test_skip("this build plans h100 on a processor without bf16");
+    test_ok(status);
+    counts_are_complete(&also.counts);
+    assert_int_equal(also.counts.all, 2 * plain.counts.all);
+    assert_int_equal(also.counts.slower + also.counts.no_memory, 0);
+    assert_true(count_savings(&also, SEARCH_FP8) > 10);
+    assert_true(count_savings(&also, SEARCH_FSDP) > 10);
+    search_free(&also);
+    p.search.space = SEARCH_RUN; /* has no strategies of its own */
+    test_ok(search_run(&p.search, 4, &also));
+    assert_int_equal(also.counts.listed, 4);
+    assert_int_equal(count_savings(&also, SEARCH_FP8), 2);
+    assert_int_equal(count_savings(&also, SEARCH_FSDP), 2);
+    search_free(&also);
+    search_free(&plain);
     close_plan(&p);
 }
 
@@ -265,6 +351,7 @@ int main(void) {
         cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
         cmocka_unit_test(what_would_fit_is_found),
         cmocka_unit_test(every_sharding_strategy_is_planned),
+        cmocka_unit_test(also_adds_candidates_that_know_what_they_save),
         cmocka_unit_test(fixed_keys_are_in_every_row),
         cmocka_unit_test(a_row_is_a_run_file),
         cmocka_unit_test(sizes_have_the_shapes_of_the_tables),
