@@ -60,8 +60,8 @@ int calibrate_steps(struct calibration *c, struct cluster *cluster);
 /* Predicts a step of the whole run with a copy of the model on each rank, measures it, and prints both. Stores the
  * error as the cluster's. */
 int calibrate_verify(struct calibration *c, struct cluster *cluster);
-/* calibrate_serving.c: measures batches of requests on an engine of this rank, in bf16. Stores 0 for those that the
- * model has no positions for. */
+/* calibrate_serving.c: measures batches of requests on an engine of this rank. Stores 0 for those that the model has no
+ * positions for. */
 int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds);
 /* Fits the constants of serving to c->requests. */
 int calibrate_serving(const struct calibration *c, struct cluster *cluster);

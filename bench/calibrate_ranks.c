@@ -106,11 +106,9 @@ static int measure_alone(struct seat *seat, struct calibration *found) {
         status = average(seat->world, &found->alone.seconds, 1);
     if (!status)
         status = average(seat->world, found->alone.phases, PHASE_COUNT);
-    if (!status && seat->calibration->dtype == DTYPE_BF16) {
+    if (!status)
         status = calibrate_requests(seat->calibration, &place, found->requests);
-        status = status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
-    }
-    return status;
+    return status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
 }
 
 static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ranks) {

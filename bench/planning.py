@@ -1,14 +1,20 @@
 """Predictions of cambium plan next to measurements of cambium bench, on this machine.
 
-usage: python3 bench/planning.py CAMBIUM [--only train,finetune,infer] [--steps N] [--keep DIR]
+usage: python3 bench/planning.py CAMBIUM [--small] [--only calibrate,train,finetune,infer] [--rows A,B] [--steps N] [--keep DIR]
 
 Calibrates with 1, 2 and 4 ranks, then compares 12 layouts of 2 to 4 ranks as ratios to one rank with as many threads,
 LoRA and IA3 as ratios to a step that trains the whole model, and prompts and further tokens of 8 shapes. Prints a line
-for each, and the largest and mean error of each kind. Minutes on an idle machine.
+for each, and the largest and mean error of each kind; for layouts also the place of the fastest in the predicted order.
+With --keep, cluster files and lines of earlier calls are used again, so that a quiet machine is needed for a short time
+only: --rows takes the layouts from A on and before B. Without --small: GPT-2 124M in bf16, which takes minutes; with it,
+8 layers of 256 columns in fp32.
 """
 import argparse
+import array
 import json
 import pathlib
+import random
+import struct
 import subprocess
 import tempfile
 
@@ -30,6 +36,8 @@ LAYOUTS = (
 )
 PREFILL = ((1, 64), (1, 256), (2, 256), (1, 1000))
 DECODE = ((1, 32), (8, 32), (1, 512), (8, 512))  # requests, and tokens before
+GPT2_124M = {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}
+SMALL = {"n_layer": 8, "n_embd": 256, "n_head": 8, "vocab_size": 8192}
 
 
 def run(*words):
@@ -43,31 +51,62 @@ def flags(keys):
     return [f"--parallel.{key}={value}" for key, value in keys.items()]
 
 
+def write_weights(path, config):
+    """Random weights under the names of GPT-2's files: norms are 1, the rest repeats a block of small numbers."""
+    width, draw = config["n_embd"], random.Random(1)
+    block = array.array("f", (draw.gauss(0, 0.02) for _ in range(4096))).tobytes()
+    one = array.array("f", (1,)).tobytes()
+    shapes = {"wte.weight": (config["vocab_size"], width), "wpe.weight": (config["n_positions"], width)}
+    for layer in range(config["n_layer"]):
+        shapes |= {f"h.{layer}.{name}": shape for name, shape in {
+            "ln_1.weight": (width,), "ln_1.bias": (width,), "attn.c_attn.weight": (width, 3 * width),
+            "attn.c_attn.bias": (3 * width,), "attn.c_proj.weight": (width, width), "attn.c_proj.bias": (width,),
+            "ln_2.weight": (width,), "ln_2.bias": (width,), "mlp.c_fc.weight": (width, 4 * width),
+            "mlp.c_fc.bias": (4 * width,), "mlp.c_proj.weight": (4 * width, width), "mlp.c_proj.bias": (width,)}.items()}
+    shapes |= {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+    header, values, at = {}, [], 0
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        pattern = one if "ln_" in name and name.endswith("weight") else block
+        values.append((pattern * (size // len(pattern) + 1))[:size])
+        header[f"transformer.{name}"] = {"dtype": "F32", "shape": shape, "data_offsets": (at, at + size)}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values))
+
+
 class Comparison:
     def __init__(self, options, directory):
-        self.options, self.directory = options, directory
-        self.model = pathlib.Path(directory, "model")
-        self.model.mkdir(exist_ok=True)
-        config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_embd": 768, "n_head": 12,
-                  "n_positions": 1024, "vocab_size": 50257, "resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1,
-                  "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "activation_function": "gelu_new"}
-        self.model.joinpath("config.json").write_text(json.dumps(config))
+        self.options, self.directory = options, pathlib.Path(directory)
+        self.precision = "fp32" if options.small else "bf16"
+        self.contexts = {}  # of decoding, by batch
+        self.model = self.directory / "model"
+        self.model.mkdir(parents=True, exist_ok=True)
+        self.config = (SMALL if options.small else GPT2_124M) | {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 1024, "resid_pdrop": 0.1,
+            "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
+            "activation_function": "gelu_new"}
+        self.model.joinpath("config.json").write_text(json.dumps(self.config))
+        if options.small and not self.model.joinpath("model.safetensors").exists():
+            write_weights(self.model / "model.safetensors", self.config)
+        self.name = self.model if options.small else "gpt2-124m"
 
     def cambium(self, *words):
         return run(self.options.cambium, *words)
 
     def cluster(self, ranks):
-        path = pathlib.Path(self.directory, f"ranks{ranks}.yaml")
+        path = self.directory / f"ranks{ranks}.yaml"
         if not path.exists():
-            errors = self.cambium("plan", "calibrate", "gpt2-124m", "--output", path, "--ranks", ranks, "--seq-length",
-                                  TOKENS).stderr
+            errors = self.cambium("plan", "calibrate", self.name, "--output", path, "--ranks", ranks, "--precision",
+                                  self.precision, "--seq-length", TOKENS).stderr
             print(errors.strip().splitlines()[-1], flush=True)
         return path
 
     def predicted(self, ranks, batch, keys, *more):
-        config = pathlib.Path(self.directory, "run.yaml")
+        config = self.directory / "run.yaml"
         sections = {"data": {"seq_length": TOKENS}, "train": {"micro_batch_size": 1, "global_batch_size": batch,
-                    "precision": "bf16"}, "parallel": keys}
+                    "precision": self.precision}, "parallel": keys}
         text = "".join(f"{section}:\n" + "".join(f"  {key}: {value}\n" for key, value in values.items())
                        for section, values in sections.items() if values)
         config.write_text(text + self.shape())
@@ -75,62 +114,105 @@ class Comparison:
                             "--space", "run", "--json", "-", "--memory-share", "1", *more).stdout
         return json.loads(plan)["plans"][0]["rows"][0]["step_seconds"]
 
-    @staticmethod
-    def shape():
-        return ("model:\n  num_layers: 12\n  hidden_size: 768\n  num_attention_heads: 12\n  max_position_embeddings: 1024\n"
-                "  vocab_size: 50257\n  hidden_dropout: 0.1\n  attention_dropout: 0.1\n")
+    def shape(self):
+        c = self.config
+        return (f"model:\n  num_layers: {c['n_layer']}\n  hidden_size: {c['n_embd']}\n  num_attention_heads: {c['n_head']}\n"
+                f"  max_position_embeddings: 1024\n  vocab_size: {c['vocab_size']}\n"
+                "  hidden_dropout: 0.1\n  attention_dropout: 0.1\n")
 
     def measured(self, what, *words):
-        lines = self.cambium("bench", what, "--model", "gpt2-124m", "--precision", "bf16", *words).stdout
+        lines = self.cambium("bench", what, "--model", self.name, "--precision", self.precision, *words).stdout
         return json.loads(lines.strip().splitlines()[-1])
 
-    # ---- the three kinds; each yields (name, measured, predicted)
+    # ---- the three kinds; each yields a name, and functions that measure and predict
+
+    def calibrate(self):
+        for ranks in (1, 2, 4):
+            self.cluster(ranks)
+        return ()
 
     def train(self):
-        for ranks, batch, keys in LAYOUTS:
-            found = self.measured("train", "--seq-length", TOKENS, "--ranks", ranks, "--global-batch-size", batch, "--steps",
-                                  self.options.steps, *flags(keys))
-            ratio = self.predicted(ranks, batch, keys) / self.predicted(1, batch, {})
+        first, end = self.options.rows
+        for ranks, batch, keys in LAYOUTS[first:end]:
             name = ", ".join(f"{key} {value}" for key, value in keys.items()) or "data ranks"
-            yield f"{ranks} ranks, {batch} micro batches, {name}", found["step_time_over_baseline"], ratio
+            yield (f"{ranks} ranks, {batch} micro batches, {name}",
+                   lambda: self.measured("train", "--seq-length", TOKENS, "--ranks", ranks, "--global-batch-size", batch,
+                                         "--steps", self.options.steps, *flags(keys))["step_time_over_baseline"],
+                   lambda: self.predicted(ranks, batch, keys) / self.predicted(1, batch, {}))
 
     def finetune(self):
         for method in ("lora", "ia3"):
-            found = self.measured("finetune", "--method", method, "--seq-length", TOKENS, "--steps", self.options.steps)
-            ratio = self.predicted(1, 1, {}, "--method", method) / self.predicted(1, 1, {})
-            yield method, found["step_time_over_baseline"], ratio
+            yield (method,
+                   lambda: self.measured("finetune", "--method", method, "--seq-length", TOKENS, "--steps",
+                                         self.options.steps)["step_time_over_baseline"],
+                   lambda: self.predicted(1, 1, {}, "--method", method) / self.predicted(1, 1, {}))
 
     def served(self, batch, before, after):
         plan = self.cambium("plan", "serve", self.model, self.cluster(1), "--devices", 1, "--batch", batch, "--input-len",
-                            before, "--output-len", after, "--json", "-", "--memory-share", "1").stdout
+                            before, "--output-len", after, "--precision", self.precision, "--json", "-", "--memory-share",
+                            "1").stdout
         return json.loads(plan)["rows"][0]
+
+    def decoded(self, batch, before):
+        if batch not in self.contexts:
+            self.contexts[batch] = self.measured("decode", "--micro-batch-size", batch, "--steps", 24)["contexts"]
+        return next(c["seconds"] for c in self.contexts[batch] if c["context"] == before)
 
     def infer(self):
         for batch, tokens in PREFILL:
-            found = self.measured("prefill", "--micro-batch-size", batch, "--seq-length", tokens, "--steps", 7)
-            yield f"prefill {batch} x {tokens}", found["seconds"], self.served(batch, tokens, 1)["prefill_ms"] / 1e3
+            yield (f"prefill {batch} x {tokens}",
+                   lambda: self.measured("prefill", "--micro-batch-size", batch, "--seq-length", tokens, "--steps",
+                                         7)["seconds"],
+                   lambda: self.served(batch, tokens, 1)["prefill_ms"] / 1e3)
         for batch, before in DECODE:
-            found = self.measured("decode", "--micro-batch-size", batch, "--steps", 24)
-            seconds = next(c["seconds"] for c in found["contexts"] if c["context"] == before)
-            yield f"decode {batch} after {before}", seconds, self.served(batch, before, 24)["token_ms"] / 1e3
+            yield (f"decode {batch} after {before}", lambda: self.decoded(batch, before),
+                   lambda: self.served(batch, before, 24)["token_ms"] / 1e3)
+
+
+class Kept:
+    """Measurements by name, in a file of the directory."""
+
+    def __init__(self, directory):
+        self.path = pathlib.Path(directory, "measured.json")
+        self.values = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def take(self, name, measure):
+        if name not in self.values:
+            self.values[name] = measure()
+            self.path.write_text(json.dumps(self.values, indent=1))
+        return self.values[name]
+
+
+def report(kind, lines):
+    sizes = [abs(predicted / measured - 1) for measured, predicted in lines]
+    print(f"{kind}: largest error {100 * max(sizes):.1f}%, mean {100 * sum(sizes) / len(sizes):.1f}%", flush=True)
+    if kind == "train":
+        fastest = min(lines)
+        place = 1 + sum(predicted < fastest[1] for _, predicted in lines)
+        print(f"train: the fastest measured layout is number {place} of the predicted ones", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("\n")[2].removeprefix("usage: "))
     parser.add_argument("cambium")
-    parser.add_argument("--only", default="train,finetune,infer")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", default="calibrate,train,finetune,infer")
+    parser.add_argument("--rows", default=f"0,{len(LAYOUTS)}", type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--keep", help="a directory for cluster files, which are used again")
+    parser.add_argument("--keep", help="a directory for cluster files and measurements, which are used again")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        comparison = Comparison(options, options.keep or directory)
+        directory = options.keep or directory
+        comparison = Comparison(options, directory)
+        kept = Kept(directory)
         for kind in options.only.split(","):
-            errors = []
-            for name, measured, predicted in getattr(comparison, kind)():
-                errors.append(predicted / measured - 1)
-                print(f"| {name} | {measured:.4g} | {predicted:.4g} | {100 * errors[-1]:+.1f}% |", flush=True)
-            sizes = [abs(error) for error in errors]
-            print(f"{kind}: largest error {100 * max(sizes):.1f}%, mean {100 * sum(sizes) / len(sizes):.1f}%", flush=True)
+            lines = []
+            for name, measure, predict in getattr(comparison, kind)():
+                lines.append((kept.take(name, measure), predict()))
+                measured, predicted = lines[-1]
+                print(f"| {name} | {measured:.4g} | {predicted:.4g} | {100 * (predicted / measured - 1):+.1f}% |", flush=True)
+            if lines:
+                report(kind, lines)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ struct options {
     int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank;
     double max_latency_ms, min_tokens_per_s, memory_share;
     const char *json, *html;
-    int space;
+    int space, precision;
 };
 
 #define AT(field) offsetof(struct options, field)
 static const char *const spaces[] = {"all", "hp-tool", NULL};
+static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const struct config_row rows[] = {
     {.path = "devices",
      .type = CONFIG_INT,
@@ -50,6 +51,12 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 1e12,
      .help = "the least number of completion tokens per second, of a model's devices together"},
+    {.path = "precision",
+     .type = CONFIG_CHOICE,
+     .offset = AT(precision),
+     .default_text = "bf16",
+     .choices = precisions,
+     .help = "precision of the weights and of the computation"},
     {.path = "space",
      .type = CONFIG_CHOICE,
      .offset = AT(space),
@@ -138,6 +145,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
                                         .pipeline = (int)options->pipeline,
                                         .adapters = options->adapters,
                                         .adapter_rank = options->rank,
+                                        .precision = options->precision,
                                         .is_tool = options->space == 1,
                                         .max_latency = options->max_latency_ms / 1e3,
                                         .min_tokens_per_s = options->min_tokens_per_s,
@@ -188,8 +196,9 @@ int plan_serve_command(int argc, char **argv) {
         .name = "plan serve",
         .synopsis =
             "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
-            "[--pipeline P] [--adapters K [--rank R]] [--max-latency-ms X] [--min-tokens-per-s Y] [--space "
-            "all|hp-tool] [--json FILE] "
+            "[--pipeline P] [--adapters K [--rank R]] [--precision fp32|bf16] [--max-latency-ms X] [--min-tokens-per-s "
+            "Y] "
+            "[--space all|hp-tool] [--json FILE] "
             "[--html FILE] [--top N]",
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "

@@ -15,7 +15,7 @@ static struct engine_options options_of(const struct model_config *model, const 
     return (struct engine_options){
         .random = model,
         .grid = {layout->tensor, 1, 1, 1, layout->pipeline},
-        .precision = PRECISION_BF16,
+        .precision = layout->precision,
         .device = cluster->kind,
         .threads = 1,
         .max_rows = layout->batch * layout->input_len,
@@ -50,8 +50,9 @@ int serve_work_make(const struct model_config *model, const struct serve_layout 
         {.rows = layout->batch, .logit_rows = layout->batch, .seen = texts - (double)layout->output_len / 2},
     };
     int status = STATUS_OK;
-    *work = (struct serve_work){
-        .layout = *layout, .layers = (double)model->num_layers / layout->pipeline, .dtype = DTYPE_BF16};
+    *work = (struct serve_work){.layout = *layout,
+                                .layers = (double)model->num_layers / layout->pipeline,
+                                .dtype = precision_dtype(layout->precision)};
     for (int end = 0; end < (layout->pipeline > 1 ? 2 : 1) && !status; end++) {
         struct engine_plan plan;
         struct work_list lists[2] = {{0}, {0}};
@@ -78,9 +79,13 @@ void serve_work_free(struct serve_work *work) {
 
 /* ---- seconds ---- */
 
+static double peak_of(const struct cluster *cluster, enum dtype dtype) {
+    return dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+}
+
 static double operation_seconds(const struct work_item *item, const struct cluster *cluster, enum dtype dtype) {
     const struct op_work *w = &item->work;
-    double peak = dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
+    double peak = peak_of(cluster, dtype);
     double moved = w->bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value);
     double least = INFINITY;
     for (int i = 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
@@ -108,7 +113,7 @@ static double adapter_seconds(const struct serve_work *work, const struct cluste
         return 0;
     return fmax(
         used * work->image_bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value),
-        flops * (1 + half / least) / (cluster->peak_bf16.value * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value));
+        flops * (1 + half / least) / (peak_of(cluster, work->dtype) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value));
 }
 
 /* Returns the seconds of a stage's step of `rows` rows. */
@@ -230,8 +235,8 @@ int serve_search_run(const struct serve_search *s, struct serve_result *result) 
         for (int stages = 1; tensor * stages <= s->devices; stages++)
             for (int64_t batch = s->batch ? s->batch : 1; batch <= (s->batch ? s->batch : MOST_BATCH) && !status;
                  batch *= 2) {
-                struct serve_layout layout = {tensor,        stages,      batch,          s->input_len,
-                                              s->output_len, s->adapters, s->adapter_rank};
+                struct serve_layout layout = {tensor,        stages,      batch,           s->input_len,
+                                              s->output_len, s->adapters, s->adapter_rank, s->precision};
                 bool is_asked = (!s->tensor || tensor == s->tensor) && (!s->pipeline || stages == s->pipeline);
                 if (is_asked && is_possible(s, &layout))
                     status = add_row(s, &layout, result);

@@ -58,8 +58,10 @@ static void adapters_take_memory_and_time(void **state) {
     double image[4];
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=64"};
-    const struct serve_layout layouts[] = {
-        {1, 1, 4, 16, 16, 0, 0}, {1, 1, 4, 16, 16, 2, 8}, {1, 1, 4, 16, 16, 4, 8}, {1, 1, 4, 16, 16, 4, 16}};
+    const struct serve_layout layouts[] = {{1, 1, 4, 16, 16, 0, 0, PRECISION_BF16},
+                                           {1, 1, 4, 16, 16, 2, 8, PRECISION_BF16},
+                                           {1, 1, 4, 16, 16, 4, 8, PRECISION_BF16},
+                                           {1, 1, 4, 16, 16, 4, 16, PRECISION_BF16}};
     test_ok(cluster_open("a100-80gb", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));
