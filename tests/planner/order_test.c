@@ -13,7 +13,7 @@ enum { STAGES = 4, LAYERS = 8, MESSAGES = 64, PATIENCE = 100 };
 static const double held_seconds = 1e6;
 static const double forward[STAGES] = {1, 1.25, 1, 1.5}, backward[STAGES] = {2, 2.25, 2.5, 2};
 
-/* What the stages of one global batch have done; `lock` is for all of it. */
+/* The steps and messages of one global batch so far; `lock` is for all members. */
 static struct recording {
     pthread_mutex_t lock;
     pthread_cond_t change;
@@ -25,7 +25,7 @@ static struct recording {
         double end;
     } sent[STAGES][PIPELINE_KINDS][MESSAGES]; /* by the sender and the number */
     int held_stage, held_step;                /* the step that is held; -1: none is */
-    bool is_held;                             /* it has not gone on yet */
+    bool is_held;                             /* it still waits */
 } recording = {.lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
 
 static double step_seconds(const void *context, int stage, const struct pipeline_step *step) {
