@@ -1,6 +1,6 @@
 /* CRC-32 by carry-less multiplication, after V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using
- * PCLMULQDQ Instruction" (Intel 2009). Multiplying by a power of x modulo the polynomial moves 16 bytes on to where
- * later ones are, so that all bytes become the last 16. zlib has the CRC of these, and of what is left. */
+ * PCLMULQDQ Instruction" (Intel 2009). A product with a power of x moves 16 bytes to a later place. So all bytes become
+ * the last 16, whose CRC zlib computes. */
 #include "crc.h"
 
 #include <immintrin.h>
