@@ -168,41 +168,70 @@ static struct sample sample_call(const struct model *model, int64_t first, int64
     };
 }
 
+/* Returns the stride of a tensor rank's part of the logits. */
+static int64_t part_stride(const struct model *model, int rank, int64_t *first, int64_t *end) {
+    int64_t V = model->options.config.vocab_size;
+    int ranks = model->rank->grid.tensor;
+    *first = param_share(V, rank, ranks);
+    *end = param_share(V, rank + 1, ranks);
+    return model_vocab_stride(*end - *first);
+}
+
+/* Receives the other ranks' parts together. */
+static int receive_parts(struct model *model, int64_t count) {
+    const struct rank *rank = model->rank;
+    const struct device_step *step = &model->step;
+    float *at = step->arrived;
+    int64_t first, end;
+    int status = STATUS_OK;
+    for (int t = 1; t < rank->grid.tensor && !status; t++) {
+        struct comm_data part = {.receive = at,
+                                 .count = count * part_stride(model, t, &first, &end),
+                                 .dtype = DTYPE_F32,
+                                 .stream = rank->exec.stream};
+        status = comm_receive_start(rank->tensor, &part, t, &step->parts[t]);
+        at += part.count;
+    }
+    for (int t = 1; t < rank->grid.tensor && !status; t++)
+        status = comm_wait(&step->parts[t]);
+    return status;
+}
+
+/* Puts the parts side by side. */
+static int join_parts(const struct model *model, int64_t count) {
+    const struct rank *rank = model->rank;
+    const struct device_step *step = &model->step;
+    const float *at = step->arrived;
+    int status = STATUS_OK;
+    for (int t = 0; t < rank->grid.tensor && !status; t++) {
+        int64_t first, end, stride = part_stride(model, t, &first, &end);
+        struct copy_call copy = {.kind = COPY_ON_DEVICE,
+                                 .to = step->whole + first,
+                                 .from = t > 0 ? at : step->logits,
+                                 .rows = (size_t)count,
+                                 .bytes = (size_t)(end - first) * sizeof(float),
+                                 .to_stride = (size_t)model->share.whole_vocab_stride * sizeof(float),
+                                 .from_stride = (size_t)stride * sizeof(float)};
+        status = stream_copy_rows(rank->exec.stream, &copy);
+        at += t > 0 ? count * stride : 0;
+    }
+    return status;
+}
+
 /* The vocabulary is cut over the tensor ranks. But top-k and top-p need all of it, and the draw must have the same bits
  * as on a single rank. Each rank therefore sends its columns of the chunk to the first tensor rank, in one message. */
 static int collect_logits(struct model *model, int64_t count) {
     struct rank *rank = model->rank;
-    struct stream *stream = rank->exec.stream;
-    const struct device_step *step = &model->step;
-    int64_t V = model->options.config.vocab_size, whole_stride = model->share.whole_vocab_stride;
-    int status = STATUS_OK;
+    int64_t own = count * model->share.vocab_stride;
     if (rank->is_planning)
-        return rank->place.tensor > 0
-                   ? rank_note_messages(rank, RANK_TENSOR, "send", count * model->share.vocab_stride, DTYPE_F32, 1)
-                   : STATUS_OK;
+        return rank->place.tensor > 0 ? rank_note_messages(rank, RANK_TENSOR, "send", own, DTYPE_F32, 1) : STATUS_OK;
     if (rank->place.tensor > 0) {
         struct comm_data part = {
-            .send = step->logits, .count = count * model->share.vocab_stride, .dtype = DTYPE_F32, .stream = stream};
+            .send = model->step.logits, .count = own, .dtype = DTYPE_F32, .stream = rank->exec.stream};
         return comm_send(rank->tensor, &part, 0);
     }
-    for (int t = 0; t < rank->grid.tensor && !status; t++) {
-        int64_t first = param_share(V, t, rank->grid.tensor), end = param_share(V, t + 1, rank->grid.tensor);
-        int64_t stride = model_vocab_stride(end - first);
-        struct comm_data other = {
-            .receive = step->arrived, .count = count * stride, .dtype = DTYPE_F32, .stream = stream};
-        if (t > 0)
-            status = comm_receive(rank->tensor, &other, t);
-        struct copy_call copy = {.kind = COPY_ON_DEVICE,
-                                 .to = step->whole + first,
-                                 .from = t > 0 ? step->arrived : step->logits,
-                                 .rows = (size_t)count,
-                                 .bytes = (size_t)(end - first) * sizeof(float),
-                                 .to_stride = (size_t)whole_stride * sizeof(float),
-                                 .from_stride = (size_t)stride * sizeof(float)};
-        if (!status)
-            status = stream_copy_rows(stream, &copy);
-    }
-    return status;
+    int status = receive_parts(model, count);
+    return status ? status : join_parts(model, count);
 }
 
 static int draw(struct model *model, int64_t first, int64_t count) {

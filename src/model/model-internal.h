@@ -78,8 +78,9 @@ struct device_step {
     float *logits; /* [step_rows, vocab_stride] */
     void *rows;    /* [step_rows, C] the rows whose logits are wanted */
     float *whole;  /* [step_rows, whole_vocab_stride] the logits of all tensor ranks; on the first tensor rank */
-    float *
-        arrived; /* [step_rows, the largest vocab_stride of another rank] a part as it arrives; also on the first one */
+    float
+        *arrived; /* [tensor ranks - 1, step_rows, the largest vocab_stride] the others' parts; also on the first one */
+    struct comm_request *parts; /* [tensor ranks] as they arrive; NULL elsewhere */
     /* The results on their way to the host; steps alternate. Used on the first tensor rank of the last stage. */
     struct step_fetch {
         void *host; /* pinned: as `results` */

@@ -2,6 +2,7 @@
  * stream, and read once they have arrived. The device may run the next step by then. */
 #include "model-internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 bool model_gives_results(const struct model *model) {
@@ -22,7 +23,10 @@ int step_open_fetches(struct model *model) {
         if (!status)
             status = event_open(device, &model->step.fetches[i].has_arrived);
     }
-    return status;
+    if (status || !model_gives_results(model))
+        return status;
+    model->step.parts = calloc((size_t)model->rank->grid.tensor, sizeof *model->step.parts);
+    return model->step.parts ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
 void step_close_fetches(struct model *model) {
@@ -30,6 +34,9 @@ void step_close_fetches(struct model *model) {
         event_close(model->step.fetches[i].has_arrived);
         device_host_free(model->rank->device, model->step.fetches[i].host);
     }
+    for (int t = 1; t < model->rank->grid.tensor && model->step.parts; t++)
+        comm_forget(&model->step.parts[t]);
+    free(model->step.parts);
 }
 
 int step_check_fetches(const struct model *model) {

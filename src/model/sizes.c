@@ -275,7 +275,8 @@ static void place_step(struct model *model, struct arena *arena) {
     int64_t widest =
         model_vocab_stride((o->config.vocab_size + model->rank->grid.tensor - 1) / model->rank->grid.tensor);
     step->whole = arena_take(arena, wanted * (size_t)model->share.whole_vocab_stride * sizeof(float));
-    step->arrived = arena_take(arena, wanted * (size_t)widest * sizeof(float));
+    size_t others = (size_t)model->rank->grid.tensor - 1;
+    step->arrived = arena_take(arena, others * wanted * (size_t)widest * sizeof(float));
 }
 
 static void place_angles(struct model *model, struct arena *arena) {
