@@ -34,7 +34,8 @@ struct nccl_process {
 /* An event of the group's stream, for the calls that it ends. */
 struct mark {
     struct event *event;
-    int requests; /* that have not been waited for */
+    int requests;    /* that have not been waited for */
+    uint64_t number; /* marks of a group's stream are reached in this order */
     struct mark *next;
 };
 
@@ -46,11 +47,16 @@ struct channel {
     struct stream *stream; /* of started calls */
     struct event *turn;    /* orders the group's stream and a caller's */
     bool is_ahead;         /* the group's stream has calls that no later call's stream waits for */
+    uint64_t marks;        /* so far */
+    uint64_t seen_mark;    /* the last one that seen_by waits for */
+    const struct stream *seen_by;
     struct mark *unused;
     struct comm_request *held, **last_held; /* started messages */
-    pthread_mutex_t lock;                   /* guards the members after it */
-    struct ncclComm *handle;                /* NULL: aborted, or not made */
-    struct comm *comm;                      /* the group */
+    char *room; /* device memory for the numbers of all ranks, of which a maximum is taken */
+    size_t room_bytes;
+    pthread_mutex_t lock;    /* guards the members after it */
+    struct ncclComm *handle; /* NULL: aborted, or not made */
+    struct comm *comm;       /* the group */
     char last_call[COMM_TEXT_BYTES];
     int looks; /* of the guard that saw an error */
 };
@@ -63,13 +69,13 @@ static struct channel *channel_of(const struct comm *comm) {
 
 /* ---- results ---- */
 
-/* Writes "rank 1: all-reduce ... over NCCL failed: NCCL's message". */
-static void describe_failure(const struct channel *channel, int world_rank, unsigned result, const char *what,
+/* Writes "all-reduce ... over NCCL failed: NCCL's message". Those that report it name the rank. */
+static void describe_failure(const struct channel *channel, unsigned result, const char *what,
                              char text[FAILURE_BYTES]) {
     const struct nccl_library *library = &channel->process->library;
     const char *last = library->last_error(channel->handle);
-    snprintf(text, FAILURE_BYTES, "rank %d: %s over NCCL failed: %s (%u)%s%s", world_rank, what,
-             library->error_text(result), result, last && *last ? ": " : "", last ? last : "");
+    snprintf(text, FAILURE_BYTES, "%s over NCCL failed: %s (%u)%s%s", what, library->error_text(result), result,
+             last && *last ? ": " : "", last ? last : "");
 }
 
 /* The text of a failed call: of another rank's abort, that rank's. */
@@ -80,7 +86,7 @@ static int fail(struct comm *comm, unsigned result, const char *what) {
         return STATUS_PEER;
     }
     char text[FAILURE_BYTES];
-    describe_failure(channel, comm->world_rank, result, what, text);
+    describe_failure(channel, result, what, text);
     return status_fail(STATUS_IO, "%s", text);
 }
 
@@ -146,11 +152,18 @@ static unsigned type_of(enum dtype dtype) {
     }
 }
 
-/* Sums have types; all else moves bytes. */
-static unsigned issue(const struct nccl_library *nccl, struct ncclComm *handle, const struct comm_call *call,
-                      struct CUstream_st *stream) {
+static bool is_maximum(const struct comm_call *call) {
+    return call->kind == COMM_ALL_REDUCE && call->op == COMM_MAX;
+}
+
+/* Sums have types; all else moves bytes. The numbers of a maximum are gathered. */
+static unsigned issue(const struct channel *channel, const struct comm_call *call, struct CUstream_st *stream) {
+    const struct nccl_library *nccl = &channel->process->library;
+    struct ncclComm *handle = channel->handle;
     const struct comm_data *data = &call->data;
     size_t count = (size_t)data->count, bytes = comm_call_bytes(call);
+    if (is_maximum(call))
+        return nccl->all_gather(data->send, channel->room, bytes, NCCL_UINT8, handle, stream);
     switch (call->kind) {
     case COMM_ALL_REDUCE:
         return nccl->all_reduce(data->send, data->receive, count, type_of(data->dtype), NCCL_SUM, handle, stream);
@@ -183,7 +196,7 @@ static int issue_group(struct comm *comm, const struct comm_request *first, stru
     unsigned result = channel->handle ? nccl->group_start() : NCCL_REMOTE_ERROR;
     if (!result) {
         for (const struct comm_request *at = first; at && !result; at = at->next) {
-            result = issue(nccl, channel->handle, &at->call, handle);
+            result = issue(channel, &at->call, handle);
             result = result == NCCL_IN_PROGRESS ? NCCL_SUCCESS : result;
         }
         unsigned ended = nccl->group_end();
@@ -211,6 +224,7 @@ static int issue_ahead(struct comm *comm, struct comm_request *first) {
     }
     channel->is_ahead = true;
     mark->requests = 0;
+    mark->number = ++channel->marks;
     for (struct comm_request *at = first, *next; at; at = next) {
         next = at->next;
         at->next = NULL;
@@ -218,28 +232,6 @@ static int issue_ahead(struct comm *comm, struct comm_request *first) {
         mark->requests++;
     }
     return STATUS_OK;
-}
-
-/* ---- maxima ---- */
-
-/* NCCL's maximum of a NaN and a number is the number. Only the host's keeps the NaN. */
-static int maximum(struct comm *comm, const struct comm_data *data) {
-    size_t bytes = (size_t)data->count * dtype_bytes(data->dtype);
-    void *memory;
-    int status = device_host_alloc(stream_device(data->stream), bytes, &memory);
-    if (status)
-        return status;
-    status = stream_copy_to_host(data->stream, memory, data->send, bytes);
-    int waited = stream_wait(data->stream);
-    status = status ? status : waited;
-    struct comm_data on_host = {.send = memory, .receive = memory, .count = data->count, .dtype = data->dtype};
-    if (!status)
-        status = comm_all_reduce(comm, &on_host, COMM_MAX);
-    if (!status)
-        status = stream_copy_to_device(data->stream, data->receive, memory, bytes);
-    waited = stream_wait(data->stream);
-    device_host_free(stream_device(data->stream), memory);
-    return status ? status : waited;
 }
 
 /* ---- the table ---- */
@@ -263,14 +255,68 @@ static int run_at_once(struct comm *comm, const struct comm_request *request) {
     return status ? status : issue_group(comm, request, stream);
 }
 
+/* ---- maxima: NCCL's of a NaN and a number is the number. The maximum of a reduction keeps the NaN, so all ranks'
+ * numbers are gathered, and each rank reduces them. Both run on the group's stream, which orders the uses of the room.
+ * ---- */
+
+static int make_room(struct channel *channel, size_t bytes) {
+    if (bytes <= channel->room_bytes)
+        return STATUS_OK;
+    int status = channel->room ? stream_wait(channel->stream) : STATUS_OK;
+    if (status)
+        return status;
+    device_free(channel->device, channel->room);
+    channel->room = NULL;
+    channel->room_bytes = 0;
+    void *memory;
+    status = device_alloc_zeroed(channel->device, bytes, &memory); /* reduced after an abort, too */
+    if (status)
+        return status;
+    channel->room = memory;
+    channel->room_bytes = bytes;
+    return STATUS_OK;
+}
+
+/* Reduces the gathered numbers of `ranks`, as many as a reduction takes at a time. */
+static int reduce_room(const struct channel *channel, const struct comm_call *call, int ranks) {
+    struct reduce_call reduction = {
+        .to = {call->data.receive}, .targets = 1, .count = call->data.count, .dtype = call->data.dtype, .is_max = true};
+    int status = STATUS_OK;
+    for (int r = 0; r < ranks && !status;) {
+        reduction.sources = 0;
+        if (r > 0)
+            reduction.from[reduction.sources++] = call->data.receive;
+        while (r < ranks && reduction.sources < REDUCE_MOST)
+            reduction.from[reduction.sources++] = channel->room + comm_call_bytes(call) * (size_t)r++;
+        status = stream_reduce(channel->stream, &reduction);
+    }
+    return status;
+}
+
+static int maximum(struct comm *comm, const struct comm_request *request) {
+    struct channel *channel = channel_of(comm);
+    const struct comm_call *call = &request->call;
+    int status = make_room(channel, comm_call_bytes(call) * (size_t)comm->size);
+    if (!status)
+        status = post(comm);
+    if (!status)
+        status = follow(channel, channel->stream, call->data.stream);
+    if (!status)
+        status = issue_group(comm, request, channel->stream);
+    if (!status)
+        status = reduce_room(channel, call, comm->size);
+    channel->is_ahead = false;
+    return status ? status : follow(channel, call->data.stream, channel->stream);
+}
+
 static int nccl_start(struct comm *comm, struct comm_request *request) {
     struct channel *channel = channel_of(comm);
     const struct comm_call *call = &request->call;
     bool is_message = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
     if (call->data.count == 0)
         return STATUS_OK;
-    if (call->kind == COMM_ALL_REDUCE && call->op == COMM_MAX)
-        return maximum(comm, &call->data);
+    if (is_maximum(call))
+        return maximum(comm, request);
     if (request->is_waited_for && !is_message)
         return run_at_once(comm, request);
     int status = follow(channel, channel->stream, call->data.stream);
@@ -292,8 +338,12 @@ static int nccl_wait(struct comm *comm, struct comm_request *request, struct str
     if (!mark) /* it ran on the caller's stream, or has no elements */
         return status || stream == request->call.data.stream ? status
                                                              : follow(channel, stream, request->call.data.stream);
-    if (!status)
+    bool is_seen = stream == channel->seen_by && mark->number <= channel->seen_mark;
+    if (!status && !is_seen) {
         status = stream_wait_event(stream, mark->event);
+        channel->seen_by = stream;
+        channel->seen_mark = mark->number;
+    }
     give_mark(channel, request);
     return status;
 }
@@ -325,7 +375,7 @@ static bool has_failed(struct channel *channel, char text[FAILURE_BYTES]) {
     bool has_error = result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS;
     channel->looks = has_error ? channel->looks + 1 : 0;
     if (has_error)
-        describe_failure(channel, channel->comm->world_rank, result, channel->last_call, text);
+        describe_failure(channel, result, channel->last_call, text);
     pthread_mutex_unlock(&channel->lock);
     return channel->looks > 1;
 }
@@ -382,6 +432,7 @@ static void release_process(struct nccl_process *process, struct channel *channe
 
 static void close_channel(struct channel *channel) {
     stream_close(channel->stream);
+    device_free(channel->device, channel->room);
     event_close(channel->turn);
     for (struct mark *mark = channel->unused, *next; mark; mark = next) {
         next = mark->next;
@@ -560,7 +611,7 @@ static int join_world(struct comm *world) {
     int status = stream_handle(channel->stream, &stream); /* makes the card current */
     unsigned result = !status && world->rank == 0 ? nccl->make_id(&id) : NCCL_SUCCESS;
     if (result)
-        status = status_fail(STATUS_IO, "rank 0: NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
+        status = status_fail(STATUS_IO, "NCCL cannot begin: %s (%u)", nccl->error_text(result), result);
     status = comm_agree(world, status);
     struct comm_data data = {.send = &id, .receive = &id, .count = sizeof id, .dtype = DTYPE_U8};
     if (!status)
@@ -568,7 +619,8 @@ static int join_world(struct comm *world) {
     if (status)
         return status;
     result = nccl->join(&handle, world->size, id, world->rank, &config);
-    return comm_agree(world, take_handle(world, handle, result, "joining the ranks"));
+    status = take_handle(world, handle, result, "joining the ranks");
+    return status ? status : comm_barrier(world); /* a rank that failed does not wait for those that wait for it */
 }
 
 int comm_nccl_open(struct comm *world, struct device *device) {
@@ -592,7 +644,12 @@ int comm_nccl_open(struct comm *world, struct device *device) {
     status = join_world(world);
     if (!status)
         status = comm_agree(world, start_guard(channel->process));
-    if (status)
+    if (status) {
+        char text[FAILURE_BYTES];
+        snprintf(text, sizeof text, "%s", status_text());
+        nccl_abort(world);
         comm_leave_device_channel(world);
-    return status;
+        return status_fail(status, "%s", text);
+    }
+    return STATUS_OK;
 }

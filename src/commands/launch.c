@@ -17,9 +17,11 @@ static int begin(struct launch *launch, const struct launch_steps *steps) {
     log_quiet(!launch->is_first);
     if (!status && !launch->is_first && !freopen("/dev/null", "w", stdout))
         status = status_fail_errno("cannot open /dev/null");
-    if (!status && steps->watches && launch->world)
-        status = comm_watch(launch->world, &(struct comm_watch_options){.seconds = RANK_SECONDS});
-    return status;
+    return !status && steps->watches ? launch_watch(launch) : status;
+}
+
+int launch_watch(const struct launch *launch) {
+    return launch->world ? comm_watch(launch->world, &(struct comm_watch_options){.seconds = RANK_SECONDS}) : STATUS_OK;
 }
 
 int launch_ranks(const struct launch *launch, int64_t asked, int *ranks) {

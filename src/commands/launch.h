@@ -46,6 +46,9 @@ int launch_ranks(const struct launch *launch, int64_t asked, int *ranks);
 /* Checks that no process has a failure `status`. The first process with one prints its error, and all return its
  * status. */
 int launch_agree(struct launch *launch, int status);
+/* Lets processes watch each other from now on: all end when one dies or is stopped. All call it together, and
+ * launch_agree afterwards. The errors of comm_watch. */
+int launch_watch(const struct launch *launch);
 /* Runs `function` as every rank of this process and returns the first failure. A failing `function` calls comm_fail
  * before it frees memory that other ranks may read. */
 int launch_run(const struct launch *launch, int ranks, int (*function)(struct comm *world, void *context),

@@ -117,6 +117,9 @@ int training_launch(struct launch *launch, const struct training *training) {
     if (own.cluster)
         return launch_agree(launch, plan_elsewhere(&own));
     int status = launch_agree(launch, train_plan_make(own.run, own.ranks, launch->world, &plan));
+    /* A call of cards never returns where a rank is missing. */
+    if (!status && !device_uses_host_memory(own.run->config.device))
+        status = launch_agree(launch, launch_watch(launch));
     if (status)
         return status;
     if (launch->is_first)

@@ -224,16 +224,21 @@ static int run_group(struct comm *parent, const struct device_cases *cases, bool
     return status;
 }
 
-int cases_on_device(struct comm *world, void *context) {
-    const struct device_cases *cases = context;
-    struct comm *parent;
-    expect_ok(open_group(world, &parent));
+static int run_groups(struct comm *parent, const struct device_cases *cases) {
     if (cases->open_channel)
         expect_ok(cases->open_channel(parent, cases->device));
     expect_ok(run_group(parent, cases, false));
     if (!cases->open_channel) /* on a card, without the host */
         expect_ok(comm_use_device(parent, cases->device));
-    expect_ok(run_group(parent, cases, true));
+    return run_group(parent, cases, true);
+}
+
+int cases_on_device(struct comm *world, void *context) {
+    struct comm *parent;
+    expect_ok(open_group(world, &parent));
+    int status = run_groups(parent, context);
+    if (status)
+        comm_abort(parent, status_text()); /* others may wait in its channel */
     comm_close(parent);
-    return comm_barrier(world);
+    return status ? status : comm_barrier(world);
 }

@@ -5,6 +5,7 @@
 
 #include "support/test.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -117,9 +118,51 @@ static int on_device(struct comm *world, int (*open_channel)(struct comm *group,
     return status;
 }
 
+/* ---- between cards ---- */
+
+enum { VICTIM = 1 };
+
+/* A call with the rank that is lost; of a message, the other ranks each have one with it. */
+static int meet_victim(struct comm *world, const char *kind, const struct comm_data *data) {
+    struct comm_request request = {0};
+    int status;
+    if (!strcmp(kind, "reduce-scatter"))
+        status = comm_reduce_scatter_start(world, data, &request);
+    else if (!strcmp(kind, "gather"))
+        status = comm_all_gather(world, data);
+    else if (!strcmp(kind, "send"))
+        status = comm_send(world, data, VICTIM);
+    else if (!strcmp(kind, "receive"))
+        status = comm_receive(world, data, VICTIM);
+    else
+        status = comm_all_reduce(world, data, strcmp(kind, "max") ? COMM_SUM : COMM_MAX);
+    if (!status)
+        status = comm_wait(&request);
+    return status ? status : stream_wait(data->stream);
+}
+
+/* The victim dies or stops while the others wait for it in a call on their cards. They find it by their watch. */
+static int lose(struct comm *world, const char *kind, int sign) {
+    enum { N = 1000 };
+    struct device *device;
+    struct stream *stream;
+    void *in, *out;
+    struct comm_watch_options watch = {.seconds = 2};
+    expect_ok(comm_agree(world, comm_watch(world, &watch)));
+    expect_ok(device_open("cuda", world->rank, 1, &device));
+    expect_ok(comm_nccl_open(world, device));
+    expect_ok(stream_open(device, &stream));
+    expect_ok(device_alloc_zeroed(device, (size_t)world->size * N * sizeof(float), &in));
+    expect_ok(device_alloc_zeroed(device, (size_t)world->size * N * sizeof(float), &out));
+    expect_ok(comm_barrier(world));
+    if (world->rank == VICTIM)
+        raise(sign);
+    return meet_victim(world, kind, &(struct comm_data){in, out, N, DTYPE_F32, stream});
+}
+
 int main(int count, char **words) {
     struct comm *world;
-    const char *name = count == 2 ? words[1] : "";
+    const char *name = count >= 2 ? words[1] : "";
     if (!comm_mpi_is_launched()) {
         printf("no launcher started this as one of several ranks\n");
         return 2;
@@ -149,6 +192,10 @@ int main(int count, char **words) {
         status = mismatch(world);
     else if (!strcmp(name, "message"))
         status = message(world);
+    else if (!strcmp(name, "killed") && count == 3)
+        status = lose(world, words[2], SIGKILL);
+    else if (!strcmp(name, "stopped") && count == 3)
+        status = lose(world, words[2], SIGSTOP);
     else
         status = told_to_fail(world);
     if (status)

@@ -3,11 +3,12 @@ that stand in for NVIDIA's; the one for NCCL ends a process whose ranks' calls d
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
 
-from mpi_support import MPIRUN, needs_mpirun
+from mpi_support import MPIRUN, needs_mpirun, strike_all
 from pretrain_support import LONG, Run, assert_same_run
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
@@ -74,6 +75,7 @@ class Training(Cards):
                 calls = self.counts()
                 self.assertTrue(calls.get("ncclAllReduce") or calls.get("ncclReduceScatter"), calls)
                 self.assertEqual(bool(calls.get("ncclSend")), name in ("stages", "chunks"), calls)
+                self.assertEqual(calls["communicators"], 0)  # all were destroyed
 
     @unittest.skipUnless(LONG, "the threads of one card show it")
     def test_over_the_host_no_library_is_opened(self):
@@ -113,11 +115,62 @@ class Refusals(Cards):
         os.environ["CAMBIUM_NCCL_FAIL"] = "ncclAllReduce:2"
         self.refused(r"rank [01]: all-reduce \(sum\) of \d+ fp32 over NCCL failed: unhandled system error")
 
+    def test_a_card_that_leaves_the_bus_or_is_full(self):
+        os.environ["CAMBIUM_CUDA_FAIL"] = "bus:100@1"
+        self.refused(r"rank 1: cuda:1: \w+ failed: unknown error")
+        os.environ["CAMBIUM_CUDA_FAIL"] = "alloc:12@1"
+        self.refused(r"rank 1: .*cuda:1: cannot allocate ")
+
+    @needs_mpirun
+    def test_a_card_that_leaves_the_bus_under_a_process(self):
+        os.environ["CAMBIUM_CUDA_FAIL"] = "bus:100@1"
+        self.check(self.launch(2, "run", CUDA, expect=1, **SHORT), r"rank 1 failed: cuda:1: \w+ failed: unknown error")
+
     @needs_mpirun
     def test_a_call_that_fails_while_it_runs(self):
         os.environ["CAMBIUM_NCCL_FAIL"] = "async:2@1"  # nothing but the library knows it
         text = r"rank 1.*: .* of \d+ \S+ over NCCL failed: remote process exited or there was a network error"
         self.check(self.launch(2, "run", CUDA, expect=1, **SHORT), text)
+
+
+@needs_mpirun
+class Lost(Cards):
+    """A rank is killed or stopped while the others wait for it on their cards: a line names it, and nothing runs on."""
+
+    def check(self, command, sign, seconds, **environment):
+        own = tempfile.TemporaryDirectory(dir=self.run_of.directory)  # several mpirun that begin at once trip over each other's
+        done = subprocess.run([*MPIRUN, "-n", "3", *command], capture_output=True, text=True, timeout=60,
+                              env=os.environ | {"TMPDIR": own.name} | environment)
+        lines = re.findall(r"^cambium: error: (.*)$", done.stderr, re.M)
+        self.assertNotEqual(done.returncode, 0)
+        if sign == "stop":  # more than one rank says so where mpirun takes longer than they wait for it
+            self.assertEqual(set(lines), {f"rank 1 has not been heard of for {seconds} s"}, done.stderr)
+        else:  # it is the launcher's line alone where mpirun was faster
+            self.assertIn(lines, (["rank 1 has died"], []), done.stderr)
+            self.assertRegex(done.stderr, r"\brank 1\b.*(has died|\bsignal 9\b)")
+
+    def test_in_each_kind_of_call(self):
+        def strike(sign, kind):
+            self.check([os.environ["CAMBIUM_COMM_RANKS"], {"kill": "killed", "stop": "stopped"}[sign], kind], sign, 2)
+
+        cases = [(sign, kind) for kind in ("sum", "reduce-scatter", "gather", "send", "receive", "max") for sign in ("kill", "stop")]
+        # The short form has each kind of call once.
+        strike_all(self, strike, [dict(sign=s, kind=k) for s, k in (cases if LONG else [*cases[:6:3], *cases[4::3], cases[11]])])
+
+    def test_in_training(self):
+        layouts = {"ncclAllReduce": {}, "ncclReduceScatter": dict(parallel__use_distributed_optimizer="true"),
+                   "ncclAllGather": dict(parallel__use_distributed_optimizer="true"),
+                   "ncclSend": dict(parallel__pipeline_model_parallel_size=3, model__num_layers=3)}
+
+        def strike(sign, call):
+            keys = dict(SHORT, train__global_batch_size=6, checkpoint__save_interval=1, **layouts[call])
+            name = f"{sign}-{call}"
+            self.check(self.run_of.command(name, CUDA, **keys), sign, 5, CAMBIUM_NCCL_FAIL=f"{name}:4@1")
+            half = [p for p in (self.run_of.directory / name).glob("*") if not re.fullmatch(r"iter_\d{7}|latest.*|\.cambium-.*", p.name)]
+            self.assertEqual(half, [])
+
+        cases = [(s, c) for c in layouts for s in ("kill", "stop")]
+        strike_all(self, strike, [dict(sign=s, call=c) for s, c in (cases if LONG else [cases[1], cases[6]])], at_once=2)
 
 
 class Threads(Cards):

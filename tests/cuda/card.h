@@ -10,7 +10,7 @@
 
 enum { CAPABILITY = 90, PLAIN_SHARED = 49152, MOST_SHARED = 232448 };
 
-enum call_kind { CALL_ALLOC, CALL_LAUNCH, CALL_COPY, CALL_WAIT, CALL_EVENT, CALL_KINDS };
+enum call_kind { CALL_ALLOC, CALL_LAUNCH, CALL_COPY, CALL_WAIT, CALL_EVENT, CALL_BUS, CALL_KINDS };
 
 /* A card is its own context. Everything is under its lock. */
 struct card {
@@ -25,6 +25,7 @@ struct card {
     unsigned long graph_launches;        /* whose work counts in none of the others */
     unsigned long outside;               /* launches that are not captured */
     unsigned long waits;                 /* of the host, for a stream or an event with work to run */
+    unsigned long edges;                 /* waits of streams for events that have not come */
     unsigned long contexts;              /* that are retained */
     CUresult error;                      /* of the first fault */
     unsigned long commanded[CALL_KINDS]; /* calls since CAMBIUM_CUDA_FAIL was set */

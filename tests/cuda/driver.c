@@ -3,23 +3,28 @@
  * The environment decides, read when the cards are opened. CAMBIUM_CUDA_CARDS is their number, 1 when not given, and
  * CUDA_VISIBLE_DEVICES hides all but one. CAMBIUM_CUDA_SEED sets the order of streams, blocks and warps.
  * CAMBIUM_CUDA_REPORT names a file for the counts of calls and of each kernel, written at the end of the process.
- * CAMBIUM_CUDA_MEMORY is a card's memory in MiB. A fault goes to standard error in words, and every later call on its
- * card fails with its number.
+ * CAMBIUM_CUDA_ORDER replaces the random order of streams: "urgent" runs the stream with the highest priority that is
+ * ready, and "patient" the one with the lowest. CAMBIUM_CUDA_TRACE names a file for a line of each thing that is done.
+ * The line has the card, the stream's priority, and what. "wait" is a wait of the host. "edge 3" is the third time that
+ * a stream waits for an event that has not come. CAMBIUM_CUDA_MEMORY is a card's memory in MiB. A fault goes to
+ * standard error in words, and every later call on its card fails with its number.
  *
  * CAMBIUM_CUDA_FAIL, read at each call, lists calls that fail: "alloc:3,launch:10,copy:2" is the third allocation of a
- * card, its tenth launch and its second copy since the variable was set. "wait:2" plants a fault in the program: the
- * second wait of the host that has to wait returns at once. "event:1": a stream does not wait for an event.
+ * card, its tenth launch and its second copy since the variable was set. "bus:10": the card leaves the bus at its tenth
+ * launch, and all later calls fail. "wait:2" plants a fault in the program: the second wait of the host that has to
+ * wait returns at once. "event:1": a stream does not wait for an event. "launch:10@1" is about card 1 alone.
  *
  * A card is closed to the others: it knows neither their memory nor their streams. A thread calls with the context of
  * one card, as it does with NVIDIA's driver. */
 #include "cuda/card.h"
 #include "cuda/library.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MULTIPROCESSORS = 4, CARDS_MOST = 8 };
+enum { MULTIPROCESSORS = 4, CARDS_MOST = 8, MOST_URGENT = -5 };
 
 static struct card cards[CARDS_MOST];
 static int card_count; /* 0: not opened yet */
@@ -32,7 +37,7 @@ static unsigned long setting(const char *name, unsigned long otherwise) {
 }
 
 bool card_fails(struct card *card, enum call_kind kind) {
-    static const char *const names[CALL_KINDS] = {"alloc:", "launch:", "copy:", "wait:", "event:"};
+    static const char *const names[CALL_KINDS] = {"alloc:", "launch:", "copy:", "wait:", "event:", "bus:"};
     const char *at = getenv("CAMBIUM_CUDA_FAIL");
     if (!at) {
         memset(card->commanded, 0, sizeof card->commanded);
@@ -41,7 +46,9 @@ bool card_fails(struct card *card, enum call_kind kind) {
     unsigned long number = ++card->commanded[kind];
     size_t length = strlen(names[kind]);
     for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        if (strncmp(at, names[kind], length) == 0 && strtoul(at + length, NULL, 10) == number) {
+        char *end;
+        if (strncmp(at, names[kind], length) == 0 && strtoul(at + length, &end, 10) == number &&
+            (*end != '@' || atoi(end + 1) == card->slot)) {
             return true;
         }
     }
@@ -57,6 +64,10 @@ static CUresult open_card(struct card *card, int slot) {
     }
     card->streams.machine = &card->machine;
     card->streams.lock = &card->lock;
+    const char *order = getenv("CAMBIUM_CUDA_ORDER"), *trace = getenv("CAMBIUM_CUDA_TRACE");
+    card->streams.order = !order ? ORDER_RANDOM : strcmp(order, "urgent") ? ORDER_PATIENT : ORDER_URGENT;
+    card->streams.trace = trace ? open(trace, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    card->streams.slot = slot;
     card->null_stream = stream_open(&card->streams);
     card->is_open = card->null_stream != NULL;
     return card->is_open ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -96,6 +107,7 @@ CUresult card_leave(struct card *card, CUresult result) {
         const char *message = card->machine.message;
         card->error = strstr(message, "outside every allocation") ? CUDA_ERROR_ILLEGAL_ADDRESS
                       : strstr(message, "misaligned")             ? CUDA_ERROR_MISALIGNED_ADDRESS
+                      : strstr(message, "left the bus")           ? CUDA_ERROR_UNKNOWN
                                                                   : CUDA_ERROR_LAUNCH_FAILED;
         fprintf(stderr, "cuda stand-in: %s\n", message);
         result = card->error;
@@ -177,7 +189,8 @@ API CUresult cuGetErrorString(CUresult error, const char **text) {
                  {CUDA_ERROR_NOT_READY, "device not ready"},
                  {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
                  {CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address"},
-                 {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"}};
+                 {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
+                 {CUDA_ERROR_UNKNOWN, "unknown error"}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (texts[i].error == error) {
             *text = texts[i].text;
@@ -397,15 +410,31 @@ API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, 
 
 /* ---- streams and events ---- */
 
-API CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    *least = 0;
+    *greatest = MOST_URGENT;
+    return card_leave(card, result);
+}
+
+API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
     struct card *card;
     CUresult result = card_enter(&card);
     (void)flags;
     if (!result) {
-        *stream = (CUstream)stream_open(&card->streams);
-        result = *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        struct stream *opened = stream_open(&card->streams);
+        *stream = (CUstream)opened;
+        result = opened ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!result) {
+        ((struct stream *)*stream)->priority = priority > 0 ? 0 : priority < MOST_URGENT ? MOST_URGENT : priority;
     }
     return card_leave(card, result);
+}
+
+API CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    return cuStreamCreateWithPriority(stream, flags, 0);
 }
 
 API CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -421,6 +450,9 @@ API CUresult cuStreamDestroy_v2(CUstream stream) {
 static void wait_for(struct card *card, bool has_work, const struct stream *until_empty,
                      const struct event *until_done) {
     card->waits += has_work;
+    if (has_work) {
+        streams_trace(&card->streams, 0, "wait", 0);
+    }
     if (!has_work || !card_fails(card, CALL_WAIT)) {
         streams_run(&card->streams, until_empty, until_done);
     }
@@ -451,7 +483,11 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     struct work work = {.kind = WORK_AWAIT, .event = waited, .ticket = waited->recorded};
     (void)flags;
     struct card *card;
-    bool is_dropped = !card_enter(&card) && waited->done < waited->recorded && card_fails(card, CALL_EVENT);
+    bool is_dropped = false;
+    if (!card_enter(&card) && waited->done < waited->recorded) {
+        is_dropped = card_fails(card, CALL_EVENT);
+        streams_trace(&card->streams, ((struct stream *)stream)->priority, "edge", ++card->edges);
+    }
     CUresult result = card_leave(card, CUDA_SUCCESS);
     return result || is_dropped ? result : queue(stream, &work);
 }
@@ -529,6 +565,16 @@ static int queue_call(void *stream, const struct work *work) {
         streams_start_helper(&card->streams);
     }
     return card_leave(card, result) ? -1 : 0;
+}
+
+API void cuda_stand_in_trace(void *stream, const char *what, unsigned long number) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    const struct stream *known = result ? NULL : card_stream(card, stream);
+    if (known) {
+        streams_trace(&card->streams, known->priority, what, number);
+    }
+    card_leave(card, result);
 }
 
 API int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context) {

@@ -140,7 +140,9 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
     if (!result && (!is_valid || (int64_t)shared_bytes > launched->most_dynamic)) {
         result = CUDA_ERROR_INVALID_VALUE;
     }
-    if (!result) {
+    if (!result && card_fails(card, CALL_BUS)) {
+        machine_fail(&card->machine, "card %d has left the bus", card->slot);
+    } else if (!result) {
         struct work work = {.kind = WORK_LAUNCH,
                             .fails = card_fails(card, CALL_LAUNCH),
                             .launch = {.kernel = launched->kernel,

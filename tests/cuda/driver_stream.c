@@ -1,6 +1,7 @@
 #include "cuda/driver_stream.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -60,6 +61,21 @@ static void run_rows(struct machine *machine, const struct work *work) {
     }
 }
 
+void streams_trace(const struct streams *streams, int priority, const char *what, unsigned long number) {
+    if (streams->trace >= 0) {
+        dprintf(streams->trace, "%d %d %s %lu\n", streams->slot, priority, what, number);
+    }
+}
+
+static void trace_work(const struct stream *stream, const struct work *work) {
+    const char *what = work->kind == WORK_LAUNCH ? work->launch.kernel->name
+                       : work->kind == WORK_MEET ? "meeting"
+                                                 : NULL;
+    if (what) {
+        streams_trace(stream->streams, stream->priority, what, 0);
+    }
+}
+
 static void run_work(struct machine *machine, const struct work *work) {
     struct timespec now;
     if (work->fails) {
@@ -91,15 +107,25 @@ static bool is_ready(const struct stream *stream) {
     return work && !stream->is_passed_over && (work->kind != WORK_AWAIT || work->event->done >= work->ticket);
 }
 
+/* True where the first stream must run before the second, if both are ready. */
+static bool goes_before(const struct stream *a, const struct stream *b) {
+    int order = a->streams->order;
+    return order == ORDER_URGENT ? a->priority < b->priority : order == ORDER_PATIENT && a->priority > b->priority;
+}
+
 /* Draws one of the streams that are ready; NULL where none is. */
 static struct stream *draw_ready(struct streams *streams) {
     uint32_t count = 0;
-    for (struct stream *stream = streams->list; stream; stream = stream->next) {
-        count += is_ready(stream);
+    const struct stream *first = NULL;
+    for (const struct stream *stream = streams->list; stream; stream = stream->next) {
+        first = is_ready(stream) && (!first || goes_before(stream, first)) ? stream : first;
+    }
+    for (const struct stream *stream = streams->list; stream; stream = stream->next) {
+        count += is_ready(stream) && !goes_before(first, stream);
     }
     uint32_t chosen = count ? machine_draw(streams->machine, count) : 0;
     struct stream *stream = count ? streams->list : NULL;
-    while (stream && (!is_ready(stream) || chosen-- > 0)) {
+    while (stream && (!is_ready(stream) || goes_before(first, stream) || chosen-- > 0)) {
         stream = stream->next;
     }
     return stream;
@@ -113,19 +139,23 @@ static void remove_first(struct stream *stream) {
     free_work(work);
 }
 
-/* Runs the first work of one ready stream. False where none is ready; then `waiting` is a meeting that waits for other
- * ranks, if there is one. */
-static bool run_one(struct streams *streams, struct work **waiting) {
-    *waiting = NULL;
+/* Runs the first work of one ready stream. False where none is ready; then `waiting` is the number of meetings that
+ * wait for other ranks, the first work of the streams that were passed over. */
+static bool run_one(struct streams *streams, int *waiting) {
+    *waiting = 0;
     for (struct stream *stream = streams->list; stream; stream = stream->next) {
         stream->is_passed_over = false;
     }
     for (struct stream *stream; (stream = draw_ready(streams));) {
         struct work *work = stream->first;
+        if (!work->has_begun) {
+            trace_work(stream, work);
+        }
+        work->has_begun = true;
         if (work->kind == WORK_MEET && !streams->machine->failed &&
             !work->meeting.attend(streams->machine, work->context)) {
             stream->is_passed_over = true;
-            *waiting = work;
+            ++*waiting;
             continue;
         }
         run_work(streams->machine, work);
@@ -133,6 +163,16 @@ static bool run_one(struct streams *streams, struct work **waiting) {
         return true;
     }
     return false;
+}
+
+static void stand(const struct streams *streams, int waiting) {
+    int called = 0;
+    for (const struct stream *stream = streams->list; stream; stream = stream->next) {
+        if (stream->is_passed_over) {
+            called++;
+            stream->first->meeting.stand(stream->first->context, called == 1, called == waiting);
+        }
+    }
 }
 
 static bool is_all_empty(const struct streams *streams) {
@@ -157,7 +197,7 @@ static void rest(struct streams *streams, int rests) {
 }
 
 void streams_run(struct streams *streams, const struct stream *until_empty, const struct event *until_done) {
-    struct work *waiting;
+    int waiting;
     for (int rests = 0;;) {
         bool is_done = until_done    ? until_done->done >= until_done->recorded
                        : until_empty ? until_empty->first == NULL
@@ -169,7 +209,7 @@ void streams_run(struct streams *streams, const struct stream *until_empty, cons
         if (run_one(streams, &waiting)) {
             rests = 0;
         } else if (waiting) {
-            waiting->meeting.stand(waiting->context);
+            stand(streams, waiting);
             rest(streams, rests++);
         } else {
             return;
@@ -179,10 +219,12 @@ void streams_run(struct streams *streams, const struct stream *until_empty, cons
 
 /* ---- the helper ---- */
 
-/* Runs all that is ready when the host has not waited for a while. */
+/* Runs all that is ready when the host has not waited for a while. It is long where the order is not random: then hosts
+ * queue whole steps before any of it runs. */
 static void *help(void *context) {
     struct streams *streams = context;
-    struct work *waiting;
+    long pause = streams->order == ORDER_RANDOM ? 1000000 : 400000000;
+    int waiting;
     unsigned long waits = 0;
     pthread_mutex_lock(streams->lock);
     while (!streams->is_ending) {
@@ -191,7 +233,7 @@ static void *help(void *context) {
         while (is_needed && run_one(streams, &waiting)) {
         }
         pthread_mutex_unlock(streams->lock);
-        nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
+        nanosleep(&(const struct timespec){.tv_nsec = pause}, NULL);
         pthread_mutex_lock(streams->lock);
     }
     pthread_mutex_unlock(streams->lock);

@@ -2,8 +2,8 @@
  * meeting of ranks, a thread also runs it a little later, because other ranks may wait for work that this host does not
  * wait for.
  *
- * Any stream whose first work is ready may be the next one, by the machine's seed. So a program that lacks an event or
- * a wait gets wrong numbers or a fault. All calls are made under the driver's lock. */
+ * Any stream whose first work is ready may be the next one, by the machine's seed, or the most or least urgent. So a
+ * program that lacks an event or a wait gets wrong numbers or a fault. All calls are made under the driver's lock. */
 #pragma once
 
 #include "cuda/library.h"
@@ -39,6 +39,7 @@ struct work {
     void (*call)(struct machine *machine, void *context); /* of a library */
     struct meeting meeting;                               /* of a library, with other ranks */
     void *context;                                        /* freed with the work */
+    bool has_begun;                                       /* the meeting */
     const struct graph *graph;                            /* must stay until the work has run */
     struct event *event;
     uint64_t ticket; /* of a record, and the record that a wait needs */
@@ -55,6 +56,7 @@ struct stream {
     struct graph *captured;  /* receives the work instead of the queue; NULL: the stream is not captured */
     struct streams *streams; /* its card's */
     bool is_passed_over;     /* its meeting waits for others */
+    int priority;            /* the lower, the more urgent; 0 is the least urgent */
     struct stream *next;
 };
 
@@ -66,6 +68,9 @@ struct streams {
     unsigned long waits;    /* looks of a host that waits */
     pthread_t helper;
     bool has_helper, is_ending; /* the thread that runs work for other ranks */
+    enum { ORDER_RANDOM, ORDER_URGENT, ORDER_PATIENT } order;
+    int trace; /* a file, or -1 */
+    int slot;  /* of the card */
 };
 
 /* Makes a stream; NULL where there is no memory. */
@@ -74,6 +79,8 @@ struct stream *stream_open(struct streams *streams);
 void stream_close(struct streams *streams, struct stream *stream);
 /* Queues or captures a copy of `work`. Returns 0, or -1 where there is no memory. */
 int stream_queue(struct stream *stream, const struct work *work);
+/* Writes a line to the trace, if there is one. */
+void streams_trace(const struct streams *streams, int priority, const char *what, unsigned long number);
 /* Frees a graph and its work, which has run; NULL is allowed. */
 void graph_free(struct graph *graph);
 /* Starts the thread, unless it runs. */

@@ -8,13 +8,17 @@
  * or -1 where there is no card or no memory. */
 int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context);
 
+/* Writes a line to the card's trace, if there is one, when the host asks for something. */
+void cuda_stand_in_trace(void *stream, const char *what, unsigned long number);
+
 /* Work that needs other ranks, which may run on other cards and in other processes. */
 struct meeting {
     /* Does what it can; returns true when the work has run. It is called again and again, under the driver's lock, as
      * the first work of its stream. */
     bool (*attend)(struct machine *machine, void *context);
-    /* The host waits for a card on which nothing but such work is left, and all of it waits for others. */
-    void (*stand)(void *context);
+    /* The host waits for a card on which nothing but such work is left, and all of it waits for others. It is called
+     * for one such work after the other. */
+    void (*stand)(void *context, bool is_first, bool is_last);
 };
 
 /* Queues such work. As cuda_stand_in_queue. From then on the card also runs its streams while no one waits for it. */

@@ -2,18 +2,21 @@
  * are threads or processes of one machine.
  *
  * Calls run in the order of their stream and of their communicator, and meet on a board (nccl_board.h). Four faults end
- * the process with a report. Ranks' calls differ, or all ranks wait for each other. A buffer changes while it is sent.
+ * the process with a report. Ranks' calls differ, or ranks wait for each other. A buffer changes while it is sent.
  * Two threads use a communicator at once. Sums are taken in an order that CAMBIUM_CUDA_SEED and the number of the call
  * decide, with a rounding at each addition.
  *
  * CAMBIUM_NCCL_VERSION is the version, 22809 when not given. CAMBIUM_NCCL_FAIL lists calls that fail, by function and
- * number, and by rank if one is given: "ncclAllReduce:3@1" is the third of rank 1. "async:3" is a call that never runs
- * and gives its communicator an asynchronous error. CAMBIUM_NCCL_REPORT names a file for counts, written at the end. */
+ * number, and by rank if one is given: "ncclAllReduce:3@1" is the third of rank 1; all fail where there is no number.
+ * "async:3" is a call that never runs and gives its communicator an asynchronous error. "kill-ncclSend:3" kills the
+ * process in that call, and "stop-ncclSend:3" stops it. CAMBIUM_NCCL_PAUSE is how long a call takes, in milliseconds
+ * below a second. CAMBIUM_NCCL_REPORT names a file for counts, written at the end. */
 #include "comm/nccl-internal.h"
 #include "cuda/library.h"
 #include "cuda/nccl_board.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +31,9 @@ unsigned cuCtxGetDevice(int *device);
 unsigned cuDeviceGetPCIBusId(char *id, int bytes, int device);
 
 enum { CALLS_MOST = 64, NAMES_MOST = 32 };
+
+static atomic_ulong launches, sent_bytes, communicators; /* groups of calls; what ranks send at least; that are open */
+static atomic_int most_blocks;                           /* that the last communicator may take */
 
 /* ---- communicators ---- */
 
@@ -45,8 +51,8 @@ struct ncclComm {
     uint64_t issued, ended; /* calls, one after the other */
     uint64_t collectives;
     uint64_t sent[BOARD_RANKS], received[BOARD_RANKS];
-    uint64_t stood_at; /* the board's progress when it stood last */
-    atomic_int in_use, references;
+    _Atomic(const char *) in_use; /* the function that a thread has called */
+    atomic_int references;
     atomic_bool is_aborted;
 };
 
@@ -54,6 +60,7 @@ static void release(struct ncclComm *comm) {
     if (atomic_fetch_sub(&comm->references, 1) > 1) {
         return;
     }
+    atomic_fetch_sub(&communicators, 1);
     if (atomic_fetch_sub(comm->users, 1) == 1) {
         board_close(comm->board);
         free((void *)comm->users);
@@ -69,6 +76,7 @@ static struct ncclComm *make(struct board *board, atomic_int *users, int group, 
     comm->board = board;
     comm->users = users;
     atomic_fetch_add(users, 1);
+    atomic_fetch_add(&communicators, 1);
     comm->group = group;
     comm->world_rank = world_rank;
     comm->references = 1;
@@ -108,15 +116,25 @@ static bool fails(const char *name, int rank) {
     pthread_mutex_unlock(&counting);
     size_t length = strlen(name);
     for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        char *end;
-        if (strncmp(at, name, length) || at[length] != ':' || strtoul(at + length + 1, &end, 10) != number) {
+        int sign = !strncmp(at, "kill-", 5) ? SIGKILL : !strncmp(at, "stop-", 5) ? SIGSTOP : 0;
+        char *end = (char *)(uintptr_t)(at += sign ? 5 : 0) + length;
+        bool is_asked = !strncmp(at, name, length) && (*end != ':' || strtoul(end + 1, &end, 10) == number);
+        if (!is_asked || !strchr("@,", *end) || (*end == '@' && atoi(end + 1) != rank)) {
             continue;
         }
-        if (*end != '@' || atoi(end + 1) == rank) {
+        if (!sign) {
             return true;
         }
+        raise(sign);
     }
     return false;
+}
+
+static void pause_on_command(void) {
+    const char *text = getenv("CAMBIUM_NCCL_PAUSE");
+    if (text) {
+        nanosleep(&(const struct timespec){.tv_nsec = 1000000 * atol(text)}, NULL);
+    }
 }
 
 /* ---- sums ---- */
@@ -367,22 +385,44 @@ static bool attend(struct machine *machine, void *context) {
     return is_done;
 }
 
-/* A look that came after the one before, with nothing new on the board between, has seen all that there is. */
-static void stand(void *context) {
+/* The ranks that have not come to calls of a stream, a bit each. Calls whose turn has not come wait for this rank. */
+static uint32_t find_missing(const struct meet *meet) {
+    const struct ncclComm *comm = meet->comm;
+    const int *world = comm->board->groups[comm->group].rank;
+    uint32_t missing = comm->ended != meet->turn ? UINT32_C(1) << comm->world_rank : 0;
+    for (int i = 0; i < meet->count && comm->ended == meet->turn; i++) {
+        const struct part *part = &meet->parts[i];
+        bool is_message = part->call.kind >= BOARD_SEND;
+        for (int r = 0; r < comm->size && part->progress != DONE; r++) {
+            bool is_missing = is_message ? r == part->call.peer : !find(comm, r, part->number, -1);
+            missing |= is_missing ? UINT32_C(1) << world[r] : 0;
+        }
+    }
+    return missing;
+}
+
+static void stand(void *context, bool is_first, bool is_last) {
     const struct meet *meet = context;
     struct ncclComm *comm = meet->comm;
-    char text[BOARD_TEXT], whole[BOARD_TEXT + 64];
+    struct board_rank *own = &comm->board->ranks[comm->world_rank];
     const struct part *part = meet->parts;
     while (part->progress == DONE && part + 1 < meet->parts + meet->count) {
         part++;
     }
-    board_describe(&part->call, text);
-    snprintf(whole, sizeof whole, "%s in communicator %d", text, comm->group);
     board_lock(comm->board);
-    if (comm->stood_at == comm->board->progress && !meet->never) {
-        board_stand(comm->board, comm->world_rank, whole);
+    own->wait_count = is_first ? 0 : own->wait_count;
+    own->stands = own->stands && !is_first;
+    if (own->wait_count == BOARD_WAITS) {
+        board_end("there are more streams than it has room for");
     }
-    comm->stood_at = comm->board->progress;
+    struct board_wait *wait = &own->waits[own->wait_count++];
+    char call[BOARD_TEXT];
+    board_describe(&part->call, call);
+    wait->ranks = meet->never ? 0 : find_missing(meet);
+    snprintf(wait->call, sizeof wait->call, "%.120s in communicator %d", call, comm->group);
+    if (is_last) {
+        board_stand(comm->board, comm->world_rank);
+    }
     board_unlock(comm->board);
 }
 
@@ -399,6 +439,22 @@ static _Thread_local struct {
     struct pending calls[CALLS_MOST];
 } group;
 
+/* The bytes that a rank sends in a call, if no rank sends more than it must. */
+static uint64_t least_bytes(const struct ncclComm *comm, const struct board_call *call) {
+    uint64_t bytes = call->count * board_type_bytes(call->type), others = (uint64_t)comm->size - 1;
+    switch (call->kind) {
+    case BOARD_ALL_REDUCE:
+        return 2 * bytes * others / (uint64_t)comm->size;
+    case BOARD_REDUCE_SCATTER:
+    case BOARD_ALL_GATHER:
+        return bytes * others;
+    case BOARD_BROADCAST:
+        return call->peer == comm->rank ? bytes * others : 0;
+    default:
+        return call->kind == BOARD_SEND ? bytes : 0;
+    }
+}
+
 /* Queues the pending calls of the first one's communicator and stream, and forgets them. */
 static unsigned queue_first(void) {
     struct ncclComm *comm = group.calls[0].comm;
@@ -411,12 +467,14 @@ static unsigned queue_first(void) {
     meet->comm = comm;
     for (int i = 0; i < group.count; i++) {
         if (group.calls[i].comm == comm && group.calls[i].stream == stream) {
+            atomic_fetch_add(&sent_bytes, least_bytes(comm, &group.calls[i].part.call));
             meet->parts[meet->count++] = group.calls[i].part;
         } else {
             group.calls[kept++] = group.calls[i];
         }
     }
     group.count = kept;
+    atomic_fetch_add(&launches, 1);
     meet->turn = comm->issued++;
     meet->never = fails("async", comm->world_rank);
     if (meet->never) {
@@ -450,9 +508,12 @@ API unsigned ncclGroupEnd(void) {
 static unsigned call(const char *name, struct ncclComm *comm, void *stream, uint64_t send, uint64_t receive,
                      struct board_call asked) {
     bool is_message = asked.kind >= BOARD_SEND;
-    if (atomic_exchange(&comm->in_use, 1)) {
-        board_end("rank %d: two threads use communicator %d at once", comm->world_rank, comm->group);
+    const char *other = atomic_exchange(&comm->in_use, name);
+    if (other) {
+        board_end("rank %d: two threads use communicator %d at once, in %s and %s", comm->world_rank, comm->group,
+                  other, name);
     }
+    pause_on_command();
     unsigned result = fails(name, comm->world_rank)         ? NCCL_SYSTEM_ERROR
                       : comm->state != READY || comm->error ? NCCL_INVALID_USAGE
                       : !board_type_bytes(asked.type) || asked.op || group.count == CALLS_MOST ||
@@ -469,7 +530,7 @@ static unsigned call(const char *name, struct ncclComm *comm, void *stream, uint
                              .part = {.call = asked, .send = send, .receive = receive, .number = (*number)++}};
         result = group.depth ? NCCL_SUCCESS : queue_first();
     }
-    atomic_store(&comm->in_use, 0);
+    atomic_store(&comm->in_use, NULL);
     return result;
 }
 
@@ -634,12 +695,13 @@ API unsigned ncclCommSplit(struct ncclComm *comm, int color, int key, struct ncc
     board_unlock(comm->board);
     comm->part = part;
     comm->state = SPLITTING;
+    atomic_store(&most_blocks, config->max_blocks);
     return block(comm, config);
 }
 
 API unsigned ncclCommGetAsyncError(struct ncclComm *comm, unsigned *result) {
     *result = look(comm);
-    return NCCL_SUCCESS;
+    return fails(__func__, comm->world_rank) ? NCCL_INTERNAL_ERROR : NCCL_SUCCESS;
 }
 
 API unsigned ncclCommFinalize(struct ncclComm *comm) {
@@ -665,7 +727,7 @@ API unsigned ncclCommAbort(struct ncclComm *comm) {
     return NCCL_SUCCESS;
 }
 
-/* One line for each function that was called. */
+/* One line for each function that was called, and three for what it came to. */
 __attribute__((destructor)) static void report(void) {
     const char *path = getenv("CAMBIUM_NCCL_REPORT");
     FILE *file = path && counts[0].name ? fopen(path, "a") : NULL;
@@ -673,6 +735,10 @@ __attribute__((destructor)) static void report(void) {
         fprintf(file, "{\"name\": \"%s\", \"calls\": %lu}\n", counts[i].name, counts[i].calls);
     }
     if (file) {
+        fprintf(file, "{\"name\": \"launches\", \"calls\": %lu}\n{\"name\": \"bytes\", \"calls\": %lu}\n", launches,
+                sent_bytes);
+        fprintf(file, "{\"name\": \"communicators\", \"calls\": %lu}\n", communicators);
+        fprintf(file, "{\"name\": \"most blocks\", \"calls\": %d}\n", most_blocks);
         fclose(file);
     }
 }

@@ -191,18 +191,39 @@ void board_describe(const struct board_call *call, char text[BOARD_TEXT]) {
              call->type < sizeof types / sizeof *types ? types[call->type] : "unknown", more);
 }
 
-void board_stand(struct board *board, int rank, const char *call) {
+/* Ranks that stand and wait for each other. A rank proceeds as soon as one of its streams does, and a stream as soon as
+ * none of those that it waits for is missing. */
+static uint32_t find_circle(const struct board *board) {
+    uint32_t circle = 0, before;
+    for (int r = 0; r < board->groups[0].size; r++) {
+        const struct board_rank *rank = &board->ranks[r];
+        circle |= rank->stands && rank->looked_at == board->progress ? UINT32_C(1) << r : 0;
+    }
+    do {
+        before = circle;
+        for (int r = 0; r < board->groups[0].size; r++) {
+            for (int i = 0; i < board->ranks[r].wait_count; i++) {
+                circle &= board->ranks[r].waits[i].ranks & before ? ~UINT32_C(0) : ~(UINT32_C(1) << r);
+            }
+        }
+    } while (circle != before);
+    return circle;
+}
+
+void board_stand(struct board *board, int rank) {
     struct board_rank *own = &board->ranks[rank];
     char report[BOARD_RANKS * BOARD_TEXT * 2];
     size_t used = 0;
-    own->stands_at = board->progress;
-    snprintf(own->waits_for, sizeof own->waits_for, "%s", call);
-    for (int r = 0; r < board->groups[0].size; r++) {
-        if (board->ranks[r].stands_at != board->progress) {
-            return;
+    own->stands = own->looked_at == board->progress && own->wait_count > 0;
+    own->looked_at = board->progress;
+    uint32_t circle = find_circle(board);
+    for (int r = 0; r < board->groups[0].size && circle; r++) {
+        if (circle >> r & 1) {
+            used += (size_t)snprintf(report + used, sizeof report - used, "%s rank %d stands at %s", used ? ";" : "", r,
+                                     board->ranks[r].waits[0].call);
         }
-        used += (size_t)snprintf(report + used, sizeof report - used, "%s rank %d stands at %s", r ? ";" : "", r,
-                                 board->ranks[r].waits_for);
     }
-    board_end("no rank can proceed:%s", report);
+    if (circle) {
+        board_end("ranks wait for each other:%s", report);
+    }
 }

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BOARD_RANKS = 8, BOARD_GROUPS = 128, BOARD_SPLITS = 128, BOARD_POSTS = 64, BOARD_TEXT = 160 };
+enum { BOARD_RANKS = 8, BOARD_GROUPS = 128, BOARD_SPLITS = 128, BOARD_POSTS = 64, BOARD_WAITS = 8, BOARD_TEXT = 160 };
 
 enum board_kind {
     BOARD_ALL_REDUCE,
@@ -39,13 +39,21 @@ struct board_post {
     int readers;        /* ranks that still need it */
 };
 
+/* Calls of a stream that cannot proceed. */
+struct board_wait {
+    uint32_t ranks; /* a bit for each rank of the world that has not come to them */
+    char call[BOARD_TEXT];
+};
+
 struct board_rank {
     bool has_joined;
     char card[16];
     struct board_post posts[BOARD_POSTS];
-    uint64_t head;              /* the end of the bytes of live posts */
-    uint64_t stands_at;         /* the board's progress when nothing could proceed here */
-    char waits_for[BOARD_TEXT]; /* the call that it stands at */
+    uint64_t head;      /* the end of the bytes of live posts */
+    uint64_t looked_at; /* the board's progress when nothing could proceed here */
+    bool stands;        /* nothing could a second time, with the same progress */
+    int wait_count;
+    struct board_wait waits[BOARD_WAITS]; /* of all its streams */
 };
 
 /* A communicator. Group 0 is the world. */
@@ -92,8 +100,9 @@ struct board_post *board_find(struct board *board, int group, int rank, uint64_t
 struct board_split *board_split(struct board *board, int group, uint64_t number);
 /* Makes the groups of a split that all ranks have posted. */
 void board_make_groups(struct board *board, struct board_split *split);
-/* Notes that a rank stands at a call. Once all ranks stand, the process ends with a report of their calls. */
-void board_stand(struct board *board, int rank, const char *call);
+/* Notes that nothing can proceed at a rank, whose waits are set. Once ranks wait for each other in a circle, the
+ * process ends with a report of their calls, whatever other ranks do. */
+void board_stand(struct board *board, int rank);
 
 /* "all-reduce of 8 float32 (sum)". */
 void board_describe(const struct board_call *call, char text[BOARD_TEXT]);
