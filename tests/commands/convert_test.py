@@ -21,7 +21,7 @@ import zlib
 from gguf_support import (BYTE, CONTROL, NORMAL, TENSOR_BF16, TENSOR_F16, TENSOR_F32, TENSOR_Q8_0, UNKNOWN, UNUSED, byte_tokens,
                           keys_of, tensors_of, transposed, read_gguf, write_gguf)
 from pretrain_support import Run
-from model_support import CAMBIUM, SOURCE, TINY, counts_memory, floats, read_safetensors, run, write_safetensors
+from model_support import CAMBIUM, PRECISIONS, SOURCE, TINY, counts_memory, floats, read_safetensors, run, write_safetensors
 
 MODELS = SOURCE / "tests/model/golden"
 TOKENIZERS = SOURCE / "tests/text/golden"
@@ -230,7 +230,7 @@ class Torch(Convert):
     def test_a_checkpoint_comes_back_to_the_byte_and_training_resumes(self):
         """Also with master weights; the distributed checkpoint is divided into files."""
         run_ = Run()
-        for name, precision in (("a", "fp32"), ("b", "bf16")):
+        for name, precision in zip("ab", PRECISIONS):
             run_.run(name, train__train_iters=3, train__precision=precision, model__num_layers=1, checkpoint__load=None)
             first = {file: zlib.crc32(content) for file, content in run_.files(name).items()}
             run("convert", "--from", run_.directory / name, "--to", "dcp", "--files", 3, "--output", run_.directory / f"{name}.dcp")

@@ -5,7 +5,7 @@ import itertools, json, os, pathlib, re, shlex, shutil, subprocess, tempfile, un
 
 from gguf_support import byte_tokens, keys_of, tensors_of, write_gguf
 import mpi_support  # root may start ranks
-from model_support import CAMBIUM, SANITIZED, SOURCE, run, write_byte_tokenizer, write_reciting_model
+from model_support import CAMBIUM, PRECISIONS, SANITIZED, SOURCE, run, write_byte_tokenizer, write_reciting_model
 from serve_support import PATIENCE, Server, write_prompt
 
 MOST_COLUMNS, MOST_LINES_OF_README = 120, 160
@@ -204,7 +204,7 @@ def write_workplace(root):
     (root / "talk.json").write_text(json.dumps([question]))
     (root / "keys").write_text("alice sk-alice\n")
     (root / "proto").symlink_to(SOURCE / "proto")
-    (root / "run.yaml").write_text(configuration(SOURCE / "README.md"))
+    (root / "run.yaml").write_text(trained_here(configuration(SOURCE / "README.md")))
     run("preprocess", "--input", *(root / name for name in ("a.txt", "b.txt")), "--tokenizer", root / "tokenizer",
         "--output-prefix", root / "corpus", "--append-eod")
     (root / "bin").mkdir()
@@ -215,6 +215,11 @@ def write_workplace(root):
 def configuration(page, begin="tokenizer:"):
     """The first configuration of a page."""
     return next("\n".join(lines) + "\n" for kind, lines in blocks(page) if kind == "yaml" and lines[0].startswith(begin))
+
+
+def trained_here(text):
+    """A processor without bf16 trains in fp32."""
+    return text if "bf16" in PRECISIONS else re.sub(r"(precision(?:=|: ))bf16", r"\1fp32", text)
 
 
 def words_of_cambium(command):
@@ -259,7 +264,7 @@ class Session:
             addresses = self.server.addresses
             command = command.replace("localhost:8000", addresses["data"]).replace("localhost:8001", addresses["control"])
             return command.replace("curl ", "curl --fail-with-body --silent --show-error ")
-        command = re.sub(r"train_iters=\d+", "train_iters=2", command)
+        command = re.sub(r"train_iters=\d+", "train_iters=2", trained_here(command))
         is_own = re.match(r"(mpirun -n \d+ )?cambium pretrain ", command) and "--init-from" not in command
         return re.sub(r"( +#[^']*)?$", " " + " ".join(SMALL["pretrain"]), command, count=1) if is_own else command
 

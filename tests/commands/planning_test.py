@@ -1,9 +1,7 @@
 """cambium plan: JSON alone on standard output, a page that is whole by itself, run files, and errors of one line."""
 import json
-import os
 import pathlib
 import re
-import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
@@ -53,9 +51,6 @@ class Training(unittest.TestCase):
     def test_fp8_and_sharded_weights_are_rows_with_run_files(self):
         words = ("plan", "train", "--cluster", "h100", "--model-size", "126M", "--devices", "4", "--fix",
                  "train.micro_batch_size=2", "parallel.pipeline_model_parallel_size=2", "--also")
-        done = subprocess.run([os.environ["CAMBIUM"], *words, "fp8", "--top", "1"], capture_output=True, text=True)
-        if "no FP8 products on cpu" in done.stderr:
-            self.skipTest("this build plans h100 on a processor without bf16")
         with tempfile.TemporaryDirectory() as directory:
             file = pathlib.Path(directory, "row.yaml")
             rows = json.loads(run(*words, "fp8,fsdp", "--top", "150", "--json", "-")[0])["plans"][0]["rows"]

@@ -5,9 +5,6 @@ import os, re, unittest
 import model_support
 from finetune_support import METHODS, Tuning
 
-# oneDNN has bf16 only there, and Cambium asks for it only there.
-PRECISIONS = ("fp32", "bf16") if "avx512bw" in open("/proc/cpuinfo").read() else ("fp32",)
-
 
 class Products(Tuning):
     def check(self, *words):
@@ -18,7 +15,7 @@ class Products(Tuning):
 
     def test_training_and_tuning(self):
         keys = {"adapter": ["--peft.bottleneck=8"]} | {m: ["--peft.num_virtual_tokens=4"] for m in ("prompt", "ptuning", "prefix")}
-        for precision in PRECISIONS:
+        for precision in model_support.PRECISIONS:
             tune = ["finetune", "--model", self.base, "--data", self.data, "--optim.lr=1e-3", "--train.train_iters=1",
                     "--train.global_batch_size=2", f"--train.precision={precision}"]
             for method in METHODS:

@@ -227,7 +227,7 @@ static void methods_begin_as_the_base_in_fp32(void **state) {
 
 static void methods_begin_as_the_base_in_bf16(void **state) {
     (void)state;
-    if (!tuned_has_bf16())
+    if (!test_has_bf16())
         test_skip("no bf16 products on this processor");
     check(PRECISION_BF16, methods, METHODS);
 }
@@ -238,7 +238,7 @@ static void ranges_begin_as_the_base(void **state) {
     for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
         root = roots[i];
         check(PRECISION_FP32, of_ranges, OF_RANGES);
-        if (tuned_has_bf16())
+        if (test_has_bf16())
             check(PRECISION_BF16, of_ranges, OF_RANGES);
         root = "golden";
     }

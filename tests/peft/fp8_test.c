@@ -49,7 +49,7 @@ static struct outcome train(bool is_fp8) {
  * than one element's; a gradient went through two layers. */
 static void lora_trains_on_an_fp8_base(void **state) {
     (void)state;
-    if (!tuned_has_bf16())
+    if (!test_has_bf16())
         test_skip("this processor has no bf16 products");
     struct outcome bf16 = train(false), fp8 = train(true);
     double difference = 0, whole = 0;

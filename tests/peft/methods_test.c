@@ -364,7 +364,7 @@ static double plain_loss(enum dtype dtype, float *logits) {
 static void methods_begin_as_the_identity(void **state) {
     (void)state;
     static float base[TUNED_ROWS * TUNED_VOCAB], tuned[TUNED_ROWS * TUNED_VOCAB];
-    for (int is_bf16 = 0; is_bf16 <= tuned_has_bf16(); is_bf16++) {
+    for (int is_bf16 = 0; is_bf16 <= test_has_bf16(); is_bf16++) {
         enum dtype dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32;
         plain_loss(dtype, base);
         for (int i = 0; i < METHODS; i++) {

@@ -274,7 +274,7 @@ static void check(int count, enum model_use use) {
 
 static void training_rounds_once(void **state) {
     (void)state;
-    if (!tuned_has_bf16())
+    if (!test_has_bf16())
         test_skip("no bf16 products on this processor");
     check(1, MODEL_TRAIN);
     check(2, MODEL_TRAIN);
@@ -282,7 +282,7 @@ static void training_rounds_once(void **state) {
 
 static void inference_rounds_once(void **state) {
     (void)state;
-    if (!tuned_has_bf16()) /* the pair's own products are plain */
+    if (!test_has_bf16()) /* the pair's own products are plain */
         test_skip("no bf16 products on this processor");
     check(1, MODEL_INFER);
     check(2, MODEL_INFER);

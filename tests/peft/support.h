@@ -33,17 +33,6 @@ struct tuned {
     struct param_store *store;
 };
 
-/* Whether this processor trains in bf16. */
-static inline bool tuned_has_bf16(void) {
-    struct device *device;
-    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
-    struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix};
-    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
-    bool has = ops_for(device)->gemm_supports(device, &gemm);
-    device_close(device);
-    return has;
-}
-
 static inline struct model_config tuned_base(bool has_dropout) {
     struct model_config config = test_config(2, TUNED_T);
     config.hidden_dropout = config.embedding_dropout = has_dropout ? 0.1 : 0;

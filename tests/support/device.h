@@ -3,6 +3,7 @@
 #define CAMBIUM_TESTS_SUPPORT_DEVICE_H
 
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "support/test.h"
 
 static inline int test_read(struct stream *stream, void *host, const void *device, size_t bytes) {
@@ -13,6 +14,17 @@ static inline int test_read(struct stream *stream, void *host, const void *devic
 static inline int test_write(struct stream *stream, void *device, const void *host, size_t bytes) {
     int status = stream_copy_to_device(stream, device, host, bytes), waited = stream_wait(stream);
     return status ? status : waited;
+}
+
+/* Returns true if the tests' device trains in bf16: not every processor does. */
+static inline bool test_has_bf16(void) {
+    struct device *device;
+    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
+    struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix};
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
+    bool has = ops_for(device)->gemm_supports(device, &gemm);
+    device_close(device);
+    return has;
 }
 
 /* A copy in host memory, the caller's to free. */
