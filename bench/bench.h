@@ -102,6 +102,9 @@ struct bench_series {
 /* Adds a number (STATUS_MEMORY), and frees the array. */
 int bench_series_add(struct bench_series *series, double value);
 void bench_series_free(struct bench_series *series);
+/* Compares the GELU in a product of bf16 with gelu_forward: gelu.c. *found has how many values differ, and the largest
+ * error of each in roundings to bf16; NULL if the device has no such product. The caller frees it. */
+int bench_compare_gelu(struct device *device, json_t **found);
 /* Waits until threads that spin while they wait have gone to sleep. */
 void bench_pause(void);
 /* Measures the peak memory of a process that does only `work`. Call it before anything has started threads. */

@@ -7,6 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Seconds of calls for all operations together, which they share, and for one of them. */
+static const double all_seconds = 30, most_seconds = 0.3;
+
 /* Totals of all operations: the work, its time, and its time at the ceilings. */
 struct totals {
     int operations;
@@ -39,11 +42,11 @@ static int print_summary(const char *bench, struct device *device, const struct 
 }
 
 static int measure_case(struct device *device, const struct op_case *op_case, struct bench_ceiling ceiling,
-                        struct totals *totals) {
+                        double seconds, struct totals *totals) {
     struct op_timing timing;
     char text[256];
     op_case_text(op_case, text, sizeof text);
-    int status = op_measure(device, op_case, 0.3, &timing);
+    int status = op_measure(device, op_case, seconds, &timing);
     if (status || timing.is_missing)
         return status;
     double floor = fmax(timing.flops / ceiling.gemm, timing.bytes / ceiling.read);
@@ -85,7 +88,8 @@ static int count_chosen(const struct bench_options *options, bool only_gemm) {
 }
 
 static int measure_families(const struct bench_options *options, bool only_gemm) {
-    if (!count_chosen(options, only_gemm))
+    int count = count_chosen(options, only_gemm);
+    if (!count)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter ? options->filter : "");
     struct device *device;
     int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
@@ -96,12 +100,13 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
     has[PRECISION_BF16] = !status && !bench_measure_ceiling(device, DTYPE_BF16, false, &ceilings[PRECISION_BF16]);
     has[PRECISION_TF32] = !status && !bench_measure_ceiling(device, DTYPE_F32, true, &ceilings[PRECISION_TF32]);
     struct totals totals = {0};
+    double seconds = fmin(most_seconds, all_seconds / count);
     for (int f = 0; !status && op_family_at(f); f++) {
         const struct op_family *family = op_family_at(f);
         for (int i = 0; i < family->count && !status; i++) {
             const struct op_case *op_case = &family->cases[i];
             if (is_chosen(options, family, op_case, only_gemm) && has[precision_of(op_case)])
-                status = measure_case(device, op_case, ceilings[precision_of(op_case)], &totals);
+                status = measure_case(device, op_case, ceilings[precision_of(op_case)], seconds, &totals);
         }
     }
     if (!status)
@@ -140,9 +145,36 @@ static int print_check(const struct op_case *op_case, int status, void *context)
                               : json_pack("{s:s, s:s}", "op", text, "outcome", "passed"));
 }
 
+/* The library's GELU may differ from ours by a rounding. */
+static int check_gelu(struct checks *checks) {
+    static const char name[] = "gelu of a product bf16, beside gelu_forward";
+    static const double most_roundings = 1.5;
+    const struct bench_options *options = checks->options;
+    struct device *device;
+    json_t *found = NULL;
+    if ((options->filter && !strstr(name, options->filter)) ||
+        (options->has_precision && options->precision != PRECISION_BF16))
+        return STATUS_OK;
+    int status = device_open(options->device, DEVICE_FIRST, (int)options->threads, &device);
+    if (!status)
+        status = bench_compare_gelu(device, &found);
+    device_close(device);
+    if (status || !found)
+        return status;
+    bool is_right = json_real_value(json_object_get(found, "product_error_roundings")) <= most_roundings;
+    checks->passed += is_right;
+    checks->failed += !is_right;
+    json_t *row = json_pack("{s:s, s:s}", "op", name, "outcome", is_right ? "passed" : "failed");
+    json_object_update(row, found);
+    json_decref(found);
+    return bench_print(row);
+}
+
 static int check_operations(const struct bench_options *options) {
     struct checks checks = {.options = options};
     int status = op_check_each(options->device, is_checked, print_check, &checks);
+    if (!status)
+        status = check_gelu(&checks);
     if (!status && !checks.passed && !checks.failed)
         return status_fail(STATUS_USAGE, "no operation has '%s' in its name", options->filter);
     if (!status)

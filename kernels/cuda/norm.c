@@ -62,9 +62,10 @@ size_t cuda_norm_backward_workspace(struct device *device, const struct norm *a)
 /* Warps take the rows of a block. */
 static struct cuda_launch launch_rows(const struct norm_backward *k, int parts) {
     bool is_narrow = parts <= NORM_NARROW_PARTS;
+    int64_t groups = (k->sums + NORM_JOINED - 1) / NORM_JOINED;
     return (struct cuda_launch){.kernel = is_narrow ? CUDA_norm_narrow_backward : CUDA_norm_wide_backward,
                                 .threads = NORM_BACKWARD_WARPS * 32,
-                                .shared_bytes = k->partial ? (size_t)k->sums * sizeof(float) : 0};
+                                .shared_bytes = k->partial ? (size_t)groups * NORM_JOINED * sizeof(float) : 0};
 }
 
 /* A block takes its rows one after the other. */

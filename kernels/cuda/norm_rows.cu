@@ -192,22 +192,28 @@ static __device__ __forceinline__ void write_gradient(const struct norm &a, cons
     }
 }
 
+/* Returns the place of a sum in shared memory. A lane's sums are neighbours, so that without this change of the last
+ * bits the lanes of a warp would meet in few banks. */
+static __device__ __forceinline__ int joined_place(int sum) {
+    return sum ^ (sum >> 5 & (NORM_JOINED - 1));
+}
+
 /* Adds the sums of the block's warps in their order, and writes them to the block's row of `partial`. */
 template <class T, int PARTS>
 static __device__ __forceinline__ void join_sums(const struct norm_backward &b, const lane_sums<T, PARTS> &sums) {
     extern __shared__ float joined[];
-    int64_t cols = b.call.cols;
+    int cols = (int)b.call.cols;
     bool has_bias = b.call.kind == NORM_LAYER;
 #pragma unroll 1
     for (int warp = 0; warp < (int)blockDim.x / 32; warp++) {
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            int64_t first = (int64_t)lane_access(p) * PACK<T>;
+            int first = lane_access(p) * PACK<T>;
             if (warp != (int)threadIdx.x / 32 || first >= cols)
                 continue;
 #pragma unroll
             for (int k = 0; k < PACK<T>; k++) {
-                float *gain = joined + first + k, *bias = gain + cols;
+                float *gain = joined + joined_place(first + k), *bias = joined + joined_place(cols + first + k);
                 *gain = (warp ? *gain : 0) + sums.gain[p].at[k];
                 if (has_bias)
                     *bias = (warp ? *bias : 0) + sums.bias[p].at[k];
@@ -215,8 +221,8 @@ static __device__ __forceinline__ void join_sums(const struct norm_backward &b, 
         }
         __syncthreads();
     }
-    for (int64_t j = threadIdx.x; j < b.sums; j += blockDim.x)
-        b.partial[blockIdx.x * b.sums + j] = joined[j];
+    for (int j = threadIdx.x; j < (int)b.sums; j += blockDim.x)
+        b.partial[blockIdx.x * b.sums + j] = joined[joined_place(j)];
 }
 
 template <class T, int PARTS> static __device__ __forceinline__ void backward(const struct norm_backward &b) {

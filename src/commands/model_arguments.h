@@ -46,7 +46,8 @@ static const char *const model_off_on[] = {"off", "on", NULL};
     {                                                                                                                  \
         .path = "precision", .type = CONFIG_CHOICE, .offset = (at) + offsetof(struct job_model, precision),            \
         .default_text = "auto", .choices = model_precisions,                                                           \
-        .help = "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, on a GPU"      \
+        .help = "precision of the computation; auto: the files' type; tf32: fp32 with products in TF32, except those " \
+                "of attention, on a GPU"                                                                               \
     }
 #define MODEL_GRAPHS_ROW(at)                                                                                           \
     {                                                                                                                  \

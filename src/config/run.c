@@ -159,7 +159,7 @@ const struct config_row run_rows[] = {
     CHOICE(
         "train.precision", train.precision, "fp32", precision_names,
         "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8 and tf32: bf16 and fp32 with "
-        "products in FP8 and TF32"),
+        "products in FP8 and TF32, except those of attention"),
     CHOICE("train.fp8_format", train.fp8_format, "hybrid", fp8_formats,
            "of fp8: hybrid casts inputs and weights to E4M3 and gradients to E5M2; e4m3 casts all to E4M3"),
     INT("train.fp8_margin", train.fp8_margin, "0", 0, 64, "of fp8: powers of two by which scales are smaller"),

@@ -25,7 +25,8 @@ static uint64_t sectors(const uint64_t *addresses, uint32_t mask) {
 void count_global(struct warp *warp, const uint64_t *addresses, uint32_t mask, uint32_t bytes, bool is_store) {
     struct counts *counts = warp->block->counts;
     uint64_t total = (uint64_t)__builtin_popcount(mask) * bytes, moved = sectors(addresses, mask);
-    counts->least_sectors += (total + SECTOR - 1) / SECTOR;
+    uint64_t least = (total + SECTOR - 1) / SECTOR;
+    counts->least_sectors += least < moved ? least : moved; /* lanes may share a sector's bytes */
     *(is_store ? &counts->store_bytes : &counts->load_bytes) += total;
     *(is_store ? &counts->store_sectors : &counts->load_sectors) += moved;
 }
@@ -72,15 +73,15 @@ int counts_write(const struct machine *machine, const char *path) {
         fprintf(file,
                 "{\"kernel\": \"%s\", \"launches\": %llu, \"blocks\": %llu, \"warp_instructions\": %llu, "
                 "\"thread_instructions\": %llu, \"load_bytes\": %llu, \"store_bytes\": %llu, \"load_sectors\": %llu, "
-                "\"store_sectors\": %llu, \"least_sectors\": %llu, \"shared_passes\": %llu, "
+                "\"store_sectors\": %llu, \"moved_bytes\": %llu, \"least_sectors\": %llu, \"shared_passes\": %llu, "
                 "\"least_shared_passes\": %llu, \"barriers\": %llu, \"products\": %llu}\n",
                 c->name, (unsigned long long)c->launches, (unsigned long long)c->blocks,
                 (unsigned long long)c->warp_instructions, (unsigned long long)c->thread_instructions,
                 (unsigned long long)c->load_bytes, (unsigned long long)c->store_bytes,
                 (unsigned long long)c->load_sectors, (unsigned long long)c->store_sectors,
-                (unsigned long long)c->least_sectors, (unsigned long long)c->shared_passes,
-                (unsigned long long)c->least_shared_passes, (unsigned long long)c->barriers,
-                (unsigned long long)c->products);
+                (unsigned long long)c->moved_bytes, (unsigned long long)c->least_sectors,
+                (unsigned long long)c->shared_passes, (unsigned long long)c->least_shared_passes,
+                (unsigned long long)c->barriers, (unsigned long long)c->products);
     }
     return fclose(file) ? -1 : 0;
 }

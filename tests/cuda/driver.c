@@ -139,6 +139,7 @@ __attribute__((destructor)) static void close_cards(void) {
             perror(path);
         }
         if (!card->contexts) {
+            modules_forget(card);
             stream_close(&card->streams, card->null_stream);
             machine_close(&card->machine);
         }
@@ -575,6 +576,14 @@ API void cuda_stand_in_trace(void *stream, const char *what, unsigned long numbe
         streams_trace(&card->streams, known->priority, what, number);
     }
     card_leave(card, result);
+}
+
+API const struct counts *cuda_stand_in_counts(void) {
+    struct card *card;
+    card_enter(&card);
+    const struct counts *counts = card ? card->machine.counts : NULL;
+    card_leave(card, CUDA_SUCCESS);
+    return counts;
 }
 
 API int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context) {

@@ -15,6 +15,8 @@ struct function {
 struct module {
     struct ptx_module *ptx;
     struct function *functions;
+    uint64_t hash; /* of the text */
+    struct module *next;
 };
 
 /* ---- modules and launches ---- */
@@ -25,22 +27,63 @@ static int place(void *context, struct ptx_variable *variable) {
     return variable->address ? memory_write(&card->machine, variable->address, variable->values, variable->bytes) : -1;
 }
 
+static uint64_t hash_of(const char *text, size_t length) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a, by 8 bytes */
+    for (size_t i = 0; i < length; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, text + i, length - i < 8 ? length - i : 8);
+        hash = (hash ^ word) * 1099511628211u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+/* Takes a module of this text from those that were unloaded; its variables get their first values. NULL: there is
+ * none. */
+static struct module *take_kept(struct card *card, uint64_t hash) {
+    struct module **at = &card->kept;
+    while (*at && (*at)->hash != hash) {
+        at = &(*at)->next;
+    }
+    struct module *module = *at;
+    if (module) {
+        *at = module->next;
+        for (const struct ptx_variable *v = module->ptx->variables; v; v = v->next) {
+            memory_write(&card->machine, v->address, v->values, v->bytes);
+        }
+    }
+    return module;
+}
+
+static CUresult decode(struct card *card, const char *text, size_t length, struct module **out) {
+    char message[PTX_MESSAGE] = "out of memory";
+    uint64_t hash = hash_of(text, length);
+    struct module *module = take_kept(card, hash);
+    if (!module && (module = calloc(1, sizeof *module))) {
+        module->hash = hash;
+        if (ptx_open("module", text, length, place, card, &module->ptx, message)) {
+            free(module);
+            module = NULL;
+        }
+    }
+    *out = module;
+    if (!module) {
+        fprintf(stderr, "cuda stand-in: %s\n", message);
+    }
+    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+}
+
 API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     struct card *card;
     CUresult result = card_enter(&card);
     const char *text;
-    char message[PTX_MESSAGE];
     size_t length;
-    struct module *loaded = result ? NULL : calloc(1, sizeof *loaded);
-    if (!result && fatbin_ptx(image, CAPABILITY, &text, &length)) {
-        result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-    } else if (!result && (!loaded || ptx_open("module", text, length, place, card, &loaded->ptx, message))) {
-        fprintf(stderr, "cuda stand-in: %s\n", loaded ? message : "out of memory");
-        result = CUDA_ERROR_INVALID_PTX;
+    struct module *loaded = NULL;
+    if (!result) {
+        result = fatbin_ptx(image, CAPABILITY, &text, &length) ? CUDA_ERROR_NO_BINARY_FOR_GPU
+                                                               : decode(card, text, length, &loaded);
     }
-    if (result) {
-        free(loaded);
-    } else {
+    if (!result) {
         *module = (CUmodule)loaded;
     }
     return card_leave(card, result);
@@ -67,6 +110,7 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
     return card_leave(card, result);
 }
 
+/* The decoded text is kept for the next module of that text: decoding takes longer than the rest of an opening. */
 API CUresult cuModuleUnload(CUmodule module) {
     struct card *card;
     CUresult result = card_enter(&card);
@@ -74,17 +118,23 @@ API CUresult cuModuleUnload(CUmodule module) {
     if (card) {
         streams_run(&card->streams, NULL, NULL);
     }
-    for (const struct ptx_variable *at = loaded->ptx->variables; at; at = at->next) {
-        memory_free(&card->machine, at->address);
-    }
     while (loaded->functions) {
         struct function *function = loaded->functions;
         loaded->functions = function->next;
         free(function);
     }
-    ptx_close(loaded->ptx);
-    free(loaded);
+    loaded->next = card->kept;
+    card->kept = loaded;
     return card_leave(card, result);
+}
+
+void modules_forget(struct card *card) {
+    while (card->kept) {
+        struct module *module = card->kept;
+        card->kept = module->next;
+        ptx_close(module->ptx);
+        free(module);
+    }
 }
 
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {

@@ -46,6 +46,9 @@ static const char *touch_trace(const struct block *block, struct trace *trace, e
         return touch == TOUCH_READ ? "race between blocks, a read of what another block writes"
                                    : "race between blocks, a write after another block's";
     }
+    bool is_first =
+        trace->written < block->machine->stamp && (touch != TOUCH_READ || trace->read < block->machine->stamp);
+    block->counts->moved_bytes += is_first ? 2 : 0;
     if (touch == TOUCH_READ) {
         trace->read = trace->read < block->machine->stamp || trace->read == block->stamp ? block->stamp : block->many;
         return NULL;
@@ -60,25 +63,29 @@ static const char *touch_trace(const struct block *block, struct trace *trace, e
 /* Most accesses end in one of these two: no other block has written the bytes in this launch, nor read what is written
  * now. False leaves the traces as they were. */
 static bool read_alone(const struct block *block, struct trace *first, const struct trace *end) {
-    uint32_t launch = block->machine->stamp, me = block->stamp, many = block->many, faults = 0;
+    uint32_t launch = block->machine->stamp, me = block->stamp, many = block->many, faults = 0, firsts = 0;
     for (const struct trace *trace = first; trace < end; trace++) {
         faults |= (uint32_t)(trace->written == 0) | ((uint32_t)(trace->written >= launch) & (trace->written != me));
     }
     for (struct trace *trace = first; trace < end && !faults; trace++) {
+        firsts += (uint32_t)(trace->read < launch) & (trace->written < launch);
         trace->read = trace->read < launch || trace->read == me ? me : many;
     }
+    block->counts->moved_bytes += 2 * firsts;
     return !faults;
 }
 
 static bool write_alone(const struct block *block, struct trace *first, const struct trace *end) {
-    uint32_t launch = block->machine->stamp, me = block->stamp, others = 0;
+    uint32_t launch = block->machine->stamp, me = block->stamp, others = 0, firsts = 0;
     for (const struct trace *trace = first; trace < end; trace++) {
         others |= (uint32_t)(trace->written >= launch) & (trace->written != me);
         others |= (uint32_t)(trace->read >= launch) & (trace->read != me);
     }
     for (struct trace *trace = first; trace < end && !others; trace++) {
+        firsts += trace->written < launch;
         trace->written = me;
     }
+    block->counts->moved_bytes += 2 * firsts;
     return !others;
 }
 

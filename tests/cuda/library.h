@@ -11,6 +11,9 @@ int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void
 /* Writes a line to the card's trace, if there is one, when the host asks for something. */
 void cuda_stand_in_trace(void *stream, const char *what, unsigned long number);
 
+/* The counts of the kernels that the thread's card has run so far, as a list that grows; NULL where there are none. */
+const struct counts *cuda_stand_in_counts(void);
+
 /* Work that needs other ranks, which may run on other cards and in other processes. */
 struct meeting {
     /* Does what it can; returns true when the work has run. It is called again and again, under the driver's lock, as

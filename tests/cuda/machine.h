@@ -23,6 +23,7 @@ struct counts {
     const char *name;
     uint64_t launches, blocks, warp_instructions, thread_instructions;
     uint64_t load_bytes, store_bytes;                                /* global memory, as the lanes ask for them */
+    uint64_t moved_bytes;                                            /* of these, what a launch reads or writes first */
     uint64_t load_sectors, store_sectors;                            /* 32 bytes each, one warp's access */
     uint64_t least_sectors;                                          /* that hold as many bytes as were asked for */
     uint64_t shared_passes, least_shared_passes, barriers, products; /* products: mma.sync of a warp */

@@ -453,6 +453,8 @@ static const struct op_case cases[] = {
     BOTH_WAYS(OP_BENCH, "window 512", EQUAL, 4096, 9, 3, 64, 0, 1, 0, 0, 512),
     BOTH_WAYS(OP_BENCH, "no window", EQUAL, 4096, 9, 3, 64, 0, 1),
     BOTH_WAYS(OP_BENCH, "size 128, grouped heads", EQUAL, 1024, 16, 4, 128, 0, 1),
+    BOTH_WAYS(OP_BENCH, "2,048 tokens, size 64", EQUAL, 2048, 32, 32, 64, 0, 1),
+    BOTH_WAYS(OP_BENCH, "2,048 tokens, size 128", EQUAL, 2048, 16, 16, 128, 0, 1),
 };
 
 const struct op_family attention_family = {"attention", cases, sizeof cases / sizeof *cases};

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Elements that a benchmark draws, and repeats: to draw every number of a large weight takes longer than to measure. */
+enum { DRAWN = 65537 };
+
 double op_bound(int64_t terms) {
     return 4 * 0x1p-24 * sqrt((double)(terms > 1 ? terms : 1));
 }
@@ -88,10 +91,13 @@ static void normals(struct philox words, double *out) {
     }
 }
 
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 static void fill_random(const struct op_run *run, struct op_tensor *t, int index) {
     int64_t count = t->rows * t->cols;
-    /* A benchmark repeats a block: drawing every number of a large weight would take longer than measuring. */
-    int64_t drawn = run->is_benchmark && count > 65537 ? 65537 : count;
+    int64_t drawn = run->is_benchmark ? smaller(count, DRAWN) : count;
     double spread = t->spread != 0 ? t->spread : 1;
     for (int64_t i = 0; i < drawn; i += 4) {
         struct philox words = philox(20261121, (uint32_t)(i / 4), (uint32_t)index, 0, (uint32_t)RNG_TEST << 24);
@@ -114,16 +120,20 @@ size_t op_tensor_span(const struct op_tensor *t) {
 }
 
 /* The whole block of a tensor: guards and gaps are bytes 0xff, which is NaN in every floating type. */
-static void make_image(struct op_tensor *t) {
+static void make_image(struct op_tensor *t, bool repeats) {
     memset(t->image, 0xff, t->image_bytes);
     size_t size = dtype_bytes(t->type);
     bool is_filled = t->role != OP_OUT;
-    for (int64_t i = 0; is_filled && i < t->rows; i++)
-        for (int64_t j = 0; j < t->cols; j++) {
-            unsigned char *at = t->image + OP_GUARD + (size_t)(i * t->stride + j) * size;
-            encode(t->type, t->value[i * t->cols + j], at);
-            t->value[i * t->cols + j] = op_decode(t->type, at);
-        }
+    int64_t count = t->rows * t->cols, encoded = repeats && t->stride == t->cols ? smaller(count, DRAWN) : count;
+    for (int64_t i = 0; is_filled && i < encoded; i++) {
+        unsigned char *at = t->image + OP_GUARD + (size_t)(i / t->cols * t->stride + i % t->cols) * size;
+        encode(t->type, t->value[i], at);
+        t->value[i] = op_decode(t->type, at);
+    }
+    for (int64_t i = encoded; is_filled && i < count; i += DRAWN) {
+        unsigned char *first = t->image + OP_GUARD;
+        memcpy(first + (size_t)i * size, first, (size_t)smaller(count - i, DRAWN) * size);
+    }
 }
 
 static int open_tensor(struct op_run *run, int index, struct device *device) {
@@ -143,7 +153,7 @@ static int open_tensor(struct op_run *run, int index, struct device *device) {
         t->fill(run, t);
     else if (t->role != OP_OUT)
         fill_random(run, t, index);
-    make_image(t);
+    make_image(t, run->is_benchmark && !t->fill);
     int status = device_alloc(device, t->image_bytes, &t->block);
     t->data = (char *)t->block + OP_GUARD;
     return status;
