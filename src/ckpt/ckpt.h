@@ -36,6 +36,13 @@ struct ckpt_block {
 };
 enum { CKPT_BLOCK_ELEMENTS = 1 << 20, CKPT_MAX_RECTS = 3 * PARAM_MAX_SLICES };
 
+/* Memory for a block's rows, `stride` bytes apart. */
+struct ckpt_target {
+    void *memory;
+    size_t stride;
+    enum copy_kind kind; /* COPY_TO_HOST; COPY_ON_DEVICE: it is the device's memory */
+};
+
 struct ckpt_tensors; /* The open tensor files of a directory. */
 
 /* One number for each element of a table's parameters: the weights, or a moment of the optimizer. */
@@ -53,12 +60,16 @@ struct ckpt_array {
     /* The rectangles of a parameter that this rank reads or must write, each in one slice; returns their number, at
      * most CKPT_MAX_RECTS. NULL: the whole parameter. */
     int (*rects)(void *context, int param, struct ckpt_block *rects);
-    int (*get)(void *context, const struct ckpt_block *block, void *values);       /* memory to file; for writing */
+    int (*get)(void *context, const struct ckpt_block *block, void *values); /* memory to file; for writing */
+    /* The same for an array with a stream, in place of get(): queues the copy there. The block may be of any size. */
+    int (*queue)(void *context, const struct ckpt_block *block, const struct ckpt_target *target);
     int (*put)(void *context, const struct ckpt_block *block, const void *values); /* file to memory; for reading */
     /* For reading: returns host memory that holds exactly the block's values, into which they are read directly. It
      * returns NULL, or is NULL itself, when there is none; put() then delivers them. */
     void *(*find_place)(void *context, const struct ckpt_block *block);
-    struct stream *stream; /* put() only queues copies of the values here; NULL: it has taken them when it returns */
+    /* On which put() and queue() only queue copies; those arrays of a save that have one have the same. NULL: put() has
+     * taken the values when it returns. */
+    struct stream *stream;
     void *context;
     /* For reading: a value that is not finite in the array's type is an error, which names the tensor. */
     bool must_be_finite;
@@ -86,7 +97,7 @@ struct ckpt_flat {
 };
 /* Returns the weights of an opened store, as its storage lists them. */
 struct ckpt_flat ckpt_flat_weights(const struct param_store *store, struct stream *stream);
-/* Returns the array over `flat`, which must stay alive and in place. Each get() waits for the stream. */
+/* Returns the array over `flat`, which must stay alive and in place. */
 struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bool only_trainable);
 
 /* ---- reading ---- */
@@ -269,9 +280,12 @@ struct ckpt_saver;
 
 /* Prepares saves of the same arrays into the same root. All ranks make the calls here together, except _progress.
  * Everything that `save` points to stays alive and in place until the close; the iteration and the state are given
- * later. `is_background` takes memory for a copy of what this rank writes, which is 1/ranks of the files. */
+ * later. `is_background` takes memory for a copy of what this rank writes, which is 1/ranks of the files. Memory that a
+ * stream copies to is pinned. */
 int ckpt_saver_open(const struct ckpt_save *save, bool is_background, struct ckpt_saver **saver);
-/* Computes the memory that a saver takes at a rank; of the arrays only prefix, type and only_trainable matter. */
+/* Device memory of a saver of arrays with a stream, in which matrices are transposed. */
+enum { CKPT_DEVICE_BYTES = 2 << 20 };
+/* Computes the host memory that a saver takes at a rank; of the arrays only prefix, type and only_trainable matter. */
 int ckpt_saver_bytes(const struct ckpt_save *save, bool is_background, int ranks, int rank, size_t *bytes);
 /* Prunes checkpoints before the first save of a resumed run, which may have ended between a save and its pruning. */
 void ckpt_saver_prune(const struct ckpt_saver *saver);

@@ -1,6 +1,9 @@
 /* A step of the exchange: each rank fills at most one of its chunks, from its memory and from the others' messages. The
- * sender converts values to the file's orientation, in blocks that stay in a core's cache. */
+ * sender converts values to the file's orientation: the host in blocks that stay in a core's cache, or a stream, for
+ * which nobody waits before the values are needed. */
 #include "save-internal.h"
+
+#include "kernels/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +37,33 @@ static const struct ckpt_array *source_of(const struct save_exchange *x, const s
     return &plan->request.arrays[plan->pieces[cell->piece].array];
 }
 
-/* Copies a part of a cell, at most BLOCK_ELEMENTS. */
+/* Queues the copy of a block to its place in a chunk, which has its transposition if `is_transposed`. */
+static int queue_block(const struct save_exchange *x, const struct ckpt_array *array, const struct ckpt_block *block,
+                       bool is_transposed, struct target to) {
+    size_t width = dtype_bytes(array->dtype), stride = (size_t)to.stride * width;
+    if (!is_transposed)
+        return array->queue(array->context, block, &(const struct ckpt_target){to.at, stride, COPY_TO_HOST});
+    const struct transpose turn = {.rows = block->rows,
+                                   .cols = block->columns,
+                                   .type = array->dtype,
+                                   .x = x->turning,
+                                   .y = x->turning + CKPT_DEVICE_BYTES / 2};
+    size_t line = (size_t)block->rows * width;
+    const struct ckpt_target packed = {x->turning, (size_t)block->columns * width, COPY_ON_DEVICE};
+    int status = array->queue(array->context, block, &packed);
+    if (!status)
+        status = ops_for(stream_device(x->stream))->transpose(&(const struct exec){.stream = x->stream}, &turn);
+    return status ? status
+                  : stream_copy_rows(x->stream, &(const struct copy_call){.kind = COPY_TO_HOST,
+                                                                          .to = to.at,
+                                                                          .from = turn.y,
+                                                                          .rows = (size_t)block->columns,
+                                                                          .bytes = line,
+                                                                          .to_stride = stride,
+                                                                          .from_stride = line});
+}
+
+/* Copies a part of a cell. */
 static int copy_block(const struct save_exchange *x, const struct save_cell *part, struct target to, char *scratch) {
     const struct write_plan *plan = &x->plans[part->plan];
     const struct write_piece *piece = &plan->pieces[part->piece];
@@ -55,6 +84,8 @@ static int copy_block(const struct save_exchange *x, const struct save_cell *par
         block.columns = part->columns;
     }
     bool is_turned = slice->is_transposed && !array->is_as_in_files;
+    if (array->queue)
+        return queue_block(x, array, &block, is_turned, to);
     bool is_direct = !is_turned && (part->rows == 1 || part->columns == to.stride);
     int status = array->get(array->context, &block, is_direct ? to.at : scratch);
     if (status || is_direct)
@@ -75,20 +106,28 @@ struct share {
     char *scratch;
 };
 
+/* Returns the most elements that are copied at once. */
+static int64_t most_elements(const struct ckpt_array *array, bool is_transposed) {
+    if (!array->queue)
+        return BLOCK_ELEMENTS;
+    return is_transposed ? CKPT_DEVICE_BYTES / 2 / (int64_t)dtype_bytes(array->dtype) : INT64_MAX;
+}
+
 /* Copies its blocks of a cell; numbers continue from *number. */
 static int copy_cell(const struct share *share, const struct save_cell *cell, struct target to, int64_t *number) {
     const struct save_exchange *x = share->exchange;
     const struct write_plan *plan = &x->plans[cell->plan];
     const struct write_piece *piece = &plan->pieces[cell->piece];
     const struct param_slice *slice = &plan->request.table->rows[piece->param].slices[piece->slice];
-    bool is_turned = slice->is_transposed && !source_of(x, cell)->is_as_in_files;
-    int64_t width = width_of(x, cell), rows, columns;
+    const struct ckpt_array *array = source_of(x, cell);
+    bool is_turned = slice->is_transposed && !array->is_as_in_files;
+    int64_t width = width_of(x, cell), most = most_elements(array, is_turned), rows, columns;
     if (is_turned) {
         rows = smaller(cell->rows, LINES);
-        columns = smaller(cell->columns, BLOCK_ELEMENTS / rows);
+        columns = smaller(cell->columns, most / rows);
     } else {
-        columns = smaller(cell->columns, BLOCK_ELEMENTS);
-        rows = smaller(cell->rows, BLOCK_ELEMENTS / columns);
+        columns = smaller(cell->columns, most);
+        rows = smaller(cell->rows, most / columns);
     }
     for (int64_t row = 0; row < cell->rows; row += rows)
         for (int64_t column = 0; column < cell->columns; column += columns) {
@@ -195,6 +234,11 @@ void save_exchange_alone(struct save_exchange *x, int64_t step, int64_t count, c
         }
 }
 
+void save_exchange_wait(struct save_exchange *x, struct save_failure *failure) {
+    if (x->stream)
+        save_failure_note(failure, stream_wait(x->stream));
+}
+
 void save_failure_note(struct save_failure *failure, int status) {
     if (!status || failure->status)
         return;
@@ -254,6 +298,7 @@ static int exchange_shift(struct save_exchange *x, int64_t step, int shift, char
             .send = x->giving, .count = bytes_of(x, &x->gives, x->next_give, give_end), .dtype = DTYPE_U8};
         if (!failure->status)
             save_failure_note(failure, copy_all(&copying));
+        save_exchange_wait(x, failure);
         result = comm_send_start(x->world, &data, x->gives.items[x->next_give].peer, &sending);
         has_sent = !result;
     }

@@ -88,30 +88,45 @@ static char *find_block(const struct ckpt_flat *flat, const struct ckpt_block *b
     return param_range_cut(range, at, block->columns).data;
 }
 
-/* Queues the copy of a block. `values` is compact. */
-static int copy_block(struct ckpt_flat *flat, const struct ckpt_block *block, char *values, enum copy_kind kind) {
-    int64_t width = (int64_t)dtype_bytes(flat->dtype), all_columns;
-    char *memory = find_block(flat, block, &all_columns);
-    size_t compact = (size_t)(block->columns * width), spread = (size_t)(all_columns * width);
-    bool is_out = kind == COPY_TO_HOST;
-    return stream_copy_rows(flat->stream, &(const struct copy_call){.kind = kind,
-                                                                    .to = is_out ? values : memory,
-                                                                    .from = is_out ? memory : values,
-                                                                    .rows = (size_t)block->rows,
-                                                                    .bytes = compact,
-                                                                    .to_stride = is_out ? compact : spread,
-                                                                    .from_stride = is_out ? spread : compact});
+/* Returns the bytes of a row of the block, packed. */
+static size_t row_bytes(const struct ckpt_flat *flat, const struct ckpt_block *block) {
+    return (size_t)block->columns * dtype_bytes(flat->dtype);
+}
+
+static int flat_queue(void *context, const struct ckpt_block *block, const struct ckpt_target *target) {
+    struct ckpt_flat *flat = context;
+    int64_t all_columns;
+    const char *memory = find_block(flat, block, &all_columns);
+    return stream_copy_rows(flat->stream,
+                            &(const struct copy_call){.kind = target->kind,
+                                                      .to = target->memory,
+                                                      .from = memory,
+                                                      .rows = (size_t)block->rows,
+                                                      .bytes = row_bytes(flat, block),
+                                                      .to_stride = target->stride,
+                                                      .from_stride = (size_t)all_columns * dtype_bytes(flat->dtype)});
 }
 
 static int flat_get(void *context, const struct ckpt_block *block, void *values) {
     struct ckpt_flat *flat = context;
-    int status = copy_block(flat, block, values, COPY_TO_HOST);
+    const struct ckpt_target target = {values, row_bytes(flat, block), COPY_TO_HOST};
+    int status = flat_queue(flat, block, &target);
     int waited = stream_wait(flat->stream);
     return status ? status : waited;
 }
 
 static int flat_put(void *context, const struct ckpt_block *block, const void *values) {
-    return copy_block(context, block, (char *)values, COPY_TO_DEVICE);
+    struct ckpt_flat *flat = context;
+    int64_t all_columns;
+    char *memory = find_block(flat, block, &all_columns);
+    return stream_copy_rows(flat->stream,
+                            &(const struct copy_call){.kind = COPY_TO_DEVICE,
+                                                      .to = memory,
+                                                      .from = values,
+                                                      .rows = (size_t)block->rows,
+                                                      .bytes = row_bytes(flat, block),
+                                                      .to_stride = (size_t)all_columns * dtype_bytes(flat->dtype),
+                                                      .from_stride = row_bytes(flat, block)});
 }
 
 /* Returns host memory for whole rows. */
@@ -133,7 +148,8 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
                                .threads = is_host && flat->threads > 1 ? flat->threads : 1,
                                .stream = is_host ? NULL : flat->stream,
                                .rects = flat_rects,
-                               .get = flat_get,
+                               .get = is_host ? flat_get : NULL,
+                               .queue = is_host ? NULL : flat_queue,
                                .put = flat_put,
                                .find_place = flat_find_place,
                                .context = flat};

@@ -82,13 +82,21 @@ struct save_exchange {
     int threads;
     char *scratch;         /* [threads][SAVE_SCRATCH_BYTES] */
     char *giving, *taking; /* [chunk_bytes] each; NULL when alone */
+    struct stream *stream; /* of the arrays that queue their copies; NULL: there are none, nor the following */
+    char *turning;         /* [CKPT_DEVICE_BYTES] of the device: a block, then its transposition */
 };
 enum { SAVE_SCRATCH_BYTES = 256 << 10 };
 
 /* Fills `chunk` (NULL when this rank has none in this step) from this rank's memory and the others', and gives them
- * theirs. After a failure the values do not matter; the call only ends the others' wait. Returns the status of the
- * communication. */
+ * theirs. Copies from a stream's device may still be on their way. After a failure the values do not matter; the call
+ * only ends the others' wait. Returns the status of the communication. */
 int save_exchange_step(struct save_exchange *exchange, int64_t step, char *chunk, struct save_failure *failure);
+
+/* The same for a single rank: `count` steps at once, with adjacent chunks. */
+void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t count, char *chunks,
+                         struct save_failure *failure);
+/* Waits for the copies that are on their way to chunks. */
+void save_exchange_wait(struct save_exchange *exchange, struct save_failure *failure);
 
 /* ---- publish.c: the first rank's part ---- */
 
@@ -102,10 +110,6 @@ int save_state(const char *directory, const struct ckpt_save *save, const struct
 /* Removes our checkpoints (those not among `others`), except the `keep_last` newest and the one just saved; 0: removes
  * none. */
 void save_prune(const struct ckpt_save *save, const int64_t *others, size_t other_count);
-
-/* The same for a single rank: `count` steps at once, with adjacent chunks. */
-void save_exchange_alone(struct save_exchange *exchange, int64_t step, int64_t count, char *chunks,
-                         struct save_failure *failure);
 
 /* ---- background.c: from memory to the disk ---- */
 

@@ -24,6 +24,7 @@ struct ckpt_saver {
     bool has_writer;
     char *memory; /* buffers, then what the exchange needs */
     size_t memory_bytes;
+    void *pinned; /* holds `memory` if a stream copies to it */
     char *state_text;
     char target[PATH_MAX], directory[PATH_MAX];
     struct staging staging; /* of the first rank */
@@ -64,39 +65,71 @@ static int thread_count(const struct ckpt_saver *saver) {
     return saver->save.model.threads > 0 ? saver->save.model.threads : 1;
 }
 
-/* Returns the bytes of a rank: buffers, two messages, scratch. */
+/* Returns the bytes of a rank: buffers, two messages, scratch, and what pinned memory may begin too early by. */
 static size_t sizes(const struct ckpt_saver *saver, int rank, int64_t *buffers) {
     int64_t chunks = save_files_chunks_of(&saver->files, rank), most = saver->is_mpi ? 1 : SLOTS;
     *buffers = saver->is_background || chunks < most ? chunks : most;
     int64_t messages = saver->files.ranks > 1 ? 2 : 0;
     return (size_t)((*buffers + messages) * saver->files.chunk_bytes) +
-           (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES;
+           (size_t)thread_count(saver) * SAVE_SCRATCH_BYTES + BLOCK_BYTES;
+}
+
+/* Takes memory to which the arrays' device copies. Direct I/O wants it at a multiple of a block. */
+static int take_pinned(struct ckpt_saver *saver) {
+    struct device *device = stream_device(saver->exchange.stream);
+    void *turning = NULL;
+    int status = device_host_alloc(device, saver->memory_bytes, &saver->pinned);
+    if (!status)
+        status = device_alloc(device, CKPT_DEVICE_BYTES, &turning);
+    if (status)
+        return status_wrap(status, "no memory to save with");
+    size_t beyond = (uintptr_t)saver->pinned % BLOCK_BYTES;
+    saver->exchange.turning = turning;
+    saver->memory = (char *)saver->pinned + (beyond ? BLOCK_BYTES - beyond : 0);
+    return STATUS_OK;
 }
 
 /* The system hands out new memory page by page when it is touched, which takes longer than the copy itself. A
  * background save therefore touches all its memory beforehand. */
-static int allocate(struct ckpt_saver *saver, int rank) {
+static int take_memory(struct ckpt_saver *saver) {
     enum { PIECE = 4 << 20 };
-    struct save_exchange *x = &saver->exchange;
-    int threads = thread_count(saver);
-    int64_t chunk = saver->files.chunk_bytes;
-    size_t bytes = saver->memory_bytes = sizes(saver, rank, &saver->writer.buffer_count);
+    size_t bytes = saver->memory_bytes;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return status_fail(STATUS_MEMORY, "cannot allocate %.1f MB to save with", (double)bytes / 1e6);
     saver->memory = memory;
     if (saver->is_background && bytes > PIECE) {
         madvise(memory, bytes, MADV_HUGEPAGE);
+        int threads = thread_count(saver);
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (size_t at = 0; at < bytes; at += PIECE)
             memset(memory + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
     }
-    saver->writer.buffers = memory;
+    return STATUS_OK;
+}
+
+static int allocate(struct ckpt_saver *saver, int rank) {
+    struct save_exchange *x = &saver->exchange;
+    int64_t chunk = saver->files.chunk_bytes;
+    saver->memory_bytes = sizes(saver, rank, &saver->writer.buffer_count);
+    int status = x->stream ? take_pinned(saver) : take_memory(saver);
+    if (status)
+        return status;
+    char *memory = saver->writer.buffers = saver->memory;
     x->giving = memory + saver->writer.buffer_count * chunk;
     x->taking = x->giving + (saver->files.ranks > 1 ? chunk : 0);
     x->scratch = x->taking + (saver->files.ranks > 1 ? chunk : 0);
-    x->threads = threads;
+    x->threads = thread_count(saver);
     return STATUS_OK;
+}
+
+/* Returns the stream of the arrays that have one; NULL: none has. */
+static struct stream *find_stream(const struct ckpt_saver *saver) {
+    for (int i = 0; i < saver->plan_count; i++)
+        for (int a = 0; a < saver->plans[i].request.array_count; a++)
+            if (saver->plans[i].request.arrays[a].stream)
+                return saver->plans[i].request.arrays[a].stream;
+    return NULL;
 }
 
 /* Checks that all ranks plan the same files. */
@@ -124,7 +157,8 @@ static int prepare(struct ckpt_saver *saver) {
     if (status)
         return status;
     struct save_exchange *x = &saver->exchange;
-    *x = (struct save_exchange){.plans = saver->plans, .files = &saver->files, .world = world};
+    *x = (struct save_exchange){
+        .plans = saver->plans, .files = &saver->files, .world = world, .stream = find_stream(saver)};
     status = save_cells_make(saver->plans, saver->plan_count, &saver->files, world, &x->gives, &x->takes);
     saver->writer.files = &saver->files;
     saver->writer.rank = world ? world->rank : 0;
@@ -210,8 +244,13 @@ void ckpt_saver_close(struct ckpt_saver *saver) {
         give_up(saver);
         save_writer_destroy(&saver->writer);
     }
-    if (saver->memory)
+    struct stream *stream = saver->exchange.stream;
+    if (saver->memory && !stream)
         munmap(saver->memory, saver->memory_bytes);
+    if (stream) {
+        device_host_free(stream_device(stream), saver->pinned);
+        device_free(stream_device(stream), saver->exchange.turning);
+    }
     free(saver->exchange.gives.items);
     free(saver->exchange.takes.items);
     save_files_free(&saver->files);
@@ -277,6 +316,11 @@ struct sink {
     int64_t next;           /* chunk of this rank */
 };
 
+/* True if a stream copies everything before the writer gets any of it, so that the host waits once. */
+static bool is_one_copy(const struct ckpt_saver *saver) {
+    return saver->is_background && saver->exchange.stream;
+}
+
 /* Returns the status of the communication, and records failures here. */
 static int fill_file(struct ckpt_saver *saver, const struct save_file *file, struct sink *sink,
                      struct save_failure *failure) {
@@ -295,10 +339,12 @@ static int fill_file(struct ckpt_saver *saver, const struct save_file *file, str
         int result = save_exchange_step(&saver->exchange, file->first_step + k, buffer, failure);
         if (result)
             return result;
+        if (!is_one_copy(saver))
+            save_exchange_wait(&saver->exchange, failure);
         bool is_full = buffer && !failure->status;
         if (sink->file)
             save_failure_note(failure, comm_file_write(sink->file, is_full ? at : 0, buffer, is_full ? bytes : 0));
-        else if (is_full)
+        else if (is_full && !is_one_copy(saver))
             save_writer_filled(&saver->writer, sink->next);
         sink->next += chunk >= 0;
     }
@@ -317,7 +363,7 @@ static void fill_file_alone(struct ckpt_saver *saver, const struct save_file *fi
             put_header(file, (k + i) * chunk_bytes, chunk_bytes, buffers + i * chunk_bytes);
         save_exchange_alone(&saver->exchange, file->first_step + k, count, buffers, failure);
         sink->next += count;
-        if (!failure->status)
+        if (!failure->status && !is_one_copy(saver))
             save_writer_filled(&saver->writer, sink->next - 1);
     }
 }
@@ -344,6 +390,9 @@ static int fill(struct ckpt_saver *saver) {
             save_failure_note(&failure, comm_file_close(sink.file));
         sink.file = NULL;
     }
+    save_exchange_wait(&saver->exchange, &failure);
+    if (is_one_copy(saver) && !failure.status)
+        save_writer_filled(&saver->writer, sink.next - 1);
     return failure.status ? status_fail(failure.status, "%s", failure.text) : result;
 }
 

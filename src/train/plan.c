@@ -133,8 +133,8 @@ int train_plan_fill(const struct train_run *run, struct rank *rank, const struct
 
 struct train_bytes train_plan_bytes(const struct train_plan *plan) {
     return (struct train_bytes){.device = plan->weights + plan->gradients + plan->optimizer + plan->activations +
-                                          plan->workspace,
-                                .host = plan->data + plan->checkpoint};
+                                          plan->workspace + plan->checkpoint.device,
+                                .host = plan->data + plan->checkpoint.host};
 }
 
 size_t train_plan_total(const struct train_plan *plan) {

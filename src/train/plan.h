@@ -32,7 +32,8 @@ struct train_plan {
     size_t device_memory;  /* of the rank's device; 0: the device uses host memory */
     size_t most_on_device; /* device bytes of the rank that takes most of them */
     size_t weights, gradients, optimizer, activations, workspace; /* of the device */
-    size_t data, checkpoint;                                      /* of the host */
+    size_t data;                                                  /* of the host */
+    struct train_bytes checkpoint;
     struct gpt_data_bytes of_data; /* included in `data` of each rank, but counted once for ranks that share it */
     int64_t parameters, trainable_parameters;
     int threads;                 /* of the first rank of this process; 0: the plan is of another machine */

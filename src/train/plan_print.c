@@ -10,9 +10,13 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         const char *name;
         size_t bytes;
     } parts[] = {
-        {"weights", plan->weights},         {"gradients", plan->gradients}, {"optimizer", plan->optimizer},
-        {"activations", plan->activations}, {"workspace", plan->workspace}, {"data", plan->data},
-        {"checkpoint", plan->checkpoint},
+        {"weights", plan->weights},
+        {"gradients", plan->gradients},
+        {"optimizer", plan->optimizer},
+        {"activations", plan->activations},
+        {"workspace", plan->workspace},
+        {"data", plan->data},
+        {"checkpoint", plan->checkpoint.device + plan->checkpoint.host},
     };
     fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
     if (plan->ranks > 1)

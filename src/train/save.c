@@ -48,7 +48,7 @@ static int describe(const struct train_run *run, const struct param_table *table
 }
 
 int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
-                      size_t *bytes) {
+                      struct train_bytes *bytes) {
     const struct param_table *table = run->tuner ? tuner->state_table : NULL;
     struct param_table of_model = {0};
     enum dtype dtype = run->tuner ? DTYPE_F32 : run_dtype(&run->config);
@@ -57,7 +57,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     struct ckpt_part parts[CKPT_MAX_PARTS];
     struct ckpt_save save;
     struct ckpt_array optimizer[OPTIMIZER_ARRAYS];
-    *bytes = 0;
+    *bytes = (struct train_bytes){0};
     if (!run->config.checkpoint.save)
         return STATUS_OK;
     for (int i = 0; i < OPTIMIZER_ARRAYS; i++)
@@ -71,14 +71,15 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     save.optimizer = optimizer;
     save.state = train_has_fp8(run) ? &fp8.part : NULL;
     int ranks = rank_grid_size(&rank->grid), number = rank_grid_rank(&rank->grid, &rank->place);
-    size_t of_export = 0;
+    size_t of_export = 0, of_device = device_host_reads(rank->device) ? 0 : CKPT_DEVICE_BYTES;
     if (!status)
-        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, bytes);
+        status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, &bytes->host);
     save.model.threads = 0;
     bool is_exported = run->tuner || (train_keeps_best(run) && run->config.train.eval_interval);
     if (!status && is_exported) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
-    *bytes += of_export;
+    bytes->host += of_export;
+    bytes->device = is_exported ? 2 * of_device : of_device;
     param_table_free(&of_model);
     param_table_free(&fp8.table);
     return status;

@@ -122,7 +122,7 @@ int train_load(struct trainer *trainer);
 /* save.c */
 /* Computes the bytes that saving takes at a rank. */
 int train_saver_bytes(const struct train_run *run, const struct rank *rank, const struct tuner_part *tuner,
-                      size_t *bytes);
+                      struct train_bytes *bytes);
 int train_saver_open(struct trainer *trainer);
 void train_saver_close(struct trainer *trainer);
 /* Return the progress of a background save on this rank, and advance it by the least progress of all ranks. */

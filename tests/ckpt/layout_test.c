@@ -77,8 +77,8 @@ static struct param_table make_table(int64_t vocabulary) {
 
 /* ---- one rank ---- */
 
-static int part_get(void *context, const struct ckpt_block *block, void *values) {
-    struct part *part = context;
+/* Fails a call on command, or the whole process. */
+static int count_call(struct part *part) {
     const struct run *run = part->run;
     if (run->fault >= FAULT_GET && run->fault <= FAULT_KILL && part->world->rank == run->fault_rank &&
         ++part->calls == run->fault_call) {
@@ -88,8 +88,19 @@ static int part_get(void *context, const struct ckpt_block *block, void *values)
             comm_abort(part->world, "the machine burns");
         return status_fail(STATUS_IO, "the device was lost");
     }
-    struct ckpt_array weights = ckpt_flat_array(&part->flats[0], "", false);
-    return weights.get(&part->flats[0], block, values);
+    return STATUS_OK;
+}
+
+static int part_get(void *context, const struct ckpt_block *block, void *values) {
+    struct part *part = context;
+    int status = count_call(part);
+    return status ? status : ckpt_flat_array(&part->flats[0], "", false).get(&part->flats[0], block, values);
+}
+
+static int part_queue(void *context, const struct ckpt_block *block, const struct ckpt_target *target) {
+    struct part *part = context;
+    int status = count_call(part);
+    return status ? status : ckpt_flat_array(&part->flats[0], "", false).queue(&part->flats[0], block, target);
 }
 
 static int part_rects(void *context, int param, struct ckpt_block *rects) {
@@ -273,7 +284,8 @@ static int part_save(struct part *part) {
     part->flats[0].copy_of = is_faulty && run->fault == FAULT_HOLE ? 0 : rank_grid_rank(&run->grid, &first);
     struct ckpt_array weights = ckpt_flat_array(&part->flats[0], "", false);
     weights.rects = part_rects;
-    weights.get = part_get;
+    weights.get = weights.get ? part_get : NULL;
+    weights.queue = weights.queue ? part_queue : NULL;
     weights.context = part;
     bool is_alone = part->world->size == 1 && run->iteration % 2; /* no world is a world of one */
     bool is_first = part->world->rank == 0;                       /* texts are the first rank's */

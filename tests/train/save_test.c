@@ -122,11 +122,13 @@ static void the_plan_says_what_the_copy_takes(void **state) {
     run.config.checkpoint.async_save = true;
     test_ok(train_plan_make(&run, 1, NULL, &background));
     test_ok(train_plan_make(&run, 4, NULL, &shared));
-    assert_int_equal(none.checkpoint, 0);
-    assert_true(foreground.checkpoint > 0 && foreground.checkpoint < background.checkpoint);
-    assert_true(background.checkpoint > 12 * (size_t)background.parameters);
-    assert_true(shared.checkpoint < background.checkpoint);
-    assert_int_equal(train_plan_total(&background) - train_plan_total(&none), background.checkpoint);
+    assert_int_equal(none.checkpoint.host + none.checkpoint.device, 0);
+    assert_true(foreground.checkpoint.host > 0 && foreground.checkpoint.host < background.checkpoint.host);
+    assert_true(background.checkpoint.host > 12 * (size_t)background.parameters);
+    assert_true(shared.checkpoint.host < background.checkpoint.host);
+    assert_int_equal(background.checkpoint.device, foreground.checkpoint.device);
+    assert_int_equal(train_plan_total(&background) - train_plan_total(&none),
+                     background.checkpoint.host + background.checkpoint.device);
     free(prefix);
 }
 

@@ -318,7 +318,7 @@ static void device_and_host_are_checked_apart(void **state) {
     test_ok(train_plan_make(&run, 1, NULL, &one));
     struct train_bytes bytes = train_plan_bytes(&plan);
     assert_int_equal(bytes.device, plan.weights + plan.gradients + plan.optimizer + plan.activations + plan.workspace);
-    assert_int_equal(bytes.host, plan.data + plan.checkpoint);
+    assert_int_equal(bytes.host, plan.data + plan.checkpoint.host);
     assert_int_equal(plan.here.device, 3 * bytes.device); /* the ranks have the same part of the model */
     assert_int_equal(plan.most_on_device, bytes.device);
     assert_true(plan.here.host < 3 * bytes.host); /* they share the maps of their data */
