@@ -222,8 +222,8 @@ static int plan_gradients(struct model *model) {
     rank_plan_part(model->rank, WORK_GRADIENTS, 0);
     for (int c = 0; c < o->chunk_count && !status && !param_cuts_gradients(&model->store); c++)
         status = chunk_clear_gradients(model, &o->chunks[c]);
-    for (int layer = -1; layer <= o->config.num_layers && !status; layer++)
-        status = gradient_sum_over_tensor(model->rank, &model->store, layer);
+    if (!status)
+        status = gradient_sum_all_over_tensor(model->rank, &model->store);
     if (!status)
         status = model_fp8_end_step(model, 0);
     return status ? status : model_sum_tied_gradients(model);

@@ -185,16 +185,25 @@ static int sum_shared(struct rank *rank, const struct param_store *store, int id
     return status;
 }
 
+static int sum_over_tensor(struct rank *rank, const struct param_store *store, int id) {
+    if (!param_trains(store, id))
+        return STATUS_OK;
+    return store->map.table->rows[id].sums_over_tensor ? gradient_sum(rank, RANK_TENSOR, store, id)
+                                                       : sum_shared(rank, store, id);
+}
+
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer) {
     int status = STATUS_OK;
-    for (int i = 0; i < store->map.table->count && !status; i++) {
-        if (store->map.table->rows[i].layer != layer || !param_trains(store, i))
-            continue;
-        if (store->map.table->rows[i].sums_over_tensor)
-            status = gradient_sum(rank, RANK_TENSOR, store, i);
-        else
-            status = sum_shared(rank, store, i);
-    }
+    for (int i = 0; i < store->map.table->count && !status; i++)
+        if (store->map.table->rows[i].layer == layer)
+            status = sum_over_tensor(rank, store, i);
+    return status;
+}
+
+int gradient_sum_all_over_tensor(struct rank *rank, const struct param_store *store) {
+    int status = STATUS_OK;
+    for (int i = 0; i < store->map.table->count && !status; i++)
+        status = sum_over_tensor(rank, store, i);
     return status;
 }
 

@@ -79,6 +79,8 @@ int gradient_sum(struct rank *rank, enum rank_group group, const struct param_st
  * these ranks. It must come before the sums over the data ranks, or if gradients are cut, after them. The errors of
  * collectives. */
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer);
+/* The same for all layers. */
+int gradient_sum_all_over_tensor(struct rank *rank, const struct param_store *store);
 
 /* Call it when the gradients of `layer` and all layers above it are final: starts the sums of the buckets that are now
  * complete. The errors of collectives. */

@@ -66,8 +66,8 @@ static int finish_gradients(struct trainer *trainer) {
     const struct tuner *tuner = trainer->run.tuner;
     bool sums = tuner || param_cuts_gradients(trainer->store);
     int status = tuner ? tuner->end(trainer->tuner.self) : param_settle_gradients(trainer->store);
-    for (int layer = (int)trainer->run.config.model.num_layers; layer >= -1 && sums && !status; layer--)
-        status = gradient_sum_over_tensor(&trainer->rank, trainer->store, layer);
+    if (sums && !status)
+        status = gradient_sum_all_over_tensor(&trainer->rank, trainer->store);
     return status || tuner ? status : model_sum_tied_gradients(trainer->model);
 }
 
