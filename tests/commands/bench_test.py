@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from model_support import CAMBIUM, TINY, gpt2_config, gpt2_shapes, rows, run, write_model
+from model_support import CAMBIUM, PRECISIONS, TINY, gpt2_config, gpt2_shapes, rows, run, write_model
 from mpi_support import MPIRUN, needs_mpirun
 
 LAYERS, WIDTH, INNER, VOCAB, POSITIONS = 2, 32, 80, 97, 64
@@ -157,10 +157,10 @@ class Bench(unittest.TestCase):
     def test_prefill(self):
         batch, length = 2, 40
         *lines, summary = self.bench("prefill", "--model", self.model, "--micro-batch-size", batch,
-                                     "--seq-length", length, "--steps", 3, "--precision", "bf16")
+                                     "--seq-length", length, "--steps", 3, "--precision", PRECISIONS[-1])
         self.assertEqual(len(lines), 3)
         self.assertEqual((summary["precision"], summary["seconds"]),
-                         ("bf16", statistics.median(line["seconds"] for line in lines)))
+                         (PRECISIONS[-1], statistics.median(line["seconds"] for line in lines)))
         self.check_summary(summary, "prefill", batch * length)
         norm = 2 * WIDTH  # the final one: of the last token alone, as the head is
         blocks = length * (2 * (BLOCK_WEIGHTS - norm) + 2 * LAYERS * WIDTH * length)

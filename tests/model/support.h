@@ -5,6 +5,7 @@
 
 #include "ckpt/ckpt.h"
 #include "model/model.h"
+#include "support/device.h"
 #include "support/store.h"
 #include "support/test.h"
 #include "support/tiny_model.h"

@@ -106,7 +106,8 @@ static void background_saves_have_the_same_bytes_and_resume_is_bit_exact(void **
     };
     char *prefix = write_text();
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        check_layout((const char **)&prefix, &layouts[i]);
+        if (layouts[i].precision == PRECISION_FP32 || test_has_bf16()) /* FP8 needs it, too */
+            check_layout((const char **)&prefix, &layouts[i]);
     free(prefix);
 }
 

@@ -6,6 +6,7 @@
 #include "train/train.h"
 
 #include "data/data.h"
+#include "support/device.h"
 #include "support/test.h"
 #include "support/tiny_model.h"
 

@@ -10,11 +10,12 @@
 static bool has_precision(const char *name, int precision) {
     struct device *device;
     test_ok(device_open(name, DEVICE_FIRST, 1, &device));
-    struct matrix_view matrix = matrix_plain(DTYPE_F32, NULL, 1, 1);
-    const struct gemm tf32 = {.a = matrix, .b = matrix, .c = matrix, .is_tf32 = true};
-    bool has = precision == PRECISION_TF32  ? ops_for(device)->gemm_supports(device, &tf32)
-               : precision == PRECISION_FP8 ? ops_for(device)->fp8_cast != ops_absent.fp8_cast
-                                            : true;
+    enum dtype dtype = precision == PRECISION_BF16 || precision == PRECISION_FP8 ? DTYPE_BF16 : DTYPE_F32;
+    struct matrix_view matrix = matrix_plain(dtype, NULL, 8, 8);
+    const struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix, .is_tf32 = precision == PRECISION_TF32};
+    const struct ops *ops = ops_for(device);
+    bool has =
+        ops->gemm_supports(device, &gemm) && (precision != PRECISION_FP8 || ops->fp8_cast != ops_absent.fp8_cast);
     device_close(device);
     return has;
 }
