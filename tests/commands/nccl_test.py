@@ -138,9 +138,9 @@ class Lost(Cards):
     """A rank is killed or stopped while the others wait for it on their cards: a line names it, and nothing runs on."""
 
     def check(self, command, sign, seconds, **environment):
-        own = tempfile.TemporaryDirectory(dir=self.run_of.directory)  # several mpirun that begin at once trip over each other's
-        done = subprocess.run([*MPIRUN, "-n", "3", *command], capture_output=True, text=True, timeout=60,
-                              env=os.environ | {"TMPDIR": own.name} | environment)
+        with tempfile.TemporaryDirectory(dir=self.run_of.directory) as own:  # mpirun's: several that begin at once would share one
+            done = subprocess.run([*MPIRUN, "-n", "3", *command], capture_output=True, text=True, timeout=60,
+                                  env=os.environ | {"TMPDIR": own} | environment)
         lines = re.findall(r"^cambium: error: (.*)$", done.stderr, re.M)
         self.assertNotEqual(done.returncode, 0)
         if sign == "stop":  # more than one rank says so where mpirun takes longer than they wait for it
