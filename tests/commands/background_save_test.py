@@ -1,6 +1,7 @@
 """pretrain with checkpoint.async_save: the files and the run of the foreground, whatever ends it; and saves of processes."""
 import os, random, signal, subprocess, time, unittest
 
+from model_support import PRECISIONS
 from mpi_support import needs_mpirun, start
 from pretrain_support import LONG, Run, timeless, wait_for
 
@@ -8,7 +9,7 @@ BESIDE = dict(checkpoint__async_save="true", checkpoint__save_interval=3)
 WAITING = dict(checkpoint__save_interval=3)
 LAYOUTS = {"one": (1, {}), "tensor": (2, dict(parallel__tensor_model_parallel_size=2)),
            "zero": (4, dict(parallel__use_distributed_optimizer="true", train__micro_batch_size=1)),
-           "copies": (2, dict(train__precision="bf16"))}
+           "copies": (2, dict(train__precision=PRECISIONS[-1]))}
 
 
 class Bounded(Run):

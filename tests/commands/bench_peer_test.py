@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from model_support import TINY, gpt2_config, rows, run, write_model
+from model_support import PRECISIONS, TINY, gpt2_config, rows, run, write_model
 
 TIKTOKEN = '''
 __version__ = "1.2"
@@ -149,7 +149,7 @@ class Peers(unittest.TestCase):
     def test_training_prefill_and_decoding_have_steps_in_turn(self):
         python = self.script("python", TRANSFORMERS)
         for what, work, words, seconds in (("train", "train", ["--seq-length", 32, "--global-batch-size", 4, "--micro-batch-size", 2], [2.5, 3.5, 4.5]),
-                                           ("prefill", "infer", ["--seq-length", 16, "--precision", "bf16"], [2.5, 3.5, 4.5])):
+                                           ("prefill", "infer", ["--seq-length", 16, "--precision", PRECISIONS[-1]], [2.5, 3.5, 4.5])):
             *lines, summary = self.beside(what, python, *words)
             self.assertEqual([line["peer_seconds"] for line in lines], seconds)
             self.assertEqual((summary["peer"]["told"]["work"], summary["peer"]["told"]["tokens"], summary["peer"]["adapter"]), (work, words[1], None))

@@ -10,8 +10,10 @@ import unittest
 
 import model_support as support
 from finetune_support import METHODS, P, Tuning, hash_tree, values
-from model_support import run
+from model_support import PRECISIONS, run
 from pretrain_support import LONG
+
+BEST = f"--train.precision={PRECISIONS[-1]}"
 
 LSTM = ["--peft.encoder_reparameterization_type=LSTM", "--peft.encoder_hidden_size=8", "--peft.encoder_dropout=0.2"]
 THREE = [["--ranks", "2", P + "tensor_model_parallel_size=2"], ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
@@ -86,10 +88,10 @@ class Files(Tuning):
             with self.subTest(method=method):
                 self.check_resume(method, method, *DROPOUT[method == "lora"])
         for name, method, *words in (
-                ("bf16", "lora", "--train.precision=bf16"), ("zero", "lora", "--train.precision=bf16", *THREE[2]),
+                ("bf16", "lora", BEST), ("zero", "lora", BEST, *THREE[2]),
                 ("dora", "lora", "--peft.use_dora=true"), ("lstm", "ptuning", *LSTM),
-                ("bf16-mlp", "ptuning", "--train.precision=bf16"), ("projected", "prefix", "--peft.prefix_projection=true"),
-                ("stack", "lora ia3", "--train.precision=bf16"), ("virtual", "ptuning prefix")):
+                ("bf16-mlp", "ptuning", BEST), ("projected", "prefix", "--peft.prefix_projection=true"),
+                ("stack", "lora ia3", BEST), ("virtual", "ptuning prefix")):
             with self.subTest(name=name):
                 self.check_resume(name, method, *words)
 
@@ -143,7 +145,7 @@ class Files(Tuning):
             return {str(p): (p.stat().st_mtime_ns, p.stat().st_ino) for p in sorted(self.base.rglob("*"))}
         before = hash_tree(self.base), stamps()
         files = {"adapter": "adapter", "ptuning": "prompt_encoder"}  # what trains
-        for precision in ("fp32", "bf16"):
+        for precision in PRECISIONS:
             for method in METHODS:
                 with self.subTest(method=method, precision=precision):
                     name = f"{precision}-{method}"
@@ -187,7 +189,7 @@ class Files(Tuning):
         return done[1]
 
     def test_an_exported_directory_goes_on_whole(self):
-        for name, method, *words in (("mlp", "ptuning"), ("lstm", "ptuning", *LSTM), ("narrow", "ptuning", "--train.precision=bf16"),
+        for name, method, *words in (("mlp", "ptuning"), ("lstm", "ptuning", *LSTM), ("narrow", "ptuning", BEST),
                                      ("prefix", "prefix"), ("projected", "prefix", "--peft.prefix_projection=true"),
                                      ("lora", "lora"), ("bottleneck", "adapter"), ("stack", "lora ia3 prompt")):
             with self.subTest(name=name):

@@ -1,6 +1,7 @@
 """pretrain on several ranks: the run of one rank, reported once, stopped together, refused by name."""
 import os, pathlib, signal, unittest
 
+from model_support import PRECISIONS
 from mpi_support import needs_mpirun, start
 from pretrain_support import Run, assert_same_run, timeless, wait_for
 
@@ -35,9 +36,9 @@ class Ranks(unittest.TestCase):
         run.run("moved", ["--ranks", "2"], train__exit_interval=14)
         run.run("moved")
         assert_same_run(self, run.records("moved"), run.records("one"))
-        run.run("bf16", train__precision="bf16")
-        run.run("moved16", ["--ranks", "4"], train__precision="bf16", train__exit_interval=7, train__micro_batch_size=1, **ZERO)
-        run.run("moved16", ["--ranks", "2"], train__precision="bf16", **TP2)
+        run.run("bf16", train__precision=PRECISIONS[-1])
+        run.run("moved16", ["--ranks", "4"], train__precision=PRECISIONS[-1], train__exit_interval=7, train__micro_batch_size=1, **ZERO)
+        run.run("moved16", ["--ranks", "2"], train__precision=PRECISIONS[-1], **TP2)
         # As in tests/train/layout_test.c: a mean of rows whose logits are rounded at the 9th bit stays within one such rounding;
         # a gradient is rounded twice in each of 2 layers, by chance 2 roundings. That is one deviation; the largest of 20 iterations
         # stays below four of them but for one run in a thousand.
