@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 import finetune_support
-from model_support import SANITIZED, SOURCE, TINY, rows, run
+from model_support import SANITIZED, SOURCE, TINY, needs_bf16, rows, run
 from pretrain_support import Run, assert_same_run, timeless
 from serve_support import Server
 
@@ -54,6 +54,7 @@ class Pretraining(Runs):
                 assert_same_run(self, self.train(name, **layout), expected, losses=1e-5, norms=1e-3)
 
     @unittest.skipIf(SANITIZED, "the stand-in is several times slower under a sanitizer")
+    @needs_bf16
     def test_dropout_and_bf16_are_the_same_each_time(self):
         keys = dict(model__hidden_dropout=0.1, model__attention_dropout=0.1, train__precision="bf16", train__train_iters=5)
         expected = self.train("cpu", device=[], **keys)
@@ -73,6 +74,7 @@ class Pretraining(Runs):
         self.assertNotEqual([record["lm_loss"] for record in found], [record["lm_loss"] for record in expected[:2]])
         assert_same_run(self, self.train("tf32", device=[], train__precision="fp32", **keys), expected, losses=2e-3, norms=2e-2)
 
+    @needs_bf16
     def test_fp8_is_the_cpus_and_resumes_there(self):
         keys = dict(train__precision="fp8", train__train_iters=8)
         expected = self.train("cpu", device=[], **keys)

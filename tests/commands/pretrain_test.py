@@ -1,7 +1,7 @@
 """The pretrain command: the files of a run, how it resumes, and how it ends."""
 import json, math, os, pathlib, pty, random, re, resource, signal, subprocess, time, unittest
 
-from model_support import EOS, PRECISIONS, gpt2_config, write_byte_tokenizer, write_model
+from model_support import EOS, PRECISIONS, gpt2_config, needs_bf16, write_byte_tokenizer, write_model
 from pretrain_support import CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_events, timeless, wait_for, write_dataset
 
 
@@ -340,7 +340,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("data.seed was '1234' and is '99'", done.stderr)
         self.assertIn("train.train_iters was '20' and is '24'", done.stderr)
 
-    @unittest.skipUnless("bf16" in PRECISIONS, "no bf16 products on this processor")
+    @needs_bf16
     def test_a_run_may_go_on_in_the_other_precision(self):
         for first, second in (PRECISIONS, PRECISIONS[::-1]):
             run = Run()
