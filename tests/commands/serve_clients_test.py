@@ -90,9 +90,10 @@ class Deaths(unittest.TestCase):
 
     def test_while_it_waits(self):
         with contextlib.ExitStack() as opened:
-            for _ in range(BATCH):
-                next(opened.enter_context(self.server.stream("/v1/completions", ENDLESS)))
-            for number in range(1, 4):
+            for _ in range(BATCH):  # a stream that nobody reads would give its place to others
+                opened.enter_context(self.connect()).sendall(self.request(ENDLESS, is_stream=False))
+            self.server.await_metric("vllm:num_requests_running", BATCH)
+            for _ in range(3):
                 self.each(self.request(ENDLESS), lambda _: self.server.await_metric("vllm:num_requests_waiting", 1))
                 self.server.await_metric("vllm:num_requests_waiting", 0)
 
