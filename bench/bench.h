@@ -30,15 +30,20 @@ struct bench_options {
     bool has_precision;               /* given: operations of the other precision are skipped */
     bool only_checks;                 /* for ops: compare the test cases with their references */
     bool has_dropout, has_baseline;
-    bool is_batch_invariant;   /* for prefill and decode */
-    struct run_config run;     /* for train: the section `parallel`; for finetune: recomputation */
-    struct comm *world;        /* for train: the processes of a launch, or NULL */
-    struct peft_config peft;   /* for finetune: the adapter, and what trains it */
-    const struct tuner *tuner; /* for train_run */
+    bool is_batch_invariant;     /* for prefill and decode */
+    const char *gemm_algorithms; /* for train, finetune, prefill and decode: a file, or NULL */
+    const char *tune;            /* for gemm: measure a model's products, and write this file; or NULL */
+    struct run_config run;       /* for train: the section `parallel`; for finetune: recomputation */
+    struct comm *world;          /* for train: the processes of a launch, or NULL */
+    struct peft_config peft;     /* for finetune: the adapter, and what trains it */
+    const struct tuner *tuner;   /* for train_run */
 };
 
 /* Measures plain matrix products. */
 int bench_gemm(const struct bench_options *options);
+/* Measures the algorithms that a card's library proposes for the products of a training step, of decode steps and of a
+ * prompt, and writes options->tune. */
+int bench_tune(const struct bench_options *options);
 /* Measures the operations of the op cases, each compared with the ceiling that bounds it. Or checks them all, and fails
  * with STATUS_INVALID where a case fails. */
 int bench_ops(const struct bench_options *options);

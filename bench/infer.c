@@ -58,6 +58,7 @@ static int open_inference(struct inference *t, int64_t rows, int64_t sequences) 
         .max_sequences = sequences,
         .has_no_prefix_cache = true, /* everything measured is computed */
         .is_batch_invariant = o->is_batch_invariant,
+        .gemm_algorithms = o->gemm_algorithms,
     };
     int status = is_shape ? bench_model_config(o->model, &config) : STATUS_OK;
     if (!status)

@@ -120,7 +120,12 @@ static int measure_families(const struct bench_options *options, bool only_gemm)
 }
 
 int bench_gemm(const struct bench_options *options) {
-    return measure_families(options, true);
+    if (!options->tune)
+        return measure_families(options, true);
+    if (device_uses_host_memory(options->device))
+        return status_fail(STATUS_USAGE,
+                           "--tune: only a card's products have a choice of algorithms: add --device cuda");
+    return bench_tune(options);
 }
 
 /* ---- checks in place of measurements ---- */

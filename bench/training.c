@@ -96,6 +96,7 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
     if (!is_one_rank)
         config.parallel = options->run.parallel;
     config.device = options->device;
+    config.gemm_algorithms = options->gemm_algorithms;
     if (!config.parallel.threads_per_rank)
         config.parallel.threads_per_rank = options->threads;
     dataset->item = dataset->prefix;

@@ -1,5 +1,4 @@
 /* The backends by name, and the public functions that go through their tables. */
-#include "algorithms.h"
 #include "backend.h"
 
 #include <stdio.h>
@@ -259,14 +258,6 @@ int device_measure_gemm(struct device *device, enum dtype dtype, bool is_tf32, d
 int device_measure_read(struct device *device, double max_seconds, double *bytes_per_s) {
     int status = device_status(device);
     return status ? status : device->backend->measure_read(device, max_seconds, bytes_per_s);
-}
-
-void device_make_batch_invariant(struct device *device) {
-    device->is_batch_invariant = true;
-}
-
-bool device_is_batch_invariant(const struct device *device) {
-    return device->is_batch_invariant;
 }
 
 int stream_open(struct device *device, struct stream **stream) {

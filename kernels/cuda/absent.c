@@ -1,5 +1,5 @@
 /* Replaces the backend `cuda` in a build without it. */
-#include "backend.h"
+#include "algorithms-internal.h"
 #include "handle.h"
 
 const struct backend backend_cuda = {
@@ -7,6 +7,8 @@ const struct backend backend_cuda = {
     .has_numbers = true,
     .how_to_build = "this program is built without CUDA: configure the build with -DCAMBIUM_CUDA=ON",
 };
+
+const struct algorithm_library algorithm_library_cuda = {.backend = &backend_cuda};
 
 int stream_handle(struct stream *stream, void **handle) {
     *handle = NULL;

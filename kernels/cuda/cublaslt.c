@@ -52,6 +52,11 @@ int cublaslt_open(struct cublaslt *library) {
     return status;
 }
 
+void cublaslt_name(const struct cublaslt *library, char *text, size_t bytes) {
+    size_t version = library->version();
+    snprintf(text, bytes, "cuBLASLt %zu.%zu.%zu", version / MAJOR, version % MAJOR / MINOR, version % MINOR);
+}
+
 void cublaslt_close(struct cublaslt *library) {
     if (library->library)
         dlclose(library->library);

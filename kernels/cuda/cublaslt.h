@@ -135,6 +135,8 @@ struct cublaslt {
 /* Opens the library. Fails with STATUS_UNSUPPORTED and one line: no library, another major version than its name says,
  * a library that lacks a function. */
 int cublaslt_open(struct cublaslt *library);
+/* Writes the name of an open library and its version, such as "cuBLASLt 13.1.0". */
+void cublaslt_name(const struct cublaslt *library, char *text, size_t bytes);
 /* Closes what was opened; a zeroed table is allowed. */
 void cublaslt_close(struct cublaslt *library);
 

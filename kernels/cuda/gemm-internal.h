@@ -2,11 +2,13 @@
  *
  *     gemm.c          the operation: what the library computes whole, and what a kernel of ours finishes
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
+ *     gemm_algorithms.c  algorithms that were measured, as texts
  *     gemm_finish.cu  the kernel: bias, deltas, GELU and its backward after a product
  *     cublaslt.c      opens the library */
 #ifndef CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
 
+#include "algorithms-internal.h"
 #include "cuda/cuda-internal.h"
 #include "gemm_check.h"
 
@@ -39,6 +41,28 @@ size_t gemm_library_bytes(const struct device *device);
 bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, const struct gemm_pointers *pointers);
 /* Queues C = epilogue(alpha * AB) + beta * C. STATUS_UNSUPPORTED for a form that the library does not have. */
 int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers);
+
+/* ---- gemm_algorithms.c ---- */
+
+/* An algorithm that was chosen by measuring. */
+struct gemm_choice {
+    struct gemm_form form;
+    struct cublaslt_algorithm algorithm;
+    double seconds, first_seconds; /* as in struct device_algorithm */
+};
+struct gemm_choices {
+    struct gemm_choice *items; /* [count] */
+    int count;
+};
+
+/* Returns the choice for a form, or NULL. */
+const struct gemm_choice *gemm_choices_find(const struct gemm_choices *choices, const struct gemm_form *form);
+/* Adds a choice. STATUS_MEMORY. */
+int gemm_choices_add(struct gemm_choices *choices, const struct gemm_choice *choice);
+void gemm_choices_free(struct gemm_choices *choices);
+/* Write a choice as texts, and read it. STATUS_INVALID for other texts. */
+void gemm_choice_write(const struct gemm_choice *choice, struct device_algorithm *text);
+int gemm_choice_read(const struct device_algorithm *text, struct gemm_choice *choice);
 
 /* few_rows.c: products of few rows that a kernel of ours computes whole. */
 bool cuda_few_rows_takes(const struct device *device, const struct gemm *g);

@@ -4,6 +4,7 @@
  * One set of descriptors serves all products of a device, under a lock, so that no call allocates. */
 #include "cuda/gemm-internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,9 @@ enum { PLANS = 4096, WAYS = 8, LARGE_WORKSPACE = 32 << 20, SMALL_WORKSPACE = 4 <
 /* One algorithm for all numbers of rows is the first of these proposals for INVARIANT_ROWS that takes one row and
  * MANY_ROWS. */
 enum { INVARIANT_ROWS = 64, MANY_ROWS = 8192, INVARIANT_PROPOSALS = 16 };
+
+/* The time of an algorithm is the best of MEASURED_RUNS after a first run. */
+enum { MEASURED_RUNS = 5, MEASURED_PROPOSALS = 32 };
 
 struct plan {
     struct gemm_form form; /* m is 0: the place is free */
@@ -26,7 +30,10 @@ struct cuda_gemm_cache {
     struct cublaslt_operation *operation;
     struct cublaslt_layout *a, *b, *c;
     struct cublaslt_preference *preference;
-    bool has_invariance; /* the library has batch invariance of its own */
+    bool has_invariance;         /* the library has batch invariance of its own */
+    char name[32];               /* and version */
+    int proposals;               /* that a new form measures; 0: none */
+    struct gemm_choices choices; /* measured, or taken from a file */
     struct plan plans[PLANS];
 };
 
@@ -72,6 +79,7 @@ int cuda_gemm_cache_open(struct device *device) {
     if (status)
         return status;
     cache->has_invariance = cache->library.version() >= CUBLASLT_HAS_INVARIANCE;
+    cublaslt_name(&cache->library, cache->name, sizeof cache->name);
     return make_descriptors(device);
 }
 
@@ -92,6 +100,7 @@ void cuda_gemm_cache_close(struct device *device) {
     if (cache->context)
         check(device, library->destroy(cache->context), what);
     cublaslt_close(&cache->library);
+    gemm_choices_free(&cache->choices);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
 }
@@ -254,9 +263,15 @@ static bool takes_any_rows(struct device *device, const struct gemm_form *form,
     return takes(device, &one, algorithm) && takes(device, &many, algorithm);
 }
 
-/* Stores the first algorithm that the library proposes for the form. The form is described. */
+/* Stores the algorithm that was chosen for the form, or else the first one that the library proposes. The form is
+ * described. */
 static int find_first(struct device *device, const struct gemm_form *form, struct plan *plan) {
+    const struct gemm_choice *choice = gemm_choices_find(&cuda(device)->gemm_cache->choices, form);
     struct cublaslt_result found = {.state = CUBLASLT_NOT_SUPPORTED};
+    if (choice) {
+        *plan = (struct plan){.form = *form, .algorithm = choice->algorithm};
+        return STATUS_OK;
+    }
     int count, status = propose(device, form, 1, &found, &count);
     if (status)
         return status;
@@ -331,11 +346,151 @@ bool cuda_gemm_cache_has(struct device *device, const struct gemm_form *form, co
     return has;
 }
 
+/* Queues the product that is described; returns the library's status. */
+static unsigned multiply(const struct exec *exec, const struct gemm_pointers *pointers,
+                         const struct cublaslt_algorithm *algorithm) {
+    struct device *device = exec->stream->device;
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    const void *added = pointers->residual ? pointers->residual : pointers->c;
+    ((struct cuda_stream *)exec->stream)->is_followed = false;
+    return cache->library.multiply(cache->context, cache->operation, &pointers->alpha, pointers->b, cache->a,
+                                   pointers->a, cache->b, &pointers->beta, added, cache->c, pointers->c, cache->c,
+                                   algorithm, pointers->workspace, gemm_library_bytes(device),
+                                   cuda_stream(exec->stream));
+}
+
+/* ---- measured algorithms ---- */
+
+/* Stores the best time of an algorithm: INFINITY if the library refuses it after all. */
+static int measure_one(const struct exec *exec, const struct gemm_pointers *pointers,
+                       const struct cublaslt_algorithm *algorithm, struct event *const event[2], double *best) {
+    int status = STATUS_OK;
+    *best = INFINITY;
+    for (int run = 0; run <= MEASURED_RUNS && !status; run++) {
+        double seconds = INFINITY;
+        status = event_record(event[0], exec->stream);
+        if (!status && multiply(exec, pointers, algorithm))
+            return STATUS_OK;
+        if (!status)
+            status = event_record(event[1], exec->stream);
+        if (!status)
+            status = event_wait(event[1]);
+        if (!status)
+            status = event_seconds(event[0], event[1], &seconds);
+        *best = run > 0 ? fmin(*best, seconds) : *best;
+    }
+    return status;
+}
+
+/* Measures the library's proposals for a form, and keeps the fastest. The form is described. */
+static int measure_all(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers,
+                       struct event *const event[2], struct gemm_choice *choice) {
+    struct device *device = exec->stream->device;
+    struct cublaslt_result found[MEASURED_PROPOSALS];
+    int count, most = cuda(device)->gemm_cache->proposals;
+    int status = propose(device, form, most < MEASURED_PROPOSALS ? most : MEASURED_PROPOSALS, found, &count);
+    *choice = (struct gemm_choice){.form = *form, .seconds = INFINITY, .first_seconds = INFINITY};
+    for (int i = 0; i < count && !status; i++) {
+        double seconds = INFINITY;
+        if (found[i].state == CUBLASLT_SUCCESS)
+            status = measure_one(exec, pointers, &found[i].algorithm, event, &seconds);
+        if (isinf(choice->first_seconds))
+            choice->first_seconds = seconds;
+        if (seconds < choice->seconds) {
+            choice->seconds = seconds;
+            choice->algorithm = found[i].algorithm;
+        }
+    }
+    return status;
+}
+
+/* Gives a plan the fastest algorithm, measured with these pointers. */
+static int measure(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers,
+                   struct plan *plan) {
+    struct device *device = exec->stream->device;
+    struct event *event[2] = {NULL, NULL};
+    struct gemm_choice choice = {.seconds = INFINITY};
+    int status = STATUS_OK;
+    for (int i = 0; i < 2 && !status; i++)
+        status = event_open(device, &event[i]);
+    if (!status)
+        status = measure_all(exec, form, pointers, event, &choice);
+    for (int i = 0; i < 2; i++)
+        event_close(event[i]);
+    if (status || isinf(choice.seconds))
+        return status;
+    plan->algorithm = choice.algorithm;
+    return gemm_choices_add(&cuda(device)->gemm_cache->choices, &choice);
+}
+
+static const char *name_of(const struct device *device) {
+    const struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    return cache ? cache->name : NULL;
+}
+
+static int tune(struct device *device, int proposals) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    pthread_mutex_lock(&cache->lock);
+    cache->proposals = proposals;
+    pthread_mutex_unlock(&cache->lock);
+    return STATUS_OK;
+}
+
+static bool algorithm_at(const struct device *device, int number, struct device_algorithm *algorithm) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    pthread_mutex_lock(&cache->lock);
+    bool is_there = number < cache->choices.count;
+    if (is_there)
+        gemm_choice_write(&cache->choices.items[number], algorithm);
+    pthread_mutex_unlock(&cache->lock);
+    return is_there;
+}
+
+/* Fails unless the library can run a choice. Its vectors are somewhere. */
+static int check_choice(struct device *device, const struct gemm_choice *choice, const char *product) {
+    static const _Alignas(16) float somewhere[4];
+    bool is_fp8 = choice->form.type == DTYPE_E4M3 || choice->form.type == DTYPE_E5M2;
+    const struct gemm_pointers pointers = {.bias = somewhere,
+                                           .aux = (void *)(uintptr_t)somewhere,
+                                           .a_scale = is_fp8 ? somewhere : NULL,
+                                           .b_scale = is_fp8 ? somewhere : NULL};
+    int status = describe(device, &choice->form, &pointers);
+    if (!status && !takes(device, &choice->form, &choice->algorithm))
+        status = status_fail(STATUS_INVALID, "'%s': cuBLASLt refuses its algorithm", product);
+    return status;
+}
+
+static int take_choice(struct device *device, const struct device_algorithm *text) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    struct gemm_choice choice;
+    int status = gemm_choice_read(text, &choice);
+    if (!status)
+        status = check_choice(device, &choice, text->product);
+    if (!status && gemm_choices_find(&cache->choices, &choice.form))
+        status = status_fail(STATUS_INVALID, "'%s' is there twice", text->product);
+    return status ? status : gemm_choices_add(&cache->choices, &choice);
+}
+
+static int take(struct device *device, const struct device_algorithm *algorithms, int count) {
+    struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
+    int status = cuda_enter(device);
+    pthread_mutex_lock(&cache->lock);
+    for (int i = 0; i < count && !status; i++)
+        status = take_choice(device, &algorithms[i]);
+    memset(cache->plans, 0, sizeof cache->plans);
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+const struct algorithm_library algorithm_library_cuda = {
+    .backend = &backend_cuda, .name = name_of, .tune = tune, .algorithm_at = algorithm_at, .take = take};
+
+/* ---- products ---- */
+
 int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, const struct gemm_pointers *pointers) {
     struct device *device = exec->stream->device;
     struct cuda_gemm_cache *cache = cuda(device)->gemm_cache;
     struct plan *plan;
-    const void *added = pointers->residual ? pointers->residual : pointers->c;
     pthread_mutex_lock(&cache->lock);
     int status = prepare(device, form, pointers, &plan);
     if (!status && plan->is_missing)
@@ -343,14 +498,10 @@ int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, c
             status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card%s",
                         dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k,
                         form->is_batch_invariant ? " that is batch-invariant" : "");
-    ((struct cuda_stream *)exec->stream)->is_followed = false;
+    if (!status && cache->proposals && !form->is_batch_invariant && !gemm_choices_find(&cache->choices, form))
+        status = measure(exec, form, pointers, plan);
     if (!status)
-        status = check(device,
-                       cache->library.multiply(cache->context, cache->operation, &pointers->alpha, pointers->b,
-                                               cache->a, pointers->a, cache->b, &pointers->beta, added, cache->c,
-                                               pointers->c, cache->c, &plan->algorithm, pointers->workspace,
-                                               gemm_library_bytes(device), cuda_stream(exec->stream)),
-                       "gemm");
+        status = check(device, multiply(exec, pointers, &plan->algorithm), "gemm");
     pthread_mutex_unlock(&cache->lock);
     return status;
 }

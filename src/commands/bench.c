@@ -25,8 +25,8 @@ static const struct config_row rows[] = {
      .offset = AT(precision),
      .default_text = "fp32",
      .choices = precision_names,
-     .help = "precision of the computation; fp8 is for train and finetune; bench gemm and ops measure all when it is "
-             "not given"},
+     .help = "precision of the computation; fp8 is for train, finetune and gemm --tune; bench gemm and ops measure all "
+             "when it is not given"},
     {.path = "micro-batch-size",
      .type = CONFIG_INT,
      .offset = AT(micro_batch_size),
@@ -108,6 +108,14 @@ static const struct config_row rows[] = {
      .offset = AT(has_dropout),
      .default_text = "true",
      .help = "train with the model's dropout"},
+    CONFIG_ALGORITHMS_ROW(AT(gemm_algorithms)),
+    {.path = "tune",
+     .type = CONFIG_STRING,
+     .offset = AT(tune),
+     .metavar = "FILE",
+     .is_path = true,
+     .help = "bench gemm: do not measure cases, but the algorithms that a card's library proposes for the products of "
+             "--model: a training step, decode steps and a prompt. Writes a file for --gemm-algorithms"},
     {.path = "batch-invariant",
      .type = CONFIG_BOOL,
      .offset = AT(is_batch_invariant),
@@ -173,6 +181,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench engine --precision bf16 --steps 5\n"
                     "  cambium bench serve --precision bf16 --threads 2\n"
+                    "  cambium bench gemm --device cuda --precision bf16 --micro-batch-size 16 --tune card.json\n"
                     "  cambium bench ops --filter layernorm\n"
                     "  cambium bench ops --check\n",
         .rows = rows,
@@ -193,7 +202,8 @@ static const struct {
     {"engine", bench_engine},
 };
 
-static bool has_peers(const char *what) {
+/* The benchmarks of a whole model that peers and measured algorithms are for. */
+static bool is_of_model(const char *what) {
     return !strcmp(what, "train") || !strcmp(what, "finetune") || !strcmp(what, "prefill") || !strcmp(what, "decode");
 }
 
@@ -201,15 +211,30 @@ static bool has_peers(const char *what) {
 static int check_fp8(const char *what, const struct bench_options *values) {
     if (values->precision != PRECISION_FP8 || !what || !strcmp(what, "train") || !strcmp(what, "finetune"))
         return STATUS_OK;
-    return status_fail(STATUS_USAGE, "--precision fp8: bench %s has none; train and finetune have it", what);
+    if (!strcmp(what, "gemm") && values->tune)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "--precision fp8: bench %s has none; train, finetune and gemm --tune have it",
+                       what);
+}
+
+/* Refuses the options of algorithms where they would do nothing. */
+static int check_algorithms(const char *what, const struct bench_options *values) {
+    if (values->tune && what && strcmp(what, "gemm"))
+        return status_fail(STATUS_USAGE, "--tune: bench %s has nothing to tune; gemm has", what);
+    if (values->gemm_algorithms && what && !is_of_model(what))
+        return status_fail(STATUS_USAGE,
+                           "--gemm-algorithms: bench %s takes none; train, finetune, prefill and decode do", what);
+    return STATUS_OK;
 }
 
 static int measure(const char *what, struct bench_options *values) {
     int status = check_fp8(what, values);
+    if (!status)
+        status = check_algorithms(what, values);
     if (status)
         return status;
     json_begin(); /* each printed line ends it */
-    if (values->has_peer && what && !has_peers(what))
+    if (values->has_peer && what && !is_of_model(what))
         return status_fail(STATUS_USAGE, "--peer: bench %s has no peer; train, finetune, prefill and decode have one",
                            what);
     if (values->only_checks && what && strcmp(what, "ops"))

@@ -105,6 +105,7 @@ static const struct config_row rows[] = {
     MODEL_GRAPHS_ROW(AT(base)),
     MODEL_INVARIANCE_ROW(AT(base)),
     MODEL_COLLECTIVES_ROW(AT(base)),
+    MODEL_ALGORITHMS_ROW(AT(base)),
     MODEL_PRECISION_ROW(AT(base)),
     MODEL_THREADS_ROW(AT(base)),
     MODEL_MAX_LEN_ROW(AT(base)),

@@ -64,6 +64,7 @@ static const char *const model_off_on[] = {"off", "on", NULL};
     }
 #define MODEL_DEVICE_ROW(at)      CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))
 #define MODEL_COLLECTIVES_ROW(at) CONFIG_COLLECTIVES_ROW((at) + offsetof(struct job_model, collectives))
+#define MODEL_ALGORITHMS_ROW(at)  CONFIG_ALGORITHMS_ROW((at) + offsetof(struct job_model, gemm_algorithms))
 #define MODEL_THREADS_ROW(at)                                                                                          \
     {                                                                                                                  \
         .path = "threads", .type = CONFIG_INT, .offset = (at) + offsetof(struct job_model, threads),                   \

@@ -84,6 +84,14 @@ static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
                 "unless the ranks are threads that share a card"                                                       \
     }
 
+/* The row of --gemm-algorithms: a string field. */
+#define CONFIG_ALGORITHMS_ROW(at)                                                                                      \
+    {                                                                                                                  \
+        .path = "gemm-algorithms", .type = CONFIG_STRING, .offset = (at), .metavar = "FILE", .is_path = true,          \
+        .help = "--device cuda: how the library computes products, as 'cambium bench gemm --tune FILE' measured it; "  \
+                "the first rank reads it for all"                                                                      \
+    }
+
 /* A key of run_rows, or a whole section of it, that a command does not have. The error for such a key says why. */
 struct config_absent {
     const char *path;   /* "data.split", or "model" for its keys */

@@ -129,6 +129,7 @@ const struct config_row run_rows[] = {
 
     CONFIG_DEVICE_ROW(AT(device)),
     CONFIG_COLLECTIVES_ROW(AT(collectives)),
+    CONFIG_ALGORITHMS_ROW(AT(gemm_algorithms)),
 
     {.path = "data.data_path",
      .type = CONFIG_LIST,

@@ -79,8 +79,9 @@ struct run_config {
     struct {
         const char *path; /* tokenizer: DIR, a top-level key */
     } tokenizer;
-    const char *device; /* NULL: the CPU */
-    int collectives;    /* enum collectives */
+    const char *device;          /* NULL: the CPU */
+    int collectives;             /* enum collectives */
+    const char *gemm_algorithms; /* a file, or NULL */
     struct {
         struct config_list data_path; /* prefix, or w1 P1 w2 P2 ... */
         int64_t seq_length, seed;

@@ -39,6 +39,7 @@ struct engine_options {
     const char *device;                /* for device_open; NULL: the CPU */
     int device_number;                 /* for device_open */
     int collectives;                   /* enum collectives */
+    const char *gemm_algorithms;       /* a file of algorithms (parallel/algorithms.h), or NULL */
     int device_sharers;                /* ranks that open the same device; 0: 1 */
     int threads;                       /* 0: all cores */
     int64_t max_rows;                  /* of a step */

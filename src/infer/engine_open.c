@@ -134,6 +134,11 @@ static int connect_ranks(void *self) {
     return o->world ? rank_connect(o->world, engine->device, (enum collectives)o->collectives) : STATUS_OK;
 }
 
+static int take_algorithms(void *self) {
+    struct engine *engine = self;
+    return algorithms_take(engine->options.world, engine->device, engine->options.gemm_algorithms);
+}
+
 static void disconnect_ranks(void *self) {
     struct engine *engine = self;
     if (engine->options.world)
@@ -489,6 +494,7 @@ static const struct opening_step steps[] = {
      .close = close_device,
      .agrees = true}, /* before ranks form groups, in which they wait for each other */
     {.open = connect_ranks, .close = disconnect_ranks, .agrees = true},
+    {.open = take_algorithms, .agrees = true},
     {.open = open_rank, .close = close_rank, .agrees = true},
     {.open = open_holders, .close = close_holders},
     {.open = open_part, .close = close_part, .agrees = true},

@@ -49,6 +49,7 @@ int job_model_open(const struct job_model *job, struct comm *world, struct engin
     options.is_batch_invariant = job->batch_invariant == 1;
     options.device = job->device;
     options.collectives = job->collectives;
+    options.gemm_algorithms = job->gemm_algorithms;
     options.device_number = rank_site_device(&site, job->device);
     options.device_sharers = rank_site_sharers(&site, job->device);
     options.threads = site.threads;

@@ -14,6 +14,7 @@ struct job_model {
     struct config_list names;      /* names of the model for clients; empty: the directory's name */
     const char *device;            /* name of a backend; NULL: the first that the machine has */
     int collectives;               /* enum collectives */
+    const char *gemm_algorithms;   /* a file, or NULL */
     int64_t threads;               /* of each rank; 0: all cores, or one where ranks share them */
     int64_t ranks;                 /* 0: not given */
     int64_t max_model_len;         /* tokens; 0: the model's positions */

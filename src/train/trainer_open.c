@@ -2,6 +2,7 @@
  * each step relies on those above it. Ranks agree where the next step is a collective call or waits for files. */
 #include "train-internal.h"
 
+#include "parallel/algorithms.h"
 #include "parallel/connect.h"
 #include "parallel/sharded.h"
 
@@ -124,6 +125,11 @@ static void close_device(void *self) {
 static int connect_ranks(void *self) {
     struct trainer *trainer = self;
     return rank_connect(trainer->world, trainer->device, (enum collectives)trainer->run.config.collectives);
+}
+
+static int take_algorithms(void *self) {
+    struct trainer *trainer = self;
+    return algorithms_take(trainer->world, trainer->device, trainer->run.config.gemm_algorithms);
 }
 
 static void disconnect_ranks(void *self) {
@@ -307,6 +313,7 @@ static const struct opening_step steps[] = {
     {check_validations, NULL, false},
     {open_device, close_device, true},
     {connect_ranks, disconnect_ranks, true},
+    {take_algorithms, NULL, true},
     {heed_signals, NULL, true},
     {open_rank, close_rank, false},
     {open_plan, close_tuner, false},

@@ -166,6 +166,83 @@ class Counts(Runs):
         self.assertEqual([more[name] / 5 for name in names], [0, 1, 0, 1, 1, 1])
 
 
+@unittest.skipIf(SANITIZED, "the stand-in is several times slower under a sanitizer")
+class Algorithms(Runs):
+    """The stand-in adds in an order that follows the algorithm. So a run in which all products take the file's algorithm
+    has the bits of one in which the library proposes that algorithm first. Others have other bits."""
+    STEPS = dict(train__train_iters=2, optim__lr_warmup_iters=0, train__precision="fp32")
+
+    def setUp(self):
+        super().setUp()
+        self.train("first", device=[], **self.STEPS)
+        self.model = self.run_of.directory / "first/iter_0000002"
+        self.file = self.run_of.directory / "card.json"
+
+    def tune(self):
+        """Measures where the algorithm of order 5 is the fastest."""
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_FASTEST="5"):
+            output, _ = run("bench", "gemm", "--tune", self.file, "--model", self.model, "--micro-batch-size", "2", "--seq-length", "16",
+                            *CUDA)
+        return rows(output)[-1], json.loads(self.file.read_text())
+
+    def test_the_fastest_algorithms_of_a_file_are_taken(self):
+        summary, content = self.tune()
+        self.assertEqual(summary["products"], len(content["products"]))
+        self.assertLess(summary["seconds"], summary["first_seconds"])
+        self.assertTrue(all(product["first_seconds"] >= 5 > 1 > product["seconds"] for product in content["products"]), content)
+        words = ["--gemm-algorithms", self.file]
+        for ranks in ("1", "2"):
+            with self.subTest(ranks):
+                plain = self.train(f"plain-{ranks}", ["--ranks", ranks], **self.STEPS)
+                found = self.train(f"file-{ranks}", ["--ranks", ranks, *words], **self.STEPS)
+                with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="5"):
+                    expected = self.train(f"library-{ranks}", ["--ranks", ranks], **self.STEPS)
+                self.assertEqual(timeless(found), timeless(expected))
+                self.assertNotEqual(timeless(found), timeless(plain))
+
+        def decode(*more):
+            request = b'{"prompt": [5], "max_tokens": 6, "temperature": 0, "logprobs": 1}\n'
+            return rows(run("generate", "--model", self.model, "--requests", "-", *more, *CUDA, input=request)[0])[0]["choices"]
+        found, plain = decode(*words), decode()
+        with unittest.mock.patch.dict(os.environ, CAMBIUM_CUDA_ALGORITHMS="5"):
+            self.assertEqual(found, decode())
+        self.assertNotEqual(found, plain)
+
+    def refused(self, change):
+        """The error for the file after a change of its content or of its text."""
+        text = self.file.read_text()
+        content = json.loads(text)
+        changed = change(content) or json.dumps(content)
+        other = self.run_of.directory / "other.json"
+        other.write_text(changed)
+        _, errors = run("score", "--model", self.model, "--input", "-", "--gemm-algorithms", other, *CUDA, input=b'{"tokens": [1, 2]}\n',
+                        expect=1)
+        self.assertRegex(errors, r"^cambium: error: [^\n]+\n$")
+        return errors.removeprefix("cambium: error: ").strip().replace(str(other), "FILE")
+
+    def test_a_file_of_another_card_or_library_and_a_damaged_one_are_refused(self):
+        _, content = self.tune()
+        first = content["products"][0]["product"]
+        measure = ": measure this one with cambium bench gemm --tune"
+        cases = [
+            (lambda c: c.update(device="cuda, Other"), f"FILE: it is of cuda, Other, and this is {content['device']}{measure}"),
+            (lambda c: c.update(library="cuBLASLt 12.9.1"), f"FILE: it is of cuBLASLt 12.9.1, and this is cuBLASLt 13.1.0{measure}"),
+            (lambda c: c.pop("library") and None, 'FILE: it has no "library"'),
+            (lambda c: c.pop("products") and None, 'FILE: it has no list "products"'),
+            (lambda c: c["products"][0].update(product="1 x 1"), "FILE: '1 x 1' is no product"),
+            (lambda c: c["products"][0].update(algorithm="00"), f"FILE: '{first}' has no algorithm of 128 hexadecimal digits"),
+            (lambda c: c["products"][0].update(algorithm="0" * 128), f"FILE: '{first}': cuBLASLt refuses its algorithm"),
+            (lambda c: c["products"].append(c["products"][0]), f"FILE: '{first}' is there twice"),
+        ]
+        for change, reason in cases:
+            self.assertEqual(self.refused(change), f"--gemm-algorithms {reason}")
+        self.assertRegex(self.refused(lambda c: json.dumps(c)[:200]), r"^--gemm-algorithms FILE:\d+: ")
+        _, errors = run("score", "--model", self.model, "--input", "-", "--gemm-algorithms", self.file, input=b'{"tokens": [1, 2]}\n', expect=1)
+        self.assertEqual(errors, "cambium: error: --gemm-algorithms: products on cpu have no choice of algorithms\n")
+        _, errors = run("bench", "gemm", "--tune", self.file, expect=2)
+        self.assertIn("only a card's products have a choice of algorithms: add --device cuda", errors)
+
+
 class Tuning(finetune_support.Tuning):
     def test_methods_train_as_on_the_cpu(self):
         for method in METHODS:

@@ -84,7 +84,7 @@ static void run_work(struct machine *machine, const struct work *work) {
     if (work->kind == WORK_RECORD) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         work->event->done = work->ticket;
-        work->event->time = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+        work->event->time = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6 + machine->claimed;
     } else if (machine->failed || work->kind == WORK_AWAIT || work->kind == WORK_MEET) {
         return; /* after a fault, streams only run empty */
     } else if (work->kind == WORK_LAUNCH) {

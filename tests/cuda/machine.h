@@ -42,6 +42,7 @@ struct machine {
     uint64_t random; /* the state of the order */
     uint32_t stamp;  /* the next launch's first block */
     struct counts *counts;
+    double claimed; /* milliseconds by the clock of events, besides the real ones */
     bool failed;
     char message[PTX_MESSAGE];
 };

@@ -215,6 +215,7 @@ void product_run(struct machine *machine, void *product) {
     const struct product *p = product;
     struct product_matrix bias = p->c;
     bias.address = p->bias, bias.rows = 1, bias.stride = bias.columns;
+    machine->claimed += p->milliseconds;
     if (p->workspace_bytes && memory_set(machine, p->workspace, 0xff, p->workspace_bytes)) {
         return;
     }

@@ -27,6 +27,7 @@ struct product {
     bool is_gelu;  /* the tanh GELU, of sums that are not rounded; aux, if any, gets them rounded */
     bool is_dgelu; /* the product with its gradient at aux */
     float gelu_error;
+    double milliseconds;                 /* that it claims to take */
     uint64_t workspace, workspace_bytes; /* overwritten */
 };
 
