@@ -158,7 +158,7 @@ static int lose(struct comm *world, const char *kind, int sign) {
     expect_ok(comm_barrier(world));
     if (world->rank == VICTIM)
         raise(sign);
-    while (world->rank == VICTIM) /* mpirun lets a stopped rank go on before it ends it */
+    while (world->rank == VICTIM) /* mpirun continues a stopped rank before it ends it */
         pause();
     return meet_victim(world, kind, &(struct comm_data){in, out, N, DTYPE_F32, stream});
 }
