@@ -100,8 +100,7 @@ static int take_memory(struct ckpt_saver *saver) {
     saver->memory = memory;
     if (saver->is_background && bytes > PIECE) {
         madvise(memory, bytes, MADV_HUGEPAGE);
-        int threads = thread_count(saver);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(thread_count(saver)) schedule(static)
         for (size_t at = 0; at < bytes; at += PIECE)
             memset(memory + at, 0, bytes - at < PIECE ? bytes - at : PIECE);
     }
