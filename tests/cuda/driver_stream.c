@@ -81,7 +81,9 @@ static void run_work(struct machine *machine, const struct work *work) {
     if (work->fails) {
         machine_fail(machine, "%s fails on command", work->kind == WORK_LAUNCH ? work->launch.kernel->name : "a copy");
     }
-    if (work->kind == WORK_RECORD) {
+    if (work->kind == WORK_RECORD && work->ticket < work->event->done) {
+        return; /* a later record on another stream has run */
+    } else if (work->kind == WORK_RECORD) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         work->event->done = work->ticket;
         work->event->time = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6 + machine->claimed;
