@@ -227,8 +227,7 @@ static void methods_begin_as_the_base_in_fp32(void **state) {
 
 static void methods_begin_as_the_base_in_bf16(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("no bf16 products on this processor");
+    test_skip_without_bf16();
     check(PRECISION_BF16, methods, METHODS);
 }
 

@@ -140,8 +140,7 @@ static double a_layer(int tensors, bool is_sequence_parallel, struct model_recom
 
 static void a_layer_keeps_no_more_than_the_formulas(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     const struct model_recompute none = {0};
     const struct model_recompute modules = {.how = RECOMPUTE_SELECTIVE, .layernorm = true, .mlp_act = true};
     const struct model_recompute full = {.how = RECOMPUTE_UNIFORM, .num_layers = 1};

@@ -104,8 +104,7 @@ static void fp32_equals_transformers(void **state) {
  * entries about four times that. A gradient passes through the network twice. */
 static void bf16_is_within_its_roundings(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     for (int i = 0; i < CASE_COUNT; i++) {
         char directory[512];
         snprintf(directory, sizeof directory, "%s/model/golden/%s", TEST_DATA, cases[i]);

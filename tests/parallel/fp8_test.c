@@ -212,8 +212,7 @@ static void check_step(struct scene *s, const json_t *golden, int step) {
 
 static void a_linear_follows_transformer_engine(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     json_t *cases = json_load_file(TEST_DATA "/parallel/golden/fp8.json", 0, NULL);
     assert_non_null(cases);
     for (size_t i = 0; i < json_array_size(cases); i++)

@@ -121,8 +121,7 @@ static void a_backend_without_activations_trains_the_same(void **state) {
  * projection of two layers and in the backward. */
 static void a_backend_without_deltas_trains_the_same(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("oneDNN has no bf16 products on this processor");
+    test_skip_without_bf16();
     check(DTYPE_BF16, 16 * 0x1p-9);
 }
 

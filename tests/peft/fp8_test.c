@@ -49,8 +49,7 @@ static struct outcome train(bool is_fp8) {
  * than one element's; a gradient went through two layers. */
 static void lora_trains_on_an_fp8_base(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     struct outcome bf16 = train(false), fp8 = train(true);
     double difference = 0, whole = 0;
     for (int64_t i = 0; i < bf16.count; i++) {

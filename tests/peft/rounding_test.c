@@ -274,16 +274,14 @@ static void check(int count, enum model_use use) {
 
 static void training_rounds_once(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("no bf16 products on this processor");
+    test_skip_without_bf16();
     check(1, MODEL_TRAIN);
     check(2, MODEL_TRAIN);
 }
 
 static void inference_rounds_once(void **state) {
     (void)state;
-    if (!test_has_bf16()) /* the pair's own products are plain */
-        test_skip("no bf16 products on this processor");
+    test_skip_without_bf16(); /* the pair's own products are plain */
     check(1, MODEL_INFER);
     check(2, MODEL_INFER);
 }

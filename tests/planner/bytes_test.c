@@ -23,16 +23,6 @@ static const struct peft_config adapters[] = {
     {.type = PEFT_IA3, .loraplus_lr_ratio = 1},
 };
 
-static bool has_bf16(void) {
-    struct device *device;
-    struct matrix_view matrix = matrix_plain(DTYPE_BF16, NULL, 8, 8);
-    struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix};
-    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
-    bool has = ops_for(device)->gemm_supports(device, &gemm);
-    device_close(device);
-    return has;
-}
-
 static void set_recompute(enum recomputing how, bool is_partial, struct run_config *config) {
     config->parallel.recompute_granularity = how == KEEP   ? GRANULARITY_NONE
                                              : how < BLOCK ? GRANULARITY_SELECTIVE
@@ -53,7 +43,7 @@ static void set_family(const char *family, struct model_config *model) {
 /* Makes the run of a grid and a recomputation; their numbers decide the rest, so that every two meet. */
 static struct train_run make_layout(const char **prefix, int grid, enum recomputing how) {
     int number = grid * RECOMPUTES + (int)how;
-    bool is_bf16 = (grid + (int)how / 2) % 2 && has_bf16();
+    bool is_bf16 = (grid + (int)how / 2) % 2 && test_has_bf16();
     struct train_run run = make_run(prefix, is_bf16 ? PRECISION_BF16 : PRECISION_FP32, 1 + (grid + (int)how / 2) % 2);
     struct run_config *config = &run.config;
     config->device = test_device();

@@ -55,6 +55,12 @@ static int end_part(enum part before, int status) {
     result __wrap_##name(__VA_ARGS__);                                                                                 \
     result __wrap_##name(__VA_ARGS__)
 
+/* Ends a function: what the call allocates is of that part. */
+#define IN_PART(which, call)                                                                                           \
+    enum part before = taken.part;                                                                                     \
+    taken.part = which;                                                                                                \
+    return end_part(before, call)
+
 COUNTED(int, device_alloc, struct device *device, size_t bytes, void **memory) {
     return take(__real_device_alloc(device, bytes, memory), memory, bytes);
 }
@@ -94,43 +100,31 @@ COUNTED(int, param_store_open, struct param_store *store, const struct param_fil
 
 COUNTED(int, model_open, const struct model_options *options, struct rank *rank, bool only_plan,
         struct model_plan *plan, struct model **model) {
-    enum part before = taken.part;
-    taken.part = PART_ACTIVATIONS;
-    return end_part(before, __real_model_open(options, rank, only_plan, plan, model));
+    IN_PART(PART_ACTIVATIONS, __real_model_open(options, rank, only_plan, plan, model));
 }
 
 /* The weights that are kept in FP8. */
 COUNTED(int, fp8_open, struct model *model) {
-    enum part before = taken.part;
-    taken.part = PART_WEIGHTS;
-    return end_part(before, __real_fp8_open(model));
+    IN_PART(PART_WEIGHTS, __real_fp8_open(model));
 }
 
 COUNTED(int, rank_allocate_workspace, struct rank *rank) {
-    enum part before = taken.part;
-    taken.part = PART_WORKSPACE;
-    return end_part(before, __real_rank_allocate_workspace(rank));
+    IN_PART(PART_WORKSPACE, __real_rank_allocate_workspace(rank));
 }
 
 COUNTED(int, pipeline_open, struct pipeline *pipeline, struct rank *rank, const struct pipeline_shape *shape,
         int64_t elements, enum dtype dtype) {
-    enum part before = taken.part;
-    taken.part = PART_ACTIVATIONS;
-    return end_part(before, __real_pipeline_open(pipeline, rank, shape, elements, dtype));
+    IN_PART(PART_ACTIVATIONS, __real_pipeline_open(pipeline, rank, shape, elements, dtype));
 }
 
 /* The memory of an adapter besides its values. */
 COUNTED(int, train_load_base, struct trainer *trainer) {
-    enum part before = taken.part;
-    taken.part = PART_ACTIVATIONS;
-    return end_part(before, __real_train_load_base(trainer));
+    IN_PART(PART_ACTIVATIONS, __real_train_load_base(trainer));
 }
 
 COUNTED(int, optimizer_open, struct optimizer *optimizer, const struct optimizer_options *options,
         struct gradient_sync *sync) {
-    enum part before = taken.part;
-    taken.part = PART_OPTIMIZER;
-    return end_part(before, __real_optimizer_open(optimizer, options, sync));
+    IN_PART(PART_OPTIMIZER, __real_optimizer_open(optimizer, options, sync));
 }
 
 #endif

@@ -27,6 +27,13 @@ static inline bool test_has_bf16(void) {
     return has;
 }
 
+/* Skips a test that trains in bf16, or in FP8, which a processor computes with products in bf16. */
+#define test_skip_without_bf16()                                                                                       \
+    do {                                                                                                               \
+        if (!test_has_bf16())                                                                                          \
+            test_skip("no bf16 products on this processor");                                                           \
+    } while (0)
+
 /* A copy in host memory, the caller's to free. */
 static inline void *test_copy(struct stream *stream, const void *device, size_t bytes) {
     void *host = malloc(bytes);

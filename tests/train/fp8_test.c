@@ -19,13 +19,6 @@ struct task {
     double loss[STEPS];
 };
 
-/* FP8 on a processor is computed with products in bf16. */
-#define skip_without_bf16()                                                                                            \
-    do {                                                                                                               \
-        if (!test_has_bf16())                                                                                          \
-            test_skip("this processor has no bf16 products");                                                          \
-    } while (0)
-
 /* The ranks of a stage share every tensor, and so its scale. */
 static int expect_same_scales(struct comm *world, struct trainer *trainer) {
     struct rank *rank = trainer_rank(trainer);
@@ -109,7 +102,7 @@ static void assert_near(const struct task *a, const struct task *b, double bound
 
 static void losses_are_near_those_of_bf16(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct task bf16 = make_task((const char **)&prefix, PRECISION_BF16);
     train(&bf16);
@@ -126,7 +119,7 @@ static void losses_are_near_those_of_bf16(void **state) {
 
 static void every_layout_has_the_losses_of_one_rank(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct task one = make_task((const char **)&prefix, PRECISION_FP8);
     train(&one);
@@ -148,7 +141,7 @@ static void every_layout_has_the_losses_of_one_rank(void **state) {
 /* They cast with the scales that there are, and add nothing to the histories. */
 static void recomputation_and_validation_change_no_bits(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct task plain = make_task((const char **)&prefix, PRECISION_FP8);
     train(&plain);
@@ -192,7 +185,7 @@ static void read_tensor(const struct safetensors *file, const char *name, int64_
 /* A history has a row for each of the last LENGTH steps, and the largest decides. */
 static void scales_follow_from_the_histories_in_the_file(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text(), *directory = test_directory(), path[4096];
     struct task task = make_task((const char **)&prefix, PRECISION_FP8);
     struct safetensors *file;
@@ -219,7 +212,7 @@ static void scales_follow_from_the_histories_in_the_file(void **state) {
 /* The histories of one rank, loaded on others and saved again, are the same file. */
 static void any_layout_resumes_the_histories(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text(), *first = test_directory();
     struct task one = make_task((const char **)&prefix, PRECISION_FP8);
     one.last = STEPS / 2;
@@ -249,7 +242,7 @@ static void any_layout_resumes_the_histories(void **state) {
 
 static void a_run_resumes_in_the_other_precision(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text(), *directories[2] = {test_directory(), test_directory()};
     struct task saved[2];
     for (int is_fp8 = 0; is_fp8 < 2; is_fp8++) {
@@ -285,7 +278,7 @@ static void a_run_resumes_in_the_other_precision(void **state) {
 
 static void sizes_and_keys_are_refused(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct trainer *trainer;
     struct task task = make_task((const char **)&prefix, PRECISION_FP8);
@@ -389,7 +382,7 @@ static double plan_gpt2(const char **prefix, struct device *device, int precisio
 /* Cast weights are kept: 2 bytes beside the 18 of bf16's training. */
 static void a_plan_takes_a_tenth_more_than_that_of_bf16(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct device *device;
     test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
@@ -466,7 +459,7 @@ static double train_long(const char **prefix, int precision, double *seconds) {
 
 static void many_steps_end_within_a_hundredth_of_bf16(void **state) {
     (void)state;
-    skip_without_bf16();
+    test_skip_without_bf16();
     double of_bf16, of_fp8;
     if (!test_is_long())
         test_skip("it takes minutes: tools/test --long");

@@ -127,8 +127,7 @@ static void a_llama_resumes_with_fewer_tensor_ranks(void **state) {
 
 static void in_bf16_a_dozen_layouts_train_as_one_rank(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     char *prefix = write_text();
     struct outcome whole, cut;
     struct layout one = one_rank;
@@ -148,8 +147,7 @@ static void in_bf16_a_dozen_layouts_train_as_one_rank(void **state) {
 /* In bf16 the order of sums shows; whether the optimizer is cut changes no order. */
 static void cutting_the_optimizer_changes_nothing_in_bf16(void **state) {
     (void)state;
-    if (!test_has_bf16())
-        test_skip("this processor has no bf16 products");
+    test_skip_without_bf16();
     char *prefix = write_text();
     for (int tensor = 1; tensor <= 2; tensor++) {
         struct outcome whole, cut;
