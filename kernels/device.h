@@ -59,8 +59,9 @@ int device_card(const struct device *device);
 
 /* The facts that determine a device's arithmetic: bytes of workspaces and packed weights, and supported products. */
 struct device_facts {
-    const char *kind; /* the name for device_open; the device owns it if device_facts returned it */
-    int threads;      /* of the CPU; 0: all cores that this thread may use */
+    const char *kind;  /* the name for device_open; the device owns it if device_facts returned it */
+    int threads;       /* of the CPU; 0: all cores that this thread may use */
+    bool is_elsewhere; /* of a sketch: it is of another machine, whose CPU has every product */
 };
 /* Returns the facts of an open device or of a sketch. They are valid while the device exists. */
 struct device_facts device_facts(const struct device *device);

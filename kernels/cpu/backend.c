@@ -70,6 +70,7 @@ static int cpu_sketch(const struct device_facts *facts, struct device **out) {
         return status_fail(STATUS_MEMORY, "out of memory");
     struct device *device = &cpu->device;
     device->backend = &backend_cpu;
+    cpu->is_elsewhere = facts->is_elsewhere;
     int wanted = facts->threads > 0 ? facts->threads : usable_cores();
     device->threads = wanted < most ? wanted : most;
     for (size_t i = 0; !device->ops; i++)

@@ -10,7 +10,8 @@ struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c)
 struct cpu_device {
     struct device device;
     struct gemm_cache *gemms;
-    bool has_team; /* it has threads, and waits.h watches them; false for a sketch */
+    bool has_team;     /* it has threads, and waits.h watches them; false for a sketch */
+    bool is_elsewhere; /* a sketch of another machine's */
 };
 
 static inline struct gemm_cache *cpu_gemms(const struct device *device) {

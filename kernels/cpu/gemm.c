@@ -419,11 +419,11 @@ static int run_packed_deltas(const struct gemm_level *level, const struct exec *
 
 /* ---- the operation --------------------------------------------------------------------------------------------- */
 
-/* Returns true if oneDNN has the product: the processor may lack the instructions for bf16. A sketch has all of them,
- * so that the plan of a cluster does not depend on the processor that makes it. */
+/* Returns true if oneDNN has the product: the processor may lack the instructions for bf16. Another machine's has all
+ * of them, so that the plan of a cluster does not depend on the processor that makes it. */
 static bool is_in_library(struct device *device, const struct gemm *call) {
     struct gemm product = as_in_memory(call), *g = &product;
-    if (!((const struct cpu_device *)device)->has_team || gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
+    if (((const struct cpu_device *)device)->is_elsewhere || gemm_is_packed(g) || gemm_m(g) == 0 || gemm_n(g) == 0)
         return true;
     struct piece first = piece_at(g, 0);
     struct gemm_form form = is_bare(g) ? bare_form(g, 0, 0) : piece_form(g, &first, 0);

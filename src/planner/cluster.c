@@ -164,7 +164,7 @@ static int check(const char *name, const struct cluster *cluster) {
 
 /* Sketches the device that plans memory. */
 static int sketch(struct cluster *cluster) {
-    struct device_facts facts = {.kind = cluster->kind, .threads = 1};
+    struct device_facts facts = {.kind = cluster->kind, .threads = 1, .is_elsewhere = true};
     int status = device_sketch(&facts, &cluster->device);
     if (status != STATUS_UNSUPPORTED || !cluster->stand_in)
         return status;
