@@ -35,8 +35,10 @@ static const struct {
     const char *level, *instructions;
     const struct ops *ops;
 } levels[] = {
+#ifndef CAMBIUM_WITHOUT_AVX512
     {"v4bf16", "avx512_bf16", &cpu_ops_v4bf16},
     {"v4", "avx512", &cpu_ops_v4},
+#endif
     {"v3", "avx2", &cpu_ops_v3},
     {"v2", "sse4.2", &cpu_ops_v2},
 };

@@ -60,7 +60,7 @@ static int write_file(const char *path) {
     const void *every[10];
     int status = safetensors_header_new(&header), number = 0;
     for (int i = 0; i < 10 && !status && number >= 0; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "tensor.%d", i);
         every[i] = values;
         number = safetensors_header_add(header, name, safetensors_type_name(DTYPE_F32), 2, (const int64_t[]){2, 3});
