@@ -4,14 +4,15 @@
 # other programs take too long on an interpreter, or need int8 weights, which the card lacks.
 set(on_card
     kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test kernels_grouped_test
-    kernels_lstm_test kernels_missing_test kernels_norm_test kernels_optimizer_test kernels_pointwise_test kernels_rotary_test
-    kernels_sample_test kernels_stream_test kernels_tails_test kernels_vocab_parts_test comm_allocation_test comm_comm_test
-    tensor_allocation_test tensor_map_test tensor_pack_test tensor_part_test parallel_layout_test parallel_rounds_test
-    parallel_sketch_test parallel_sync_test parallel_unit_slots_test model_family_config_test model_family_test
-    model_golden_test model_hook_test model_hub_models_test model_layers_test model_order_test model_text_ends_test
-    model_tied_test model_units_test optim_schedule_test ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test
-    ckpt_flat_test ckpt_gguf_test ckpt_model_test ckpt_safetensors_test pretrained_allocation_test train_metrics_test
-    train_trainer_test infer_graphs_test infer_greedy_test infer_likelihood_test infer_sample_test)
+    kernels_lstm_test kernels_missing_test kernels_norm_test kernels_optimizer_test kernels_pointwise_test
+    kernels_rotary_test kernels_sample_test kernels_stream_test kernels_tails_test kernels_vocab_parts_test
+    comm_allocation_test comm_comm_test tensor_allocation_test tensor_map_test tensor_pack_test tensor_part_test
+    parallel_layout_test parallel_rounds_test parallel_sketch_test parallel_sync_test parallel_unit_slots_test
+    model_family_config_test model_family_test model_golden_test model_hook_test model_hub_models_test
+    model_layers_test model_order_test model_text_ends_test model_tied_test model_units_test optim_schedule_test
+    ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test ckpt_flat_test ckpt_gguf_test ckpt_model_test
+    ckpt_safetensors_test pretrained_allocation_test train_metrics_test train_trainer_test infer_graphs_test
+    infer_greedy_test infer_likelihood_test infer_sample_test)
 
 # What the stand-ins have freed counts as held while it lies in a thread's cache, so tests that count go without it.
 set(cuda_lib ${CMAKE_CURRENT_BINARY_DIR}/cuda/lib)
@@ -37,7 +38,8 @@ string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|
 
 # The stand-ins show the same, so where they run these tests, or commands_cuda_test has their promises, `tools/test --long`
 # alone runs them on late (label late-by-hand). So it does with those that take longest there.
-set(late_by_hand ${on_card} kernels_attention_test model_head_rows_test infer_mixed_test train_strategies_test)
+set(late_by_hand ${on_card} kernels_attention_test model_head_rows_test train_strategies_test infer_mixed_test
+    peft_layout_test)
 get_property(names DIRECTORY PROPERTY TESTS)
 foreach(name ${names})
     if(name MATCHES "${computes}" AND NOT name MATCHES "${elsewhere}")
