@@ -1,6 +1,5 @@
 /* The CPU as a backend: memory, streams that run at once, and the choice of the widest table that the processor has. */
 #include "cpu/cpu-internal.h"
-#include "cpu/waits.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -95,14 +94,16 @@ static int cpu_open(int number, int threads, struct device **out) {
     int status = cpu_sketch(&(const struct device_facts){.threads = find_threads(threads)}, out);
     if (status)
         return status;
-    ((struct cpu_device *)*out)->has_team = true;
-    waits_begin((*out)->threads);
+    struct cpu_device *cpu = (struct cpu_device *)*out;
+    cpu->has_team = true;
+    waits_begin(&cpu->team, (*out)->threads);
     return STATUS_OK;
 }
 
 static void cpu_close(struct device *device) {
-    if (((struct cpu_device *)device)->has_team)
-        waits_end(device->threads);
+    struct cpu_device *cpu = (struct cpu_device *)device;
+    if (cpu->has_team)
+        waits_end(&cpu->team);
     gemm_cache_close(cpu_gemms(device));
     free(device);
 }

@@ -4,14 +4,16 @@
 #define CAMBIUM_KERNELS_CPU_INTERNAL_H
 
 #include "backend.h"
+#include "cpu/waits.h"
 
 struct gemm_cache; /* oneDNN primitives by shape and thread count (gemm_cache.c) */
 
 struct cpu_device {
     struct device device;
     struct gemm_cache *gemms;
-    bool has_team;     /* it has threads, and waits.h watches them; false for a sketch */
-    bool is_elsewhere; /* a sketch of another machine's */
+    bool has_team;          /* it has threads, and waits.h watches them; false for a sketch */
+    struct waits_team team; /* if it has */
+    bool is_elsewhere;      /* a sketch of another machine's */
 };
 
 static inline struct gemm_cache *cpu_gemms(const struct device *device) {

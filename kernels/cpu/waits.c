@@ -19,9 +19,38 @@ static struct {
     pthread_cond_t ending;
     pthread_t thread;
     bool is_running, is_ending, has_warned;
-    int devices, threads;
+    struct waits_team *teams;
     struct cores_meter meter;
 } waits = {.gate = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .ending = PTHREAD_COND_INITIALIZER};
+
+/* ---- the teams ---- */
+
+/* Returns true if no other team of the same opener has more threads, or as many and an earlier place. */
+static bool is_largest(const struct waits_team *team) {
+    bool is_before = true;
+    for (const struct waits_team *other = waits.teams; other; other = other->next) {
+        is_before = is_before && other != team;
+        if (other != team && pthread_equal(other->opener, team->opener) &&
+            (other->threads > team->threads || (other->threads == team->threads && is_before)))
+            return false;
+    }
+    return true;
+}
+
+/* The caller holds the lock. */
+static int count_threads(void) {
+    int threads = 0;
+    for (const struct waits_team *team = waits.teams; team; team = team->next)
+        threads += is_largest(team) ? team->threads : 0;
+    return threads;
+}
+
+int waits_threads(void) {
+    pthread_mutex_lock(&waits.lock);
+    int threads = count_threads();
+    pthread_mutex_unlock(&waits.lock);
+    return threads;
+}
 
 /* ---- the choice ---- */
 
@@ -85,7 +114,7 @@ static void *watch(void *context) {
     pthread_mutex_lock(&waits.lock);
     while (file >= 0 && sleep_a_period()) {
         double others = cores_meter_read(&waits.meter, file);
-        int threads = waits.threads, cores = waits.meter.count;
+        int threads = count_threads(), cores = waits.meter.count;
         pthread_mutex_unlock(&waits.lock);
         is_asleep = choice.is_asleep;
         if (waits_choose(&choice, others, cores, threads) != is_asleep)
@@ -110,28 +139,32 @@ static bool is_watched(int threads) {
     return threads > 1 && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT");
 }
 
-void waits_begin(int threads) {
-    if (!is_watched(threads))
+void waits_begin(struct waits_team *team, int threads) {
+    *team = (struct waits_team){.threads = is_watched(threads) ? threads : 0, .opener = pthread_self()};
+    if (!team->threads)
         return;
     pthread_mutex_lock(&waits.gate);
     pthread_mutex_lock(&waits.lock);
     cores_meter_add(&waits.meter);
-    waits.threads += threads;
-    waits.devices++;
+    bool is_first = !waits.teams;
+    team->next = waits.teams;
+    waits.teams = team;
     pthread_mutex_unlock(&waits.lock);
-    if (waits.devices == 1)
+    if (is_first)
         waits.is_running = !pthread_create(&waits.thread, NULL, watch, NULL);
     pthread_mutex_unlock(&waits.gate);
 }
 
-void waits_end(int threads) {
-    if (!is_watched(threads))
+void waits_end(struct waits_team *team) {
+    if (!team->threads)
         return;
     pthread_mutex_lock(&waits.gate);
     pthread_mutex_lock(&waits.lock);
-    waits.threads -= threads;
-    waits.devices--;
-    waits.is_ending = waits.devices == 0;
+    struct waits_team **place = &waits.teams;
+    while (*place != team)
+        place = &(*place)->next;
+    *place = team->next;
+    waits.is_ending = !waits.teams;
     pthread_cond_signal(&waits.ending);
     pthread_mutex_unlock(&waits.lock);
     if (waits.is_ending) {

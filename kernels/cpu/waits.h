@@ -10,13 +10,25 @@
 #ifndef CAMBIUM_KERNELS_CPU_WAITS_H
 #define CAMBIUM_KERNELS_CPU_WAITS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
+/* The OpenMP threads of a device. */
+struct waits_team {
+    int threads;      /* 0: not watched */
+    pthread_t opener; /* the thread that began the watch */
+    struct waits_team *next;
+};
+
 /* Starts to watch for a device of `threads` OpenMP threads, which compute on the cores of the calling thread. Devices
- * of one process share one watching thread. If that cannot be started, threads wait as libgomp chooses. Any thread. */
-void waits_begin(int threads);
-/* Undoes a waits_begin with the same number. The last one ends the watching thread. */
-void waits_end(int threads);
+ * of one process share one watching thread. If that cannot be started, threads wait as libgomp chooses. *team belongs
+ * to the watch until waits_end. Any thread. */
+void waits_begin(struct waits_team *team, int threads);
+/* Undoes a waits_begin. The last one ends the watching thread. Any thread. */
+void waits_end(struct waits_team *team);
+/* Returns how many OpenMP threads may compute at the same time. Devices that one thread opened work in turn, with the
+ * same threads of libgomp, so only the largest of them counts. */
+int waits_threads(void);
 
 /* ---- the choice, for tests ---- */
 

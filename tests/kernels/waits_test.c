@@ -4,6 +4,7 @@
 #include "support/test.h"
 
 #include "base/base.h"
+#include "kernels/device.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -58,6 +59,52 @@ static void threads_spin_where_the_system_does_not_say(void **state) {
     assert_int_equal(look(&choice, -1, 2, 2), WAITS_IDLE_LOOKS);
 }
 
+/* ---- the teams ---- */
+
+static void *open_device(void *context) {
+    assert_int_equal(device_open("cpu", DEVICE_FIRST, 2, context), STATUS_OK);
+    return NULL;
+}
+
+/* bench finetune and plan calibrate have two trainers on one thread. With their threads added up, an idle machine would
+ * count as busy, and each step would take up to 1.7 times as long. */
+static void devices_of_one_thread_count_once_and_those_of_two_threads_twice(void **state) {
+    (void)state;
+    struct device *first, *second, *elsewhere;
+    pthread_t thread;
+    open_device(&first);
+    if (device_threads(first) < 2) {
+        device_close(first);
+        test_skip("OpenMP gives one thread");
+    }
+    assert_int_equal(waits_threads(), 2);
+    open_device(&second);
+    assert_int_equal(waits_threads(), 2);
+    assert_int_equal(pthread_create(&thread, NULL, open_device, &elsewhere), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(waits_threads(), 4);
+    device_close(first);
+    assert_int_equal(waits_threads(), 4);
+    device_close(second);
+    assert_int_equal(waits_threads(), 2);
+    device_close(elsewhere); /* opened by a thread that has ended */
+    assert_int_equal(waits_threads(), 0);
+}
+
+static void the_largest_device_of_a_thread_counts(void **state) {
+    (void)state;
+    struct waits_team teams[3];
+    static const int threads[] = {2, 4, 3};
+    for (int i = 0; i < 3; i++)
+        waits_begin(&teams[i], threads[i]);
+    assert_int_equal(waits_threads(), 4);
+    waits_end(&teams[1]);
+    assert_int_equal(waits_threads(), 3);
+    waits_end(&teams[0]);
+    waits_end(&teams[2]);
+    assert_int_equal(waits_threads(), 0);
+}
+
 /* ---- libgomp ---- */
 
 enum { SECTIONS = 100, PAUSE_MICROSECONDS = 1000 };
@@ -110,13 +157,14 @@ static void busy_machines_make_the_threads_sleep_and_idle_ones_let_them_spin(voi
 #endif
     if (usable_cores() < 2)
         test_skip("a single core");
-    waits_begin(usable_cores());
+    struct waits_team team;
+    waits_begin(&team, usable_cores());
     pid_t child = start_hogs();
     assert_true(child > 0);
     bool slept = is_reached(true);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    waits_end(usable_cores());
+    waits_end(&team);
     assert_true(slept);
     assert_true(is_reached(false)); /* without the watch, libgomp's own choice is back */
 }
@@ -127,6 +175,8 @@ int main(void) {
         cmocka_unit_test(cores_that_are_left_over_may_be_busy),
         cmocka_unit_test(a_single_busy_look_changes_nothing),
         cmocka_unit_test(threads_spin_where_the_system_does_not_say),
+        cmocka_unit_test(devices_of_one_thread_count_once_and_those_of_two_threads_twice),
+        cmocka_unit_test(the_largest_device_of_a_thread_counts),
         cmocka_unit_test(busy_machines_make_the_threads_sleep_and_idle_ones_let_them_spin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
