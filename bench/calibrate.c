@@ -39,9 +39,10 @@ static void add_text(const struct calibration *c, struct strbuf *out) {
     double host = (double)limit.bytes, memory = c->memory ? (double)c->memory : host / c->per_node;
     strbuf_format(out, "# Measured by cambium plan calibrate. A device is what one of %lld rank%s has.\n",
                   (long long)c->options->ranks, c->options->ranks == 1 ? "" : "s");
-    strbuf_format(
-        out, "device:\n  name: \"%s\"\n  kind: \"%s\"\n  memory: %.6g GB\n  host_memory: %.6g GB\n  per_node: %d\n",
-        c->device, c->cluster.kind, memory / 1e9, host / 1e9, c->per_node);
+    strbuf_format(out,
+                  "device:\n  name: \"%s\"\n  kind: \"%s\"\n  memory: %.6g GB\n  host_memory: %.6g GB\n  per_node: %d\n"
+                  "  processors: %d\n",
+                  c->device, c->cluster.kind, memory / 1e9, host / 1e9, c->per_node, c->processors);
     strbuf_format(out, "  memory_bandwidth: %.5g GB/s # a streaming read while all ranks read\n",
                   c->ceilings[0].read / 1e9);
     strbuf_format(out, "  peak_bf16: %.5g GFLOP/s # %s\n  peak_fp32: %.5g GFLOP/s # of plain products\n",

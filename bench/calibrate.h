@@ -16,21 +16,24 @@ struct calibrate_product {
     double seconds; /* of one call; the mean over the ranks */
 };
 
-enum { CALIBRATE_LAYERS = 12, CALIBRATE_REQUESTS = 8 };
+enum { CALIBRATE_LAYERS = 12, CALIBRATE_REQUESTS = 8, CALIBRATE_MICRO_BATCHES = 4 };
 
 struct calibration {
     const struct bench_options *options;
     struct train_run run;   /* of one rank: the model, and at most CALIBRATE_LAYERS layers */
     enum dtype dtype;       /* of the run */
+    double layer_elements;  /* of a whole layer */
     struct cluster cluster; /* before the measurements: a sketch of the device alone */
     struct calibrate_product *products;
     int product_count;
     struct bench_ceiling ceilings[2]; /* of one rank, in fp32 and bf16 */
     bool has_bf16;
     int per_node;
-    size_t memory;                       /* of a device of its own; 0: it uses the host's */
-    struct cost_link node, network;      /* within hosts, and between them; 0: there is none */
-    struct bench_steps alone;            /* of a few layers, on each rank by itself */
+    int processors;                 /* of a node: as many ranks can compute at the same time as alone */
+    size_t memory;                  /* of a device of its own; 0: it uses the host's */
+    struct cost_link node, network; /* within hosts, and between them; 0: there is none */
+    /* Steps of a few layers on each rank by itself: with one micro batch, and with CALIBRATE_MICRO_BATCHES. */
+    struct bench_steps one, many;
     double requests[CALIBRATE_REQUESTS]; /* seconds of each batch; 0: not measured */
     char device[96];
 };
@@ -41,7 +44,7 @@ int calibrate_ranks(struct calibration *c);
 /* calibrate_products.c: lists the products of the run's model for every number of tensor ranks that fits, for one, two
  * and four micro batches. The caller frees c->products. */
 int calibrate_list_products(struct calibration *c);
-/* Measures one of them on a device, and stores the median of the calls. STATUS_UNSUPPORTED. */
+/* Measures one of them on a device, and stores the mean of the calls. STATUS_UNSUPPORTED. */
 int calibrate_product(struct stream *stream, enum dtype dtype, const struct calibrate_product *product,
                       double *seconds);
 /* calibrate_links.c: measures sums and messages by size between the ranks of a group, all of which call it. */
@@ -52,10 +55,11 @@ struct calibrate_place {
     const char *device; /* with its number, if there are several */
     int threads;
 };
-/* calibrate_steps.c: measures steps of a few layers on this rank alone. */
-int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, struct bench_steps *steps);
-/* Sets the cluster's speeds from c->alone, and measures the shares of messages that computation hides. All processes of
- * a launch call it. */
+/* calibrate_steps.c: measures steps of a few layers, with this number of micro batches, on this rank alone. */
+int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, int64_t micro_batches,
+                    struct bench_steps *steps);
+/* Sets the cluster's speeds from c->one and c->many, and measures the shares of messages that computation hides. All
+ * processes of a launch call it. */
 int calibrate_steps(struct calibration *c, struct cluster *cluster);
 /* Predicts a step of the whole run with a copy of the model on each rank, measures it, and prints both. Stores the
  * error as the cluster's. */

@@ -9,7 +9,8 @@ struct seat {
     struct rank_site site;
     struct device *device;
     struct stream *stream;
-    char name[64]; /* of the device, with its number if there are several */
+    int processors; /* of the host, for its ranks */
+    char name[64];  /* of the device, with its number if there are several */
 };
 
 /* Replaces each of the values by the mean over the ranks. */
@@ -21,9 +22,30 @@ static int average(struct comm *world, double *values, int64_t count) {
     return status;
 }
 
+/* Finds how many of its ranks a host can run at once. It looks before ranks are bound. */
+static int find_processors(struct seat *seat) {
+    struct calibration *c = seat->calibration;
+    struct rank_seat *seats = calloc((size_t)seat->world->size, sizeof *seats);
+    int cores = usable_cores(), here = 0;
+    int status = seats ? rank_site_survey(seat->world, seat->world->size, (int)c->options->threads, seats)
+                       : status_fail(STATUS_MEMORY, "out of memory");
+    for (int rank = 0; rank < seat->world->size && !status; rank++)
+        here += seats[rank].is_here;
+    if (!status) {
+        const struct rank_seat *mine = &seats[seat->world->rank];
+        int at_once = cores / mine->threads; /* of the ranks with these cores */
+        bool is_shared = device_uses_host_memory(c->cluster.kind) && at_once < mine->sharing;
+        seat->processors = is_shared ? here / mine->sharing * (at_once > 0 ? at_once : 1) : here;
+    }
+    free(seats);
+    return status;
+}
+
 static int open_seat(struct seat *seat) {
     const struct bench_options *o = seat->calibration->options;
-    int status = rank_site_find(seat->world, (int)o->threads, &seat->site);
+    int status = find_processors(seat);
+    if (!status)
+        status = rank_site_find(seat->world, (int)o->threads, &seat->site);
     if (!status)
         status = device_open(o->device, rank_site_device(&seat->site, o->device), seat->site.threads, &seat->device);
     const char *kind = seat->calibration->cluster.kind;
@@ -98,14 +120,20 @@ static int measure_links(struct seat *seat, int *firsts, int *ranks, struct cali
     return status ? status : comm_barrier(seat->world);
 }
 
+static int measure_steps(struct seat *seat, const struct calibrate_place *place, int64_t micro_batches,
+                         struct bench_steps *steps) {
+    int status = calibrate_alone(seat->calibration, place, micro_batches, steps);
+    if (!status)
+        status = average(seat->world, &steps->seconds, 1);
+    return status ? status : average(seat->world, steps->phases, PHASE_COUNT);
+}
+
 /* Measures steps and requests of a rank by itself. */
 static int measure_alone(struct seat *seat, struct calibration *found) {
     const struct calibrate_place place = {seat->world, seat->name, seat->site.threads};
-    int status = calibrate_alone(seat->calibration, &place, &found->alone);
+    int status = measure_steps(seat, &place, 1, &found->one);
     if (!status)
-        status = average(seat->world, &found->alone.seconds, 1);
-    if (!status)
-        status = average(seat->world, found->alone.phases, PHASE_COUNT);
+        status = measure_steps(seat, &place, CALIBRATE_MICRO_BATCHES, &found->many);
     if (!status)
         status = calibrate_requests(seat->calibration, &place, found->requests);
     return status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
@@ -127,9 +155,11 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     memcpy(c->ceilings, found.ceilings, sizeof c->ceilings);
     c->has_bf16 = found.has_bf16;
     c->per_node = found.per_node ? found.per_node : 1;
+    c->processors = seat->processors < c->per_node ? seat->processors : c->per_node;
     c->node = found.node;
     c->network = found.network;
-    c->alone = found.alone;
+    c->one = found.one;
+    c->many = found.many;
     memcpy(c->requests, found.requests, sizeof c->requests);
     c->memory = device_memory(seat->device);
     snprintf(c->device, sizeof c->device, "%s", device_description(seat->device));

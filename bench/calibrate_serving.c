@@ -64,7 +64,7 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
     for (int i = 0; i < rows.count; i++)
         all[i].label = label;
     for (int i = 0; i < 2; i++) /* packed weights may exceed plain products, and caches the memory */
-        cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = 2;
+        cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = i ? 8 : 2;
     if (!status && rows.count)
         status = fit_run(&rows, cluster);
     for (int i = 0; i < rows.count; i++) {

@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-enum { STEPS = 5, BLOCKS = 2 };
+enum { STEPS = 5, LEAST_LAYERS = 2 };
+static const double uncached_bytes = 256e6; /* more than any cache holds */
 
 static int measure(const struct calibration *c, const struct train_run *run, struct bench_steps *measured) {
     return bench_take_steps(run, (int)c->options->ranks, c->options->world, STEPS, measured);
@@ -33,9 +34,13 @@ static struct train_run run_of(const struct calibration *c, int64_t layers, int 
     return run;
 }
 
-/* Returns the number of layers of a small model. */
+/* Returns the number of layers of a small model. Its weights, gradients and moments are not in caches, as those of the
+ * whole model are not. */
 static int64_t few_layers(const struct calibration *c) {
-    return c->run.config.model.num_layers < BLOCKS ? c->run.config.model.num_layers : BLOCKS;
+    enum { VALUES = 4 }; /* of a parameter, fp32 */
+    double bytes = c->layer_elements * VALUES * sizeof(float);
+    int64_t all = c->run.config.model.num_layers, least = LEAST_LAYERS + (int64_t)(uncached_bytes / bytes);
+    return all < least ? all : least;
 }
 
 /* ---- speeds ---- */
@@ -104,18 +109,44 @@ static int add_products(const struct calibration *c, double slower, struct clust
     return status;
 }
 
+/* Finds the seconds of one micro batch by phase, and those of a step once: the optimizer's, and in PHASE_REST others.
+ */
+static void divide_steps(const struct calibration *c, double micro_batch[PHASE_COUNT], double once[PHASE_COUNT]) {
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        micro_batch[phase] = c->many.phases[phase] / CALIBRATE_MICRO_BATCHES;
+        once[phase] = 0;
+    }
+    once[PHASE_OPTIMIZER] = (c->one.phases[PHASE_OPTIMIZER] + c->many.phases[PHASE_OPTIMIZER]) / 2;
+    micro_batch[PHASE_REST] =
+        fmax(c->many.phases[PHASE_REST] - c->one.phases[PHASE_REST], 0) / (CALIBRATE_MICRO_BATCHES - 1);
+    once[PHASE_REST] = fmax(c->one.phases[PHASE_REST] - micro_batch[PHASE_REST], 0);
+    micro_batch[PHASE_NORM] += micro_batch[PHASE_REST]; /* between the operations, of which most are small */
+}
+
+/* Gradients are cleared at the memory's speed. A step takes the rest of its seconds whatever its size. */
+static int add_rest(double bytes, double seconds, enum dtype dtype, struct cluster *cluster) {
+    double least = bytes / cluster->memory_bandwidth.value;
+    struct config_quantity *step = &cluster->achieved[CLUSTER_STEP];
+    step->value = fmin(fmax(seconds - least, step->low), step->high);
+    return add_speed(cluster, dtype, PHASE_REST, cluster->memory_bandwidth.value);
+}
+
 /* Finds the speeds with which the measured phases have their work. */
-static int find_speeds(const struct calibration *c, const struct train_run *run, const struct bench_steps *measured,
-                       struct cluster *cluster) {
+static int find_speeds(const struct calibration *c, const struct train_run *run, struct cluster *cluster) {
     struct amounts amounts = {{0}, 0};
+    double micro_batch[PHASE_COUNT], once[PHASE_COUNT];
+    divide_steps(c, micro_batch, once);
     int status = count_work(c, run, &amounts);
     if (!status && amounts.product_seconds > 0)
-        status = add_products(c, measured->phases[PHASE_GEMM] / amounts.product_seconds, cluster);
-    for (int phase = PHASE_ATTENTION; phase < PHASE_COUNT && !status; phase++)
-        if (phase != PHASE_COMM)
-            status = add_speed(cluster, c->dtype, phase, amounts.work[phase] / measured->phases[phase]);
+        status = add_products(c, micro_batch[PHASE_GEMM] / amounts.product_seconds, cluster);
+    for (int phase = PHASE_ATTENTION; phase < PHASE_OPTIMIZER && !status; phase++)
+        status = add_speed(cluster, c->dtype, phase, amounts.work[phase] / micro_batch[phase]);
+    if (!status)
+        status = add_speed(cluster, c->dtype, PHASE_OPTIMIZER, amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
+    if (!status)
+        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->dtype, cluster);
     struct config_quantity *other = &cluster->achieved[CLUSTER_OTHER];
-    double share = amounts.work[PHASE_NORM] / measured->phases[PHASE_NORM] / cluster->memory_bandwidth.value;
+    double share = amounts.work[PHASE_NORM] / micro_batch[PHASE_NORM] / cluster->memory_bandwidth.value;
     other->value = fmin(fmax(share, other->low), other->high);
     return status;
 }
@@ -153,14 +184,14 @@ static int measure_tensor(const struct calibration *c, struct cluster *cluster) 
 static void clear_constants(struct cluster *cluster) {
     for (int i = CLUSTER_LAYER_FORWARD; i <= CLUSTER_LAYER_BACKWARD; i++)
         cluster->achieved[i].value = cluster->achieved[i].low;
-    cluster->achieved[CLUSTER_STEP].value = 0;
     cluster->achieved[CLUSTER_NETWORK].value = 1;
 }
 
-int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, struct bench_steps *steps) {
+int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, int64_t micro_batches,
+                    struct bench_steps *steps) {
     struct train_run run = run_of(c, few_layers(c), 1);
     run.config.device = place->device;
-    run.config.train.global_batch_size = run.config.train.micro_batch_size;
+    run.config.train.global_batch_size = micro_batches * run.config.train.micro_batch_size;
     run.config.parallel.threads_per_rank = place->threads;
     int status = comm_barrier(place->world);
     return status ? status : bench_take_steps(&run, 1, NULL, STEPS, steps);
@@ -171,7 +202,7 @@ int calibrate_steps(struct calibration *c, struct cluster *cluster) {
     struct bench_steps measured = {0};
     alone.config.train.global_batch_size = alone.config.train.micro_batch_size;
     clear_constants(cluster);
-    int status = find_speeds(c, &alone, &c->alone, cluster);
+    int status = find_speeds(c, &alone, cluster);
     if (!status && c->options->ranks > 1)
         status = measure(c, &run, &measured);
     if (!status && measured.seconds > 0)

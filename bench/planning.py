@@ -1,13 +1,14 @@
 """Predictions of cambium plan next to measurements of cambium bench, on this machine.
 
 usage: python3 bench/planning.py CAMBIUM [--small] [--only calibrate,train,finetune,infer] [--rows A,B] [--steps N] [--keep DIR]
+       [--precision fp32|bf16]
 
 Calibrates with 1, 2 and 4 ranks, then compares 12 layouts of 2 to 4 ranks as ratios to one rank with as many threads,
 LoRA and IA3 as ratios to a step that trains the whole model, and prompts and further tokens of 8 shapes. Prints a line
 for each, and the largest and mean error of each kind; for layouts also the place of the fastest in the predicted order.
 With --keep, cluster files and lines of earlier calls are used again, so that a quiet machine is needed for a short time
 only: --rows takes the layouts from A on and before B. Without --small: GPT-2 124M in bf16, which takes minutes; with it,
-8 layers of 256 columns in fp32.
+8 layers of 256 columns in fp32. --precision chooses another one.
 """
 import argparse
 import array
@@ -79,7 +80,7 @@ def write_weights(path, config):
 class Comparison:
     def __init__(self, options, directory):
         self.options, self.directory = options, pathlib.Path(directory)
-        self.precision = "fp32" if options.small else "bf16"
+        self.precision = options.precision or ("fp32" if options.small else "bf16")
         self.contexts = {}  # of decoding, by batch
         self.model = self.directory / "model"
         self.model.mkdir(parents=True, exist_ok=True)
@@ -193,11 +194,12 @@ def report(kind, lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__.split("\n")[2].removeprefix("usage: "))
+    parser = argparse.ArgumentParser(usage="\n".join(__doc__.split("\n")[2:4]).removeprefix("usage: "))
     parser.add_argument("cambium")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="calibrate,train,finetune,infer")
     parser.add_argument("--rows", default=f"0,{len(LAYOUTS)}", type=lambda text: [int(word) for word in text.split(",")])
+    parser.add_argument("--precision", choices=("fp32", "bf16"))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--keep", help="a directory for cluster files and measurements, which are used again")
     options = parser.parse_args()

@@ -12,12 +12,11 @@ static int take_steps(struct bench_runner *runner, int64_t steps, struct bench_s
     struct bench_findings *f = bench_runner_findings(runner);
     if (status || !f->steps)
         return status;
-    out->phases[PHASE_REST] = f->total / (double)steps;
+    out->seconds = out->phases[PHASE_REST] = bench_median(f->seconds, f->steps);
     for (int i = 0; i < PHASE_REST; i++) {
-        out->phases[i] = f->phases[i] / (double)steps;
+        out->phases[i] = f->phases[i] * out->seconds / f->total;
         out->phases[PHASE_REST] -= out->phases[i];
     }
-    out->seconds = bench_median(f->seconds, f->steps);
     return STATUS_OK;
 }
 

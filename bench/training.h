@@ -67,7 +67,7 @@ struct trainer *bench_runner_trainer(struct bench_runner *runner);
 
 /* ---- one run alone: steps.c ---- */
 
-/* The measured steps of a run: the median, and the mean seconds of each phase. All 0 at other ranks than the first. */
+/* The measured steps of a run: the median, and the part of each phase in it. All 0 at other ranks than the first. */
 struct bench_steps {
     double seconds, phases[PHASE_COUNT];
 };

@@ -35,6 +35,12 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 4096,
      .help = "devices of a node"},
+    {.path = "device.processors",
+     .type = CONFIG_INT,
+     .offset = AT(processors),
+     .minimum = 1,
+     .maximum = 4096,
+     .help = "processors of a node, which its devices share; one each when not given"},
     QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", "bandwidth of a device's memory"),
     QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", "peak of products in bf16"),
     QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", "peak of products in fp32"),
@@ -154,6 +160,9 @@ static int check(const char *name, const struct cluster *cluster) {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!config_is_given(cluster->config, needed[i]))
             return status_fail(STATUS_USAGE, "%s: %s is missing", name, needed[i]);
+    if (cluster->processors > cluster->per_node)
+        return status_fail(STATUS_USAGE, "%s: device.processors is %lld: expected at most device.per_node, %lld", name,
+                           (long long)cluster->processors, (long long)cluster->per_node);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct config_quantity *quantity = (const void *)((const char *)cluster + rows[i].offset);
         if (is_above_zero(&rows[i]) && config_is_given(cluster->config, rows[i].path) && quantity->value == 0)
@@ -185,6 +194,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
         status = cluster_read_speeds(name, cluster);
     if (!cluster->kind)
         cluster->kind = device_name_at(0);
+    if (!cluster->processors)
+        cluster->processors = cluster->per_node;
     for (int i = 0; i < CLUSTER_CONSTANTS && !status; i++) {
         struct config_quantity *constant = &cluster->achieved[i];
         char path[64];

@@ -54,6 +54,7 @@ struct cluster {
     const char *kind;          /* the backend whose arithmetic plans memory: the file's, or its stand-in */
     const char *stand_in;      /* the one for a build without that of the file; NULL: none */
     int64_t per_node;          /* devices of a node */
+    int64_t processors;        /* of a node, which its devices share: at most per_node */
     struct config_quantity memory, host_memory, memory_bandwidth, peak_bf16, peak_fp32, peak_tf32,
         peak_fp8;                                                                            /* of a device; the
                                                                      host's memory is that of a node */

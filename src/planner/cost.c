@@ -114,6 +114,26 @@ static double message_time(const void *context, int from, int to) {
     return layout->work->message_bytes / link.bandwidth + link.latency;
 }
 
+/* Speeds are those of a device while all devices of its node work. Where they share processors, fewer working devices
+ * are faster, until each has a processor. Stages are spread evenly over the nodes. */
+static double rate(const void *context, int working) {
+    const struct layout *layout = context;
+    const struct rank_grid *grid = &layout->grid;
+    double devices = (double)layout->cluster->per_node, processors = (double)layout->cluster->processors;
+    double ranks = (double)grid->tensor * grid->data, all = ranks * grid->pipeline;
+    double asked = working * ranks * (all > devices ? devices / all : 1);
+    return devices / (asked > processors ? asked : processors);
+}
+
+static bool are_shared(const struct layout *layout) {
+    return layout->cluster->processors < layout->cluster->per_node;
+}
+
+static struct walk_times times_of(const struct layout *layout) {
+    return (struct walk_times){
+        .step = step_time, .message = message_time, .rate = are_shared(layout) ? rate : NULL, .context = layout};
+}
+
 static int fill(struct layout *layout) {
     struct pipeline_split split = train_pipeline_split(&layout->run->config, &layout->grid);
     int status = pipeline_split_check(&split);
@@ -236,14 +256,16 @@ static void find_last(struct layout *layout, const struct walk *walk, struct cos
                                    .bubble = end - walk->busy[stage]};
     }
     for (int i = 0; i < walk->steps; i++) {
-        struct cost_seconds seconds = step_seconds(layout, step->stage, &walk_event_at(walk, step->stage, i)->step);
-        cost_add(&step->work, &seconds, 1);
+        const struct walk_event *event = walk_event_at(walk, step->stage, i);
+        struct cost_seconds seconds = step_seconds(layout, step->stage, &event->step);
+        double total = cost_total(&seconds);
+        cost_add(&step->work, &seconds, are_shared(layout) && total > 0 ? (event->end - event->start) / total : 1);
     }
 }
 
 /* Divides the bubble: a walk with free messages shows the part that messages cause. */
 static int divide_bubble(struct layout *layout, const struct walk *walk, struct cost_step *step) {
-    const struct walk_times times = {.step = step_time, .message = message_time, .context = layout};
+    const struct walk_times times = times_of(layout);
     struct walk without;
     if (walk->shape.stages == 1)
         return STATUS_OK;
@@ -260,7 +282,7 @@ static int divide_bubble(struct layout *layout, const struct walk *walk, struct 
 }
 
 static int walk_layout(struct layout *layout, struct cost_step *step, struct walk *walk) {
-    const struct walk_times times = {.step = step_time, .message = message_time, .context = layout};
+    const struct walk_times times = times_of(layout);
     struct walk own;
     int status = walk_run(&layout->shape, &times, &own);
     if (status)
@@ -312,7 +334,8 @@ int cost_least(const struct train_run *run, int ranks, const struct cost_work *w
         for (int chunk = 0; chunk < layout.shape.chunks; chunk++)
             micro_batch += cost_total(&chunk_at(&layout, stage, chunk)->forward) +
                            cost_total(&chunk_at(&layout, stage, chunk)->backward);
-        double least = micro_batch * layout.shape.micro_batches + update_seconds(&layout, stage);
+        double fastest = are_shared(&layout) ? rate(&layout, 1) : 1;
+        double least = micro_batch * layout.shape.micro_batches / fastest + update_seconds(&layout, stage);
         *seconds = least > *seconds ? least : *seconds;
     }
     free(layout.chunks);

@@ -88,7 +88,8 @@ static double operation_seconds(const struct work_item *item, const struct clust
     double peak = peak_of(cluster, dtype);
     double moved = w->bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value);
     double least = INFINITY;
-    for (int i = 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
+    bool is_attention = strstr(item->name, "attention") != NULL; /* its shape is rows, heads, and size of a head */
+    for (int i = is_attention ? 2 : 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
         least = w->shape[i] > 0 && (double)w->shape[i] < least ? (double)w->shape[i] : least;
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value;
     double products =

@@ -1,9 +1,11 @@
-/* Advances the stages in turn, each as far as the times that it depends on are known. */
+/* Advances the stages in turn, each as far as the times that it depends on are known. Stages that share processors
+ * advance together, from one start or end to the next. */
 #include "planner/walk.h"
 
 #include "base/base.h"
 #include "parallel/pipeline.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* The messages of one kind that one stage sends. They all go to one other stage. */
@@ -37,14 +39,16 @@ static void deliver(const struct walker *walker, int sender, struct lane *lane) 
     }
 }
 
-/* Runs the next step of a stage. Returns false while a time that it depends on is unknown. */
-static bool run_step(struct walker *walker, int stage) {
-    struct walk_event *event =
-        &walker->walk->events[(size_t)stage * (size_t)walker->walk->steps + (size_t)walker->next[stage]];
-    const struct pipeline_step *step = &event->step;
+static struct walk_event *next_event(const struct walker *walker, int stage) {
+    return &walker->walk->events[(size_t)stage * (size_t)walker->walk->steps + (size_t)walker->next[stage]];
+}
+
+/* Finds when the next step of a stage starts. Returns false while a time that it depends on is unknown. */
+static bool find_start(const struct walker *walker, int stage, double *found) {
+    const struct pipeline_step *step = &next_event(walker, stage)->step;
     bool receives = step->receive.stage != PIPELINE_NO_MESSAGE, sends = step->send.stage != PIPELINE_NO_MESSAGE;
-    struct lane *in = receives ? lane_from(walker, step->receive.stage, step->kind) : NULL;
-    struct lane *out = lane_from(walker, stage, step->kind);
+    const struct lane *in = receives ? lane_from(walker, step->receive.stage, step->kind) : NULL;
+    const struct lane *out = lane_from(walker, stage, step->kind);
     int freed = step->send.number - PIPELINE_SEND_BUFFERS; /* the message that had the buffer for sending */
     double start = walker->now[stage];
     if ((receives && in->arrived <= step->receive.number) || (sends && freed >= 0 && out->arrived <= freed))
@@ -53,18 +57,40 @@ static bool run_step(struct walker *walker, int stage) {
         start = in->arrival[step->receive.number];
     if (sends && freed >= 0 && out->arrival[freed] > start)
         start = out->arrival[freed];
+    *found = start;
+    return true;
+}
+
+/* Ends the next step of a stage: it posts a receive, and sends. */
+static void end_step(struct walker *walker, int stage, double start, double end) {
+    struct walk_event *event = next_event(walker, stage);
+    const struct pipeline_step *step = &event->step;
     event->start = start;
-    event->end = walker->now[stage] = start + walker->times->step(walker->times->context, stage, step);
-    walker->walk->busy[stage] += event->end - start;
+    event->end = walker->now[stage] = end;
+    walker->walk->busy[stage] += end - start;
     walker->next[stage]++;
-    if (receives) {
-        in->post[in->posted++] = event->end;
+    if (step->receive.stage != PIPELINE_NO_MESSAGE) {
+        struct lane *in = lane_from(walker, step->receive.stage, step->kind);
+        in->post[in->posted++] = end;
         deliver(walker, step->receive.stage, in);
     }
-    if (sends) {
-        out->ready[out->sent++] = event->end;
+    if (step->send.stage != PIPELINE_NO_MESSAGE) {
+        struct lane *out = lane_from(walker, stage, step->kind);
+        out->ready[out->sent++] = end;
         deliver(walker, stage, out);
     }
+}
+
+static double step_seconds(const struct walker *walker, int stage) {
+    return walker->times->step(walker->times->context, stage, &next_event(walker, stage)->step);
+}
+
+/* Runs the next step of a stage at full speed. Returns false while a time that it depends on is unknown. */
+static bool run_step(struct walker *walker, int stage) {
+    double start;
+    if (!find_start(walker, stage, &start))
+        return false;
+    end_step(walker, stage, start, start + step_seconds(walker, stage));
     return true;
 }
 
@@ -115,8 +141,53 @@ static int list_steps(struct walk *walk) {
     return STATUS_OK;
 }
 
+/* A step in progress, of stages that share processors. */
+struct running {
+    bool is_working;
+    double start, remaining; /* seconds, at the rate 1 */
+};
+
+/* Starts the steps that can start at `now`. Returns the number of working stages; *next is when the first of the other
+ * stages can start, as far as that is known. */
+static int start_steps(const struct walker *walker, struct running *progress, double now, double *next) {
+    int working = 0;
+    for (int stage = 0; stage < walker->walk->shape.stages; stage++) {
+        struct running *p = &progress[stage];
+        double start;
+        if (!p->is_working && walker->next[stage] < walker->walk->steps && find_start(walker, stage, &start)) {
+            if (start <= now)
+                *p = (struct running){true, now, step_seconds(walker, stage)};
+            else
+                *next = start < *next ? start : *next;
+        }
+        working += p->is_working;
+    }
+    return working;
+}
+
+/* Runs all steps in the order of time: each start and end changes the rate of all that are in progress. */
+static void run_shared(struct walker *walker, struct running *progress) {
+    for (double now = 0, next = INFINITY;; now = next, next = INFINITY) {
+        int stages = walker->walk->shape.stages, working = start_steps(walker, progress, now, &next), ending = -1;
+        if (!working && next == INFINITY)
+            return;
+        double rate = working ? walker->times->rate(walker->times->context, working) : 1;
+        for (int stage = 0; stage < stages; stage++)
+            if (progress[stage].is_working && now + progress[stage].remaining / rate <= next) {
+                ending = stage;
+                next = now + progress[stage].remaining / rate;
+            }
+        for (int stage = 0; stage < stages; stage++)
+            progress[stage].remaining = fmax(progress[stage].remaining - (next - now) * rate, 0);
+        if (ending < 0)
+            continue;
+        progress[ending].is_working = false;
+        end_step(walker, ending, progress[ending].start, next);
+    }
+}
+
 /* Runs all steps, in rounds over the stages. */
-static void run_all(struct walker *walker) {
+static void run_alone(struct walker *walker) {
     struct walk *walk = walker->walk;
     for (bool has_moved = true; has_moved;) {
         has_moved = false;
@@ -124,8 +195,21 @@ static void run_all(struct walker *walker) {
             while (walker->next[stage] < walk->steps && run_step(walker, stage))
                 has_moved = true;
     }
+}
+
+static int run_all(struct walker *walker) {
+    struct walk *walk = walker->walk;
+    struct running *progress = walker->times->rate ? calloc((size_t)walk->shape.stages, sizeof *progress) : NULL;
+    if (walker->times->rate && !progress)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    if (progress)
+        run_shared(walker, progress);
+    else
+        run_alone(walker);
+    free(progress);
     for (int stage = 0; stage < walk->shape.stages; stage++)
         walk->makespan = walker->now[stage] > walk->makespan ? walker->now[stage] : walk->makespan;
+    return STATUS_OK;
 }
 
 int walk_run(const struct pipeline_shape *shape, const struct walk_times *times, struct walk *walk) {
@@ -140,7 +224,7 @@ int walk_run(const struct pipeline_shape *shape, const struct walk_times *times,
         status = list_steps(walk);
     if (!status) {
         open_lanes(&walker);
-        run_all(&walker);
+        status = run_all(&walker);
     }
     free(walker.lanes);
     free(walker.next);

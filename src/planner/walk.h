@@ -15,6 +15,9 @@ struct walk_times {
     /* Return the seconds of a step without its messages, and of a message from a stage to another. */
     double (*step)(const void *context, int stage, const struct pipeline_step *step);
     double (*message)(const void *context, int from, int to);
+    /* Returns how fast each of `working` stages runs compared with the durations of `step`. NULL: stages share nothing,
+     * and each always runs at 1. */
+    double (*rate)(const void *context, int working);
     const void *context;
 };
 

@@ -191,7 +191,7 @@ class Measuring(unittest.TestCase):
                             "--seq-length", "32")
             self.assertRegex(errors, r"a step of [0-9]+ layers on each rank: [0-9.e-]+ s measured, [0-9.e-]+ s predicted, ")
             text = run("plan", "show", ours)[0].decode()
-            for part in ("per_node: 2", "node_bandwidth: ", "# measured", "fp32 gemm 32x", "fp32 attention ", "fp32 norms ",
+            for part in ("per_node: 2", "processors: ", "node_bandwidth: ", "# measured", "fp32 gemm 32x", "fp32 attention ", "fp32 norms ",
                          "fp32 loss ", "fp32 optimizer ", "fp32 rest ", "ranks 2, fp32"):
                 self.assertIn(part, text)
             words = ("plan", "train", "--cluster", ours, "--model", TINY, "--devices", "2", "--seq-length", "32",

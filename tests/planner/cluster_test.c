@@ -26,6 +26,7 @@ static void numbers_have_units(void **state) {
     assert_true(cluster.peak_fp32.value == 19.5e12);
     assert_true(cluster.node_latency.value == 8 * 1e-6);
     assert_int_equal(cluster.per_node, 8);
+    assert_int_equal(cluster.processors, 8);
     assert_true(cluster.achieved[CLUSTER_PRODUCTS].low == 0.5 && cluster.achieved[CLUSTER_PRODUCTS].high == 0.9);
     assert_true(cluster.achieved[CLUSTER_LAYER_FORWARD].value == 2e-3);
     assert_true(cluster.achieved[CLUSTER_OTHER].value == cluster_neutral(CLUSTER_OTHER).value);
@@ -115,6 +116,8 @@ static void mistakes_are_named_with_their_lines(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         test_fails(open_parts(device, links, cases[i].more, &cluster), STATUS_USAGE, cases[i].message);
     test_fails(open_parts(device, "", "", &cluster), STATUS_USAGE, "c.yaml: links.node_bandwidth is missing");
+    test_fails(open_parts(device, "  processors: 9\n", links, &cluster), STATUS_USAGE,
+               "c.yaml: device.processors is 9: expected at most device.per_node, 8");
     test_fails(cluster_open("h10", &cluster), STATUS_NOT_FOUND, "did you mean h100?");
 }
 

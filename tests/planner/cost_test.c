@@ -92,6 +92,34 @@ static void units_make_up_the_work_of_whole_stages(void **state) {
     }
 }
 
+/* Devices that share processors are faster while fewer work: a file of 4 devices with 2 processors. */
+static void a_stage_that_waits_leaves_its_processor_to_others(void **state) {
+    (void)state;
+    static const char *const keys[] = {"parallel.pipeline_model_parallel_size=4", NULL};
+    static const char *const none[] = {NULL};
+    struct planned p, alone;
+    struct cost_step step;
+    struct walk walk;
+    open_run(&p, keys);
+    open_run(&alone, none);
+    p.cluster.per_node = p.cluster.processors = alone.cluster.per_node = alone.cluster.processors = 4;
+    double plain = seconds_of(&p, 4), one = seconds_of(&alone, 1), all = seconds_of(&alone, 4);
+    p.cluster.processors = alone.cluster.processors = 2;
+    assert_true(seconds_of(&p, 4) < plain);
+    assert_true(seconds_of(&alone, 1) < one);
+    assert_true(seconds_of(&alone, 4) == all);
+    double least;
+    test_ok(cost_least(&p.run, 4, &p.work, &p.cluster, &least));
+    test_ok(cost_step(&p.run, 4, &p.work, &p.cluster, &step, &walk));
+    assert_true(least > 0 && least <= step.seconds);
+    double parts = step.work.products + step.work.other + step.work.tensor + step.work.floor + step.stages +
+                   step.bubble + step.gradients + step.optimizer;
+    assert_true(fabs(parts / step.seconds - 1) < 1e-9);
+    walk_free(&walk);
+    close_run(&p);
+    close_run(&alone);
+}
+
 /* Each constant and each speed makes a step slower, or leaves it as it is where it has no part. */
 static void every_cause_has_its_effect(void **state) {
     (void)state;
@@ -256,6 +284,7 @@ static void a_bound_of_time_is_below_the_step(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_make_up_the_work_of_whole_stages),
+        cmocka_unit_test(a_stage_that_waits_leaves_its_processor_to_others),
         cmocka_unit_test(every_cause_has_its_effect),
         cmocka_unit_test(measured_speeds_take_the_place_of_constants),
         cmocka_unit_test(computation_hides_a_share_of_sums),

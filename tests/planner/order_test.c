@@ -135,7 +135,7 @@ int __wrap_pipeline_run(struct pipeline *pipeline, bool is_forward_only, const s
 /* Walks the shape twice: the second walk knows which step is held. */
 static void start_recording(const struct pipeline_shape *shape, int held_stage, int held_step) {
     struct recording *r = &recording;
-    const struct walk_times times = {step_seconds, no_seconds, r};
+    const struct walk_times times = {.step = step_seconds, .message = no_seconds, .context = r};
     struct walk plain;
     memset(r->begun, 0, sizeof r->begun);
     memset(r->now, 0, sizeof r->now);

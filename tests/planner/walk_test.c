@@ -146,12 +146,74 @@ static void shapes_without_a_schedule_are_refused(void **state) {
     test_fails(walk_stages(&stages, &walk), STATUS_USAGE, "");
 }
 
+/* ---- stages that share processors ---- */
+
+struct shared {
+    int stages, processors;
+    double link;
+};
+
+static double shared_step(const void *context, int stage, const struct pipeline_step *step) {
+    (void)context;
+    return (step->kind == PIPELINE_FORWARD ? 1 : 2) + 0.25 * stage;
+}
+
+static double shared_message(const void *context, int from, int to) {
+    (void)from;
+    (void)to;
+    return ((const struct shared *)context)->link;
+}
+
+/* The durations are those while all stages work. */
+static double shared_rate(const void *context, int working) {
+    const struct shared *s = context;
+    return (double)s->stages / (working > s->processors ? working : s->processors);
+}
+
+static double shared_makespan(const struct shared *shared, int micro_batches, bool is_shared) {
+    struct pipeline_shape shape = {.stages = shared->stages, .chunks = 1, .micro_batches = micro_batches};
+    const struct walk_times times = {shared_step, shared_message, is_shared ? shared_rate : NULL, shared};
+    struct walk walk;
+    test_ok(walk_run(&shape, &times, &walk));
+    double end = walk.makespan;
+    for (int stage = 0; stage < shared->stages; stage++) /* in order, and all of them */
+        for (int i = 0; i < walk.steps; i++) {
+            const struct walk_event *event = walk_event_at(&walk, stage, i);
+            assert_true(event->end >= event->start && event->end <= end);
+            assert_true(i == 0 || event->start >= walk_event_at(&walk, stage, i - 1)->end);
+        }
+    walk_free(&walk);
+    return end;
+}
+
+static bool is_near(double a, double b) {
+    return a > b - 1e-9 && a < b + 1e-9;
+}
+
+static void stages_that_share_processors_fill_each_others_bubbles(void **state) {
+    (void)state;
+    for (int micro_batches = 1; micro_batches <= 8; micro_batches++)
+        for (int processors = 1; processors <= 4; processors++) {
+            const struct shared shared = {4, processors, 0}, late = {4, processors, 0.5};
+            double work = micro_batches * (4 * 3.0 + 2 * 0.25 * (0 + 1 + 2 + 3));
+            double end = shared_makespan(&shared, micro_batches, true);
+            double plain = shared_makespan(&shared, micro_batches, false);
+            if (processors == 1) /* it always has work, and divides itself */
+                assert_true(is_near(end, work / 4));
+            if (processors == 4 || micro_batches == 1) /* no stage waits for a processor */
+                assert_true(is_near(end, plain * processors / 4));
+            assert_true(end > work / 4 - 1e-9 && end > plain * processors / 4 - 1e-9 && end < plain + 1e-9);
+            assert_true(shared_makespan(&late, micro_batches, true) > end);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makespans_are_those_of_the_paper),
         cmocka_unit_test(idle_time_is_the_formula_of_the_bubble),
         cmocka_unit_test(a_slow_stage_a_link_and_a_head_move_the_makespan),
         cmocka_unit_test(shapes_without_a_schedule_are_refused),
+        cmocka_unit_test(stages_that_share_processors_fill_each_others_bubbles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
