@@ -36,9 +36,10 @@ struct inference {
     struct engine_row *rows;
     struct engine_result *results;
     double *seconds;
-    double total;      /* seconds of all measured steps */
-    json_t *phases;    /* of what was measured first */
-    int64_t row_count; /* of the first measurements */
+    enum dtype ceiling_dtype; /* in which the products of ceilings are measured */
+    double total;             /* seconds of all measured steps */
+    json_t *phases;           /* of what was measured first */
+    int64_t row_count;        /* of the first measurements */
     struct decoded decoded[CONTEXT_COUNT];
     struct bench_transformers peer;
 };
@@ -88,9 +89,15 @@ static int open_peer(struct inference *t, int64_t tokens, int64_t measured) {
     return o->has_peer ? bench_transformers_open(&task, o->peer_python, measured, &t->peer) : STATUS_OK;
 }
 
-static int measure_ceiling(const struct inference *t, struct bench_ceiling *ceiling) {
+/* A processor without bf16 products multiplies packed bf16 weights in fp32, so its ceiling is that of fp32. */
+static int measure_ceiling(struct inference *t, struct bench_ceiling *ceiling) {
     const struct rank *rank = engine_rank(t->engine);
-    return bench_measure_ceiling(rank->device, engine_dtype(t->engine), rank->is_tf32, ceiling);
+    t->ceiling_dtype = engine_dtype(t->engine);
+    int status = bench_measure_ceiling(rank->device, t->ceiling_dtype, rank->is_tf32, ceiling);
+    if (status != STATUS_UNSUPPORTED || t->ceiling_dtype != DTYPE_BF16)
+        return status;
+    t->ceiling_dtype = DTYPE_F32;
+    return bench_measure_ceiling(rank->device, t->ceiling_dtype, false, ceiling);
 }
 
 static void close_inference(struct inference *t) {
@@ -133,6 +140,8 @@ static json_t *summary(const struct inference *t, const char *bench, double step
                   step, "tokens_per_s", tokens / step, "peak_rss_bytes", (json_int_t)memory_peak(), "planned_bytes",
                   (json_int_t)engine_planned_bytes(t->engine), "phases", json_incref(t->phases));
     bench_add_device_bytes(object, bench_device_bytes(device));
+    if (t->ceiling_dtype != engine_dtype(t->engine))
+        json_object_set_new(object, "ceiling_precision", json_string(precision_names[PRECISION_FP32]));
     return object;
 }
 

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "pretrained/pretrained.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,22 +140,44 @@ void bench_pause(void) {
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
 }
 
+/* The failure of a child, which its parent reports as its own. */
+struct failure {
+    int status;
+    char text[1024];
+};
+
+/* Runs in the child; the parent reads the other end of the pipe. */
+static int work_and_report(int (*work)(const void *context), const void *context, int end) {
+    struct failure failure = {.status = work(context)};
+    if (!failure.status)
+        return 0;
+    snprintf(failure.text, sizeof failure.text, "%s", status_text());
+    ssize_t written = write(end, &failure, sizeof failure);
+    return written == sizeof failure ? 1 : 2;
+}
+
 int bench_peak_of(int (*work)(const void *context), const void *context, size_t *bytes) {
-    fflush(NULL);
-    pid_t child = fork();
-    if (child < 0)
-        return status_fail_errno("cannot start a process");
-    if (child == 0) {
-        int status = work(context);
-        if (status)
-            log_error("%s", status_text());
-        _exit(status ? 1 : 0);
-    }
+    int ends[2], ending, status = STATUS_OK;
+    struct failure failure = {0};
     struct rusage usage;
-    int ending;
-    if (wait4(child, &ending, 0, &usage) != child)
-        return status_fail_errno("cannot wait for a process");
+    fflush(NULL);
+    if (pipe2(ends, O_CLOEXEC))
+        return status_fail_errno("cannot open a pipe");
+    pid_t child = fork();
+    if (child == 0)
+        _exit(work_and_report(work, context, ends[1]));
+    if (child < 0)
+        status = status_fail_errno("cannot start a process");
+    close(ends[1]);
+    bool has_failure = !status && read(ends[0], &failure, sizeof failure) == sizeof failure;
+    close(ends[0]);
+    if (!status && wait4(child, &ending, 0, &usage) != child)
+        status = status_fail_errno("cannot wait for a process");
+    if (status)
+        return status;
     *bytes = (size_t)usage.ru_maxrss * 1024;
+    if (has_failure)
+        return status_fail(failure.status, "%s", failure.text);
     return WIFEXITED(ending) && WEXITSTATUS(ending) == 0
                ? STATUS_OK
                : status_fail(STATUS_INVALID, "the process that measures the memory failed");

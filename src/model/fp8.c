@@ -121,11 +121,13 @@ static int check_device(const struct rank *rank) {
     factor.scale = &one;
     const struct gemm product = {
         .a = factor, .b = factor, .c = matrix_plain(DTYPE_BF16, NULL, MULTIPLE, MULTIPLE), .b_transposed = true};
+    const struct matrix_view plain = matrix_plain(DTYPE_BF16, NULL, MULTIPLE, MULTIPLE);
+    const struct gemm of_bf16 = {.a = plain, .b = plain, .c = plain, .b_transposed = true};
     if (rank->ops->gemm_supports(rank->device, &product))
         return STATUS_OK;
-    return status_fail(STATUS_UNSUPPORTED,
-                       "train.precision fp8: no FP8 products on %s (cards have them from sm_89 on); bf16 works",
-                       device_description(rank->device));
+    return status_fail(
+        STATUS_UNSUPPORTED, "train.precision fp8: no FP8 products on %s (cards have them from sm_89 on); %s works",
+        device_description(rank->device), rank->ops->gemm_supports(rank->device, &of_bf16) ? "bf16" : "fp32");
 }
 
 int fp8_sketch(struct model *model) {

@@ -157,10 +157,12 @@ class Bench(unittest.TestCase):
     def test_prefill(self):
         batch, length = 2, 40
         *lines, summary = self.bench("prefill", "--model", self.model, "--micro-batch-size", batch,
-                                     "--seq-length", length, "--steps", 3, "--precision", PRECISIONS[-1])
+                                     "--seq-length", length, "--steps", 3, "--precision", "bf16")
         self.assertEqual(len(lines), 3)
+        # without bf16 products, the engine multiplies packed weights in fp32
+        self.assertEqual(summary.get("ceiling_precision", "bf16"), PRECISIONS[-1])
         self.assertEqual((summary["precision"], summary["seconds"]),
-                         (PRECISIONS[-1], statistics.median(line["seconds"] for line in lines)))
+                         ("bf16", statistics.median(line["seconds"] for line in lines)))
         self.check_summary(summary, "prefill", batch * length)
         norm = 2 * WIDTH  # the final one: of the last token alone, as the head is
         blocks = length * (2 * (BLOCK_WEIGHTS - norm) + 2 * LAYERS * WIDTH * length)
@@ -358,6 +360,15 @@ class Bench(unittest.TestCase):
             errors = self.bench(*words, expect=2)
             self.assertEqual(errors.count("\n"), 1, errors)
             self.assertIn(part, errors)
+
+    def test_the_failure_of_a_measuring_process_is_one_line(self):
+        model = self.directory / "letters"
+        write_model(model, gpt2_config(vocab_size=300, n_positions=64))
+        for what in ("finetune", "decode"):
+            words = ["--seq-length", 8] if what == "finetune" else ["--steps", 2]
+            errors = self.bench(what, "--model", model, *words, "--gemm-algorithms", self.directory / "none.json", expect=1)
+            self.assertEqual(errors.count("\n"), 1, errors)
+            self.assertIn("products on cpu have no choice of algorithms", errors)
 
 
 if __name__ == "__main__":
