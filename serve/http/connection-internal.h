@@ -1,9 +1,13 @@
 /* Internals of the transport, shared by listen.c, connection.c, tls.c, http1.c and http2.c.
  *
- * A connection owns its socket and its pending output. A protocol (a const table) interprets the bytes. Code that wants
- * to write marks the connection with connection_schedule. After all other events of the loop's turn it is flushed: the
- * protocol fills `out`, which goes to the socket in one write. Sockets are read and written directly: libevent's
- * buffers would need a second turn of the loop, and two calls of epoll_ctl, for every write.
+ * A connection owns its socket and its pending output. A protocol (a const table) interprets the bytes. Readable
+ * connections stand in a line. The first is read, a slice, and goes to the end, until the bytes of the loop's turn are
+ * used up. The others keep their places for the next turn: their sockets stay readable.
+ *
+ * Code that wants to write marks the connection with connection_schedule. After all other events of the loop's turn it
+ * is flushed: the protocol fills `out`, which goes to the socket in one write. This has its bytes of a turn too.
+ * Sockets are read and written directly: libevent's buffers would need a second turn of the loop, and two calls of
+ * epoll_ctl, for every write.
  *
  * A connection is freed only at the end of a flush, so no callback loses its connection while it runs. */
 #ifndef CAMBIUM_HTTP_CONNECTION_INTERNAL_H
@@ -60,7 +64,7 @@ enum connection_stage {
 };
 
 struct connection {
-    TAILQ_ENTRY(connection) all, scheduled;
+    TAILQ_ENTRY(connection) all, scheduled, reading;
     struct transport *transport;
     enum listener_kind kind;
     enum connection_stage stage;
@@ -76,7 +80,7 @@ struct connection {
     enum exchange_fault fault; /* why it was given up, for its open exchanges */
     uint64_t sent, arrived;    /* bytes given to the socket; bytes the client's side had read at the last tick */
     struct pace writing;
-    bool is_scheduled, is_eof, is_draining;
+    bool is_scheduled, is_reading, is_eof, is_draining;
     bool was_busy; /* a request was in progress when the drain began, or came later */
     char peer[64];
 };
@@ -92,19 +96,26 @@ struct listener {
     int64_t count; /* of connections */
 };
 
+/* Bytes that are read from one connection, then from another; and bytes that a turn of the loop reads in total, and
+ * writes. */
+enum { SLICE_BYTES = 16 << 10, TURN_BYTES = 256 << 10 };
+
 struct transport {
     struct transport_options options;
     struct listener listeners[LISTENER_COUNT];
     struct connection_list connections, scheduled;
-    struct event *flush, *tick;
+    struct connection_list reading; /* may have bytes to read; the first was read longest ago */
+    struct event *read, *flush, *tick;
     struct http2_shared *http2;
     struct tls *tls;
     int reserve;     /* a descriptor to close when none are left */
     bool is_leaving; /* on the data listener, answers of HTTP/1.1 end their connections */
     bool is_draining;
+    bool has_flush; /* scheduled connections are flushed now, or in the next turn without being asked */
     time_t date_second;
     char date[40];
-    unsigned char buffer[65536]; /* bytes that were just read; for the loop's thread only */
+    /* Bytes that were just read. A record of TLS fits: one that is read in part would not keep its socket readable. */
+    unsigned char buffer[SLICE_BYTES];
 };
 
 /* Opens a connection and takes over the descriptor, also on failure. `last_words`: send this answer, then end the
@@ -122,8 +133,12 @@ void connection_kill(struct connection *connection);
  * client that closed looks the same as one that waits, until something is sent to it. A TLS client that waits keeps TCP
  * open. */
 bool connection_has_left(const struct connection *connection);
-/* Called by the transport's flush event and its timer, and to end a connection. */
-void connection_flush(struct connection *connection);
+/* Takes the connection off `reading` and reads a slice, or continues the handshake. The connection comes last on
+ * `reading` when there may be more. Returns the cost in bytes of a turn; 0: nothing was there. */
+size_t connection_read(struct connection *connection);
+/* Writes what is pending, as far as the socket takes it. Returns the cost in bytes of a turn. */
+size_t connection_flush(struct connection *connection);
+/* Checks the connection's times, often. */
 void connection_tick(struct connection *connection, double now);
 void connection_free(struct connection *connection);
 /* While the transport drains: true when the client may still send something, or may not have read everything. */

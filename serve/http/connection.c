@@ -15,11 +15,13 @@
 
 enum {
     PREFACE_BYTES = 24,
-    READS_PER_TURN = 4,   /* of 64 KiB, then other connections get their turn */
-    ROUNDS_PER_TURN = 32, /* of filling and writing */
+    LEAST_COST = 2048,   /* of a read, and of a round: a short request takes time too */
+    ROUNDS_PER_TURN = 8, /* of filling and writing */
     TLS_RECORD_BYTES = 16384,
     SOCKET_BUFFER_BYTES = 256 << 10 /* for a client that does not read, the kernel would grow it to megabytes */
 };
+_Static_assert((int)SLICE_BYTES >= (int)TLS_RECORD_BYTES,
+               "a record that is read in part would not keep its socket readable");
 static const char preface[PREFACE_BYTES + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static const double first_request_seconds = 2;
 /* Time for the client to read its answer: without a byte from it, and in total. */
@@ -49,7 +51,8 @@ void connection_schedule(struct connection *connection) {
         return;
     connection->is_scheduled = true;
     TAILQ_INSERT_TAIL(&transport->scheduled, connection, scheduled);
-    event_active(transport->flush, 0, 0);
+    if (!transport->has_flush)
+        event_active(transport->flush, 0, 0);
 }
 
 static void protocol_close(struct connection *connection) {
@@ -131,33 +134,56 @@ static bool is_handshaken(struct connection *connection) {
     return connection->stage == CONNECTION_OPEN;
 }
 
-static void read_all(struct connection *connection) {
-    if (connection->stage == CONNECTION_HANDSHAKE && !is_handshaken(connection))
-        return;
-    for (int reads = 0; connection->stage != CONNECTION_DEAD && !connection->is_eof; reads++) {
-        if (reads == READS_PER_TURN) /* the socket stays readable: OpenSSL reads record by record */
-            return;
-        ssize_t n = socket_read(connection);
-        if (n > 0) {
-            take(connection, connection->transport->buffer, (size_t)n);
-            continue;
-        }
-        if (n == TLS_EOF) {
-            event_del(&connection->readable);
-            connection->is_eof = true;
-        } else if (n == TLS_FAILED) {
-            connection_kill(connection);
-        }
-        return;
+static void line_up(struct connection *connection) {
+    if (!connection->is_reading)
+        TAILQ_INSERT_TAIL(&connection->transport->reading, connection, reading);
+    connection->is_reading = true;
+}
+
+static void stop_reading(struct connection *connection) {
+    if (connection->is_reading)
+        TAILQ_REMOVE(&connection->transport->reading, connection, reading);
+    connection->is_reading = false;
+}
+
+/* A handshake costs as much as a slice: it takes a signature. The client's first bytes may have come with its end. */
+static size_t read_handshake(struct connection *connection) {
+    if (is_handshaken(connection))
+        line_up(connection);
+    return SLICE_BYTES;
+}
+
+size_t connection_read(struct connection *connection) {
+    stop_reading(connection);
+    connection_schedule(connection);
+    if (connection->stage == CONNECTION_DEAD || connection->is_eof)
+        return 0;
+    if (connection->stage == CONNECTION_HANDSHAKE)
+        return read_handshake(connection);
+    ssize_t n = socket_read(connection);
+    if (n == TLS_EOF) {
+        event_del(&connection->readable);
+        connection->is_eof = true;
+    } else if (n == TLS_FAILED) {
+        connection_kill(connection);
     }
+    if (n <= 0)
+        return 0;
+    take(connection, connection->transport->buffer, (size_t)n);
+    line_up(connection); /* there may be more */
+    return n > LEAST_COST ? (size_t)n : LEAST_COST;
+}
+
+static void ask_to_read(struct connection *connection) {
+    line_up(connection);
+    event_active(connection->transport->read, 0, 0);
 }
 
 static void on_readable(evutil_socket_t fd, short what, void *context) {
     struct connection *connection = context;
     (void)fd;
     (void)what;
-    read_all(connection);
-    connection_schedule(connection);
+    ask_to_read(connection);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *context) {
@@ -165,7 +191,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context) {
     (void)fd;
     (void)what;
     if (connection->tls && tls_wants_write(connection->tls))
-        read_all(connection);
+        ask_to_read(connection);
     connection_schedule(connection);
 }
 
@@ -208,9 +234,11 @@ static void linger(struct connection *connection) {
     shutdown(connection->fd, SHUT_WR);
 }
 
-/* Returns true when there may be more to send after the other connections had their turn. */
-static bool flush_rounds(struct connection *connection) {
+/* Returns true when there may be more to send after the other connections had their turn. *cost grows by every round.
+ */
+static bool flush_rounds(struct connection *connection, size_t *cost) {
     for (int round = 0; round < ROUNDS_PER_TURN; round++) {
+        *cost += LEAST_COST;
         if (connection->stage != CONNECTION_OPEN)
             return false;
         connection->protocol->produce(connection);
@@ -228,8 +256,10 @@ static bool flush_rounds(struct connection *connection) {
     return true;
 }
 
-void connection_flush(struct connection *connection) {
-    bool has_more = flush_rounds(connection);
+size_t connection_flush(struct connection *connection) {
+    uint64_t before = connection->sent;
+    size_t cost = 0;
+    bool has_more = flush_rounds(connection, &cost);
     if (connection->stage >= CONNECTION_ENDING)
         protocol_close(connection);
     if (connection->stage == CONNECTION_ENDING && out_is_written(connection))
@@ -237,11 +267,13 @@ void connection_flush(struct connection *connection) {
     bool has_pending = has_more || evbuffer_get_length(connection->out) > 0;
     if (connection->is_eof && (connection->stage == CONNECTION_LINGERING || connection->stage < CONNECTION_OPEN))
         connection->stage = CONNECTION_DEAD;
+    cost += (size_t)(connection->sent - before);
     if (connection->stage == CONNECTION_DEAD)
-        return;
+        return cost;
     bool waits = has_pending || (connection->tls && tls_wants_write(connection->tls));
     if (waits != (bool)event_pending(&connection->writable, EV_WRITE, NULL))
         waits ? event_add(&connection->writable, NULL) : event_del(&connection->writable);
+    return cost;
 }
 
 /* The socket's buffer hides how much the client reads, so the kernel is asked. */
@@ -303,6 +335,7 @@ void connection_free(struct connection *connection) {
     if (connection->is_scheduled)
         TAILQ_REMOVE(&connection->transport->scheduled, connection, scheduled);
     TAILQ_REMOVE(&connection->transport->connections, connection, all);
+    stop_reading(connection);
     connection->transport->listeners[connection->kind].count--;
     event_del(&connection->readable);
     event_del(&connection->writable);

@@ -25,21 +25,38 @@ static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: ap
                            "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,"
                            "\"code\":\"too_many_connections\"}}";
 
-/* Flushes scheduled connections. Those scheduled while this runs are flushed after the events that are waiting now. */
+/* Runs after all events of the turn's sockets. Connections that it leaves are reported as readable again. */
+static void on_read(evutil_socket_t fd, short what, void *context) {
+    struct transport *transport = context;
+    (void)fd;
+    (void)what;
+    for (size_t cost = 0; cost <= TURN_BYTES - SLICE_BYTES && !TAILQ_EMPTY(&transport->reading);)
+        cost += connection_read(TAILQ_FIRST(&transport->reading));
+}
+
+/* Flushes scheduled connections in order. Those that it leaves, and those scheduled while it runs, have their turn in
+ * the loop's next one. */
 static void on_flush(evutil_socket_t fd, short what, void *context) {
     struct transport *transport = context;
     struct connection_list list = TAILQ_HEAD_INITIALIZER(list);
+    const struct timeval at_once = {0};
     (void)fd;
     (void)what;
     TAILQ_CONCAT(&list, &transport->scheduled, scheduled);
-    while (!TAILQ_EMPTY(&list)) {
+    transport->has_flush = true;
+    for (size_t cost = 0; cost < TURN_BYTES && !TAILQ_EMPTY(&list);) {
         struct connection *connection = TAILQ_FIRST(&list);
         TAILQ_REMOVE(&list, connection, scheduled);
         connection->is_scheduled = false;
-        connection_flush(connection);
+        cost += connection_flush(connection);
         if (connection->stage == CONNECTION_DEAD)
             connection_free(connection);
     }
+    TAILQ_CONCAT(&list, &transport->scheduled, scheduled);
+    TAILQ_CONCAT(&transport->scheduled, &list, scheduled);
+    transport->has_flush = !TAILQ_EMPTY(&transport->scheduled);
+    if (transport->has_flush)
+        event_add(transport->flush, &at_once);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *context) {
@@ -61,16 +78,19 @@ int transport_open(const struct transport_options *options, struct transport **m
     transport->options = *options;
     TAILQ_INIT(&transport->connections);
     TAILQ_INIT(&transport->scheduled);
+    TAILQ_INIT(&transport->reading);
     for (int kind = 0; kind < LISTENER_COUNT; kind++)
         transport->listeners[kind] = (struct listener){.transport = transport, .kind = kind, .fd = -1};
     /* With SIGPIPE ignored, a write to a client that disconnected fails with EPIPE. OpenSSL's writes take no
      * MSG_NOSIGNAL. */
     signal(SIGPIPE, SIG_IGN);
     transport->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    transport->read = event_new(options->base, -1, 0, on_read, transport);
     transport->flush = event_new(options->base, -1, 0, on_flush, transport);
     transport->tick = event_new(options->base, -1, EV_PERSIST, on_tick, transport);
     transport->http2 = http2_shared_new(options);
-    if (!transport->flush || !transport->tick || !transport->http2 || event_add(transport->tick, &period))
+    if (!transport->read || !transport->flush || !transport->tick || !transport->http2 ||
+        event_add(transport->tick, &period))
         status = status_fail(STATUS_MEMORY, "the transport: out of memory");
     if (!status && options->tls_cert)
         status = tls_open(options->tls_cert, options->tls_key, &transport->tls);
@@ -354,6 +374,8 @@ void transport_close(struct transport *transport) {
     }
     while (!TAILQ_EMPTY(&transport->connections))
         connection_free(TAILQ_FIRST(&transport->connections));
+    if (transport->read)
+        event_free(transport->read);
     if (transport->flush)
         event_free(transport->flush);
     if (transport->tick)

@@ -4,6 +4,10 @@
  * with TLS accepts TLS only, and ALPN selects the protocol. The transport enforces every limit: connections, streams,
  * header lists, rates, times, pending bytes.
  *
+ * In a turn of the loop, all connections together are read up to 256 KiB, and written to up to about as much. They
+ * take turns, in reading by slices of 16 KiB. So a turn does not grow with the number of clients, and a short request
+ * waits for a slice of each other client at most.
+ *
  * The files: listen.c accepts connections, connection.c owns a socket and detects its protocol, http1.c and http2.c
  * implement the protocols, tls.c reads certificates. Everything runs on the loop's thread. */
 #ifndef CAMBIUM_HTTP_LISTEN_H

@@ -136,9 +136,9 @@ class Floods(Attacks):
                 bad = block + b"\x00\x01A\x01b"  # a name in upper case
             overflow = [frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, block) + 2 * window_update(2 * i + 1, (1 << 31) - 1)
                         for i in range(5000)]
-            self.assertEqual(self.flood(b"".join(overflow), 1), ENHANCE_YOUR_CALM)
+            # Those of one slice may be over the number of streams as well.
+            self.assertIn(self.flood(b"".join(overflow), 1), (ENHANCE_YOUR_CALM, PROTOCOL_ERROR))
             mistakes = [frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, bad) for i in range(5000)]
-            # Those of one turn may be over the number of streams as well.
             self.assertIn(self.flood(b"".join(mistakes), 1), (ENHANCE_YOUR_CALM, PROTOCOL_ERROR))
             self.assertIsNone(self.flood(mistakes[0], 1))
 
