@@ -67,7 +67,7 @@ class Hosts(unittest.TestCase):
         ranks = rank_processes(f"--checkpoint.save={run.directory / 'run'}")
         self.assertEqual(sorted(ranks), [0, 1, 2, 3])
         os.kill(ranks[3], signal.SIGKILL)
-        self.assertEqual(wait_for_end([*ranks.values(), process.pid], 10), [])
+        self.assertEqual(wait_for_end([*ranks.values(), process.pid], 60), [])
         _, errors = process.communicate()
         self.assertNotEqual(process.returncode, 0, errors)
         self.assertRegex(errors, r"rank 3 .* on node 10\.77\.0\.2 exited on signal 9")
@@ -101,7 +101,7 @@ class Hosts(unittest.TestCase):
         ranks = rank_processes(str(os.getpid()))
         self.assertEqual(len(ranks), 4)
         os.kill(ranks[victim], signal.SIGSTOP)
-        running = wait_for_end([*ranks.values(), process.pid], 10)
+        running = wait_for_end([*ranks.values(), process.pid], 60)
         for pid in running:
             os.kill(pid, signal.SIGKILL)
         self.assertEqual(running, [])

@@ -1,10 +1,10 @@
 """tools/slurm/pretrain.sbatch and `cambium serve` under a Slurm that this test starts: munge, slurmctld, and a slurmd
 for each of two nodes. All run on this machine, with their own configuration, key, ports and state."""
-import http.client, os, pathlib, re, shlex, signal, socket, subprocess, tempfile, time, unittest
+import contextlib, http.client, os, pathlib, re, shlex, signal, socket, subprocess, tempfile, time, unittest
 
 from cluster_support import need_programs, need_root, skip
 from model_support import TINY
-from mpi_support import rank_processes, wait_for_end
+from mpi_support import is_held, rank_processes, wait_for_end
 from pretrain_support import CAMBIUM, SOURCE, Run, timeless
 
 NODES = ["node1", "node2"]
@@ -34,6 +34,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 MpiDefault=pmix
 ReturnToService=2
 KillWait=30
+MinJobAge=3600
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cores} RealMemory=1000
@@ -136,7 +137,7 @@ class Slurm:
         file = self.root / f"cambium-{job}.out"
         return file.read_text() if file.exists() else ""
 
-    def wait(self, job, condition, seconds=180):
+    def wait(self, job, condition, seconds=600):
         """Waits until the condition holds."""
         end = time.monotonic() + seconds
         while not condition():
@@ -166,9 +167,10 @@ def tearDownModule():
 
 
 class Batch(unittest.TestCase):
-    # Long enough that the scheduler comes to preempt it.
-    KEYS = dict(model__hidden_size=128, model__num_layers=4, data__seq_length=64, train__train_iters=400, train__micro_batch_size=4,
-                train__global_batch_size=8, checkpoint__save_interval=40, log__log_interval=100, parallel__use_distributed_optimizer="true")
+    # It takes seconds, so that a test finds it at work.
+    ITERATIONS = 150
+    KEYS = dict(model__hidden_size=128, model__num_layers=4, data__seq_length=64, train__train_iters=ITERATIONS, train__micro_batch_size=4,
+                train__global_batch_size=8, checkpoint__save_interval=30, log__log_interval=50, parallel__use_distributed_optimizer="true")
 
     @classmethod
     def setUpClass(cls):
@@ -195,20 +197,34 @@ class Batch(unittest.TestCase):
         slurm.wait(job, lambda: slurm.state(job) in ("COMPLETED", "FAILED", "TIMEOUT"))
         output = slurm.output(job)
         self.assertEqual(slurm.job(job)[:2], ("COMPLETED", 1), output)
-        self.assertIn("pretrain.sbatch: all 400 iterations are done", output)
+        self.assertIn(f"pretrain.sbatch: all {self.ITERATIONS} iterations are done", output)
         self.assertEqual(timeless(self.run_.records(name)), timeless(self.run_.records("whole")))
         return output
 
+    def ranks(self, name):
+        ranks = rank_processes(f"--checkpoint.save={self.run_.directory}/{name}", "SLURM_PROCID")
+        self.assertEqual(sorted(ranks), [0, 1])
+        return ranks
+
     def preempt(self, name, partition):
+        """The job is held until Slurm tells it to end, so it cannot end before, however late the scheduler comes."""
         job = self.submit(name, partition)
-        slurm.wait(job, lambda: self.has_trained(name, 20))
+        slurm.wait(job, lambda: self.has_trained(name, 2))
+        ranks = self.ranks(name).values()
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)
+        slurm.wait(job, lambda: all(map(is_held, ranks)))
         other = slurm.submit("--partition=high", "--nodes=2", "--exclusive", "--output=other.out", "--wrap=sleep 1")
+        slurm.wait(job, lambda: not any(map(is_held, ranks)))
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):  # Slurm wakes them itself
+                os.kill(rank, signal.SIGCONT)
         slurm.wait(job, lambda: slurm.job(job)[1] == 1)
         output = self.finished(job, name)
         self.assertEqual(slurm.state(other), "COMPLETED")
         self.assertIn("stopped by SIGTERM", output)
         saved = int(re.search(r"stopped by SIGTERM after iteration (\d+)", output)[1])
-        self.assertLess(saved, 400)
+        self.assertLess(saved, self.ITERATIONS)
         self.assertIn(f"resuming from {self.run_.directory}/{name}/iter_{saved:07d} ", output)
         return output, saved
 
@@ -222,10 +238,9 @@ class Batch(unittest.TestCase):
     def test_a_killed_rank_fails_the_job_which_goes_on_when_it_is_requeued(self):
         job = self.submit("killed")
         slurm.wait(job, lambda: len(self.run_.checkpoints("killed")) >= 1)
-        ranks = rank_processes(f"--checkpoint.save={self.run_.directory}/killed", "SLURM_PROCID")
-        self.assertEqual(sorted(ranks), [0, 1])
+        ranks = self.ranks("killed")
         os.kill(ranks[1], signal.SIGKILL)
-        self.assertEqual(wait_for_end(list(ranks.values()), 10), [])
+        self.assertEqual(wait_for_end(list(ranks.values()), 60), [])
         slurm.wait(job, lambda: slurm.state(job) == "FAILED")
         last = int(self.run_.checkpoints("killed")[-1].removeprefix("iter_"))
         self.assertIn("rank 1 on node2 ended by signal 9", slurm.output(job))

@@ -1,5 +1,5 @@
 """The common part of the tests of ranks as processes: how they are launched, found, and seen to end."""
-import os, pathlib, shutil, subprocess, threading, time, unittest
+import os, pathlib, re, shutil, subprocess, threading, time, unittest
 
 from model_support import SANITIZED
 from pretrain_support import CAMBIUM
@@ -34,6 +34,20 @@ def is_running(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
+        return False
+
+
+def has_pending_signals(pid):
+    """Signals that the process has not received yet: two at once arrive in the order of their numbers."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return any(int(word, 16) for word in re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)", status, re.M))
+
+
+def is_held(pid):
+    """Whether the process is stopped, and no signal waits for it."""
+    try:
+        return "\nState:\tT" in pathlib.Path(f"/proc/{pid}/status").read_text() and not has_pending_signals(pid)
+    except OSError:  # it has ended
         return False
 
 

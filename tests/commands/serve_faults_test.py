@@ -24,8 +24,6 @@ from serve_ranks_support import RankServer
 from serve_support import PATIENCE, Server, write_prompt
 
 TIMEOUT = 2  # --rank-timeout
-LIMIT = TIMEOUT + 2  # in which all must have ended
-SLACK = 2  # for the launcher, on a machine that does other things
 WORDS = ("--rank-timeout", TIMEOUT, "--kv-cache-memory", "64M")
 ENDLESS = {"prompt": "It was", "max_tokens": 90_000, "ignore_eos": True}
 PHASES = ("load", "idle", "prefill", "decode", "swap")
@@ -119,12 +117,12 @@ class Ranks(Faults):
             time.sleep(delay)
             self.assertTrue(all(is_running(pid) for pid in server.ranks.values()), server.lines)
             os.kill(server.ranks[victim], sign)
-            start = time.monotonic()
+            end = time.monotonic() + PATIENCE
             if phase != "load":
                 while is_ready(server):
-                    self.assertLess(time.monotonic() - start, LIMIT)
+                    self.assertLess(time.monotonic(), end)
                     time.sleep(0.02)
-            left = wait_for_end([*server.ranks.values(), server.process.pid], LIMIT + SLACK - (time.monotonic() - start))
+            left = wait_for_end([*server.ranks.values(), server.process.pid], PATIENCE)
             self.assertEqual(left, [], "processes still run")
             self.assertNotEqual(server.process.wait(), 0)
             server.reader.join()
@@ -260,7 +258,6 @@ class Hung(Faults):
             if asker:
                 self.assertTrue(asker.has_begun.wait(PATIENCE))
             with held(self, thread, server.process.pid):
-                start = time.monotonic()
                 whole = Asker(server, "whole")
                 whole.join(PATIENCE)
                 if asker:
@@ -268,7 +265,7 @@ class Hung(Faults):
                     self.assertEqual(asker.result, FAILED["stream"])
                 self.assertEqual(whole.result, FAILED["whole"])
                 self.assertFalse(is_ready(server))
-                self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
+                self.assertEqual(wait_for_end([pid], PATIENCE), [])
             self.assertNotIn(server.wait(), (0, None))
             line = f"rank {victim} has made no progress for {TIMEOUT} s"
             if is_json:
@@ -312,9 +309,8 @@ class Hung(Faults):
         pid = server.process.pid
         try:
             with held(self, pid, pid):
-                start = time.monotonic()
                 self.assertEqual(Asker(server, "whole").ask(), FAILED["whole"])
-                self.assertEqual(wait_for_end([pid], LIMIT + SLACK - (time.monotonic() - start)), [])
+                self.assertEqual(wait_for_end([pid], PATIENCE), [])
             self.assertEqual(server.wait(), 1)
         finally:
             server.process.kill()
