@@ -15,6 +15,11 @@ int stream_handle(struct stream *stream, void **handle) {
     return status_fail(STATUS_UNSUPPORTED, "device '%s' has no libraries", stream->device->kind);
 }
 
+int stream_open_urgent(struct device *device, struct stream **stream) {
+    *stream = NULL;
+    return status_fail(STATUS_UNSUPPORTED, "device '%s' has no libraries", device->kind);
+}
+
 const char *device_place(const struct device *device) {
     (void)device;
     return NULL;

@@ -79,8 +79,8 @@ static int retain_context(struct cuda_device *own) {
     own->context = context;
     status = cuda_enter(device);
     if (!status)
-        status =
-            cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING), "opening a stream");
+        status = cuda_check(device, own->driver.stream_create(&own->stream, CUDA_STREAM_NON_BLOCKING, 0),
+                            "opening a stream");
     if (!status)
         status = cuda_kernels_load(device, &own->kernels);
     return status ? status : cuda_gemm_cache_open(device);

@@ -69,6 +69,7 @@ int cuda_fail(struct device *device, const char *what, const char *text, unsigne
 /* ---- stream.c: as the functions of device.h ---- */
 
 int cuda_stream_open(struct device *device, struct stream **stream);
+int cuda_stream_open_urgent(struct device *device, struct stream **stream); /* as stream_open_urgent of handle.h */
 void cuda_stream_close(struct stream *stream);
 int cuda_stream_wait(struct stream *stream);
 int cuda_copy(struct stream *stream, const struct copy_call *copy);

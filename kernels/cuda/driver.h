@@ -91,7 +91,8 @@ enum cuda_enumerator { CUDA_SUCCESS_RESULT = 0, CUDA_ENUMERATORS(CUDA_ENUMERATOR
     ROW(memory_free, cuMemFree_v2, (unsigned long long address))                                                       \
     ROW(host_alloc, cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))                                     \
     ROW(host_free, cuMemFreeHost, (void *memory))                                                                      \
-    ROW(stream_create, cuStreamCreate, (struct CUstream_st * *stream, unsigned flags))                                 \
+    ROW(priorities, cuCtxGetStreamPriorityRange, (int *least, int *greatest))                                          \
+    ROW(stream_create, cuStreamCreateWithPriority, (struct CUstream_st * *stream, unsigned flags, int priority))       \
     ROW(stream_destroy, cuStreamDestroy_v2, (struct CUstream_st * stream))                                             \
     ROW(stream_synchronize, cuStreamSynchronize, (struct CUstream_st * stream))                                        \
     ROW(stream_wait_event, cuStreamWaitEvent,                                                                          \

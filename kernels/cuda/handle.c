@@ -1,16 +1,24 @@
-/* Facts of a card for NVIDIA's other libraries. */
+/* A card for NVIDIA's other libraries. */
 #include "handle.h"
 
 #include "cuda/cuda-internal.h"
 
+static int check(const struct device *device) {
+    return device->backend == &backend_cuda
+               ? device_status(device)
+               : status_fail(STATUS_UNSUPPORTED, "device '%s' has no libraries", device->kind);
+}
+
 int stream_handle(struct stream *stream, void **handle) {
-    struct device *device = stream->device;
-    *handle = NULL;
-    if (device->backend != &backend_cuda)
-        return status_fail(STATUS_UNSUPPORTED, "device '%s' has no libraries", device->kind);
-    int status = device_status(device);
+    int status = check(stream->device);
     *handle = status ? NULL : cuda_stream(stream);
-    return status ? status : cuda_enter(device);
+    return status ? status : cuda_enter(stream->device);
+}
+
+int stream_open_urgent(struct device *device, struct stream **stream) {
+    int status = check(device);
+    *stream = NULL;
+    return status ? status : cuda_stream_open_urgent(device, stream);
 }
 
 const char *device_place(const struct device *device) {

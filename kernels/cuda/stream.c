@@ -9,21 +9,39 @@ static const struct cuda_driver *driver_of(const struct stream *stream) {
 
 /* ---- streams ---- */
 
-int cuda_stream_open(struct device *device, struct stream **stream) {
+/* Numbers of priorities are the lower, the more urgent. */
+static int create(struct device *device, bool is_urgent, struct CUstream_st **handle) {
+    const struct cuda_driver *driver = &cuda(device)->driver;
+    int least = 0, greatest = 0;
+    int status = cuda_enter(device);
+    if (!status)
+        status = cuda_check(device, driver->priorities(&least, &greatest), "reading the priorities of streams");
+    return status ? status
+                  : cuda_check(device,
+                               driver->stream_create(handle, CUDA_STREAM_NON_BLOCKING, is_urgent ? greatest : least),
+                               "opening a stream");
+}
+
+static int open_stream(struct device *device, bool is_urgent, struct stream **stream) {
     struct cuda_stream *own = calloc(1, sizeof *own);
     *stream = NULL;
     if (!own)
         return status_fail(STATUS_MEMORY, "out of memory");
     own->stream.device = device;
-    int status = cuda_enter(device);
-    if (!status)
-        status = cuda_check(device, cuda(device)->driver.stream_create(&own->handle, CUDA_STREAM_NON_BLOCKING),
-                            "opening a stream");
+    int status = create(device, is_urgent, &own->handle);
     if (status)
         free(own);
     else
         *stream = &own->stream;
     return status;
+}
+
+int cuda_stream_open(struct device *device, struct stream **stream) {
+    return open_stream(device, false, stream);
+}
+
+int cuda_stream_open_urgent(struct device *device, struct stream **stream) {
+    return open_stream(device, true, stream);
 }
 
 void cuda_stream_close(struct stream *stream) {

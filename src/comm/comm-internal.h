@@ -65,6 +65,10 @@ void comm_describe(const struct comm_call *call, char text[COMM_TEXT_BYTES]);
 /* Returns true if two ranks' calls are the same collective. */
 bool comm_calls_agree(const struct comm_call *a, const struct comm_call *b);
 
+/* In builds that check, compares a list of calls that a device channel is about to run, one collective or messages,
+ * with those of the other ranks. STATUS_INVALID for a difference, with both calls; the errors of collectives. */
+int comm_check_calls(struct comm *comm, const struct comm_request *first);
+
 /* Returns true if the call reads this rank's `send`. */
 static inline bool comm_reads(const struct comm *comm, const struct comm_call *call) {
     return call->kind == COMM_BROADCAST ? call->peer == comm->rank : call->kind != COMM_RECEIVE;

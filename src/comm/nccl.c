@@ -188,7 +188,9 @@ static int issue_group(struct comm *comm, const struct comm_request *first, stru
     struct channel *channel = channel_of(comm);
     const struct nccl_library *nccl = &channel->process->library;
     void *handle;
-    int status = stream_handle(stream, &handle);
+    int status = comm_check_calls(comm, first);
+    if (!status)
+        status = stream_handle(stream, &handle);
     if (status)
         return status;
     pthread_mutex_lock(&channel->lock);
@@ -457,7 +459,7 @@ static int open_channel(struct nccl_process *process, struct device *device, str
     channel->next = process->channels;
     process->channels = channel;
     pthread_mutex_unlock(&process->lock);
-    int status = stream_open(device, &channel->stream);
+    int status = stream_open_urgent(device, &channel->stream);
     if (!status)
         status = event_open(device, &channel->turn);
     if (status) {

@@ -238,9 +238,11 @@ int gradient_sync_layer(struct gradient_sync *sync, int layer) {
 int gradient_sync_finish(struct gradient_sync *sync) {
     double start = clock_seconds();
     int status = start_buckets(sync, INT_MIN);
-    while (!status && sync->waited < sync->started)
-        status = rank_wait(sync->rank, &sync->requests[sync->waited++]);
-    sync->started = sync->waited = 0;
+    /* On a card, a stream that waits for the last one has seen the others. */
+    for (int i = sync->started; i-- > sync->waited && !status;)
+        status = rank_wait(sync->rank, &sync->requests[i]);
+    if (!status)
+        sync->started = sync->waited = 0;
     sync->waited_seconds += clock_seconds() - start;
     return status;
 }
@@ -278,14 +280,29 @@ int gradient_sync_gather_start(struct gradient_sync *sync, int turn) {
     return !status && is_last && !sync->options.overlaps_weights ? gradient_sync_gather_wait(sync, INT_MAX) : status;
 }
 
+static bool is_needed(const struct gradient_sync *sync, int turn, int layer) {
+    return sync->pieces[sync->turns[turn]].needed <= layer;
+}
+
+/* Waits for the started gathers that a layer needs; the first one is among them. */
+static int wait_for_gathers(struct gradient_sync *sync, int layer) {
+    int end = sync->gathered + 1, status = STATUS_OK;
+    while (end < sync->gathering && is_needed(sync, end, layer))
+        end++;
+    for (int i = end; i-- > sync->gathered && !status;) { /* the last one first, as above */
+        const struct sync_piece *piece = &sync->pieces[sync->turns[i]];
+        status = rank_wait(sync->rank, &sync->gathers[i]);
+        param_set_travelling(sync->store, piece->bucket_first, piece->bucket_count, false);
+    }
+    sync->gathered = status ? sync->gathered : end;
+    return status;
+}
+
 int gradient_sync_gather_wait(struct gradient_sync *sync, int layer) {
     double start = clock_seconds();
     int status = STATUS_OK;
-    while (!status && sync->gathered < sync->updated && sync->pieces[sync->turns[sync->gathered]].needed <= layer) {
-        const struct sync_piece *piece = &sync->pieces[sync->turns[sync->gathered]];
-        status = rank_wait(sync->rank, &sync->gathers[sync->gathered]);
-        param_set_travelling(sync->store, piece->bucket_first, piece->bucket_count, false);
-        sync->gathered += !status;
+    while (!status && sync->gathered < sync->updated && is_needed(sync, sync->gathered, layer)) {
+        status = wait_for_gathers(sync, layer);
         if (!status)
             status = start_gathers(sync);
     }

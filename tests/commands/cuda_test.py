@@ -241,6 +241,9 @@ class Algorithms(Runs):
         self.assertEqual(errors, "cambium: error: --gemm-algorithms: products on cpu have no choice of algorithms\n")
         _, errors = run("bench", "gemm", "--tune", self.file, expect=2)
         self.assertIn("only a card's products have a choice of algorithms: add --device cuda", errors)
+        launched = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}
+        _, errors = run("bench", "gemm", "--tune", self.file, *CUDA, env=launched, expect=2)
+        self.assertIn("bench gemm --tune is one process: run it without a launcher of ranks", errors)
 
 
 class Tuning(finetune_support.Tuning):

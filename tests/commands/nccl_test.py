@@ -9,21 +9,20 @@ import tempfile
 import unittest
 
 from mpi_support import MPIRUN, needs_mpirun, strike_all
-from pretrain_support import LONG, Run, assert_same_run
+from pretrain_support import CAMBIUM, LONG, Run, assert_same_run, timeless
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
 CUDA = ["--device", "cuda"]
 SHORT = dict(train__train_iters=3, optim__lr_warmup_iters=0)
 LAYOUTS = {  # on 4 processes
-    "stages": dict(parallel__pipeline_model_parallel_size=4, model__num_layers=4, train__global_batch_size=8),
+    "stages": dict(parallel__pipeline_model_parallel_size=4),
     "all": dict(parallel__tensor_model_parallel_size=2, parallel__sequence_parallel="true",
                 parallel__use_distributed_optimizer="true"),
 }
 if LONG:
     LAYOUTS |= {
-        "data": dict(train__global_batch_size=8),
-        "chunks": dict(parallel__pipeline_model_parallel_size=2, model__num_layers=4, train__global_batch_size=8,
-                       parallel__virtual_pipeline_model_parallel_size=2),
+        "data": {},
+        "chunks": dict(parallel__pipeline_model_parallel_size=2, parallel__virtual_pipeline_model_parallel_size=2),
         "tensor": dict(parallel__tensor_model_parallel_size=4),
     }
 
@@ -65,17 +64,34 @@ class Cards(unittest.TestCase):
 @needs_mpirun
 class Training(Cards):
     def test_losses_are_the_cpus_in_every_layout(self):
+        """Each layout goes on from the checkpoint of the one before."""
         os.environ["CAMBIUM_NCCL_REPORT"] = str(self.run_of.directory / "calls")
-        for name, layout in LAYOUTS.items():
+        keys = dict(train__train_iters=2 * len(LAYOUTS), optim__lr_warmup_iters=0, train__global_batch_size=8, model__num_layers=4)
+        self.run_of.run("cpu", **keys)
+        expected = self.run_of.records("cpu")
+        for i, (name, layout) in enumerate(LAYOUTS.items()):
             with self.subTest(name):
-                own = {k: v for k, v in layout.items() if not k.startswith("parallel")}
-                self.run_of.run(f"{name}-cpu", **SHORT, **own)
-                self.launch(4, name, CUDA, **SHORT, **layout)
-                assert_same_run(self, self.run_of.records(name), self.run_of.records(f"{name}-cpu"), losses=1e-5, norms=1e-3)
+                self.launch(4, "run", CUDA, train__exit_interval=2, **keys, **layout)
+                assert_same_run(self, self.run_of.records("run"), expected[:2 * i + 2], losses=1e-5, norms=1e-3)
                 calls = self.counts()
                 self.assertTrue(calls.get("ncclAllReduce") or calls.get("ncclReduceScatter"), calls)
                 self.assertEqual(bool(calls.get("ncclSend")), name in ("stages", "chunks"), calls)
                 self.assertEqual(calls["communicators"], 0)  # all were destroyed
+
+    def test_processes_take_the_algorithms_of_a_file(self):
+        keys = dict(train__train_iters=1, optim__lr_warmup_iters=0, train__precision="fp32")
+        self.run_of.run("first", **keys)
+        file = self.run_of.directory / "card.json"
+        tune = [CAMBIUM, "bench", "gemm", "--tune", file, "--model", self.run_of.directory / "first/iter_0000001",
+                "--micro-batch-size", "2", "--seq-length", "16", *CUDA]
+        subprocess.run(tune, check=True, capture_output=True, timeout=300, env=os.environ | {"CAMBIUM_CUDA_FASTEST": "5"})
+        self.launch(2, "plain", CUDA, **keys)
+        self.launch(2, "file", [*CUDA, "--gemm-algorithms", file], **keys)
+        os.environ["CAMBIUM_CUDA_ALGORITHMS"] = "5"
+        self.launch(2, "library", CUDA, **keys)
+        plain, found, expected = (timeless(self.run_of.records(name)) for name in ("plain", "file", "library"))
+        self.assertEqual(found, expected)
+        self.assertNotEqual(found, plain)
 
     @unittest.skipUnless(LONG, "the threads of one card show it")
     def test_over_the_host_no_library_is_opened(self):

@@ -26,7 +26,7 @@ struct card {
     unsigned long graph_launches;        /* whose work counts in none of the others */
     unsigned long outside;               /* launches that are not captured */
     unsigned long waits;                 /* of the host, for a stream or an event with work to run */
-    unsigned long edges;                 /* waits of streams for events that have not come */
+    unsigned long edges;                 /* "edge" of a trace */
     unsigned long contexts;              /* that are retained */
     CUresult error;                      /* of the first fault */
     unsigned long commanded[CALL_KINDS]; /* calls since CAMBIUM_CUDA_FAIL was set */

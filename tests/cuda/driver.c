@@ -4,15 +4,16 @@
  * CUDA_VISIBLE_DEVICES hides all but one. CAMBIUM_CUDA_SEED sets the order of streams, blocks and warps.
  * CAMBIUM_CUDA_REPORT names a file for the counts of calls and of each kernel, written at the end of the process.
  * CAMBIUM_CUDA_ORDER replaces the random order of streams: "urgent" runs the stream with the highest priority that is
- * ready, and "patient" the one with the lowest. CAMBIUM_CUDA_TRACE names a file for a line of each thing that is done.
+ * ready, and "patient" the one with the lowest. CAMBIUM_CUDA_TRACE names a file, for a line of what a host asks for.
  * The line has the card, the stream's priority, and what. "wait" is a wait of the host. "edge 3" is the third time that
- * a stream waits for an event that has not come. CAMBIUM_CUDA_MEMORY is a card's memory in MiB. A fault goes to
- * standard error in words, and every later call on its card fails with its number.
+ * a stream waits for an event that has not come, and for work that it does not wait for already. CAMBIUM_CUDA_MEMORY is
+ * a card's memory in MiB. A fault goes to standard error in words, and every later call on its card fails with its
+ * number.
  *
  * CAMBIUM_CUDA_FAIL, read at each call, lists calls that fail: "alloc:3,launch:10,copy:2" is the third allocation of a
  * card, its tenth launch and its second copy since the variable was set. "bus:10": the card leaves the bus at its tenth
  * launch, and all later calls fail. "wait:2" plants a fault in the program: the second wait of the host that has to
- * wait returns at once. "event:1": a stream does not wait for an event. "launch:10@1" is about card 1 alone.
+ * wait returns at once. "event:1": a stream does not wait at edge 1. "launch:10@1" is about card 1 alone.
  *
  * A card is closed to the others: it knows neither their memory nor their streams. A thread calls with the context of
  * one card, as it does with NVIDIA's driver. */
@@ -434,10 +435,6 @@ API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int pr
     return card_leave(card, result);
 }
 
-API CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    return cuStreamCreateWithPriority(stream, flags, 0);
-}
-
 API CUresult cuStreamDestroy_v2(CUstream stream) {
     struct card *card;
     CUresult result = card_enter(&card);
@@ -485,7 +482,8 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)flags;
     struct card *card;
     bool is_dropped = false;
-    if (!card_enter(&card) && waited->done < waited->recorded) {
+    if (!card_enter(&card) && waited->done < waited->recorded &&
+        !stream_has_followed((struct stream *)stream, waited)) {
         is_dropped = card_fails(card, CALL_EVENT);
         streams_trace(&card->streams, ((struct stream *)stream)->priority, "edge", ++card->edges);
     }

@@ -10,10 +10,26 @@ struct stream *stream_open(struct streams *streams) {
     if (stream) {
         stream->last = &stream->first;
         stream->streams = streams;
+        stream->number = ++streams->opened;
         stream->next = streams->list;
         streams->list = stream;
     }
     return stream;
+}
+
+void streams_trace(const struct streams *streams, int priority, const char *what, unsigned long number) {
+    if (streams->trace >= 0) {
+        dprintf(streams->trace, "%d %d %s %lu\n", streams->slot, priority, what, number);
+    }
+}
+
+static void trace_work(const struct stream *stream, const struct work *work) {
+    const char *what = work->kind == WORK_LAUNCH ? work->launch.kernel->name
+                       : work->kind == WORK_MEET ? "meeting"
+                                                 : NULL;
+    if (what) {
+        streams_trace(stream->streams, stream->priority, what, 0);
+    }
 }
 
 int stream_queue(struct stream *stream, const struct work *work) {
@@ -27,7 +43,20 @@ int stream_queue(struct stream *stream, const struct work *work) {
     **last = queued;
     *last = &queued->next;
     stream->streams->meetings += work->kind == WORK_MEET;
+    trace_work(stream, work);
+    stream->queued += work->kind != WORK_RECORD;
+    if (work->kind == WORK_RECORD) {
+        work->event->source = stream->number;
+        work->event->mark = stream->queued;
+    }
     return 0;
+}
+
+bool stream_has_followed(struct stream *stream, const struct event *event) {
+    bool has = stream->source == event->source && event->mark <= stream->mark;
+    stream->source = event->source;
+    stream->mark = has ? stream->mark : event->mark;
+    return has;
 }
 
 static void free_work(struct work *work) {
@@ -58,21 +87,6 @@ static void run_rows(struct machine *machine, const struct work *work) {
         if (status) {
             return;
         }
-    }
-}
-
-void streams_trace(const struct streams *streams, int priority, const char *what, unsigned long number) {
-    if (streams->trace >= 0) {
-        dprintf(streams->trace, "%d %d %s %lu\n", streams->slot, priority, what, number);
-    }
-}
-
-static void trace_work(const struct stream *stream, const struct work *work) {
-    const char *what = work->kind == WORK_LAUNCH ? work->launch.kernel->name
-                       : work->kind == WORK_MEET ? "meeting"
-                                                 : NULL;
-    if (what) {
-        streams_trace(stream->streams, stream->priority, what, 0);
     }
 }
 
@@ -141,6 +155,10 @@ static void remove_first(struct stream *stream) {
     free_work(work);
 }
 
+/* How often a card with the order "urgent" looks whether other ranks have come to a meeting, before it runs less urgent
+ * work. */
+enum { HOLDS_MOST = 150 };
+
 /* Runs the first work of one ready stream. False where none is ready; then `waiting` is the number of meetings that
  * wait for other ranks, the first work of the streams that were passed over. */
 static bool run_one(struct streams *streams, int *waiting) {
@@ -150,16 +168,17 @@ static bool run_one(struct streams *streams, int *waiting) {
     }
     for (struct stream *stream; (stream = draw_ready(streams));) {
         struct work *work = stream->first;
-        if (!work->has_begun) {
-            trace_work(stream, work);
-        }
-        work->has_begun = true;
         if (work->kind == WORK_MEET && !streams->machine->failed &&
             !work->meeting.attend(streams->machine, work->context)) {
             stream->is_passed_over = true;
             ++*waiting;
+            if (streams->order == ORDER_URGENT && stream->priority < 0 && streams->holds < HOLDS_MOST) {
+                streams->holds++;
+                return false;
+            }
             continue;
         }
+        streams->holds = work->kind == WORK_MEET ? 0 : streams->holds;
         run_work(streams->machine, work);
         remove_first(stream);
         return true;
@@ -211,7 +230,9 @@ void streams_run(struct streams *streams, const struct stream *until_empty, cons
         if (run_one(streams, &waiting)) {
             rests = 0;
         } else if (waiting) {
-            stand(streams, waiting);
+            if (streams->holds == 0 || streams->holds == HOLDS_MOST) {
+                stand(streams, waiting);
+            }
             rest(streams, rests++);
         } else {
             return;
@@ -221,21 +242,20 @@ void streams_run(struct streams *streams, const struct stream *until_empty, cons
 
 /* ---- the helper ---- */
 
-/* Runs all that is ready when the host has not waited for a while. It is long where the order is not random: then hosts
- * queue whole steps before any of it runs. */
+/* Runs all that is ready when the host has not waited for a while, in milliseconds. It is long where the order is not
+ * random: then hosts queue whole steps before any of it runs. */
 static void *help(void *context) {
     struct streams *streams = context;
-    long pause = streams->order == ORDER_RANDOM ? 1000000 : 400000000;
-    int waiting;
+    int patience = streams->order == ORDER_RANDOM ? 1 : 5000, idle = 0, waiting;
     unsigned long waits = 0;
     pthread_mutex_lock(streams->lock);
     while (!streams->is_ending) {
-        bool is_needed = streams->meetings && streams->waits == waits;
+        idle = streams->meetings && streams->waits == waits ? idle + 1 : 0;
         waits = streams->waits;
-        while (is_needed && run_one(streams, &waiting)) {
+        while (idle >= patience && run_one(streams, &waiting)) {
         }
         pthread_mutex_unlock(streams->lock);
-        nanosleep(&(const struct timespec){.tv_nsec = pause}, NULL);
+        nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL);
         pthread_mutex_lock(streams->lock);
     }
     pthread_mutex_unlock(streams->lock);

@@ -26,6 +26,8 @@ enum work_kind {
 
 struct event {
     uint64_t recorded, done; /* records that were queued, and that have run */
+    int source;              /* the number of the stream of the last record */
+    uint64_t mark;           /* what that stream had queued by then */
     double time;             /* of the last that has run, in milliseconds */
 };
 
@@ -39,7 +41,6 @@ struct work {
     void (*call)(struct machine *machine, void *context); /* of a library */
     struct meeting meeting;                               /* of a library, with other ranks */
     void *context;                                        /* freed with the work */
-    bool has_begun;                                       /* the meeting */
     const struct graph *graph;                            /* must stay until the work has run */
     struct event *event;
     uint64_t ticket; /* of a record, and the record that a wait needs */
@@ -57,6 +58,10 @@ struct stream {
     struct streams *streams; /* its card's */
     bool is_passed_over;     /* its meeting waits for others */
     int priority;            /* the lower, the more urgent; 0 is the least urgent */
+    int number;              /* from 1 on */
+    uint64_t queued;         /* work so far, without records of events */
+    int source;              /* the number of the stream that it waited for last; 0: none */
+    uint64_t mark;           /* of that stream, what it waited for */
     struct stream *next;
 };
 
@@ -66,6 +71,8 @@ struct streams {
     struct stream *list;
     unsigned long meetings; /* in the queues */
     unsigned long waits;    /* looks of a host that waits */
+    int opened;             /* streams so far */
+    int holds;              /* looks since a meeting, while less urgent work could run */
     pthread_t helper;
     bool has_helper, is_ending; /* the thread that runs work for other ranks */
     enum { ORDER_RANDOM, ORDER_URGENT, ORDER_PATIENT } order;
@@ -79,6 +86,8 @@ struct stream *stream_open(struct streams *streams);
 void stream_close(struct streams *streams, struct stream *stream);
 /* Queues or captures a copy of `work`. Returns 0, or -1 where there is no memory. */
 int stream_queue(struct stream *stream, const struct work *work);
+/* Notes that a stream waits for an event. True where it has waited for the same work before. */
+bool stream_has_followed(struct stream *stream, const struct event *event);
 /* Writes a line to the trace, if there is one. */
 void streams_trace(const struct streams *streams, int priority, const char *what, unsigned long number);
 /* Frees a graph and its work, which has run; NULL is allowed. */

@@ -90,7 +90,7 @@ static void nothing_runs_before_somebody_waits(void **state) {
     float *host, seconds;
     CUevent begin, end;
     CUfunction function = saxpy(&module);
-    ok(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    ok(CALL(cuStreamCreateWithPriority)(&stream, CU_STREAM_NON_BLOCKING, 0));
     ok(CALL(cuEventCreate)(&begin, 0));
     ok(CALL(cuEventCreate)(&end, 0));
     ok(CALL(cuMemAlloc)(&x, COUNT * 4));
@@ -136,8 +136,8 @@ static void only_events_order_streams(void **state) {
         CUevent event;
         unsigned char got;
         int kind = round % KINDS;
-        ok(CALL(cuStreamCreate)(&first, 0));
-        ok(CALL(cuStreamCreate)(&second, 0));
+        ok(CALL(cuStreamCreateWithPriority)(&first, 0, 0));
+        ok(CALL(cuStreamCreateWithPriority)(&second, 0, 0));
         ok(CALL(cuEventCreate)(&event, 0));
         ok(CALL(cuMemAlloc)(&value, 1));
         ok(CALL(cuMemsetD8Async)(value, 1, 1, first));

@@ -114,9 +114,14 @@ FAKE(cuMemFreeHost, (void *memory)) {
 
 /* ---- streams and copies ---- */
 
-FAKE(cuStreamCreate, (struct CUstream_st * *stream, unsigned flags)) {
+FAKE(cuCtxGetStreamPriorityRange, (int *least, int *greatest)) {
+    *least = 0;
+    *greatest = -5;
+    return result();
+}
+FAKE(cuStreamCreateWithPriority, (struct CUstream_st * *stream, unsigned flags, int priority)) {
     *stream = malloc(1);
-    return flags == CUDA_STREAM_NON_BLOCKING ? result() : 1;
+    return flags == CUDA_STREAM_NON_BLOCKING && (priority == 0 || priority == -5) ? result() : 1;
 }
 FAKE(cuStreamDestroy_v2, (struct CUstream_st * stream)) {
     free(stream);

@@ -83,6 +83,54 @@ static void a_library_that_lacks_a_function_is_refused(void **state) {
     assert_non_null(strstr(status_text(), "libnccl.so.2 has no function ncclGetErrorString: " COMM_WITHOUT_NCCL));
 }
 
+/* ---- in a program with check_calls.c ---- */
+
+/* Rank 1's call differs from the others'. */
+static int differ(struct comm *world, struct device *device, bool is_message) {
+    struct stream *stream;
+    void *memory;
+    int status = stream_open(device, &stream);
+    if (status)
+        return status;
+    status = device_alloc_zeroed(device, 1024, &memory);
+    if (status) {
+        stream_close(stream);
+        return status;
+    }
+    struct comm_data data = {memory, (char *)memory + 512, world->rank == 1 ? 9 : 8, DTYPE_F32, stream};
+    status = !is_message        ? comm_all_reduce(world, &data, COMM_SUM)
+             : world->rank == 1 ? comm_receive(world, &data, 0)
+                                : comm_send(world, &data, 1);
+    stream_close(stream);
+    device_free(device, memory);
+    return status;
+}
+
+static int differ_on_own_card(struct comm *world, void *context) {
+    struct device *device;
+    int status = device_open("cuda", world->rank, 1, &device);
+    if (!status)
+        status = comm_nccl_open(world, device);
+    if (!status)
+        status = differ(world, device, *(bool *)context);
+    comm_abort(world, status ? status_text() : "no difference was found");
+    comm_leave_device_channel(world);
+    device_close(device);
+    return status;
+}
+
+static void a_difference_is_found_before_data_moves(void **state) {
+    bool is_message = false;
+    (void)state;
+    assert_int_equal(comm_local_run(2, differ_on_own_card, &is_message), STATUS_INVALID);
+    assert_non_null(
+        strstr(status_text(), "different calls: rank 0 all-reduce (sum) of 8 fp32, rank 1 all-reduce (sum) of 9 fp32"));
+    is_message = true;
+    assert_int_equal(comm_local_run(2, differ_on_own_card, &is_message), STATUS_INVALID);
+    assert_non_null(strstr(status_text(),
+                           "different calls: rank 1 receive of 9 fp32 from rank 0, rank 0 send of 8 fp32 to rank 1"));
+}
+
 int main(int count, char **words) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_moves_from_card_to_card),
@@ -91,6 +139,12 @@ int main(int count, char **words) {
     const struct CMUnitTest lacking[] = {
         cmocka_unit_test(a_library_that_lacks_a_function_is_refused),
     };
+    const struct CMUnitTest checked[] = {
+        cmocka_unit_test(every_call_moves_from_card_to_card),
+        cmocka_unit_test(a_difference_is_found_before_data_moves),
+    };
+    if (count == 2 && !strcmp(words[1], "checked"))
+        return cmocka_run_group_tests(checked, NULL, NULL);
     if (count == 2 && !strcmp(words[1], "lacking"))
         return cmocka_run_group_tests(lacking, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
