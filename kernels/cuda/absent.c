@@ -20,6 +20,11 @@ int stream_open_urgent(struct device *device, struct stream **stream) {
     return status_fail(STATUS_UNSUPPORTED, "device '%s' has no libraries", device->kind);
 }
 
+void device_spare(struct device *device, int multiprocessors) {
+    (void)device;
+    (void)multiprocessors;
+}
+
 const char *device_place(const struct device *device) {
     (void)device;
     return NULL;

@@ -60,6 +60,7 @@ CUBLASLT_PREFERENCE; /* limits on the algorithms that the library may propose */
     ROW(CUBLASLT_OPERATION_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)                                                 \
     ROW(CUBLASLT_OPERATION_AUX, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)                                         \
     ROW(CUBLASLT_OPERATION_AUX_STRIDE, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)                                       \
+    ROW(CUBLASLT_OPERATION_MULTIPROCESSORS, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, 15)                                  \
     ROW(CUBLASLT_OPERATION_A_SCALE, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17)                                          \
     ROW(CUBLASLT_OPERATION_B_SCALE, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)                                          \
     ROW(CUBLASLT_OPERATION_FAST, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 25)                                                  \

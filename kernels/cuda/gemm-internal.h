@@ -23,7 +23,8 @@ struct gemm_form {
     uint8_t is_one_pass;        /* no partial sums, in whatever type */
     uint8_t is_fast;            /* FP8 sums may lose bits of fp32 */
     uint8_t is_batch_invariant; /* one algorithm for every m and ldc, without partial sums */
-    uint8_t unused[3];
+    uint8_t unused;
+    uint16_t multiprocessors; /* that it runs on; 0: all */
 };
 
 struct gemm_pointers {

@@ -48,6 +48,14 @@ static uint8_t alignment_of_rows(const struct matrix_view *m) {
     return alignment_of((const void *)((uintptr_t)m->data | stride));
 }
 
+/* Returns the multiprocessors that a product may run on, or 0 for all. */
+static uint16_t multiprocessors_for(const struct device *device) {
+    const struct cuda_device *own = cuda(device);
+    return own->spared == 0                     ? 0
+           : own->spared < own->multiprocessors ? (uint16_t)(own->multiprocessors - own->spared)
+                                                : 1;
+}
+
 /* The library's product without an epilogue, into `c`. Forward products in FP8 are summed fast, as TransformerEngine
  * does. */
 static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {
@@ -74,7 +82,8 @@ static struct gemm_form form_of(const struct exec *exec, const struct gemm *g, c
                               .epilogue = CUBLASLT_NO_EPILOGUE,
                               .is_tf32 = g->is_tf32,
                               .is_one_pass = is_any_row,
-                              .is_batch_invariant = is_any_row};
+                              .is_batch_invariant = is_any_row,
+                              .multiprocessors = multiprocessors_for(exec->stream->device)};
 }
 
 static struct gemm_pointers pointers_of(const struct exec *exec, const struct gemm *g, const struct matrix_view *c) {

@@ -157,6 +157,7 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
     const int32_t compute = form->is_tf32 ? CUBLASLT_COMPUTE_TF32 : CUBLASLT_COMPUTE_FP32;
     const int8_t fast = (int8_t)form->is_fast;
     const uint32_t invariance = invariance_of(form);
+    const int32_t multiprocessors = form->multiprocessors;
     const struct {
         unsigned attribute;
         const void *value;
@@ -170,6 +171,7 @@ static unsigned set_operation(const struct cuda_gemm_cache *cache, const struct 
                 {CUBLASLT_OPERATION_AUX_STRIDE, &form->ldc, sizeof form->ldc},
                 {CUBLASLT_OPERATION_A_SCALE, &pointers->b_scale, sizeof pointers->b_scale},
                 {CUBLASLT_OPERATION_B_SCALE, &pointers->a_scale, sizeof pointers->a_scale},
+                {CUBLASLT_OPERATION_MULTIPROCESSORS, &multiprocessors, sizeof multiprocessors},
                 {CUBLASLT_OPERATION_FAST, &fast, sizeof fast}};
     unsigned status = CUBLASLT_SUCCESS;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !status; i++)

@@ -21,6 +21,11 @@ int stream_open_urgent(struct device *device, struct stream **stream) {
     return status ? status : cuda_stream_open_urgent(device, stream);
 }
 
+void device_spare(struct device *device, int multiprocessors) {
+    if (device->backend == &backend_cuda)
+        cuda(device)->spared = multiprocessors;
+}
+
 const char *device_place(const struct device *device) {
     return device->backend == &backend_cuda ? cuda(device)->place : NULL;
 }

@@ -39,6 +39,8 @@ struct comm_device_channel {
     int (*post)(struct comm *comm);
     /* Makes work that is queued on `stream` from now on see the result. May return before the call has run. */
     int (*wait)(struct comm *comm, struct comm_request *request, struct stream *stream);
+    /* As comm_check. NULL: calls that end have results. */
+    int (*check)(struct comm *comm);
     /* Frees request->kept, which is not NULL, of a call that no one will wait for. */
     void (*forget)(struct comm_request *request);
     /* Sets group->device_state. The group's host channel is open. All ranks of the parent call this together, with the

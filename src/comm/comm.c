@@ -125,6 +125,10 @@ bool comm_holds_messages(const struct comm *comm) {
     return comm->device->post;
 }
 
+int comm_check(struct comm *comm) {
+    return comm->device->check ? comm->device->check(comm) : STATUS_OK;
+}
+
 void comm_forget(struct comm_request *request) {
     if (request->kept)
         request->comm->device->forget(request);

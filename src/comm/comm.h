@@ -6,8 +6,9 @@
  * channel, its memory goes over the host channel.
  *
  * All ranks of a group make the same collective calls in the same order, with equal counts and types. The host channel
- * finds a difference before data moves. Then the call fails on every rank with STATUS_INVALID and a text that names
- * both calls. Messages between two ranks arrive in the order in which they were sent. A send may wait for its receive.
+ * finds a difference before data moves, and so do builds that check (CAMBIUM_CHECK_CALLS) for all calls. Then the call
+ * fails on every rank with STATUS_INVALID and a text that names both calls. Messages between two ranks arrive in the
+ * order in which they were sent. A send may wait for its receive.
  *
  * Every rank gets the same bits of a sum. Sums of host memory are taken in the order of ranks, ((r0 + r1) + r2) + r3,
  * for any timing, channel and size of chunks. Elements of bf16 are summed in fp32 and rounded once. A device channel
@@ -150,6 +151,9 @@ bool comm_holds_messages(const struct comm *comm);
 int comm_wait(struct comm_request *request);
 /* Like comm_wait, for device memory, when another stream than the call's uses the result. */
 int comm_wait_on(struct comm_request *request, struct stream *stream);
+/* Call it after the host has waited for a stream, before it reads results of calls on that stream. A rank of this
+ * process that fails ends the calls of all, without results. Then this returns STATUS_PEER, with that rank's text. */
+int comm_check(struct comm *comm);
 /* After comm_abort: frees the memory of a started request that no one will wait for. */
 void comm_forget(struct comm_request *request);
 
@@ -180,9 +184,11 @@ void comm_request_order(struct comm *comm);
 #define COMM_WITHOUT_NCCL "add --collectives host, or run the ranks as threads of one process (--ranks)"
 /* Lets device memory of this world, and of groups made later, move by NVIDIA's library of collectives, NCCL. All ranks
  * call it together, each with a card of its own. Sums then have the same bits on every rank, but not in the order of
- * ranks, and bf16 is rounded at each addition. A world of one rank needs no library. All ranks return the first failure
- * of any: STATUS_UNSUPPORTED without the library, with the ways to run without it; STATUS_IO for a failure of it. */
-int comm_nccl_open(struct comm *world, struct device *device);
+ * ranks, and bf16 is rounded at each addition. A call takes at most `most_blocks` multiprocessors of the card, 0: as
+ * many as the library decides. All ranks give the same number. A world of one rank needs no library. All ranks return
+ * the first failure of any: STATUS_UNSUPPORTED without the library, with the ways to run without it; STATUS_IO for a
+ * failure of it. */
+int comm_nccl_open(struct comm *world, struct device *device, int most_blocks);
 /* Lets device memory of the world move over the host again, as in the beginning. All ranks call it together before the
  * device is closed, and have closed the groups. */
 void comm_leave_device_channel(struct comm *world);

@@ -22,6 +22,7 @@
 /* The ranks of a process share this. */
 struct nccl_process {
     struct nccl_library library;
+    int most_blocks;      /* 0: the library decides */
     pthread_mutex_t lock; /* guards the members after it */
     int references;       /* channels */
     struct channel *channels;
@@ -78,13 +79,19 @@ static void describe_failure(const struct channel *channel, unsigned result, con
              last && *last ? ": " : "", last ? last : "");
 }
 
-/* The text of a failed call: of another rank's abort, that rank's. */
+/* Calls of an aborted communicator end, and leave the memory as it was. */
+static int check(struct comm *comm) {
+    if (!channel_of(comm)->process->is_aborted)
+        return STATUS_OK;
+    comm_barrier(comm); /* fails with the text of the rank that failed first */
+    return STATUS_PEER;
+}
+
 static int fail(struct comm *comm, unsigned result, const char *what) {
     struct channel *channel = channel_of(comm);
-    if (channel->process->is_aborted) {
-        comm_barrier(comm); /* fails with the text of the rank that failed first */
-        return STATUS_PEER;
-    }
+    int status = check(comm);
+    if (status)
+        return status;
     char text[FAILURE_BYTES];
     describe_failure(channel, result, what, text);
     return status_fail(STATUS_IO, "%s", text);
@@ -485,11 +492,18 @@ static int take_handle(struct comm *comm, struct ncclComm *handle, unsigned resu
     return result ? fail(comm, result, what) : STATUS_OK;
 }
 
+static struct nccl_config config_of(const struct nccl_process *process) {
+    struct nccl_config config = NCCL_CONFIG_UNBLOCKED;
+    if (process->most_blocks)
+        config.max_blocks = process->most_blocks;
+    return config;
+}
+
 /* All ranks of the parent's communicator call ncclCommSplit. Those that are in no group give no color. */
 static int nccl_join(struct comm *parent, const int *ranks, struct comm *group) {
     struct channel *above = channel_of(parent);
     const struct nccl_library *nccl = &above->process->library;
-    struct nccl_config config = NCCL_CONFIG_UNBLOCKED;
+    struct nccl_config config = config_of(above->process);
     struct ncclComm *handle = NULL;
     struct channel *channel = NULL;
     int status = group ? open_channel(above->process, above->device, group, &channel) : STATUS_OK;
@@ -544,6 +558,7 @@ static const struct comm_device_channel comm_device_nccl = {.name = "NCCL",
                                                             .start = nccl_start,
                                                             .post = post,
                                                             .wait = nccl_wait,
+                                                            .check = check,
                                                             .forget = nccl_forget,
                                                             .join = nccl_join,
                                                             .leave = nccl_leave,
@@ -558,13 +573,14 @@ struct introduction {
     char host[64];
 };
 
-static int open_process(struct nccl_process **out) {
+static int open_process(int most_blocks, struct nccl_process **out) {
     struct nccl_process *process = *out = calloc(1, sizeof *process);
     if (!process)
         return status_fail(STATUS_MEMORY, "out of memory");
     pthread_mutex_init(&process->lock, NULL);
     pthread_cond_init(&process->end, NULL);
     process->references = 1;
+    process->most_blocks = most_blocks;
     return nccl_library_open(&process->library);
 }
 
@@ -579,10 +595,10 @@ static int start_guard(struct nccl_process *process) {
 }
 
 /* The first rank of a process opens the library; the others of the process take a reference. */
-static int find_process(struct comm *world, struct nccl_process **out) {
+static int find_process(struct comm *world, int most_blocks, struct nccl_process **out) {
     struct introduction mine = {.process = getpid()};
     struct introduction *all = calloc((size_t)world->size, sizeof *all);
-    int status = all ? open_process(&mine.shared) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = all ? open_process(most_blocks, &mine.shared) : status_fail(STATUS_MEMORY, "out of memory");
     gethostname(mine.host, sizeof mine.host - 1);
     status = comm_agree(world, status);
     struct comm_data data = {.send = &mine, .receive = all, .count = sizeof mine, .dtype = DTYPE_U8};
@@ -606,7 +622,7 @@ static int find_process(struct comm *world, struct nccl_process **out) {
 static int join_world(struct comm *world) {
     struct channel *channel = channel_of(world);
     const struct nccl_library *nccl = &channel->process->library;
-    struct nccl_config config = NCCL_CONFIG_UNBLOCKED;
+    struct nccl_config config = config_of(channel->process);
     struct ncclComm *handle = NULL;
     struct nccl_id id = {{0}};
     void *stream;
@@ -625,11 +641,11 @@ static int join_world(struct comm *world) {
     return status ? status : comm_barrier(world); /* a rank that failed does not wait for those that wait for it */
 }
 
-int comm_nccl_open(struct comm *world, struct device *device) {
+int comm_nccl_open(struct comm *world, struct device *device, int most_blocks) {
     if (world->size == 1)
         return STATUS_OK;
     struct nccl_process *process = NULL;
-    int status = find_process(world, &process);
+    int status = find_process(world, most_blocks, &process);
     if (status)
         return status;
     struct channel *channel = NULL;

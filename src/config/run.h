@@ -117,6 +117,8 @@ struct run_config {
         int64_t recompute_num_layers, num_microbatches_with_partial_activation_checkpoints;
         struct config_list recompute_modules; /* of core_attn, layernorm, mlp_act */
         int64_t threads_per_rank;             /* 0: one when ranks share cores, else all */
+        int64_t nccl_max_ctas;                /* 0: as many as NCCL takes */
+        int64_t gemm_sm_margin;
     } parallel;
     struct {
         const char *save, *load;

@@ -131,7 +131,7 @@ static void close_device(void *self) {
 static int connect_ranks(void *self) {
     struct engine *engine = self;
     const struct engine_options *o = &engine->options;
-    return o->world ? rank_connect(o->world, engine->device, (enum collectives)o->collectives) : STATUS_OK;
+    return o->world ? rank_connect(o->world, engine->device, (enum collectives)o->collectives, 0) : STATUS_OK;
 }
 
 static int take_algorithms(void *self) {

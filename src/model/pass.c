@@ -266,7 +266,7 @@ double model_fetched_loss(const struct model *model) {
 int model_loss(struct model *model, double *loss) {
     int status = model_loss_fetch(model);
     if (!status && model->share.has_head)
-        status = stream_wait(model->rank->exec.stream);
+        status = rank_finish(model->rank);
     *loss = status ? 0 : model_fetched_loss(model);
     return status;
 }
@@ -278,7 +278,7 @@ int model_row_losses(struct model *model, const struct model_batch *batch, float
     size_t bytes = (size_t)head_rows_count(model, batch) * sizeof *losses;
     int status = stream_copy_to_host(stream, losses, model->scratch.losses, bytes);
     if (!status)
-        status = stream_wait(stream);
+        status = rank_finish(model->rank);
     if (!status)
         head_rows_put_back(model, batch, losses);
     return status;
@@ -294,7 +294,7 @@ static int fetch_logits(struct model *model, int64_t count, float *out) {
     int status =
         stream_copy_to_host(model->rank->exec.stream, host, model->scratch.logits, (size_t)(count * stride) * width);
     if (!status)
-        status = stream_wait(model->rank->exec.stream);
+        status = rank_finish(model->rank);
     for (int64_t i = 0; i < count && !status; i++)
         for (int64_t v = 0; v < V; v++)
             out[i * V + v] = model->options.dtype == DTYPE_F32 ? ((float *)host)[i * stride + v]

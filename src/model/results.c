@@ -86,6 +86,8 @@ int model_infer_results(struct model *model, const struct model_step_result *res
         return status_fail(STATUS_INVALID, "no step has results to read");
     const struct step_fetch *fetch = &model->step.fetches[model->step.given++ % MODEL_STEPS];
     int status = event_wait(fetch->has_arrived);
+    if (!status && model->rank->world)
+        status = comm_check(model->rank->world);
     if (!status)
         give(fetch, result);
     return status;

@@ -47,7 +47,7 @@ static int decide(const struct seat *seats, int ranks, enum collectives collecti
                : STATUS_OK;
 }
 
-int rank_connect(struct comm *world, struct device *device, enum collectives collectives) {
+int rank_connect(struct comm *world, struct device *device, enum collectives collectives, int most_blocks) {
     const char *place = device_place(device);
     if (world->size == 1 || collectives == COLLECTIVES_HOST)
         return STATUS_OK;
@@ -71,7 +71,7 @@ int rank_connect(struct comm *world, struct device *device, enum collectives col
     free(seats);
     if (status)
         return status;
-    return by_library ? comm_nccl_open(world, device) : comm_use_device(world, device);
+    return by_library ? comm_nccl_open(world, device, most_blocks) : comm_use_device(world, device);
 }
 
 void rank_disconnect(struct comm *world) {

@@ -14,8 +14,9 @@ enum collectives {
 /* Chooses for the world, and for groups made of it later. All ranks call it together, each with its device. The caller
  * calls rank_disconnect before it closes the device. All ranks return the first failure of any. It is
  * STATUS_UNSUPPORTED if two ranks of a host have one card, if the device is no card, or if the library is missing. The
- * line then says how to run without NCCL. STATUS_MEMORY, and the errors of comm_nccl_open. */
-int rank_connect(struct comm *world, struct device *device, enum collectives collectives);
+ * line then says how to run without NCCL. STATUS_MEMORY, and the errors of comm_nccl_open. `most_blocks` is as there.
+ */
+int rank_connect(struct comm *world, struct device *device, enum collectives collectives, int most_blocks);
 /* Ends that; the groups are closed. All ranks call it together, unless the run has failed. */
 void rank_disconnect(struct comm *world);
 

@@ -1,6 +1,8 @@
 /* A rank: its groups, its scratch and its sums. */
 #include "parallel/rank.h"
 
+#include "kernels/handle.h"
+
 #include <stdlib.h>
 
 static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
@@ -206,9 +208,32 @@ static struct comm_data on_stream(const struct rank *rank, const void *send, voi
         .send = send, .receive = receive, .count = count, .dtype = dtype, .stream = rank->exec.stream};
 }
 
+/* Counts calls of `buckets` that are under way. Products share the card with them. */
+static void count_under_way(struct rank *rank, const struct comm *group, int change) {
+    if (group != rank->buckets || rank->gemm_sm_margin == 0)
+        return;
+    rank->under_way += change;
+    device_spare(rank->device, rank->under_way ? rank->gemm_sm_margin : 0);
+}
+
 int rank_wait(struct rank *rank, struct comm_request *request) {
     int begun = rank_phase_begin(rank);
-    int status = request->comm ? comm_wait(request) : STATUS_OK;
+    const struct comm *group = request->comm;
+    int status = group ? comm_wait(request) : STATUS_OK;
+    if (group)
+        count_under_way(rank, group, -1);
+    return rank_phase_end(rank, PHASE_COMM, begun, status);
+}
+
+int rank_finish(struct rank *rank) {
+    int status = stream_wait(rank->exec.stream);
+    return status || !rank->world ? status : comm_check(rank->world);
+}
+
+/* Ends the function that started a call. */
+static int started(struct rank *rank, enum rank_group group, int begun, int status) {
+    if (!status)
+        count_under_way(rank, group_of(rank, group), 1);
     return rank_phase_end(rank, PHASE_COMM, begun, status);
 }
 
@@ -236,8 +261,7 @@ int rank_sum_start(struct rank *rank, enum rank_group group, void *data, int64_t
         return note_planned(rank, group, "all_reduce", count, dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data, data, count, dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun,
-                          comm_all_reduce_start(group_of(rank, group), &call, COMM_SUM, request));
+    return started(rank, group, begun, comm_all_reduce_start(group_of(rank, group), &call, COMM_SUM, request));
 }
 
 int rank_gather(struct rank *rank, enum rank_group group, const void *own, void *all, int64_t count, enum dtype dtype) {
@@ -255,7 +279,7 @@ int rank_gather_start(struct rank *rank, enum rank_group group, const struct com
         return note_planned(rank, group, "all_gather", data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_all_gather_start(group_of(rank, group), &call, request));
+    return started(rank, group, begun, comm_all_gather_start(group_of(rank, group), &call, request));
 }
 
 int rank_scatter_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
@@ -265,5 +289,5 @@ int rank_scatter_start(struct rank *rank, enum rank_group group, const struct co
         return note_planned(rank, group, "reduce_scatter", data->count * rank_group_size(rank, group), data->dtype);
     int begun = rank_phase_begin(rank);
     struct comm_data call = on_stream(rank, data->send, data->receive, data->count, data->dtype);
-    return rank_phase_end(rank, PHASE_COMM, begun, comm_reduce_scatter_start(group_of(rank, group), &call, request));
+    return started(rank, group, begun, comm_reduce_scatter_start(group_of(rank, group), &call, request));
 }

@@ -43,9 +43,11 @@ struct rank {
     struct comm *embedding;   /* first and last stage, which share tied embeddings; NULL in other stages, or with one */
     struct device *device;
     const struct ops *ops;
-    struct exec exec; /* stream and scratch */
-    bool is_tf32;     /* products of fp32 may round to TF32: rank_use_tf32 */
-    uint64_t seed;    /* of dropout */
+    struct exec exec;   /* stream and scratch */
+    bool is_tf32;       /* products of fp32 may round to TF32: rank_use_tf32 */
+    int gemm_sm_margin; /* multiprocessors that products leave alone while calls of `buckets` are under way */
+    int under_way;      /* such calls: started and not waited for */
+    uint64_t seed;      /* of dropout */
     bool is_planning;
     struct work_list work; /* the planned work */
     int sharer_count;      /* ranks of `sharers`; 0: not known yet */
@@ -154,6 +156,9 @@ int rank_gather_start(struct rank *rank, enum rank_group group, const struct com
 /* Starts receive[count] = the sum over the ranks of their send[rank * count ...]; rank_wait finishes it. */
 int rank_scatter_start(struct rank *rank, enum rank_group group, const struct comm_data *data,
                        struct comm_request *request);
+/* Waits for the rank's stream, so that the host may read its results. The device's failure, and the errors of
+ * comm_check. */
+int rank_finish(struct rank *rank);
 /* Adds `calls` collectives or messages that other code will make to the list of work. Each has `count` elements of this
  * rank's whole operand. STATUS_MEMORY. */
 int rank_note_messages(struct rank *rank, enum rank_group group, const char *name, int64_t count, enum dtype dtype,

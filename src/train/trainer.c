@@ -78,7 +78,7 @@ int trainer_step(struct trainer *trainer, struct train_record *record) {
     if (!status)
         status = model_fp8_end_step(trainer->model, trainer->iteration);
     if (!status)
-        status = stream_wait(trainer->rank.exec.stream);
+        status = rank_finish(&trainer->rank);
     loss = model_fetched_loss(trainer->model);
     if (!status)
         status = train_sum_loss(trainer, &loss);

@@ -124,7 +124,9 @@ static void close_device(void *self) {
 
 static int connect_ranks(void *self) {
     struct trainer *trainer = self;
-    return rank_connect(trainer->world, trainer->device, (enum collectives)trainer->run.config.collectives);
+    const struct run_config *run = &trainer->run.config;
+    return rank_connect(trainer->world, trainer->device, (enum collectives)run->collectives,
+                        (int)run->parallel.nccl_max_ctas);
 }
 
 static int take_algorithms(void *self) {
@@ -145,6 +147,8 @@ static int open_rank(void *self) {
         status = rank_use_tf32(&trainer->rank);
     if (status)
         rank_close(&trainer->rank);
+    else
+        trainer->rank.gemm_sm_margin = (int)run->parallel.gemm_sm_margin;
     return status;
 }
 

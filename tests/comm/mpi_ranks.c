@@ -121,6 +121,10 @@ static int on_device(struct comm *world, int (*open_channel)(struct comm *group,
 
 /* ---- between cards ---- */
 
+static int nccl_open(struct comm *group, struct device *device) {
+    return comm_nccl_open(group, device, 0);
+}
+
 enum { VICTIM = 1 };
 
 /* A call with the rank that is lost; of a message, the other ranks each have one with it. */
@@ -151,7 +155,7 @@ static int lose(struct comm *world, const char *kind, int sign) {
     struct comm_watch_options watch = {.seconds = 2};
     expect_ok(comm_agree(world, comm_watch(world, &watch)));
     expect_ok(device_open("cuda", world->rank, 1, &device));
-    expect_ok(comm_nccl_open(world, device));
+    expect_ok(nccl_open(world, device));
     expect_ok(stream_open(device, &stream));
     expect_ok(device_alloc_zeroed(device, (size_t)world->size * N * sizeof(float), &in));
     expect_ok(device_alloc_zeroed(device, (size_t)world->size * N * sizeof(float), &out));
@@ -182,7 +186,7 @@ int main(int count, char **words) {
     else if (!strcmp(name, "unordered"))
         status = on_device(world, unordered_open);
     else if (!strcmp(name, "nccl"))
-        status = on_device(world, comm_nccl_open);
+        status = on_device(world, nccl_open);
     else if (!strcmp(name, "travels"))
         status = travels(world);
     else if (!strcmp(name, "groups"))

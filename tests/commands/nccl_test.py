@@ -13,11 +13,12 @@ from pretrain_support import CAMBIUM, LONG, Run, assert_same_run, timeless
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
 CUDA = ["--device", "cuda"]
+UNDEFINED = -2**31  # NCCL's for an option that is not set
 SHORT = dict(train__train_iters=3, optim__lr_warmup_iters=0)
 LAYOUTS = {  # on 4 processes
     "stages": dict(parallel__pipeline_model_parallel_size=4),
     "all": dict(parallel__tensor_model_parallel_size=2, parallel__sequence_parallel="true",
-                parallel__use_distributed_optimizer="true"),
+                parallel__use_distributed_optimizer="true", parallel__nccl_max_ctas=3, parallel__gemm_sm_margin=1),
 }
 if LONG:
     LAYOUTS |= {
@@ -77,6 +78,7 @@ class Training(Cards):
                 self.assertTrue(calls.get("ncclAllReduce") or calls.get("ncclReduceScatter"), calls)
                 self.assertEqual(bool(calls.get("ncclSend")), name in ("stages", "chunks"), calls)
                 self.assertEqual(calls["communicators"], 0)  # all were destroyed
+                self.assertEqual(calls["most blocks"], 4 * layout.get("parallel__nccl_max_ctas", UNDEFINED))
 
     def test_processes_take_the_algorithms_of_a_file(self):
         keys = dict(train__train_iters=1, optim__lr_warmup_iters=0, train__precision="fp32")

@@ -58,6 +58,7 @@ struct cublaslt_operation {
     int64_t aux_stride;
     int8_t is_fast;
     uint32_t invariance;
+    int32_t multiprocessors; /* that the product runs on; 0: all */
 };
 struct cublaslt_preference {
     uint64_t workspace;
@@ -196,6 +197,8 @@ unsigned cublasLtMatmulDescSetAttribute(struct cublaslt_operation *operation, un
         return set(&operation->a_scale, sizeof operation->a_scale, value, bytes);
     case CUBLASLT_OPERATION_B_SCALE:
         return set(&operation->b_scale, sizeof operation->b_scale, value, bytes);
+    case CUBLASLT_OPERATION_MULTIPROCESSORS:
+        return set(&operation->multiprocessors, sizeof operation->multiprocessors, value, bytes);
     case CUBLASLT_OPERATION_FAST:
         return set(&operation->is_fast, sizeof operation->is_fast, value, bytes);
     case CUBLASLT_OPERATION_INVARIANCE:
@@ -352,6 +355,7 @@ static uint64_t hash_of(const struct description *p) {
     uint64_t sum = hash(hash(hash(1469598103934665603u, (uint64_t)p->operation->a), (uint64_t)p->operation->b),
                         p->operation->epilogue);
     sum = hash(hash(sum, (uint64_t)p->operation->compute_type), (uint64_t)p->operation->is_fast);
+    sum = hash(sum, (uint64_t)p->operation->multiprocessors);
     for (int i = 0; i < 4; i++) {
         sum = hash(hash(sum, all[i]->type), i < 2 ? (uint64_t)all[i]->stride : 0);
         sum = hash(hash(sum, has_rows[i] ? all[i]->rows : 0), has_columns[i] ? all[i]->columns : 0);
@@ -542,6 +546,7 @@ unsigned cublasLtMatmul(struct cublasLtContext *context, struct cublaslt_operati
                                 .gelu_error = gelu_error(),
                                 .workspace = (uintptr_t)workspace,
                                 .workspace_bytes = found.workspace};
+    cuda_stand_in_trace(stream, "product", (unsigned long)operation->multiprocessors);
     memcpy(&product->alpha, alpha, sizeof product->alpha);
     memcpy(&product->beta, beta, sizeof product->beta);
     return cuda_stand_in_queue(stream, product_run, product) ? CUBLASLT_NO_MEMORY : CUBLASLT_SUCCESS;

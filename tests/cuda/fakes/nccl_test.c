@@ -10,8 +10,12 @@
 
 /* ---- every call ---- */
 
+static int open_channel(struct comm *group, struct device *device) {
+    return comm_nccl_open(group, device, 0);
+}
+
 static int run_on_own_card(struct comm *world, void *context) {
-    struct device_cases cases = {.open_channel = comm_nccl_open};
+    struct device_cases cases = {.open_channel = open_channel};
     (void)context;
     int status = device_open("cuda", world->rank, 1, &cases.device);
     if (!status)
@@ -54,7 +58,7 @@ enum { FAILING_RANKS = 2 };
 /* The cards stay open from one failure to the next. */
 static int run_on_open_card(struct comm *world, void *context) {
     struct device *const *devices = context;
-    struct device_cases cases = {.device = devices[world->rank], .open_channel = comm_nccl_open};
+    struct device_cases cases = {.device = devices[world->rank], .open_channel = open_channel};
     return cases_on_device(world, &cases);
 }
 
@@ -110,7 +114,7 @@ static int differ_on_own_card(struct comm *world, void *context) {
     struct device *device;
     int status = device_open("cuda", world->rank, 1, &device);
     if (!status)
-        status = comm_nccl_open(world, device);
+        status = comm_nccl_open(world, device, 0);
     if (!status)
         status = differ(world, device, *(bool *)context);
     comm_abort(world, status ? status_text() : "no difference was found");

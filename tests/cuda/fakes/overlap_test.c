@@ -22,6 +22,8 @@ enum {
     TRACE_BYTES = 1 << 22,
     LOOKED_AT = 1,
     TURNS = 6, /* tries to find what is missing: threads of the ranks run as they like */
+    CARD = 4,
+    SPARED = 1
 };
 
 /* The linker puts __wrap_ops_for in the place of ops_for. */
@@ -79,6 +81,7 @@ static int run_rank(struct comm *world, void *context) {
     struct train_run run = make_run((const char **)&prefix, PRECISION_FP32, 1);
     run.config.train.global_batch_size = RANKS;
     run.config.parallel.use_distributed_optimizer = own->is_sharded;
+    run.config.parallel.gemm_sm_margin = SPARED;
     run.config.parallel.overlap_grad_reduce = run.config.parallel.overlap_param_gather = true;
     int status = use_trainer(&run, world, train, context);
     free(prefix);
@@ -177,6 +180,25 @@ static void check_order(const struct trace *trace, bool is_sharded) {
     assert_int_equal(count_between(trace, first, end, "wait", false), 1);
 }
 
+/* Products leave multiprocessors alone from the first sum on until a stream waits for the last one. Lines of products
+ * and edges are in the order in which the host asks for them. */
+static void check_products(const struct trace *trace) {
+    int whole = 0, spared = 0;
+    bool are_under_way = false;
+    for (int i = step_begin(trace, LOOKED_AT); i < step_begin(trace, LOOKED_AT + 1); i++) {
+        const struct line *line = &trace->lines[i];
+        if (is_called(line, "edge"))
+            are_under_way = line->priority < 0;
+        if (!is_called(line, "product"))
+            continue;
+        assert_int_equal(line->number, are_under_way ? CARD - SPARED : 0);
+        whole += !are_under_way;
+        spared += are_under_way;
+    }
+    print_message("%d products on a whole card, %d beside sums\n", whole, spared);
+    assert_true(whole > 0 && spared > 0);
+}
+
 /* ---- removed edges ---- */
 
 /* Returns the number of edges. An urgent stream that does not wait begins too early where urgent work goes first.
@@ -220,6 +242,8 @@ static void check(bool is_sharded) {
     assert_memory_equal(run.figures, right, sizeof right);
     struct trace trace = read_trace(paths[0], 1);
     check_order(&trace, is_sharded);
+    if (!is_sharded) /* else weights travel during the forward as well */
+        check_products(&trace);
     free(trace.lines);
     for (int i = 0; i < 2; i++) {
         if (is_sharded || test_is_long())
