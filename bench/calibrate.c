@@ -3,8 +3,12 @@
 
 #include "config/config.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+static const double busy_from = 0.1; /* of the cores: then the figures are of this machine's share of itself */
 
 /* ---- the file ---- */
 
@@ -51,7 +55,27 @@ static void add_text(const struct calibration *c, struct strbuf *out) {
     add_links(c, out);
 }
 
-static int write_file(const struct calibration *c, const struct cluster *cluster, const char *output) {
+/* Reads how busy other programs keep the cores since the last call. A negative number: nobody knows. */
+static double read_others(struct calibration *c) {
+    int file = c->options->world ? -1 : open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    double others = file >= 0 ? cores_meter_read(&c->meter, file) : -1;
+    if (file >= 0)
+        close(file);
+    return others;
+}
+
+/* Adds to the source of the numbers that other programs slowed them down, and warns. */
+static void note_others(struct calibration *c, char *source, size_t bytes) {
+    double others = read_others(c);
+    size_t length = strlen(source);
+    if (others < busy_from * c->meter.count)
+        return;
+    snprintf(source + length, bytes - length, "; other programs kept %.1f of %d cores busy", others, c->meter.count);
+    log_warning("other programs kept %.1f of %d cores busy: the numbers are too slow; calibrate again without them",
+                others, c->meter.count);
+}
+
+static int write_file(struct calibration *c, const struct cluster *cluster, const char *output) {
     struct strbuf text = STRBUF_INIT;
     char source[160], day[32] = "";
     time_t now = time(NULL);
@@ -60,6 +84,7 @@ static int write_file(const struct calibration *c, const struct cluster *cluster
         strftime(day, sizeof day, "%Y-%m-%d", &parts);
     snprintf(source, sizeof source, "measured on %s, ranks %lld, %s", day, (long long)c->options->ranks,
              c->dtype == DTYPE_BF16 ? "bf16" : "fp32");
+    note_others(c, source, sizeof source);
     int status = cluster_write(cluster, source, &text);
     struct cluster again;
     if (!status)
@@ -122,6 +147,8 @@ int bench_calibrate(const struct bench_options *options, const char *output) {
     struct bench_options own = *options;
     struct calibration c = {.options = &own};
     struct bench_dataset dataset = {0};
+    cores_meter_add(&c.meter);
+    read_others(&c);
     int status = prepare(&c, &own, &dataset);
     if (!status)
         status = measure(&c, output);

@@ -35,6 +35,8 @@ struct calibration {
     /* Steps of a few layers on each rank by itself: with one micro batch, and with CALIBRATE_MICRO_BATCHES. */
     struct bench_steps one, many;
     double requests[CALIBRATE_REQUESTS]; /* seconds of each batch; 0: not measured */
+    /* Cores that other programs kept busy meanwhile. Ranks that are processes do not know which programs are others. */
+    struct cores_meter meter;
     char device[96];
 };
 

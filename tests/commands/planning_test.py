@@ -2,6 +2,8 @@
 import json
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
@@ -187,12 +189,15 @@ class Measuring(unittest.TestCase):
     def test_a_calibrated_file_plans_rows_that_are_measured(self):
         with tempfile.TemporaryDirectory() as directory:
             ours, found = pathlib.Path(directory, "ours.yaml"), pathlib.Path(directory, "found")
-            _, errors = run("plan", "calibrate", TINY, "--output", ours, "--ranks", "2", "--precision", "fp32",
-                            "--seq-length", "32")
+            with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+                _, errors = run("plan", "calibrate", TINY, "--output", ours, "--ranks", "2", "--precision", "fp32",
+                                "--seq-length", "32")
+                other.kill()
+            self.assertIn("cores busy: the numbers are too slow", errors)
             self.assertRegex(errors, r"a step of [0-9]+ layers on each rank: [0-9.e-]+ s measured, [0-9.e-]+ s predicted, ")
             text = run("plan", "show", ours)[0].decode()
             for part in ("per_node: 2", "processors: ", "node_bandwidth: ", "# measured", "fp32 gemm 32x", "fp32 attention ", "fp32 norms ",
-                         "fp32 loss ", "fp32 optimizer ", "fp32 rest ", "ranks 2, fp32"):
+                         "fp32 loss ", "fp32 optimizer ", "fp32 rest ", "ranks 2, fp32; other programs kept "):
                 self.assertIn(part, text)
             words = ("plan", "train", "--cluster", ours, "--model", TINY, "--devices", "2", "--seq-length", "32",
                      "--global-batch-size", "4", "--precision", "fp32", "--top", "2")
