@@ -65,6 +65,8 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
         all[i].label = label;
     for (int i = 0; i < 2; i++) /* packed weights may exceed plain products, and caches the memory */
         cluster->achieved[i ? CLUSTER_SERVE_MEMORY : CLUSTER_SERVE_PRODUCTS].high = i ? 8 : 2;
+    if (!c->memory) /* the processor that reads is the one that multiplies */
+        cluster->achieved[CLUSTER_SERVE_HIDDEN].low = 0.01;
     if (!status && rows.count)
         status = fit_run(&rows, cluster);
     for (int i = 0; i < rows.count; i++) {

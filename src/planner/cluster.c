@@ -64,6 +64,7 @@ static const struct config_row rows[] = {
     CONSTANT(CLUSTER_SERVE_PRODUCTS, "serve_products", ""),
     CONSTANT(CLUSTER_SERVE_SMALL_DIMENSION, "serve_small_dimension", ""),
     CONSTANT(CLUSTER_SERVE_MEMORY, "serve_memory", ""),
+    CONSTANT(CLUSTER_SERVE_HIDDEN, "serve_hidden", ""),
     CONSTANT(CLUSTER_SERVE_LAYER, "serve_layer", "s"),
     CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s"),
     CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s"),
@@ -101,6 +102,7 @@ static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_SERVE_PRODUCTS] = {0.6, 0.1, 1},
     [CLUSTER_SERVE_SMALL_DIMENSION] = {100, 1, 2000},
     [CLUSTER_SERVE_MEMORY] = {0.7, 0.1, 1},
+    [CLUSTER_SERVE_HIDDEN] = {1, 1, 1}, /* a GPU's copies run beside its products */
     [CLUSTER_SERVE_LAYER] = {50e-6, 1e-6, 1e-3},
     [CLUSTER_SERVE_SUM] = {20e-6, 1e-6, 1e-3},
     [CLUSTER_SERVE_SUM_RANK] = {2e-6, 1e-8, 1e-3},

@@ -26,6 +26,7 @@ enum cluster_constant {
     CLUSTER_SERVE_PRODUCTS,        /* share of the peak that products of prompts reach */
     CLUSTER_SERVE_SMALL_DIMENSION, /* smallest dimension at which half of it is reached */
     CLUSTER_SERVE_MEMORY,          /* share of the memory's bandwidth that weights and pages are read with */
+    CLUSTER_SERVE_HIDDEN,          /* share of the shorter of reading and multiplying that the longer hides */
     CLUSTER_SERVE_LAYER,           /* least seconds of a layer in one step */
     CLUSTER_SERVE_SUM,             /* seconds of a sum over two tensor ranks, without its bytes */
     CLUSTER_SERVE_SUM_RANK,        /* seconds that each further tensor rank adds to it */

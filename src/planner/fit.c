@@ -9,10 +9,10 @@ enum { MOST_ROUNDS = 60 };
 const struct fit_kind *fit_kind_of(const struct fit_rows *rows) {
     static const struct fit_kind training = {
         5, {CLUSTER_PRODUCTS, CLUSTER_SMALL_DIMENSION, CLUSTER_OTHER, CLUSTER_LAYER_FORWARD, CLUSTER_NETWORK}};
-    static const struct fit_kind serving = {7,
+    static const struct fit_kind serving = {8,
                                             {CLUSTER_SERVE_PRODUCTS, CLUSTER_SERVE_SMALL_DIMENSION,
-                                             CLUSTER_SERVE_MEMORY, CLUSTER_SERVE_LAYER, CLUSTER_SERVE_SUM,
-                                             CLUSTER_SERVE_SUM_RANK, CLUSTER_SERVE_STEP}};
+                                             CLUSTER_SERVE_MEMORY, CLUSTER_SERVE_HIDDEN, CLUSTER_SERVE_LAYER,
+                                             CLUSTER_SERVE_SUM, CLUSTER_SERVE_SUM_RANK, CLUSTER_SERVE_STEP}};
     return rows->is_serving ? &serving : &training;
 }
 

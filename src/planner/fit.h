@@ -30,16 +30,16 @@ static inline double fit_error(const struct fit_row *row) {
 }
 
 /* The constants that are fitted. The floor of the backward is that of the forward, doubled. */
-enum { FIT_CONSTANTS = 7, FIT_MOST_ROWS = 1024 };
+enum { FIT_CONSTANTS = 8, FIT_MOST_ROWS = 1024 };
 struct fit_kind {
     int count;
     enum cluster_constant constants[FIT_CONSTANTS];
 };
 /* Returns the constants of training or of serving. */
 const struct fit_kind *fit_kind_of(const struct fit_rows *rows);
-/* Returns true if a constant is on one of its bounds, so that the rows do not decide it. */
+/* Returns true if a constant that may move is on one of its bounds, so that the rows do not decide it. */
 static inline bool fit_is_on_bound(const struct config_quantity *constant) {
-    return constant->value == constant->low || constant->value == constant->high;
+    return constant->low < constant->high && (constant->value == constant->low || constant->value == constant->high);
 }
 
 /* Reads a YAML list of {config: FILE, nodes: N, step_seconds: T}, or for serving of {config: FILE, tensor: T, pipeline:

@@ -83,6 +83,12 @@ static double peak_of(const struct cluster *cluster, enum dtype dtype) {
     return dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
 }
 
+/* Returns the seconds in which bytes are read and multiplied with. */
+static double both_seconds(double moved, double products, const struct cluster *cluster) {
+    double seen = fmax(1 - cluster->achieved[CLUSTER_SERVE_HIDDEN].value, 0);
+    return fmax(moved, products) + seen * fmin(moved, products);
+}
+
 static double operation_seconds(const struct work_item *item, const struct cluster *cluster, enum dtype dtype) {
     const struct op_work *w = &item->work;
     double peak = peak_of(cluster, dtype);
@@ -94,7 +100,7 @@ static double operation_seconds(const struct work_item *item, const struct clust
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value;
     double products =
         w->flops > 0 ? w->flops * (1 + half / least) / (peak * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value) : 0;
-    return fmax(moved, products);
+    return both_seconds(moved, products, cluster);
 }
 
 static double sum_seconds(const struct work_item *item, const struct cluster *cluster) {
@@ -112,9 +118,10 @@ static double adapter_seconds(const struct serve_work *work, const struct cluste
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value, least = (double)work->layout.adapter_rank;
     if (used == 0)
         return 0;
-    return fmax(
+    return both_seconds(
         used * work->image_bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value),
-        flops * (1 + half / least) / (peak_of(cluster, work->dtype) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value));
+        flops * (1 + half / least) / (peak_of(cluster, work->dtype) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value),
+        cluster);
 }
 
 /* Returns the seconds of a stage's step of `rows` rows. */

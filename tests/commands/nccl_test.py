@@ -65,7 +65,7 @@ class Cards(unittest.TestCase):
 @needs_mpirun
 class Training(Cards):
     def test_losses_are_the_cpus_in_every_layout(self):
-        """Each layout goes on from the checkpoint of the one before."""
+        """Each layout resumes from the checkpoint of the one before."""
         os.environ["CAMBIUM_NCCL_REPORT"] = str(self.run_of.directory / "calls")
         keys = dict(train__train_iters=2 * len(LAYOUTS), optim__lr_warmup_iters=0, train__global_batch_size=8, model__num_layers=4)
         self.run_of.run("cpu", **keys)

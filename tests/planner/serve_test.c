@@ -47,6 +47,29 @@ static void latencies_of_5b_predict_those_of_20b(void **state) {
     cluster_close(&cluster);
 }
 
+/* Reading and multiplying take the longer of both, and what it does not hide of the shorter. */
+static void what_is_not_hidden_takes_time(void **state) {
+    (void)state;
+    static const double hidden[] = {1, 0.5, 0};
+    struct cluster cluster;
+    struct fit_rows rows;
+    double seconds[3][16];
+    test_ok(cluster_open("azure-a100-80gb-2022", &cluster));
+    test_ok(fit_rows_read(latencies, &cluster, &rows));
+    for (int i = 0; i < 3; i++) {
+        cluster.achieved[CLUSTER_SERVE_HIDDEN].value = hidden[i];
+        test_ok(fit_predict(&rows, &cluster));
+        for (int row = 0; row < rows.count; row++)
+            seconds[i][row] = rows.rows[row].step.seconds;
+    }
+    for (int row = 0; row < rows.count; row++) {
+        assert_true(seconds[0][row] < seconds[1][row] && seconds[1][row] < seconds[2][row]);
+        assert_true(seconds[2][row] < 2 * seconds[0][row]);
+    }
+    fit_rows_free(&rows);
+    cluster_close(&cluster);
+}
+
 /* Adapters take the memory that an engine gives them, and time for each that a batch uses. */
 static void adapters_take_memory_and_time(void **state) {
     (void)state;
@@ -111,6 +134,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_shipped_constants_give_the_published_latencies),
         cmocka_unit_test(latencies_of_5b_predict_those_of_20b),
+        cmocka_unit_test(what_is_not_hidden_takes_time),
         cmocka_unit_test(adapters_take_memory_and_time),
         cmocka_unit_test(rows_are_of_one_kind),
     };
