@@ -1,10 +1,13 @@
 /* Requests to stop. A signal handler can reach only a global, and this is the program's only one. */
 #include "stop.h"
+#include "status.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct {
     _Atomic int signal;
@@ -12,7 +15,7 @@ static struct {
     _Atomic int watches;            /* watches that have begun and not ended */
 } requested;
 
-enum { ECHO_MILLISECONDS = 1000 };
+enum { ECHO_MILLISECONDS = 1000, HANDLER_STACK = 256 << 10 };
 
 static long long now(void) {
     struct timespec time;
@@ -31,6 +34,31 @@ static void request_stop(int signal_number) {
         signal(signal_number, SIG_DFL);
         raise(signal_number); /* takes effect when this handler returns */
     }
+}
+
+static void *handle_signals(void *unused) {
+    for (;;)
+        pause();
+    return unused;
+}
+
+int stop_handle_apart(void) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, HANDLER_STACK);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    int error = pthread_create(&thread, &attributes, handle_signals, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error)
+        return status_fail(STATUS_MEMORY, "cannot start a thread for signals: %s", strerror(error));
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
+    sigset_t others;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&others, own[i]);
+    pthread_sigmask(SIG_BLOCK, &others, NULL);
+    return STATUS_OK;
 }
 
 void stop_watch_begin(void) {

@@ -1,10 +1,16 @@
 /* Requests to stop: SIGTERM and SIGINT, while they are watched.
  *
  * The first signal is a request, which work checks between its steps. The next one, of either kind, has its usual
- * effect. The same signal within a second does not count as the next one. */
+ * effect. The same signal within a second does not count as the next one.
+ *
+ * No thread that computes may handle a signal: oneDNN's products for AVX2 use the stack pointer as a pointer to data,
+ * so the handler's frame would overwrite their memory. */
 #ifndef CAMBIUM_BASE_STOP_H
 #define CAMBIUM_BASE_STOP_H
 
+/* Starts a thread that handles the signals of the process. This thread, and those that it starts from then on, hold
+ * them back, but for those that a thread causes itself. Call it before there are other threads. STATUS_MEMORY. */
+int stop_handle_apart(void);
 /* Between these two calls, a signal is a request. Pairs of calls may be nested. */
 void stop_watch_begin(void);
 void stop_watch_end(void);

@@ -79,8 +79,10 @@ int main(int argc, char **argv) {
     const char *names[COMMAND_COUNT];
     for (int i = 0; i < COMMAND_COUNT; i++) {
         names[i] = commands[i].name;
-        if (!strcmp(word, commands[i].name))
-            return commands[i].run(argc - 2, argv + 2);
+        if (!strcmp(word, commands[i].name)) {
+            int status = stop_handle_apart();
+            return status ? command_exit_status(status) : commands[i].run(argc - 2, argv + 2);
+        }
     }
     const char *nearest = config_nearest(word, names, COMMAND_COUNT);
     log_error("unknown command '%s'%s%s%s; 'cambium --help' lists them", word, nearest ? " (did you mean '" : "",

@@ -135,7 +135,6 @@ struct preprocessing {
     int ranks;
     struct tokenizer_files files;
     struct tokenizer *tokenizer;
-    int status; /* the run's status */
 };
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
@@ -168,7 +167,6 @@ static int run(struct launch *launch, void *context) {
         status_wrap(status, "rank %d", launch->world->rank);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = status_fail_errno("cannot write standard output");
-    p->status = status;
     return status;
 }
 
@@ -187,9 +185,8 @@ int command_preprocess(int argc, char **argv) {
                                        .add_facts = add_facts,
                                        .run = run,
                                        .close = close_all};
-    sigset_t signals;
-    preprocess_hold_signals(&signals); /* before MPI starts threads, which inherit the mask */
+    stop_watch_begin();
     int exit_status = launch_command(&steps, argc, argv, &p);
-    preprocess_release_signals(&signals, p.status ? p.status : exit_status);
+    stop_watch_end();
     return exit_status;
 }

@@ -15,8 +15,6 @@
 #include "comm/comm.h"
 #include "config/run.h"
 
-#include <signal.h>
-
 /* ---- indexed dataset ---- */
 
 /* How PREFIX.bin stores a token: the code of the index file (megatron/core/datasets/indexed_dataset.py). */
@@ -114,8 +112,8 @@ struct preprocess_count {
 /* Tokenizes every document. The result follows the order of the files, for any number of workers. The largest JSON line
  * bounds the memory, and for plain text the longest word; bytes that are not UTF-8 form one word with everything after
  * them. `counts` has one entry per key (one for plain text). All datasets appear whole, or none does. STATUS_INVALID
- * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_MEMORY; STATUS_INTERRUPTED
- * after SIGINT or SIGTERM, if the caller holds these back.
+ * with file and line for a bad document, or when there is no text at all; STATUS_IO; STATUS_MEMORY. STATUS_INTERRUPTED
+ * after a signal between stop_watch_begin and stop_watch_end (base/stop.h): nothing is written.
  *
  * All ranks of `world` (NULL: this rank alone) see the same inputs and make the same call. Each tokenizes its part of
  * the bytes. The first rank writes the datasets, with the bytes that a single rank would write, and fills `counts`. All
@@ -124,10 +122,6 @@ struct preprocess_count {
 int preprocess_run(const struct preprocess_options *options, struct comm *world, struct preprocess_count *counts);
 /* Refuses impossible options before ranks start. STATUS_USAGE, STATUS_INVALID, STATUS_IO. */
 int preprocess_check(const struct preprocess_options *options);
-/* Holds back SIGINT and SIGTERM for this thread and those that it starts. A run then looks for them between batches, so
- * a stop leaves nothing on the disk; a run that failed has answered them. */
-void preprocess_hold_signals(sigset_t *before);
-void preprocess_release_signals(const sigset_t *before, int status);
 /* The keys that name the outputs: json_keys, or "text" alone when no input is JSONL. */
 size_t preprocess_key_count(const struct preprocess_options *options);
 const char *preprocess_key(const struct preprocess_options *options, size_t k);

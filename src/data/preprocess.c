@@ -7,7 +7,6 @@
 #include "text/text.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -227,16 +226,11 @@ static int write_slot(struct pipeline *pipeline, struct slot *slot) {
     return STATUS_OK;
 }
 
-static bool is_interrupted(void) {
-    sigset_t pending;
-    return !sigpending(&pending) && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
-}
-
 /* Writes the oldest batch if it is ready, or waits for it with `must_wait`. *is_written says whether it was written. */
 static int write_oldest(struct pipeline *pipeline, bool must_wait, bool *is_written) {
     struct slot *slot = &pipeline->slots[pipeline->written % pipeline->slot_count];
     pthread_mutex_lock(&pipeline->mutex);
-    while (must_wait && slot->state != SLOT_DONE && !is_interrupted()) {
+    while (must_wait && slot->state != SLOT_DONE && !stop_requested()) {
         struct timespec until; /* wakes up regularly to check for a signal */
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -278,7 +272,7 @@ static int pump(struct pipeline *pipeline, struct corpus_reader *reader) {
     progress_begin(&progress, "preprocess", pipeline->pieces.total);
     while (!status && !(is_end && pipeline->written == pipeline->filled)) {
         bool is_written = false, is_full = pipeline->filled - pipeline->written == pipeline->slot_count;
-        if (is_interrupted()) {
+        if (stop_requested()) {
             status = status_fail(STATUS_INTERRUPTED, "interrupted, and nothing was written");
             break;
         }
@@ -482,26 +476,4 @@ int preprocess_run(const struct preprocess_options *options, struct comm *world,
     pthread_cond_destroy(&pipeline.work);
     pthread_mutex_destroy(&pipeline.mutex);
     return status;
-}
-
-/* ---- signals ---- */
-
-static sigset_t stop_signals(void) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    return signals;
-}
-
-void preprocess_hold_signals(sigset_t *before) {
-    sigset_t signals = stop_signals();
-    pthread_sigmask(SIG_BLOCK, &signals, before);
-}
-
-void preprocess_release_signals(const sigset_t *before, int status) {
-    sigset_t signals = stop_signals();
-    while (status && is_interrupted())
-        sigwaitinfo(&signals, NULL); /* the signal was answered here and must not also kill the process */
-    pthread_sigmask(SIG_SETMASK, before, NULL);
 }

@@ -15,7 +15,8 @@ counts_memory = unittest.skipIf(SANITIZED or "CAMBIUM_TEST_DEVICE" in os.environ
                                   "a sanitizer, or a backend for tests, takes memory of its own")
 # oneDNN has bf16 from AVX-512 on, and Cambium asks for it only there.
 PRECISIONS = ("fp32", "bf16") if "avx512bw" in open("/proc/cpuinfo").read() else ("fp32",)
-needs_bf16 = unittest.skipUnless("bf16" in PRECISIONS, "no bf16 products on this processor")
+NO_BF16 = "no bf16 products on this processor"
+needs_bf16 = unittest.skipUnless("bf16" in PRECISIONS, NO_BF16)
 SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
 TINY = SOURCE / "tests/commands/golden/tiny/model"
 EXPECTED = json.loads((SOURCE / "tests/commands/golden/tiny/expected.json").read_text())

@@ -1,5 +1,5 @@
 """The pretrain command: the files of a run, how it resumes, and how it ends."""
-import json, math, os, pty, random, resource, signal, subprocess, time, unittest
+import json, math, os, pty, random, resource, signal, subprocess, time, unittest, unittest.mock
 
 from model_support import EOS, PRECISIONS, gpt2_config, needs_bf16, write_byte_tokenizer, write_model
 from mpi_support import has_pending_signals
@@ -222,6 +222,20 @@ class Stopping(unittest.TestCase):
             _, errors = process.communicate(timeout=300)
             self.assertEqual(process.returncode, status, errors)
             self.assertEqual(len(run.checkpoints()), 0 if status else 1)
+
+    def test_a_signal_leaves_what_is_computed_alone(self):
+        """oneDNN's products for AVX2 move the stack pointer, so a handler on their thread would overwrite memory."""
+        run = Run()
+        with unittest.mock.patch.dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2"):
+            process = run.start(model__hidden_size=128, train__micro_batch_size=4, train__global_batch_size=400)  # a step of seconds
+        self.assertTrue(wait_for(lambda: (run.directory / "run.jsonl").exists(), process))
+        time.sleep(0.2)
+        end = time.monotonic() + 0.5  # half of the time in which these count as one
+        while time.monotonic() < end:
+            process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(len(run.checkpoints()), 1)
 
     def test_exit_interval_does_not_change_the_schedule(self):
         run = Run()

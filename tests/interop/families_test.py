@@ -4,6 +4,7 @@ import unittest
 
 import torch
 from interop_support import SEED, Case, logprobs, random_rows, shake
+from model_support import NO_BF16, PRECISIONS
 from pretrain_support import VOCAB, Run
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
@@ -66,6 +67,8 @@ class WrittenByPretrain(Case):
     def test_every_family_opens_as_its_class(self):
         for name, (kind, keys) in WRITTEN.items():
             with self.subTest(name):
+                if keys.get("train__precision", "fp32") not in PRECISIONS:
+                    self.skipTest(NO_BF16)
                 run = Run()
                 run.run(train__train_iters=4, checkpoint__load=None, model__init_method_std=0.2, **(PARTS | keys))
                 directory = run.directory / "run/iter_0000004"

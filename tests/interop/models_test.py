@@ -5,6 +5,7 @@ import unittest
 import safetensors.torch
 import torch
 from interop_support import NEW_TOKENS, SOURCE, Case, logprobs, random_gpt2, random_rows, score
+from model_support import NO_BF16, PRECISIONS
 from pretrain_support import VOCAB, Run
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -22,6 +23,8 @@ class WrittenByPretrain(Case):
                            ("one-head", {"model__num_attention_heads": 1, "model__layernorm_epsilon": 1e-3,
                                          "model__max_position_embeddings": 33})):
             with self.subTest(name):
+                if keys.get("train__precision", "fp32") not in PRECISIONS:
+                    self.skipTest(NO_BF16)
                 run = Run()
                 run.run(model__init_method_std=0.2, train__train_iters=4, checkpoint__load=None, **keys)
                 directory = run.directory / "run/iter_0000004"

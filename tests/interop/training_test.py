@@ -5,6 +5,7 @@ import unittest
 
 import torch
 from interop_support import SEED, Case, random_gpt2
+from model_support import needs_bf16
 from pretrain_support import VOCAB, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -88,6 +89,7 @@ class Training(Case):
             with self.subTest(changed=changed, style=style):
                 self.compare(changed, style, decay, clip, micro)
 
+    @needs_bf16
     def test_bf16_stays_near(self):
         # Weights and activations of 8 bits: a loss is off by some 2^-8 of the logits' spread.
         self.compare({}, "cosine", 0.1, 1.0, 2, precision="bf16", bound=2e-2)

@@ -3,6 +3,7 @@
 #include "train/support.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { SAVED = 5, LAST = 10, MOST = 4 };
 
