@@ -170,6 +170,11 @@ static int check(const char *name, const struct cluster *cluster) {
         if (is_above_zero(&rows[i]) && config_is_given(cluster->config, rows[i].path) && quantity->value == 0)
             return status_fail(STATUS_USAGE, "%s: %s is 0: expected a number above it", name, rows[i].path);
     }
+    static const enum cluster_constant shares[] = {CLUSTER_TENSOR_HIDDEN, CLUSTER_SUMS_HIDDEN, CLUSTER_SERVE_HIDDEN};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        if (cluster->achieved[shares[i]].value > 1)
+            return status_fail(STATUS_USAGE, "%s: achieved.%s is %g: expected a share from 0 to 1", name,
+                               cluster_constant_name(shares[i]), cluster->achieved[shares[i]].value);
     return STATUS_OK;
 }
 

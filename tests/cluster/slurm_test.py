@@ -137,8 +137,8 @@ class Slurm:
         file = self.root / f"cambium-{job}.out"
         return file.read_text() if file.exists() else ""
 
-    def wait(self, job, condition, seconds=600):
-        """Waits until the condition holds."""
+    def wait(self, job, condition, seconds=300):
+        """Waits until the condition holds. Two such waits that are in vain end before CTest ends the test."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

@@ -102,6 +102,7 @@ static void mistakes_are_named_with_their_lines(void **state) {
         {"achieved:\n  other: 0.9 (0.1 to 0.5)\n", "is not within its bounds"},
         {"achieved:\n  other: 0.9 of it\n", "'0.9 of it' is not a number"},
         {"achieved:\n  products: 0\n", "achieved.products is 0"},
+        {"achieved:\n  tensor_hidden: 1.5\n", "c.yaml: achieved.tensor_hidden is 1.5: expected a share from 0 to 1"},
         {"achieved:\n  speeds: [\"bf16 gemm 1024x3072 8 GFLOP/s\"]\n",
          "c.yaml: achieved.speeds: 'bf16 gemm 1024x3072 8 GFLOP/s' is no speed, such as "},
         {"achieved:\n  speeds: [\"bf16 communication 8 GB/s\"]\n", "is no speed"},

@@ -24,11 +24,14 @@ static struct {
     long long begun, whole, broken;
     size_t most_pending;
     long long turns, long_turns;
+    double longest_turn; /* seconds */
 } counts;
 
 void interop_count_turn(double seconds) {
     counts.turns++;
     counts.long_turns += seconds > 0.05; /* longer than a health check may wait */
+    if (seconds > counts.longest_turn)
+        counts.longest_turn = seconds;
 }
 
 static struct exchange *last_wait; /* NULL: it is over */
@@ -87,12 +90,12 @@ static void broken_begin(struct exchange *exchange) {
 }
 
 static void counts_answer(struct exchange *exchange) {
-    char text[200];
-    int length =
-        snprintf(text, sizeof text,
-                 "{\"begun\":%lld,\"whole\":%lld,\"broken\":%lld,\"most_pending\":%zu,\"turns\":%lld,"
-                 "\"long_turns\":%lld}",
-                 counts.begun, counts.whole, counts.broken, counts.most_pending, counts.turns, counts.long_turns);
+    char text[300];
+    int length = snprintf(text, sizeof text,
+                          "{\"begun\":%lld,\"whole\":%lld,\"broken\":%lld,\"most_pending\":%zu,\"turns\":%lld,"
+                          "\"long_turns\":%lld,\"longest_turn\":%.6f}",
+                          counts.begun, counts.whole, counts.broken, counts.most_pending, counts.turns,
+                          counts.long_turns, counts.longest_turn);
     exchange_answer(exchange, 200, "application/json", text, (size_t)length);
 }
 

@@ -14,7 +14,8 @@ struct interop_service {
 };
 extern const struct interop_service interop_grpc, interop_plain;
 
-/* Notes the seconds of its thread that a turn of the loop took: GET /counts tells how many, and how many were long. */
+/* Notes the seconds of its thread that a turn of the loop took: GET /counts tells how many, how many were long, and the
+ * longest. */
 void interop_count_turn(double seconds);
 
 #endif
