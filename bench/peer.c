@@ -31,14 +31,21 @@ static int start(struct bench_peer *peer, const char *script, const char *const 
         return status_fail_errno("cannot open a socket");
     peer->socket = ends[0];
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none; /* it handles its signals, where this thread holds them back */
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&attributes, &none);
     int error = posix_spawn_file_actions_init(&actions);
     if (!error)
         error = posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
     if (!error)
         error = posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     if (!error)
-        error = posix_spawnp(&peer->pid, peer->python, &actions, NULL, (char *const *)words, environ);
+        error = posix_spawnp(&peer->pid, peer->python, &actions, &attributes, (char *const *)words, environ);
     posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
     close(ends[1]);
     if (error) {
         peer->pid = 0;

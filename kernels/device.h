@@ -178,11 +178,11 @@ int event_seconds(const struct event *from, const struct event *to, double *seco
 
 /* ---- recordings ----
  *
- * Between begin and end, operations and copies queued on the stream are recorded instead of run. Meanwhile no one may
- * wait for the stream, and events are neither recorded nor waited for on it. A replay queues all of the work, with the
- * same pointers; it reads the contents that they have when it runs. The caller closes the recording after its replays
- * have run. STATUS_UNSUPPORTED if the backend cannot record, like the CPU. STATUS_INVALID for a begin or a replay
- * between begin and end, or for an end without begin. */
+ * Between begin and end, work queued on the stream is recorded instead of run, and no host waits for it. A stream that
+ * waits for an event of it is recorded too, until it waits for one of that stream; `late` refuses these events. A
+ * replay queues the work with the same pointers, and reads what they hold when it runs. The caller closes it after its
+ * replays have run. STATUS_UNSUPPORTED if the backend cannot record, like the CPU. STATUS_INVALID for a begin or a
+ * replay between begin and end, or for an end without begin. */
 bool device_records(const struct device *device); /* true if the backend can record */
 int stream_record_begin(struct stream *stream);
 int stream_record_end(struct stream *stream, struct recording **recording);

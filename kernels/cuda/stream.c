@@ -164,9 +164,7 @@ void cuda_event_close(struct event *event) {
 }
 
 int cuda_event_record(struct event *event, struct stream *stream) {
-    int status = cuda_check_not_recording(stream, "an event in");
-    if (!status)
-        status = cuda_enter(stream->device);
+    int status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device, driver_of(stream)->event_record(handle_of(event), cuda_stream(stream)),
                                "recording an event");
@@ -194,9 +192,7 @@ int cuda_event_seconds(const struct event *from, const struct event *to, double 
 
 int cuda_stream_wait_event(struct stream *stream, struct event *event) {
     ((struct cuda_stream *)stream)->is_followed = false;
-    int status = cuda_check_not_recording(stream, "a wait for an event in");
-    if (!status)
-        status = cuda_enter(stream->device);
+    int status = cuda_enter(stream->device);
     return status ? status
                   : cuda_check(stream->device,
                                driver_of(stream)->stream_wait_event(cuda_stream(stream), handle_of(event), 0),

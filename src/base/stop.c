@@ -1,4 +1,4 @@
-/* Requests to stop. A signal handler can reach only a global, and this is the program's only one. */
+/* Requests to stop. Handlers of signals and of fork can reach only globals, and these are the program's only ones. */
 #include "stop.h"
 #include "status.h"
 
@@ -14,6 +14,7 @@ static struct {
     _Atomic long long milliseconds; /* the time when it came */
     _Atomic int watches;            /* watches that have begun and not ended */
 } requested;
+static sigset_t mask_of_children; /* the signals that this process held back when it was started */
 
 enum { ECHO_MILLISECONDS = 1000, HANDLER_STACK = 256 << 10 };
 
@@ -42,6 +43,11 @@ static void *handle_signals(void *unused) {
     return unused;
 }
 
+/* A child has no thread that handles signals. */
+static void unmask_child(void) {
+    pthread_sigmask(SIG_SETMASK, &mask_of_children, NULL);
+}
+
 int stop_handle_apart(void) {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -50,6 +56,8 @@ int stop_handle_apart(void) {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     int error = pthread_create(&thread, &attributes, handle_signals, NULL);
     pthread_attr_destroy(&attributes);
+    if (!error)
+        error = pthread_atfork(NULL, NULL, unmask_child);
     if (error)
         return status_fail(STATUS_MEMORY, "cannot start a thread for signals: %s", strerror(error));
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
@@ -57,7 +65,7 @@ int stop_handle_apart(void) {
     sigfillset(&others);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sigdelset(&others, own[i]);
-    pthread_sigmask(SIG_BLOCK, &others, NULL);
+    pthread_sigmask(SIG_BLOCK, &others, &mask_of_children);
     return STATUS_OK;
 }
 

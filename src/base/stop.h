@@ -8,8 +8,8 @@
 #ifndef CAMBIUM_BASE_STOP_H
 #define CAMBIUM_BASE_STOP_H
 
-/* Starts a thread that handles the signals of the process. This thread, and those that it starts from then on, hold
- * them back, but for those that a thread causes itself. Call it before there are other threads. STATUS_MEMORY. */
+/* Starts a thread that handles signals. This thread and later ones hold them back, but for those that a thread causes
+ * itself; what fork makes does not. Call it once, before there are other threads. STATUS_MEMORY. */
 int stop_handle_apart(void);
 /* Between these two calls, a signal is a request. Pairs of calls may be nested. */
 void stop_watch_begin(void);

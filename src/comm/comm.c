@@ -245,6 +245,10 @@ bool comm_is_ordered(const struct comm *comm) {
     return comm->device->is_ordered;
 }
 
+bool comm_records(const struct comm *comm) {
+    return comm->device->is_work;
+}
+
 void comm_leave_device_channel(struct comm *comm) {
     if (comm->device->leave)
         comm->device->leave(comm);

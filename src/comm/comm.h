@@ -176,6 +176,9 @@ int comm_use_device(struct comm *comm, struct device *device);
 /* Returns true if sums of device memory are taken in the order of ranks, like sums of host memory. Then every such
  * channel gives the same bits, in every run. */
 bool comm_is_ordered(const struct comm *comm);
+/* Returns true if calls on device memory may be recorded on a stream (device.h). All ranks of the group record the same
+ * calls, and replay them in the same order. */
+bool comm_records(const struct comm *comm);
 /* Makes comm_is_ordered true for this group and for sub-groups made later. A device channel that cannot keep the order
  * is replaced by the host channel. All ranks of the group call it together, while no call is started. */
 void comm_request_order(struct comm *comm);

@@ -258,7 +258,8 @@ static int run_at_once(struct comm *comm, const struct comm_request *request) {
     struct channel *channel = channel_of(comm);
     struct stream *stream = request->call.data.stream;
     int status = post(comm);
-    if (!status && channel->is_ahead)
+    bool is_seen = stream == channel->seen_by && channel->seen_mark == channel->marks;
+    if (!status && channel->is_ahead && !is_seen)
         status = follow(channel, stream, channel->stream);
     channel->is_ahead = false;
     return status ? status : issue_group(comm, request, stream);
@@ -555,6 +556,7 @@ static void nccl_abort(struct comm *comm) {
 }
 
 static const struct comm_device_channel comm_device_nccl = {.name = "NCCL",
+                                                            .is_work = true,
                                                             .start = nccl_start,
                                                             .post = post,
                                                             .wait = nccl_wait,

@@ -113,8 +113,8 @@ size_t engine_plan_host_bytes(const struct engine_plan *plan);
 void engine_read_plan(const struct engine *engine, struct engine_plan *plan);
 size_t engine_planned_bytes(const struct engine *engine);
 
-/* Recorded decode steps, which the device replays: CUDA graphs. There are none on the CPU, nor where several ranks hold
- * the model. */
+/* Recorded decode steps, which the device replays: CUDA graphs. There are none on the CPU, nor where stages hold the
+ * model, or tensor ranks whose sums pass the host. */
 struct engine_graphs {
     int count;      /* 0: none */
     double seconds; /* that their recording took at the opening */

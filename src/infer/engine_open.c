@@ -456,12 +456,18 @@ static int open_pages(void *self) {
 
 /* ---- decode steps that are recorded ---- */
 
-/* Several ranks exchange rows and sums through the host, which a recording cannot have. */
+/* Stages send rows while they work on the next step. Sums that pass the host are no work of a stream. */
+static bool can_record(const struct engine *engine) {
+    const struct rank *rank = &engine->rank;
+    return device_records(engine->device) && rank->grid.pipeline == 1 &&
+           (rank->grid.tensor == 1 || comm_records(rank->tensor));
+}
+
 static int open_graphs(void *self) {
     struct engine *engine = self;
     struct engine_graphs *graphs = &engine->graphs;
     size_t before, after;
-    if (engine->options.has_no_graphs || engine->holders || !device_records(engine->device))
+    if (engine->options.has_no_graphs || !can_record(engine))
         return STATUS_OK;
     double start = clock_seconds();
     int status = device_free_memory(engine->device, &before);

@@ -185,26 +185,50 @@ static int sum_shared(struct rank *rank, const struct param_store *store, int id
     return status;
 }
 
-static int sum_over_tensor(struct rank *rank, const struct param_store *store, int id) {
+/* Gradients of one layer that lie side by side, and that one call is going to sum over the tensor ranks. */
+struct tensor_run {
+    int64_t first, count;
+    int layer;
+};
+
+static int sum_run(struct rank *rank, const struct param_store *store, struct tensor_run *run) {
+    struct param_range part = {0};
+    if (run->count)
+        part = param_range_within(store, PARAM_GRADIENTS, run->first, run->count);
+    run->count = 0;
+    return part.count ? rank_sum(rank, RANK_TENSOR, part.data, part.count, DTYPE_F32) : STATUS_OK;
+}
+
+static int sum_over_tensor(struct rank *rank, const struct param_store *store, int id, struct tensor_run *run) {
+    const struct param *row = &store->map.table->rows[id];
+    int64_t first = store->map.places[id].offset;
     if (!param_trains(store, id))
         return STATUS_OK;
-    return store->map.table->rows[id].sums_over_tensor ? gradient_sum(rank, RANK_TENSOR, store, id)
-                                                       : sum_shared(rank, store, id);
+    if (!row->sums_over_tensor)
+        return sum_shared(rank, store, id);
+    bool is_next = run->count && row->layer == run->layer && first == run->first + run->count;
+    int status = is_next ? STATUS_OK : sum_run(rank, store, run);
+    if (!is_next)
+        *run = (struct tensor_run){.first = first, .layer = row->layer};
+    run->count += param_local_elements(store, id);
+    return status;
 }
 
 int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store, int layer) {
+    struct tensor_run run = {0};
     int status = STATUS_OK;
     for (int i = 0; i < store->map.table->count && !status; i++)
         if (store->map.table->rows[i].layer == layer)
-            status = sum_over_tensor(rank, store, i);
-    return status;
+            status = sum_over_tensor(rank, store, i, &run);
+    return status ? status : sum_run(rank, store, &run);
 }
 
 int gradient_sum_all_over_tensor(struct rank *rank, const struct param_store *store) {
+    struct tensor_run run = {0};
     int status = STATUS_OK;
     for (int i = 0; i < store->map.table->count && !status; i++)
-        status = sum_over_tensor(rank, store, i);
-    return status;
+        status = sum_over_tensor(rank, store, i, &run);
+    return status ? status : sum_run(rank, store, &run);
 }
 
 static int start_bucket(struct gradient_sync *sync, int index) {

@@ -117,8 +117,8 @@ const struct param_range *param_ranges(const struct param_store *store, enum par
 /* Returns elements [first, first + count), which must lie in one range. */
 struct param_range param_range_between(const struct param_store *store, enum param_array array, int64_t first,
                                        int64_t count);
-/* Returns the part of elements [first, first + count), which are of one parameter, that this rank's ranges have; count
- * 0: none. A sketch has no ranges, and returns all of them. */
+/* Returns the part of elements [first, first + count), which are of one unit, that this rank's ranges have; count 0:
+ * none. A sketch has no ranges, and returns all of them. */
 struct param_range param_range_within(const struct param_store *store, enum param_array array, int64_t first,
                                       int64_t count);
 /* Returns a run of elements inside a range. */

@@ -8,8 +8,9 @@ import subprocess
 import tempfile
 import unittest
 
+from model_support import SANITIZED
 from mpi_support import MPIRUN, needs_mpirun, strike_all
-from pretrain_support import CAMBIUM, LONG, Run, assert_same_run, timeless
+from pretrain_support import CAMBIUM, LONG, VOCAB, Run, assert_same_run, timeless
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
 CUDA = ["--device", "cuda"]
@@ -100,6 +101,71 @@ class Training(Cards):
         os.environ["CAMBIUM_NCCL_REPORT"] = str(self.run_of.directory / "calls")
         self.launch(2, "host", [*CUDA, "--collectives", "host"], **SHORT)
         self.assertFalse(os.path.exists(os.environ["CAMBIUM_NCCL_REPORT"]))
+
+
+@unittest.skipIf(SANITIZED, "the counts are the same")
+class Messages(Cards):
+    """What one step sends is the difference between two runs, one of which has a step more. Ranks are threads with a card
+    each. The bytes are those that all ranks send at least in such calls; a launch is a call, or a group of calls."""
+    HIDDEN, POSITIONS, ROWS = 64, 16, 2
+
+    def step(self, ranks, data=1, micro_batches=1, layers=2, **layout):
+        os.environ["CAMBIUM_NCCL_REPORT"] = str(self.run_of.directory / "calls")
+
+        def count(iterations):
+            self.run_of.run("run", [*CUDA, "--ranks", str(ranks)], train__train_iters=iterations, optim__lr_warmup_iters=0,
+                            model__num_layers=layers, model__hidden_size=self.HIDDEN, data__seq_length=self.POSITIONS,
+                            train__micro_batch_size=self.ROWS, train__global_batch_size=self.ROWS * data * micro_batches,
+                            checkpoint__save=None, checkpoint__load=None, log__metrics_file=None,
+                            **{f"parallel__{key}": value for key, value in layout.items()})
+            return self.counts()
+        more, fewer = count(3), count(2)
+        return [more[name] - fewer[name] for name in ("bytes", "launches")]
+
+    def parameters(self, layers):
+        """All, those of an end with the table, and those of a layer."""
+        layer = 12 * self.HIDDEN ** 2 + 13 * self.HIDDEN
+        ends = (VOCAB + self.POSITIONS + 2) * self.HIDDEN
+        return ends + layers * layer, ends, layer
+
+    def check(self, found, least):
+        self.assertGreaterEqual(found, least)
+        self.assertLessEqual(found, 1.02 * least)
+
+    def test_data_ranks_send_the_least(self):
+        whole, ends, layer = self.parameters(4)
+        for strategy, elements, launches in (  # in a tiny model a bucket holds all layers, as three of GPT-2's 124M do
+                ("no_shard", 2 * whole, 3), ("optim", 2 * whole, 6), ("optim_grads", 3 * whole, None),
+                # Two micro batches gather the ends once, four layers, and those that the two buffers have not, three times.
+                ("optim_grads_params", 2 * whole + ends + (4 + 3 * (4 - 2)) * layer, None)):
+            with self.subTest(strategy):
+                sent, launched = self.step(2, data=2, micro_batches=2, layers=4, data_parallel_sharding_strategy=strategy)
+                self.check(sent, 4 * elements)  # in fp32, half of it from each of two ranks
+                if launches:
+                    self.assertLessEqual(launched / 2, launches)
+
+    def test_a_layer_of_tensor_ranks_sums_four_times(self):
+        tokens = self.ROWS * self.POSITIONS
+        for sequence, least in (("false", 4), ("true", 12)):
+            with self.subTest(sequence=sequence):
+                layout = dict(tensor_model_parallel_size=2, sequence_parallel=sequence)
+                (two, launched), (three, more) = self.step(2, **layout), self.step(2, layers=3, **layout)
+                self.assertEqual((more - launched) / 2, least)
+                # A sum sends as much as a scatter and a gather. With sequence, the two inputs are gathered twice, and the
+                # gradients of two norms are summed.
+                inputs = 2 * tokens * self.HIDDEN * 4 // 2 * 2 + 4 * self.HIDDEN * 4 * 2 if sequence == "true" else 0
+                self.assertEqual(three - two, 4 * tokens * self.HIDDEN * 4 * 2 + inputs)
+                self.check(two, 2 * (three - two) + 2 * tokens * self.HIDDEN * 4 * 2)  # and the sums of both ends
+
+    def test_stages_send_each_boundary_once(self):
+        boundary = self.ROWS * self.POSITIONS * self.HIDDEN * 4
+        table = 2 * VOCAB * self.HIDDEN * 4  # a tied one, summed over the first and the last stage
+        for ranks, chunks, micro_batches in ((4, 1, 4), (2, 2, 4)):
+            with self.subTest(ranks=ranks, chunks=chunks, micro_batches=micro_batches):
+                sent, launched = self.step(ranks, micro_batches=micro_batches, layers=4, pipeline_model_parallel_size=ranks,
+                                           virtual_pipeline_model_parallel_size=chunks)
+                self.check(sent, 2 * (ranks * chunks - 1) * micro_batches * boundary + table)
+                self.assertLessEqual((launched - 2 * ranks) / ranks / micro_batches / chunks, 4)
 
 
 class Refusals(Cards):

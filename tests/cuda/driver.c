@@ -476,14 +476,37 @@ API CUresult cuCtxSynchronize(void) {
     return card_leave(card, result);
 }
 
+/* A stream that waits for an event of a capture takes part in it. */
+static CUresult follow_capture(struct card *card, CUstream waiting, struct event *event) {
+    struct stream *stream = card_stream(card, waiting);
+    if (event->joins->captured != event->captured) {
+        return CUDA_ERROR_CAPTURED_EVENT; /* the capture has ended */
+    }
+    if (!stream || (stream->captured && stream->captured != event->captured)) {
+        return stream ? CUDA_ERROR_STREAM_CAPTURE_MERGE : CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (stream->captured && event->joins != stream) {
+        event->joins->is_joined = event->joins->queued == event->mark;
+    }
+    stream->is_joined &= stream->captured != NULL;
+    stream->captured = event->captured;
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     struct event *waited = (struct event *)event;
     struct work work = {.kind = WORK_AWAIT, .event = waited, .ticket = waited->recorded};
     (void)flags;
     struct card *card;
     bool is_dropped = false;
-    if (!card_enter(&card) && waited->done < waited->recorded &&
-        !stream_has_followed((struct stream *)stream, waited)) {
+    CUresult entered = card_enter(&card);
+    if (!entered && waited->captured) {
+        return card_leave(card, follow_capture(card, stream, waited));
+    }
+    if (!entered && card_stream(card, stream) && card_stream(card, stream)->captured) {
+        return card_leave(card, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    }
+    if (!entered && waited->done < waited->recorded && !stream_has_followed((struct stream *)stream, waited)) {
         is_dropped = card_fails(card, CALL_EVENT);
         streams_trace(&card->streams, ((struct stream *)stream)->priority, "edge", ++card->edges);
     }
@@ -514,6 +537,18 @@ API CUresult cuEventDestroy_v2(CUevent event) {
 
 API CUresult cuEventRecord(CUevent event, CUstream stream) {
     struct event *recorded = (struct event *)event;
+    struct card *card;
+    CUresult result = card_enter(&card);
+    struct stream *known = result ? NULL : card_stream(card, stream);
+    recorded->captured = known ? known->captured : NULL;
+    if (recorded->captured) {
+        recorded->joins = known;
+        recorded->mark = known->queued;
+    }
+    result = card_leave(card, result);
+    if (result || recorded->captured) {
+        return result;
+    }
     struct work work = {.kind = WORK_RECORD, .event = recorded, .ticket = ++recorded->recorded};
     return queue(stream, &work);
 }
@@ -522,6 +557,9 @@ API CUresult cuEventSynchronize(CUevent event) {
     struct card *card;
     CUresult result = card_enter_outside(&card);
     const struct event *awaited = (const struct event *)event;
+    if (!result && awaited->captured) {
+        result = CUDA_ERROR_CAPTURED_EVENT;
+    }
     if (!result) {
         wait_for(card, awaited->done < awaited->recorded, NULL, awaited);
     }
@@ -533,6 +571,7 @@ API CUresult cuEventQuery(CUevent event) {
     CUresult result = card_enter(&card);
     const struct event *asked = (struct event *)event;
     bool is_done = asked->done >= asked->recorded;
+    result = !result && asked->captured ? CUDA_ERROR_CAPTURED_EVENT : result;
     return card_leave(card, result ? result : is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -586,6 +625,15 @@ API const struct counts *cuda_stand_in_counts(void) {
 
 API int cuda_stand_in_queue(void *stream, void (*call)(struct machine *machine, void *context), void *context) {
     return queue_call(stream, &(struct work){.kind = WORK_CALL, .call = call, .context = context});
+}
+
+API bool cuda_stand_in_captures(void *stream) {
+    struct card *card;
+    CUresult result = card_enter(&card);
+    const struct stream *known = result ? NULL : card_stream(card, stream);
+    bool captures = known && known->captured;
+    card_leave(card, CUDA_SUCCESS);
+    return captures;
 }
 
 API int cuda_stand_in_meet(void *stream, const struct meeting *meeting, void *context) {

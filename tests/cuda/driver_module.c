@@ -253,8 +253,12 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     }
     if (!result) {
         *graph = (CUgraph)captured->captured;
-        captured->captured = NULL;
+        result = stream_end_capture(captured) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         card_captures--;
+    }
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED) {
+        graph_free((struct graph *)*graph);
+        *graph = NULL;
     }
     return card_leave(card, result);
 }
@@ -286,7 +290,6 @@ API CUresult cuGraphDestroy(CUgraph graph) {
 API CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
     struct card *card;
     CUresult result = card_enter(&card);
-    struct work work = {.kind = WORK_GRAPH, .graph = (const struct graph *)instance};
     struct stream *known = result ? NULL : card_stream(card, stream);
     result = result || known ? result : CUDA_ERROR_INVALID_HANDLE;
     if (!result && known->captured) {
@@ -295,7 +298,7 @@ API CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
     if (!result) {
         card->graph_launches++;
     }
-    if (!result && stream_queue(known, &work)) {
+    if (!result && stream_queue_graph(known, (const struct graph *)instance)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return card_leave(card, result);

@@ -42,7 +42,8 @@ int stream_queue(struct stream *stream, const struct work *work) {
     struct work ***last = stream->captured ? &stream->captured->last : &stream->last;
     **last = queued;
     *last = &queued->next;
-    stream->streams->meetings += work->kind == WORK_MEET;
+    stream->streams->meetings += work->kind == WORK_MEET && !stream->captured;
+    stream->is_joined = false;
     trace_work(stream, work);
     stream->queued += work->kind != WORK_RECORD;
     if (work->kind == WORK_RECORD) {
@@ -50,6 +51,38 @@ int stream_queue(struct stream *stream, const struct work *work) {
         work->event->mark = stream->queued;
     }
     return 0;
+}
+
+static int queue_parts(struct stream *stream, const struct work *first, const struct work *end) {
+    return first == end ? 0 : stream_queue(stream, &(struct work){.kind = WORK_GRAPH, .part = first, .end = end});
+}
+
+/* Meetings are work of their own, because they may have to wait. */
+int stream_queue_graph(struct stream *stream, const struct graph *graph) {
+    const struct work *first = graph->first;
+    for (const struct work *part = first; part; part = part->next) {
+        if (part->kind != WORK_MEET) {
+            continue;
+        }
+        struct work meet = {.kind = WORK_MEET, .meeting = part->meeting, .context = part->meeting.again(part->context)};
+        if (!meet.context || queue_parts(stream, first, part) || stream_queue(stream, &meet)) {
+            return -1;
+        }
+        first = part->next;
+    }
+    return queue_parts(stream, first, NULL);
+}
+
+bool stream_end_capture(struct stream *origin) {
+    const struct graph *graph = origin->captured;
+    bool is_joined = true;
+    for (struct stream *stream = origin->streams->list; stream; stream = stream->next) {
+        if (stream->captured == graph) {
+            is_joined &= stream == origin || stream->is_joined;
+            stream->captured = NULL;
+        }
+    }
+    return is_joined;
 }
 
 bool stream_has_followed(struct stream *stream, const struct event *event) {
@@ -69,6 +102,10 @@ void graph_free(struct graph *graph) {
     while (graph && graph->first) {
         struct work *work = graph->first;
         graph->first = work->next;
+        if (work->kind == WORK_MEET) {
+            work->meeting.drop(work->context);
+            work->context = NULL;
+        }
         free_work(work);
     }
     free(graph);
@@ -108,7 +145,7 @@ static void run_work(struct machine *machine, const struct work *work) {
     } else if (work->kind == WORK_CALL) {
         work->call(machine, work->context);
     } else if (work->kind == WORK_GRAPH) {
-        for (const struct work *part = work->graph->first; part; part = part->next) {
+        for (const struct work *part = work->part; part != work->end; part = part->next) {
             run_work(machine, part);
         }
     } else if (work->kind == WORK_SET) {

@@ -29,6 +29,8 @@ struct event {
     int source;              /* the number of the stream of the last record */
     uint64_t mark;           /* what that stream had queued by then */
     double time;             /* of the last that has run, in milliseconds */
+    struct graph *captured;  /* the last record is a part of its capture; NULL: of none */
+    struct stream *joins;    /* whose work up to `mark` the captured record ends */
 };
 
 /* One entry of a stream. Copies have rows of `bytes`, each `to_pitch` and `from_pitch` after the one before. */
@@ -41,13 +43,13 @@ struct work {
     void (*call)(struct machine *machine, void *context); /* of a library */
     struct meeting meeting;                               /* of a library, with other ranks */
     void *context;                                        /* freed with the work */
-    const struct graph *graph;                            /* must stay until the work has run */
+    const struct work *part, *end;                        /* of a graph, which must stay until they have run */
     struct event *event;
     uint64_t ticket; /* of a record, and the record that a wait needs */
     struct work *next;
 };
 
-/* Captured work, which a launch runs in its order. */
+/* Captured work, which a launch runs in the order in which it was captured, on whatever stream. */
 struct graph {
     struct work *first, **last;
 };
@@ -55,6 +57,7 @@ struct graph {
 struct stream {
     struct work *first, **last;
     struct graph *captured;  /* receives the work instead of the queue; NULL: the stream is not captured */
+    bool is_joined;          /* of a stream that an event brought into a capture: a later event has its last work */
     struct streams *streams; /* its card's */
     bool is_passed_over;     /* its meeting waits for others */
     int priority;            /* the lower, the more urgent; 0 is the least urgent */
@@ -86,6 +89,10 @@ struct stream *stream_open(struct streams *streams);
 void stream_close(struct streams *streams, struct stream *stream);
 /* Queues or captures a copy of `work`. Returns 0, or -1 where there is no memory. */
 int stream_queue(struct stream *stream, const struct work *work);
+/* Queues a run of a graph. As above. */
+int stream_queue_graph(struct stream *stream, const struct graph *graph);
+/* Ends the capture of all its streams. False where one of them but `origin` has work that no event has joined. */
+bool stream_end_capture(struct stream *origin);
 /* Notes that a stream waits for an event. True where it has waited for the same work before. */
 bool stream_has_followed(struct stream *stream, const struct event *event);
 /* Writes a line to the trace, if there is one. */

@@ -22,7 +22,13 @@ struct meeting {
     /* The host waits for a card on which nothing but such work is left, and all of it waits for others. It is called
      * for one such work after the other. */
     void (*stand)(void *context, bool is_first, bool is_last);
+    /* For work that was captured: makes the context of a run of the graph (NULL: no memory), and frees that of the
+     * graph. */
+    void *(*again)(const void *context);
+    void (*drop)(void *context);
 };
 
+/* True where work that is queued on the stream becomes a part of a graph. */
+bool cuda_stand_in_captures(void *stream);
 /* Queues such work. As cuda_stand_in_queue. From then on the card also runs its streams while no one waits for it. */
 int cuda_stand_in_meet(void *stream, const struct meeting *meeting, void *context);

@@ -1,10 +1,10 @@
 /* libnccl.so.2 for tests: the calls of NCCL that the program makes, between cards of the stand-in for the driver. Ranks
  * are threads or processes of one machine.
  *
- * Calls run in the order of their stream and of their communicator, and meet on a board (nccl_board.h). Four faults end
- * the process with a report. Ranks' calls differ, or ranks wait for each other. A buffer changes while it is sent.
- * Two threads use a communicator at once. Sums are taken in an order that CAMBIUM_CUDA_SEED and the number of the call
- * decide, with a rounding at each addition.
+ * Calls that are captured are issued at each launch of their graph. Calls run in the order of their stream and of their
+ * communicator, and meet on a board (nccl_board.h). Four faults end the process with a report. Ranks' calls differ, or
+ * ranks wait for each other. A buffer changes while it is sent. Two threads use a communicator at once. Sums are taken
+ * in an order that CAMBIUM_CUDA_SEED and the number of the call decide, with a rounding at each addition.
  *
  * CAMBIUM_NCCL_VERSION is the version, 22809 when not given. CAMBIUM_NCCL_FAIL lists calls that fail, by function and
  * number, and by rank if one is given: "ncclAllReduce:3@1" is the third of rank 1; all fail where there is no number.
@@ -455,6 +455,47 @@ static uint64_t least_bytes(const struct ncclComm *comm, const struct board_call
     }
 }
 
+/* The rank issues the calls, which take the next numbers of their communicator. */
+static void enter(struct meet *meet) {
+    struct ncclComm *comm = meet->comm;
+    for (int i = 0; i < meet->count; i++) {
+        struct part *part = &meet->parts[i];
+        uint64_t *number = part->call.kind == BOARD_SEND      ? &comm->sent[part->call.peer]
+                           : part->call.kind == BOARD_RECEIVE ? &comm->received[part->call.peer]
+                                                              : &comm->collectives;
+        part->number = (*number)++;
+        atomic_fetch_add(&sent_bytes, least_bytes(comm, &part->call));
+    }
+    atomic_fetch_add(&launches, 1);
+    meet->turn = comm->issued++;
+    meet->never = fails("async", comm->world_rank);
+    if (meet->never) {
+        comm->error = NCCL_REMOTE_ERROR;
+    }
+    board_lock(comm->board);
+    comm->board->progress++;
+    board_unlock(comm->board);
+}
+
+/* A graph with calls is launched: they are issued anew. */
+static void *again(const void *context) {
+    const struct meet *captured = context;
+    size_t bytes = sizeof *captured + (size_t)captured->count * sizeof *captured->parts;
+    struct meet *meet = malloc(bytes);
+    if (meet) {
+        memcpy(meet, captured, bytes);
+        atomic_fetch_add(&meet->comm->references, 1);
+        enter(meet);
+    }
+    return meet;
+}
+
+static void drop(void *context) {
+    struct meet *captured = context;
+    release(captured->comm);
+    free(captured);
+}
+
 /* Queues the pending calls of the first one's communicator and stream, and forgets them. */
 static unsigned queue_first(void) {
     struct ncclComm *comm = group.calls[0].comm;
@@ -467,25 +508,18 @@ static unsigned queue_first(void) {
     meet->comm = comm;
     for (int i = 0; i < group.count; i++) {
         if (group.calls[i].comm == comm && group.calls[i].stream == stream) {
-            atomic_fetch_add(&sent_bytes, least_bytes(comm, &group.calls[i].part.call));
             meet->parts[meet->count++] = group.calls[i].part;
         } else {
             group.calls[kept++] = group.calls[i];
         }
     }
     group.count = kept;
-    atomic_fetch_add(&launches, 1);
-    meet->turn = comm->issued++;
-    meet->never = fails("async", comm->world_rank);
-    if (meet->never) {
-        comm->error = NCCL_REMOTE_ERROR;
-    }
     atomic_fetch_add(&comm->references, 1);
-    board_lock(comm->board);
-    comm->board->progress++;
-    board_unlock(comm->board);
-    return cuda_stand_in_meet(stream, &(struct meeting){.attend = attend, .stand = stand}, meet) ? NCCL_SYSTEM_ERROR
-                                                                                                 : NCCL_SUCCESS;
+    if (!cuda_stand_in_captures(stream)) {
+        enter(meet);
+    }
+    const struct meeting meeting = {.attend = attend, .stand = stand, .again = again, .drop = drop};
+    return cuda_stand_in_meet(stream, &meeting, meet) ? NCCL_SYSTEM_ERROR : NCCL_SUCCESS;
 }
 
 API unsigned ncclGroupStart(void) {
@@ -521,13 +555,8 @@ static unsigned call(const char *name, struct ncclComm *comm, void *stream, uint
                           ? NCCL_INVALID_ARGUMENT
                           : NCCL_SUCCESS;
     if (!result) {
-        uint64_t *number = asked.kind == BOARD_SEND      ? &comm->sent[asked.peer]
-                           : asked.kind == BOARD_RECEIVE ? &comm->received[asked.peer]
-                                                         : &comm->collectives;
         group.calls[group.count++] =
-            (struct pending){.comm = comm,
-                             .stream = stream,
-                             .part = {.call = asked, .send = send, .receive = receive, .number = (*number)++}};
+            (struct pending){.comm = comm, .stream = stream, .part = {.call = asked, .send = send, .receive = receive}};
         result = group.depth ? NCCL_SUCCESS : queue_first();
     }
     atomic_store(&comm->in_use, NULL);

@@ -1,6 +1,7 @@
-/* The engine on four cards over NCCL, two tensor ranks in each of two stages. Texts of adapters run together, and the
- * adapters are replaced under their names meanwhile. Each text has the bits that it gets alone on these cards, by the
- * generation that it began with, and the CPU's tokens. */
+/* The engine on several cards over NCCL. Texts of adapters run together, and the adapters are replaced under their
+ * names meanwhile. On two tensor ranks in each of two stages, each text has the bits that it gets alone on these cards,
+ * by the generation that it began with, and the CPU's tokens. On two tensor ranks, decode steps that are replayed with
+ * their sums have the bits of steps that are not. */
 #include "infer/mixed.h"
 
 #include <math.h>
@@ -15,7 +16,9 @@ static const char *const contents[NAMES][WAYS] = {
 struct texts {
     const char *device;
     struct rank_grid grid;
-    struct mixed alone[NAMES][WAYS], together[NAMES][WAYS];
+    bool has_no_graphs;
+    struct engine_graphs graphs; /* of the leader */
+    struct mixed alone[NAMES][WAYS], together[NAMES][WAYS], bare[NAMES];
 };
 
 /* A greedy text of a name. */
@@ -68,6 +71,17 @@ static void run_together(struct texts *texts, struct engine *engine, struct adap
     mixed_run(scheduler);
 }
 
+/* Texts of the base, whose decode steps have several rows. */
+static void run_bare(struct texts *texts, struct engine *engine, struct adapters *adapters,
+                     struct scheduler *scheduler) {
+    for (int i = 0; i < NAMES; i++) {
+        make(&texts->bare[i], i, NULL);
+        texts->bare[i].name_count = 0;
+        submit(&texts->bare[i], engine, adapters, scheduler);
+    }
+    mixed_run(scheduler);
+}
+
 static void run_texts(struct engine *engine, struct texts *texts) {
     struct adapters *adapters;
     struct scheduler *scheduler;
@@ -75,6 +89,7 @@ static void run_texts(struct engine *engine, struct texts *texts) {
     test_ok(engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler));
     run_alone(texts, engine, adapters, scheduler);
     run_together(texts, engine, adapters, scheduler);
+    run_bare(texts, engine, adapters, scheduler);
     scheduler_close(scheduler);
     adapters_close(adapters);
 }
@@ -94,11 +109,13 @@ static int run_rank(struct comm *world, void *context) {
                                            .max_logit_rows = 32,
                                            .max_sequences = NAMES * WAYS,
                                            .has_no_prefix_cache = true,
+                                           .has_no_graphs = texts->has_no_graphs,
                                            .adapter_memory = 4 << 20};
     int status = engine_open(&options, &engine);
     if (!status && engine_leads(engine)) {
         assert_int_equal(comm_is_ordered(world), world->size == 1); /* NCCL adds in any order */
         run_texts(engine, texts);
+        texts->graphs = engine_graphs(engine);
     } else if (!status)
         status = engine_follow(engine);
     if (!status)
@@ -109,11 +126,12 @@ static int run_rank(struct comm *world, void *context) {
     return status;
 }
 
-static struct texts *run_on(const char *device, struct rank_grid grid) {
+static struct texts *run_on(const char *device, struct rank_grid grid, bool has_no_graphs) {
     struct texts *texts = calloc(1, sizeof *texts);
     assert_non_null(texts);
     texts->device = device;
     texts->grid = grid;
+    texts->has_no_graphs = has_no_graphs;
     test_ok(comm_local_run(rank_grid_size(&grid), run_rank, texts));
     return texts;
 }
@@ -128,8 +146,9 @@ static void check_figures(const struct answer *ours, const struct answer *expect
 
 static void adapters_are_replaced_on_four_cards(void **state) {
     (void)state;
-    struct texts *cards = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 2});
-    struct texts *cpu = run_on("cpu", (struct rank_grid){1, 1, 1, 1, 1});
+    struct texts *cards = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 2}, false);
+    struct texts *cpu = run_on("cpu", (struct rank_grid){1, 1, 1, 1, 1}, false);
+    assert_int_equal(cards->graphs.count, 0); /* stages have none */
     for (int name = 0; name < NAMES; name++)
         for (int way = 0; way < WAYS; way++) {
             mixed_compare(&cards->together[name][way], &cards->alone[name][way], contents[name][way]);
@@ -139,9 +158,29 @@ static void adapters_are_replaced_on_four_cards(void **state) {
     free(cpu);
 }
 
+static void replayed_steps_of_tensor_ranks_have_the_bits_of_others(void **state) {
+    (void)state;
+    struct texts *replayed = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 1}, false);
+    struct texts *plain = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 1}, true);
+    assert_int_equal(replayed->graphs.count, 2 * 4); /* 1, 2, 4 and 8 rows, with and without adapters */
+    const struct model_replays *replays = &replayed->graphs.replays;
+    assert_true(replays->steps >= 16 && replays->asked > replays->steps); /* some of several rows */
+    assert_int_equal(plain->graphs.replays.steps, 0);
+    for (int name = 0; name < NAMES; name++) {
+        mixed_compare(&replayed->bare[name], &plain->bare[name], "bare");
+        for (int way = 0; way < WAYS; way++) {
+            mixed_compare(&replayed->together[name][way], &plain->together[name][way], contents[name][way]);
+            mixed_compare(&replayed->alone[name][way], &plain->alone[name][way], contents[name][way]);
+        }
+    }
+    free(replayed);
+    free(plain);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_replaced_on_four_cards),
+        cmocka_unit_test(replayed_steps_of_tensor_ranks_have_the_bits_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
