@@ -1,4 +1,4 @@
-/* Requests to stop. Handlers of signals and of fork can reach only globals, and these are the program's only ones. */
+/* Requests to stop. Handlers of signals and of fork can reach only a global, and this is the program's only one. */
 #include "stop.h"
 #include "status.h"
 
@@ -13,8 +13,8 @@ static struct {
     _Atomic int signal;
     _Atomic long long milliseconds; /* the time when it came */
     _Atomic int watches;            /* watches that have begun and not ended */
+    sigset_t outside;               /* the signals that this process held back when it was started */
 } requested;
-static sigset_t mask_of_children; /* the signals that this process held back when it was started */
 
 enum { ECHO_MILLISECONDS = 1000, HANDLER_STACK = 256 << 10 };
 
@@ -45,7 +45,7 @@ static void *handle_signals(void *unused) {
 
 /* A child has no thread that handles signals. */
 static void unmask_child(void) {
-    pthread_sigmask(SIG_SETMASK, &mask_of_children, NULL);
+    pthread_sigmask(SIG_SETMASK, &requested.outside, NULL);
 }
 
 int stop_handle_apart(void) {
@@ -65,7 +65,7 @@ int stop_handle_apart(void) {
     sigfillset(&others);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sigdelset(&others, own[i]);
-    pthread_sigmask(SIG_BLOCK, &others, &mask_of_children);
+    pthread_sigmask(SIG_BLOCK, &others, &requested.outside);
     return STATUS_OK;
 }
 

@@ -105,7 +105,7 @@ class Training(Cards):
 
 @unittest.skipIf(SANITIZED, "the counts are the same")
 class Messages(Cards):
-    """What one step sends is the difference between two runs, one of which has a step more. Ranks are threads with a card
+    """The messages of one step are the difference between two runs, one of which has a step more. Ranks are threads with a card
     each. The bytes are those that all ranks send at least in such calls; a launch is a call, or a group of calls."""
     HIDDEN, POSITIONS, ROWS = 64, 16, 2
 

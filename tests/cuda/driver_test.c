@@ -158,6 +158,61 @@ static void only_events_order_streams(void **state) {
     assert_true(late[WITHOUT] > 0 && late[DROPPED] > 0 && late[WITH] == 0);
 }
 
+/* Captures two streams, the second between events of the first; without the last wait if they shall not join. */
+static CUresult capture(CUstream streams[2], CUevent events[2], CUdeviceptr value, bool joins, CUgraph *graph) {
+    ok(CALL(cuStreamBeginCapture)(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    ok(CALL(cuMemsetD8Async)(value, 1, 1, streams[0]));
+    ok(CALL(cuEventRecord)(events[0], streams[0]));
+    ok(CALL(cuStreamWaitEvent)(streams[1], events[0], 0));
+    ok(CALL(cuMemsetD8Async)(value, 2, 1, streams[1]));
+    ok(CALL(cuEventRecord)(events[1], streams[1]));
+    if (joins) {
+        ok(CALL(cuStreamWaitEvent)(streams[0], events[1], 0));
+    }
+    return CALL(cuStreamEndCapture)(streams[0], graph);
+}
+
+static void captures_follow_events_to_other_streams(void **state) {
+    (void)state;
+    CUstream streams[2];
+    CUevent events[2], outside;
+    CUdeviceptr value;
+    CUgraph graph;
+    CUgraphExec instance;
+    unsigned char got = 0;
+    for (int i = 0; i < 2; i++) {
+        ok(CALL(cuStreamCreateWithPriority)(&streams[i], CU_STREAM_NON_BLOCKING, 0));
+        ok(CALL(cuEventCreate)(&events[i], 0));
+    }
+    ok(CALL(cuEventCreate)(&outside, 0));
+    ok(CALL(cuMemAlloc)(&value, 1));
+    ok(CALL(cuMemsetD8Async)(value, 0, 1, streams[0]));
+    ok(CALL(cuEventRecord)(outside, streams[0]));
+    assert_int_equal(capture(streams, events, value, false, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    ok(capture(streams, events, value, true, &graph));
+    assert_int_equal(CALL(cuEventQuery)(events[1]), CUDA_ERROR_CAPTURED_EVENT);
+    assert_int_equal(CALL(cuStreamWaitEvent)(streams[1], events[0], 0), CUDA_ERROR_CAPTURED_EVENT);
+    ok(CALL(cuGraphInstantiate)(&instance, graph, 0));
+    ok(CALL(cuGraphDestroy)(graph));
+    for (int launched = 0; launched < 2; launched++) {
+        ok(CALL(cuMemcpyDtoHAsync)(&got, value, 1, streams[0]));
+        ok(CALL(cuStreamSynchronize)(streams[0]));
+        assert_int_equal(got, launched ? 2 : 0); /* nothing of a capture has run before */
+        ok(CALL(cuGraphLaunch)(instance, streams[0]));
+    }
+    ok(CALL(cuStreamBeginCapture)(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    assert_int_equal(CALL(cuStreamWaitEvent)(streams[0], outside, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    ok(CALL(cuStreamEndCapture)(streams[0], &graph));
+    ok(CALL(cuGraphDestroy)(graph));
+    ok(CALL(cuGraphExecDestroy)(instance));
+    ok(CALL(cuMemFree)(value));
+    for (int i = 0; i < 2; i++) {
+        ok(CALL(cuEventDestroy)(events[i]));
+        ok(CALL(cuStreamDestroy)(streams[i]));
+    }
+    ok(CALL(cuEventDestroy)(outside));
+}
+
 static void rows_are_copied_between_pitches(void **state) {
     (void)state;
     char from[4][8] = {"abcdefg", "hijklmn", "opqrstu", "vwxyz01"}, to[4][3];
@@ -287,6 +342,7 @@ int main(void) {
         cmocka_unit_test(a_card_describes_itself),
         cmocka_unit_test(nothing_runs_before_somebody_waits),
         cmocka_unit_test(only_events_order_streams),
+        cmocka_unit_test(captures_follow_events_to_other_streams),
         cmocka_unit_test(rows_are_copied_between_pitches),
         cmocka_unit_test(device_memory_is_closed_to_the_host),
         cmocka_unit_test(a_fault_stays),

@@ -1,7 +1,7 @@
 /* The engine on several cards over NCCL. Texts of adapters run together, and the adapters are replaced under their
- * names meanwhile. On two tensor ranks in each of two stages, each text has the bits that it gets alone on these cards,
- * by the generation that it began with, and the CPU's tokens. On two tensor ranks, decode steps that are replayed with
- * their sums have the bits of steps that are not. */
+ * names meanwhile. Each text has the bits that it gets alone on these cards, by the generation that it began with. Its
+ * tokens are the CPU's. This holds on two tensor ranks in each of two stages. On two tensor ranks, decode steps that
+ * are replayed with their sums have the bits of steps that are not. */
 #include "infer/mixed.h"
 
 #include <math.h>
