@@ -166,7 +166,7 @@ int event_open(struct device *device, struct event **event);
 /* Closes the event; NULL is allowed. */
 void event_close(struct event *event);
 /* Marks the present end of the stream's queue. A second call moves the mark. STATUS_MEMORY, or the device's failure;
- * STATUS_INVALID while the stream is being recorded. */
+ * STATUS_INVALID on `late` while the stream is being recorded. */
 int event_record(struct event *event, struct stream *stream);
 /* Returns when all work before the mark has run; at once if the event was never recorded. The device's failure. */
 int event_wait(struct event *event);

@@ -163,15 +163,15 @@ int gradient_sync_plan(struct rank *rank, const struct gradient_sync_traffic *tr
 
 /* ---- sums ---- */
 
-/* Sums the part of a parameter's gradient that this rank keeps. Element `first` counts from the parameter's start. */
-static int sum_part(struct rank *rank, enum rank_group group, const struct param_store *store, int id, int64_t first,
+/* Sums the part of gradients [first, first + count), which are of one unit, that this rank keeps. */
+static int sum_part(struct rank *rank, enum rank_group group, const struct param_store *store, int64_t first,
                     int64_t count) {
-    struct param_range part = param_range_within(store, PARAM_GRADIENTS, store->map.places[id].offset + first, count);
+    struct param_range part = param_range_within(store, PARAM_GRADIENTS, first, count);
     return part.count ? rank_sum(rank, group, part.data, part.count, DTYPE_F32) : STATUS_OK;
 }
 
 int gradient_sum(struct rank *rank, enum rank_group group, const struct param_store *store, int id) {
-    return sum_part(rank, group, store, id, 0, param_local_elements(store, id));
+    return sum_part(rank, group, store, store->map.places[id].offset, param_local_elements(store, id));
 }
 
 /* Sums the part of a cut parameter that neighbouring ranks share. */
@@ -180,7 +180,8 @@ static int sum_shared(struct rank *rank, const struct param_store *store, int id
     int count = param_part_rects(&store->map.part, store->map.table, id, rects), status = STATUS_OK;
     for (int i = 0; i < count && !status; i++)
         if (rects[i].is_shared)
-            status = sum_part(rank, RANK_SHARERS, store, id, rects[i].local_row * rects[i].columns,
+            status = sum_part(rank, RANK_SHARERS, store,
+                              store->map.places[id].offset + rects[i].local_row * rects[i].columns,
                               rects[i].rows * rects[i].columns);
     return status;
 }
@@ -191,14 +192,6 @@ struct tensor_run {
     int layer;
 };
 
-static int sum_run(struct rank *rank, const struct param_store *store, struct tensor_run *run) {
-    struct param_range part = {0};
-    if (run->count)
-        part = param_range_within(store, PARAM_GRADIENTS, run->first, run->count);
-    run->count = 0;
-    return part.count ? rank_sum(rank, RANK_TENSOR, part.data, part.count, DTYPE_F32) : STATUS_OK;
-}
-
 static int sum_over_tensor(struct rank *rank, const struct param_store *store, int id, struct tensor_run *run) {
     const struct param *row = &store->map.table->rows[id];
     int64_t first = store->map.places[id].offset;
@@ -207,7 +200,7 @@ static int sum_over_tensor(struct rank *rank, const struct param_store *store, i
     if (!row->sums_over_tensor)
         return sum_shared(rank, store, id);
     bool is_next = run->count && row->layer == run->layer && first == run->first + run->count;
-    int status = is_next ? STATUS_OK : sum_run(rank, store, run);
+    int status = is_next ? STATUS_OK : sum_part(rank, RANK_TENSOR, store, run->first, run->count);
     if (!is_next)
         *run = (struct tensor_run){.first = first, .layer = row->layer};
     run->count += param_local_elements(store, id);
@@ -220,7 +213,7 @@ int gradient_sum_over_tensor(struct rank *rank, const struct param_store *store,
     for (int i = 0; i < store->map.table->count && !status; i++)
         if (store->map.table->rows[i].layer == layer)
             status = sum_over_tensor(rank, store, i, &run);
-    return status ? status : sum_run(rank, store, &run);
+    return status ? status : sum_part(rank, RANK_TENSOR, store, run.first, run.count);
 }
 
 int gradient_sum_all_over_tensor(struct rank *rank, const struct param_store *store) {
@@ -228,7 +221,7 @@ int gradient_sum_all_over_tensor(struct rank *rank, const struct param_store *st
     int status = STATUS_OK;
     for (int i = 0; i < store->map.table->count && !status; i++)
         status = sum_over_tensor(rank, store, i, &run);
-    return status ? status : sum_run(rank, store, &run);
+    return status ? status : sum_part(rank, RANK_TENSOR, store, run.first, run.count);
 }
 
 static int start_bucket(struct gradient_sync *sync, int index) {
