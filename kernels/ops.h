@@ -31,7 +31,7 @@ enum gemm_epilogue {
     EPILOGUE_NONE,
     EPILOGUE_GELU_TANH, /* C = gelu(AB + bias); the GELU's input is rounded to `type`, and aux, if given, receives it */
     EPILOGUE_GELU_EXACT,
-    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read */
+    EPILOGUE_DGELU_TANH, /* C = AB * gelu'(aux); aux is read. A card may round AB to bf16 if C is bf16 */
     EPILOGUE_DGELU_EXACT,
 };
 

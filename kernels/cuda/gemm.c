@@ -1,5 +1,6 @@
-/* Products of plain matrices. cuBLASLt multiplies. Where it lacks an epilogue, it writes sums in fp32, and a kernel of
- * ours finishes them; sums whose place is the workspace are made in pieces of rows. */
+/* Products of plain matrices. cuBLASLt multiplies. Where it lacks a GELU, its product goes to a bf16 C, and a kernel of
+ * ours follows. In all other cases it writes sums in fp32, which a kernel finishes; sums whose place is the workspace
+ * are made in pieces of rows. */
 #include "cuda/gemm-internal.h"
 
 #include "cuda/fp8.h"
@@ -140,13 +141,15 @@ static bool takes_c(const struct gemm_form *form) {
     return form->c_alignment == ALIGNMENT && form->ldc * bytes % ALIGNMENT == 0 && form->n * bytes % ALIGNMENT == 0;
 }
 
-/* Makes the whole product one of the library's. False if a kernel must finish it. The library's GELU is the tanh one.
+/* Makes the whole product one of the library's. False if a kernel must follow. The library's GELU is the tanh one.
  * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
  * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
                              struct gemm_pointers *pointers) {
     struct device *device = exec->stream->device;
-    bool is_bf16 = gemm_type(g) == DTYPE_BF16 && form->c_type == DTYPE_BF16;
+    bool is_bf16 = gemm_type(g) == DTYPE_BF16 && g->c.type == DTYPE_BF16;
+    *form = form_of(exec, g, &g->c);
+    *pointers = pointers_of(exec, g, &g->c);
     if (g->delta_count || !add_bias(exec, g, form, pointers) || (gemm_is_fp8(g) && !takes_c(form)))
         return false;
     if (g->residual && !all_have_accesses(g))
@@ -227,6 +230,31 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
         rest->c = columns_of(g->c, columns, n - columns);
     }
     return rows < m || columns < n;
+}
+
+/* ---- a GELU of our own after the library's product ---- */
+
+/* Makes the product alone, which is rounded to bf16: it goes to aux if a GELU saves its input there, and else to C.
+ * Returns false if there is no GELU, or not all elements of C are neighbours and rows whole accesses. */
+static bool without_gelu(const struct gemm *g, struct gemm *alone) {
+    *alone = *g;
+    alone->epilogue = EPILOGUE_NONE;
+    alone->aux = NULL;
+    if (g->aux && !gemm_is_dgelu(g))
+        alone->c.data = g->aux;
+    return g->epilogue != EPILOGUE_NONE && g->c.type == DTYPE_BF16 && g->c.stride == gemm_n(g) && all_have_accesses(g);
+}
+
+/* Applies the GELU or its gradient to a product. */
+static int run_gelu(const struct exec *exec, const struct gemm *g, const struct matrix_view *product) {
+    const struct gelu call = {.count = gemm_m(g) * gemm_n(g),
+                              .type = product->type,
+                              .is_tanh = g->epilogue == EPILOGUE_GELU_TANH || g->epilogue == EPILOGUE_DGELU_TANH,
+                              .x = gemm_is_dgelu(g) ? g->aux : product->data,
+                              .y = gemm_c(g),
+                              .dy = product->data,
+                              .dx = gemm_c(g)};
+    return gemm_is_dgelu(g) ? cuda_gelu_backward(exec, &call) : cuda_gelu_forward(exec, &call);
 }
 
 /* ---- sums that a kernel finishes ---- */
@@ -376,18 +404,23 @@ static int check(const struct exec *exec, const struct gemm *g) {
 /* Batch-invariant sums of a bf16 C are always finished by a kernel. C is fp32 where a row has an adapter, and the
  * library may add in another order for it. */
 static int run(const struct exec *exec, const struct gemm *g) {
-    struct gemm first, rest;
+    struct gemm first, rest, alone;
     if (cut_result(g, &first, &rest)) {
         int status = run(exec, &first);
         return status ? status : run(exec, &rest);
     }
-    struct gemm_form form = form_of(exec, g, &g->c);
-    struct gemm_pointers pointers = pointers_of(exec, g, &g->c);
+    struct gemm_form form;
+    struct gemm_pointers pointers;
     bool is_possible = stage_bytes(g) > 0 || !is_staged(g),
          is_finished_here = exec->stream->device->is_batch_invariant && is_staged(g);
-    bool is_alone = !(is_possible && (is_finished_here || cut_sums(g, &first, &rest))) &&
-                    is_library_alone(exec, g, &form, &pointers);
-    return is_alone ? cuda_gemm_cache_run(exec, &form, &pointers) : run_pieces(exec, g);
+    bool needs_sums = is_possible && (is_finished_here || cut_sums(g, &first, &rest));
+    if (!needs_sums && is_library_alone(exec, g, &form, &pointers))
+        return cuda_gemm_cache_run(exec, &form, &pointers);
+    if (!needs_sums && without_gelu(g, &alone) && is_library_alone(exec, &alone, &form, &pointers)) {
+        int status = cuda_gemm_cache_run(exec, &form, &pointers);
+        return status ? status : run_gelu(exec, g, &alone.c);
+    }
+    return run_pieces(exec, g);
 }
 
 int cuda_gemm(const struct exec *exec, const struct gemm *call) {

@@ -1,9 +1,11 @@
 /* The products of the backend `cuda`, on the interpreter and a stand-in for cuBLASLt (tests/cuda/cublaslt.c). */
-#include "op_cases.h"
+#include "op_cases-internal.h"
 
+#include "cuda/library.h"
 #include "support/device.h"
 #include "support/test.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +33,7 @@ static void every_product_of_plain_matrices_is_there(void **state) {
         op_run_close(&run, device);
         count++;
     }
-    assert_int_equal(count, 92);
+    assert_int_equal(count, 97);
     stream_close(stream);
     device_close(device);
 }
@@ -132,12 +134,67 @@ static void products_in_tf32_round_their_factors(void **state) {
     assert_true(product_of_fractions(true) == 1);
 }
 
+/* Returns how often the card has launched a kernel. */
+static uint64_t launches_of(const char *kernel) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    const struct counts *(*counts_of_card)(void);
+    *(void **)(void *)&counts_of_card = dlsym(library, "cuda_stand_in_counts");
+    assert_non_null(counts_of_card);
+    const struct counts *counts = counts_of_card();
+    while (counts && strcmp(counts->name, kernel))
+        counts = counts->next;
+    dlclose(library);
+    return counts ? counts->launches : 0;
+}
+
+static const struct op_case *case_of(const char *note) {
+    for (int i = 0; i < gemm_family.count; i++)
+        if (!strcmp(gemm_family.cases[i].note, note))
+            return &gemm_family.cases[i];
+    fail_msg("no case %s", note);
+    return NULL;
+}
+
+/* Sums in fp32 would move twice the bytes, in pieces of which each is a product and a launch. */
+static void one_kernel_does_what_the_library_lacks_and_no_sums_in_fp32(void **state) {
+    static const char *const rows[][2] = {
+        {"exact gelu saving, whole accesses", "gelu_forward_bf16"},
+        {"exact gelu backward, whole accesses", "gelu_backward_bf16"},
+        {"fp8, exact gelu", "gelu_forward_bf16"},
+        {"fp8, gelu backward", "gelu_backward_bf16"},
+        {"fp8, exact gelu backward", "gelu_backward_bf16"},
+    };
+    struct device *device;
+    struct stream *stream;
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct op_case *c = case_of(rows[i][0]);
+        struct op_run run = {0};
+        struct op_scene scene = {.device = device, .stream = stream, .ops = ops_for(device)};
+        test_ok(op_run_open(&run, c, device, stream));
+        test_ok(op_scene_enter(&scene, &run));
+        uint64_t sums = launches_of("gemm_finish_bf16"), others = launches_of(rows[i][1]);
+        test_ok(c->kind->call(&run, scene.ops, &scene.exec));
+        test_ok(stream_wait(stream));
+        assert_int_equal(launches_of("gemm_finish_bf16"), sums);
+        assert_int_equal(launches_of(rows[i][1]), others + 1);
+        test_ok(op_scene_leave(&scene, &run));
+        op_run_close(&run, device);
+    }
+    stream_close(stream);
+    device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_right_whatever_the_librarys_gelu_hides),
         cmocka_unit_test(products_at_odd_addresses_have_the_same_bits),
         cmocka_unit_test(products_in_tf32_round_their_factors),
         cmocka_unit_test(every_product_of_plain_matrices_is_there),
+        cmocka_unit_test(one_kernel_does_what_the_library_lacks_and_no_sums_in_fp32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
