@@ -45,10 +45,11 @@ struct gemm_delta {
 enum { GEMM_DELTAS_MOST = 12 };
 
 /* C[m,n] = epilogue(scale * op(A)[m,k] op(B)[k,n] + bias) (+ C when accumulate), accumulated in fp32. With deltas, C is
- * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A delta whose right is
- * zero does not change the bits. A, B, bias and aux have one type; B may also be int8 with a scale for each row. A and
- * B may be FP8 together, but not both E5M2. Their two scales then multiply the sums, and bias and aux are bf16. TF32 is
- * fp32 with 10 bits of fraction; a backend with tensor cores has it. */
+ * op(A) op(B) + bias + the sum of left right' over the deltas, all in fp32 and rounded once. A card may round that sum
+ * to bf16 before it is added. A delta whose right is zero does not change the bits. A, B, bias and aux have one type; B
+ * may also be int8 with a scale for each row. A and B may be FP8 together, but not both E5M2. Their two scales then
+ * multiply the sums, and bias and aux are bf16. TF32 is fp32 with 10 bits of fraction; a backend with tensor cores has
+ * it. */
 struct gemm {
     struct matrix_view a; /* [m,k], or [k,m] when a_transposed; plain or FP8 */
     struct matrix_view b; /* [k,n], or [n,k] when b_transposed (a weight [out, in] used forward) */

@@ -1,9 +1,10 @@
 /* Products on a card, by file:
  *
- *     gemm.c          the operation: what the library computes whole, and what a kernel of ours finishes
+ *     gemm.c          the operation: what the library computes whole, and what needs a kernel of ours
  *     gemm_cache.c    the library's descriptors, and its algorithm for each form, found once
  *     gemm_algorithms.c  algorithms that were measured, as texts
- *     gemm_finish.cu  the kernel: bias, deltas, GELU and its backward after a product
+ *     gemm_deltas.cu  the kernel that writes deltas before a product
+ *     gemm_finish.cu  the kernel that finishes sums in fp32: bias, deltas, GELU and its backward
  *     cublaslt.c      opens the library */
 #ifndef CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H
 #define CAMBIUM_KERNELS_CUDA_GEMM_INTERNAL_H

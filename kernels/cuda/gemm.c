@@ -1,9 +1,10 @@
 /* Products of plain matrices. cuBLASLt multiplies. Where it lacks a GELU, its product goes to a bf16 C, and a kernel of
- * ours follows. In all other cases it writes sums in fp32, which a kernel finishes; sums whose place is the workspace
- * are made in pieces of rows. */
+ * ours follows. Deltas lie in C before it adds its product. In all other cases it writes sums in fp32, which a kernel
+ * finishes; sums whose place is the workspace are made in pieces of rows. */
 #include "cuda/gemm-internal.h"
 
 #include "cuda/fp8.h"
+#include "cuda/gemm_deltas.h"
 #include "cuda/gemm_finish.h"
 
 #include <string.h>
@@ -141,7 +142,7 @@ static bool takes_c(const struct gemm_form *form) {
     return form->c_alignment == ALIGNMENT && form->ldc * bytes % ALIGNMENT == 0 && form->n * bytes % ALIGNMENT == 0;
 }
 
-/* Makes the whole product one of the library's. False if a kernel must follow. The library's GELU is the tanh one.
+/* Makes the whole product one of the library's. False if it needs a kernel. The library's GELU is the tanh one.
  * It takes rounded sums where rows are not whole accesses. Others measured that cards before sm_90 are slower with it
  * in the product than with a kernel. */
 static bool is_library_alone(const struct exec *exec, const struct gemm *g, struct gemm_form *form,
@@ -232,17 +233,33 @@ static bool cut_result(const struct gemm *g, struct gemm *first, struct gemm *re
     return rows < m || columns < n;
 }
 
-/* ---- a GELU of our own after the library's product ---- */
+/* ---- a kernel of ours before or after the library's product ---- */
 
-/* Makes the product alone, which is rounded to bf16: it goes to aux if a GELU saves its input there, and else to C.
- * Returns false if there is no GELU, or not all elements of C are neighbours and rows whole accesses. */
-static bool without_gelu(const struct gemm *g, struct gemm *alone) {
+/* Makes the product alone, in bf16. It goes to aux if a GELU saves its input there, and else to C. Returns false if it
+ * is the whole product, or if a kernel has no rows of whole accesses; elements of a GELU are neighbours. */
+static bool make_alone(const struct gemm *g, struct gemm *alone) {
+    bool is_gelu = g->epilogue != EPILOGUE_NONE;
     *alone = *g;
+    alone->delta_count = 0;
     alone->epilogue = EPILOGUE_NONE;
     alone->aux = NULL;
-    if (g->aux && !gemm_is_dgelu(g))
+    if (g->aux && is_gelu && !gemm_is_dgelu(g))
         alone->c.data = g->aux;
-    return g->epilogue != EPILOGUE_NONE && g->c.type == DTYPE_BF16 && g->c.stride == gemm_n(g) && all_have_accesses(g);
+    return (g->delta_count || is_gelu) && g->c.type == DTYPE_BF16 && all_have_accesses(g) &&
+           (!is_gelu || g->c.stride == gemm_n(g));
+}
+
+/* Writes the sum of the deltas to C. */
+static int write_deltas(const struct exec *exec, const struct gemm *g) {
+    struct gemm_deltas call = {
+        .rows = gemm_m(g), .cols = gemm_n(g), .c = gemm_c(g), .stride = g->c.stride, .delta_count = g->delta_count};
+    memcpy(call.delta, g->delta, (size_t)g->delta_count * sizeof *g->delta);
+    int64_t down = (call.rows + DELTAS_ROWS - 1) / DELTAS_ROWS, across = (call.cols + DELTAS_COLS - 1) / DELTAS_COLS;
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_gemm_deltas,
+                                                         .type = DTYPE_F32,
+                                                         .blocks = down * across,
+                                                         .threads = 32 * DELTAS_WARPS,
+                                                         .arguments = &call});
 }
 
 /* Applies the GELU or its gradient to a product. */
@@ -255,6 +272,19 @@ static int run_gelu(const struct exec *exec, const struct gemm *g, const struct 
                               .dy = product->data,
                               .dx = gemm_c(g)};
     return gemm_is_dgelu(g) ? cuda_gelu_backward(exec, &call) : cuda_gelu_forward(exec, &call);
+}
+
+/* Runs the product alone, and the kernel. The library adds to deltas that lie in C. */
+static int run_alone(const struct exec *exec, const struct gemm *g, const struct matrix_view *product,
+                     const struct gemm_form *form, struct gemm_pointers *pointers) {
+    int status = STATUS_OK;
+    if (g->delta_count) {
+        pointers->beta = 1;
+        status = write_deltas(exec, g);
+    }
+    if (!status)
+        status = cuda_gemm_cache_run(exec, form, pointers);
+    return status || g->delta_count ? status : run_gelu(exec, g, product);
 }
 
 /* ---- sums that a kernel finishes ---- */
@@ -416,10 +446,8 @@ static int run(const struct exec *exec, const struct gemm *g) {
     bool needs_sums = is_possible && (is_finished_here || cut_sums(g, &first, &rest));
     if (!needs_sums && is_library_alone(exec, g, &form, &pointers))
         return cuda_gemm_cache_run(exec, &form, &pointers);
-    if (!needs_sums && without_gelu(g, &alone) && is_library_alone(exec, &alone, &form, &pointers)) {
-        int status = cuda_gemm_cache_run(exec, &form, &pointers);
-        return status ? status : run_gelu(exec, g, &alone.c);
-    }
+    if (!needs_sums && make_alone(g, &alone) && is_library_alone(exec, &alone, &form, &pointers))
+        return run_alone(exec, g, &alone.c, &form, &pointers);
     return run_pieces(exec, g);
 }
 

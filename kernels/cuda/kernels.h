@@ -81,6 +81,7 @@
     PLAIN(fp8, fp8_cast_e4m3)                                                                                          \
     PLAIN(fp8, fp8_cast_e5m2)                                                                                          \
     PLAIN(fp8, fp8_scales)                                                                                             \
+    PLAIN(gemm_deltas, gemm_deltas)                                                                                    \
     PLAIN(lstm, lstm_backward)                                                                                         \
     PLAIN(lstm, lstm_forward)                                                                                          \
     PLAIN(paged_attention_tiles, paged_attention_tiles_64)                                                             \

@@ -26,13 +26,16 @@ enum {
     FP8 = 131072,   /* A and B, cast from numbers of their types */
     A_E5M2 = 262144,
     RESIDUAL = 524288,
+    LARGE_RANK = 1048576,
     FORWARD = B_TRANSPOSED | BIAS,
     WEIGHT_GRADIENT = A_TRANSPOSED | ACCUMULATE | C_FP32 | BIAS_GRADIENT,
     ANY_GELU = GELU_TANH | GELU_EXACT,
     ANY_DGELU = DGELU_TANH | DGELU_EXACT,
 };
 enum { A, B, SCALES, BIAS_VECTOR, C, AUX_MATRIX, BIAS_SUM, LEFT, RIGHT, A_SCALE, B_SCALE, ONE, RESIDUAL_MATRIX };
-enum { DELTA_RANK = 5 };
+static int64_t delta_rank(const struct op_run *run) {
+    return run->variant & LARGE_RANK ? 19 : 5;
+}
 
 static int64_t stride_of(const struct op_run *run, int64_t cols) {
     return run->variant & STRIDED ? cols + 5 : cols;
@@ -73,17 +76,18 @@ static double fp8_bound(const struct op_run *run) {
     return is_on_card ? 0x1p-13 * (double)(steps < together ? steps : together) : 0;
 }
 
-/* A card rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient. It does so
- * where rows are whole accesses of 16 bytes. */
-static double dgelu_bound(const struct op_run *run) {
+/* A card rounds a product to bf16, by at most 2^-8 of itself, before it multiplies by a GELU's gradient. So it rounds
+ * deltas before it adds them; here, they are no larger than sums. Both are so if rows are whole accesses of 16 bytes.
+ */
+static double bf16_bound(const struct op_run *run) {
     bool is_whole = (run->shape[1] | run->shape[2]) % 8 == 0 && !(run->variant & STRIDED);
-    bool is_rounded = run->variant & ANY_DGELU && run->type == DTYPE_BF16 && is_whole;
+    bool is_rounded = run->variant & (ANY_DGELU | DELTAS) && run->type == DTYPE_BF16 && is_whole;
     return is_rounded && strcmp(run->backend, "cuda") == 0 ? 0x1p-8 : 0;
 }
 
 /* TF32 cuts a factor by at most 2^-10 of itself, and so a term by 2^-9. */
 static double bound_of(const struct op_run *run, int64_t terms) {
-    return op_bound(terms) + (run->op_case->use & OP_TF32 ? 0x1p-9 : 0) + fp8_bound(run) + dgelu_bound(run);
+    return op_bound(terms) + (run->op_case->use & OP_TF32 ? 0x1p-9 : 0) + fp8_bound(run) + bf16_bound(run);
 }
 
 static void gemm_setup(struct op_run *run) {
@@ -109,8 +113,10 @@ static void gemm_setup(struct op_run *run) {
             .name = "scales", .role = OP_IN, .type = DTYPE_F32, .rows = 1, .cols = n, .spread = spread / 128};
     }
     if (v & DELTAS) {
-        t[LEFT] = (struct op_tensor){.name = "left", .role = OP_IN, .type = DTYPE_F32, .rows = m, .cols = DELTA_RANK};
-        t[RIGHT] = (struct op_tensor){.name = "right", .role = OP_IN, .type = DTYPE_F32, .rows = n, .cols = DELTA_RANK};
+        t[LEFT] =
+            (struct op_tensor){.name = "left", .role = OP_IN, .type = DTYPE_F32, .rows = m, .cols = delta_rank(run)};
+        t[RIGHT] =
+            (struct op_tensor){.name = "right", .role = OP_IN, .type = DTYPE_F32, .rows = n, .cols = delta_rank(run)};
     }
     t[A].stride = stride_of(run, t[A].cols);
     t[B].stride = v & PACKED ? t[B].cols : stride_of(run, t[B].cols);
@@ -252,7 +258,7 @@ static struct gemm gemm_arguments(const struct op_run *run) {
         g.b = ((struct fp8_factors *)run->state)->b;
     }
     for (int i = 0; v & DELTAS && i < 2; i++)
-        g.delta[g.delta_count++] = (struct gemm_delta){.rank = DELTA_RANK,
+        g.delta[g.delta_count++] = (struct gemm_delta){.rank = delta_rank(run),
                                                        .first = delta_first(run, i),
                                                        .count = delta_end(run, i) - delta_first(run, i),
                                                        .left = t[LEFT].data,
@@ -298,12 +304,13 @@ static double gelu_slope(double x, bool is_tanh) {
 
 /* The sum of both deltas at one element of C. */
 static double deltas_at(const struct op_run *run, int64_t i, int64_t j) {
-    const double *left = run->tensor[LEFT].value + i * DELTA_RANK, *right = run->tensor[RIGHT].value;
+    const int64_t rank = delta_rank(run);
+    const double *left = run->tensor[LEFT].value + i * rank, *right = run->tensor[RIGHT].value;
     double sum = 0;
     for (int d = 0; d < 2; d++) {
         int64_t row = j - delta_first(run, d);
-        for (int64_t r = 0; row >= 0 && j < delta_end(run, d) && r < DELTA_RANK; r++)
-            sum += left[r] * right[row * DELTA_RANK + r];
+        for (int64_t r = 0; row >= 0 && j < delta_end(run, d) && r < rank; r++)
+            sum += left[r] * right[row * rank + r];
     }
     return sum;
 }
@@ -430,6 +437,8 @@ static const struct op_case cases[] = {
     {&gemm_kind, "few rows, to fp32", OP_TEST, DTYPE_BF16, B_TRANSPOSED | C_FP32, {16, 65, 264}},
     {&gemm_kind, "deltas", OP_TEST, DTYPE_BF16, FORWARD | DELTAS | STRIDED, {33, 65, 64}},
     {&gemm_kind, "deltas, no bias", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS, {19, 300, 40}},
+    {&gemm_kind, "deltas, whole accesses", OP_TEST, DTYPE_BF16, FORWARD | DELTAS, {33, 536, 40}},
+    {&gemm_kind, "deltas, large rank", OP_TEST, DTYPE_BF16, B_TRANSPOSED | DELTAS | LARGE_RANK, {19, 304, 40}},
     {&gemm_kind, "tf32", OP_TEST | OP_TF32, DTYPE_F32, FORWARD, {64, 96, 128}},
     {&gemm_kind, "tf32, odd", OP_TEST | OP_TF32, DTYPE_F32, FORWARD | STRIDED, {37, 51, 129}},
     {&gemm_kind, "tf32, input gradient", OP_TEST | OP_TF32, DTYPE_F32, 0, {64, 128, 96}},
@@ -460,6 +469,7 @@ static const struct op_case cases[] = {
     FP8_CASE("gelu saving", FORWARD | GELU_TANH | AUX, 33, 64, 48),
     FP8_CASE("exact gelu", FORWARD | GELU_EXACT, 33, 64, 48),
     FP8_CASE("deltas", FORWARD | DELTAS | STRIDED, 33, 64, 48),
+    FP8_CASE("deltas, whole accesses", FORWARD | DELTAS, 33, 64, 48),
     FP8_CASE("input gradient", A_E5M2, 48, 64, 32),
     FP8_CASE("gelu backward", A_E5M2 | DGELU_TANH, 33, 64, 48),
     FP8_CASE("exact gelu backward", A_E5M2 | DGELU_EXACT, 33, 64, 48),
@@ -467,6 +477,7 @@ static const struct op_case cases[] = {
     FP8_CASE("weight gradient, added, pieces", A_E5M2 | A_TRANSPOSED | ACCUMULATE | C_FP32, 32, 400, 3000),
 
     BOTH_TYPES(OP_BENCH, "gpt2 qkv forward", FORWARD, 1024, 2304, 768),
+    {&gemm_kind, "gpt2 qkv forward, deltas", OP_BENCH, DTYPE_BF16, FORWARD | DELTAS, {1024, 2304, 768}},
     {&gemm_kind, "fp8, gpt2 qkv forward", OP_BENCH, DTYPE_BF16, FP8 | FORWARD, {1024, 2304, 768}},
     {&gemm_kind,
      "fp8, gpt2 fc1 weight gradient",
