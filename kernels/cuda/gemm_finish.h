@@ -22,6 +22,6 @@ struct gemm_finish {
     struct gemm_delta delta[GEMM_DELTAS_MOST];
 };
 /* A thread has this many rows. */
-enum { FINISH_ROWS = 8, FINISH_WIDTH = 4, FINISH_THREADS = 128 };
+enum { FINISH_ROWS = 4, FINISH_WIDTH = 4, FINISH_THREADS = 128 };
 
 #endif
