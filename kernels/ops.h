@@ -359,6 +359,7 @@ struct attention {
     int64_t rows;                 /* N */
     int64_t segments;             /* S */
     const int64_t *segment_start; /* [S+1] ascending, 0 .. N */
+    int64_t longest;              /* rows of the longest segment, or more; 0: N */
     int heads, kv_heads, head_size;
     int first_head; /* global number of head 0, for dropout's keys */
     enum dtype type;

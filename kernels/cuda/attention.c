@@ -19,15 +19,21 @@ struct tile_kernels {
      CUDA_attention_backward_keys_tiles_##size},
 static const struct tile_kernels tile_kernels[] = {ATTENTION_TILE_SIZES(TILE_KERNELS)};
 
+/* `shares` warps for each row or key. */
+static int launch_rows(const struct exec *exec, enum cuda_kernel kernel, const struct attention *a, int64_t rows,
+                       int64_t shares, const void *arguments) {
+    return cuda_launch(exec,
+                       &(const struct cuda_launch){.kernel = kernel,
+                                                   .type = a->type,
+                                                   .blocks = (rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS * shares,
+                                                   .threads = ATTENTION_WARPS * 32,
+                                                   .arguments = arguments});
+}
+
 /* One warp for each row, or key, of each of `heads` heads, and for each slab of features. */
 static int launch_warps(const struct exec *exec, enum cuda_kernel kernel, const struct attention *a, int64_t rows,
                         int heads, const void *arguments) {
-    int64_t blocks = (rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS * heads * attention_slabs(a->head_size);
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
-                                                         .type = a->type,
-                                                         .blocks = blocks,
-                                                         .threads = ATTENTION_WARPS * 32,
-                                                         .arguments = arguments});
+    return launch_rows(exec, kernel, a, rows, (int64_t)heads * attention_slabs(a->head_size), arguments);
 }
 
 /* Returns the kernels by tiles for this call; NULL where only the plain ones serve: tiles are copied 16 bytes at a
@@ -47,31 +53,93 @@ static const struct tile_kernels *find_tiles(const struct attention *a, bool is_
 
 /* One block for each tile of rows, or keys, of each of `heads` heads. */
 static int launch_tiles(const struct exec *exec, enum cuda_kernel kernel, int64_t rows, int heads, int bytes,
-                        const void *arguments) {
+                        const struct attention_part *part) {
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
                                                          .type = DTYPE_BF16,
                                                          .blocks = (rows + TILE_ROWS - 1) / TILE_ROWS * heads,
                                                          .threads = TILE_WARPS * 32,
                                                          .shared_bytes = (size_t)bytes,
-                                                         .arguments = arguments});
+                                                         .arguments = part});
 }
+
+/* ---- dropout by tiles: the bits of as many heads as the workspace has room for ---- */
+
+/* The most bytes of bits, unless those of one key/value head are more. */
+enum { KEPT_BYTES_MOST = 64 << 20 };
+
+/* Returns the bytes of the bits of one key/value head's query heads. */
+static size_t group_bytes(const struct attention *a, int64_t longest) {
+    bool has_bits = a->dropout.p > 0 && a->type == DTYPE_BF16 && a->head_size <= TILE_SIZE_MOST;
+    int64_t words = has_bits ? attention_kept_words(a->prefix, longest) : 0;
+    return (size_t)(a->heads / a->kv_heads * a->rows * words) * sizeof(uint32_t);
+}
+
+static int64_t longest_of(const struct attention *a) {
+    return a->longest ? a->longest : a->rows;
+}
+
+/* Returns the bytes of bits to ask for. */
+static size_t kept_bytes(const struct attention *a) {
+    size_t one = group_bytes(a, a->rows), all = one * (size_t)a->kv_heads;
+    return all <= KEPT_BYTES_MOST ? all : one > KEPT_BYTES_MOST ? one : KEPT_BYTES_MOST;
+}
+
+/* Opens the first part of a call by tiles; `memory` of `bytes` takes the bits. */
+static struct attention_part first_part(const struct attention *a, float *delta, void *memory, size_t bytes) {
+    struct attention_part part = {.a = *a, .heads = a->heads, .delta = delta};
+    if (a->dropout.p > 0) {
+        int64_t groups = (int64_t)(bytes / group_bytes(a, longest_of(a)));
+        part.kept = memory;
+        part.kept_words = attention_kept_words(a->prefix, longest_of(a));
+        part.heads = a->heads / a->kv_heads * (int)(groups < a->kv_heads ? groups : a->kv_heads);
+    }
+    return part;
+}
+
+/* Goes on to the next heads. Returns false after the last ones. */
+static bool next_part(struct attention_part *part) {
+    part->first_head += part->heads;
+    int remaining = part->a.heads - part->first_head;
+    part->heads = part->heads < remaining ? part->heads : remaining;
+    return remaining > 0;
+}
+
+static int find_kept(const struct exec *exec, const struct attention_part *part) {
+    int64_t groups = (part->heads + KEPT_HEADS - 1) / KEPT_HEADS;
+    return part->a.dropout.p > 0 ? launch_rows(exec, CUDA_attention_kept, &part->a, part->a.rows, groups, part)
+                                 : STATUS_OK;
+}
+
+/* ---- forward ---- */
 
 size_t cuda_attention_forward_workspace(struct device *device, const struct attention *a) {
     (void)device;
-    (void)a;
-    return 0;
+    return kept_bytes(a);
+}
+
+static int forward_tiles(const struct exec *exec, const struct attention *a, const struct tile_kernels *tiles) {
+    struct attention_part part = first_part(a, NULL, exec->workspace, exec->workspace_bytes);
+    enum cuda_kernel kernel = a->dropout.p > 0 ? tiles->forward_dropout : tiles->forward;
+    int status;
+    do {
+        status = find_kept(exec, &part);
+        if (!status)
+            status = launch_tiles(exec, kernel, a->rows, part.heads, tiles->bytes, &part);
+    } while (!status && next_part(&part));
+    return status;
 }
 
 int cuda_attention_forward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
     const struct tile_kernels *tiles = find_tiles(a, false);
+    if (!status)
+        status = attention_check_workspace(exec, group_bytes(a, longest_of(a)), "attention forward");
     if (status)
         return status;
-    if (!tiles)
-        return launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
-    enum cuda_kernel kernel = a->dropout.p > 0 ? tiles->forward_dropout : tiles->forward;
-    return launch_tiles(exec, kernel, a->rows, a->heads, tiles->bytes, a);
+    return tiles ? forward_tiles(exec, a, tiles) : launch_warps(exec, CUDA_attention_forward, a, a->rows, a->heads, a);
 }
+
+/* ---- backward ---- */
 
 static size_t delta_bytes(const struct attention *a) {
     return (size_t)(a->rows * a->heads) * 2 * sizeof(float);
@@ -79,24 +147,37 @@ static size_t delta_bytes(const struct attention *a) {
 
 size_t cuda_attention_backward_workspace(struct device *device, const struct attention *a) {
     (void)device;
-    return delta_bytes(a);
+    return delta_bytes(a) + kept_bytes(a);
+}
+
+static int backward_tiles(const struct exec *exec, const struct attention *a, const struct tile_kernels *tiles) {
+    size_t first = delta_bytes(a);
+    struct attention_part part =
+        first_part(a, exec->workspace, (char *)exec->workspace + first, exec->workspace_bytes - first);
+    int64_t keys = a->rows + (a->dprefix_k || a->dprefix_v ? a->prefix : 0);
+    int bytes = tiles->gradient_bytes, features = GRADIENT_TILE_FEATURES(tiles->size);
+    int slabs = (a->head_size + features - 1) / features, group = a->heads / a->kv_heads, status;
+    do {
+        status = find_kept(exec, &part);
+        if (!status)
+            status = launch_tiles(exec, tiles->queries, a->rows, part.heads, bytes, &part);
+        if (!status)
+            status = launch_tiles(exec, tiles->keys, keys, part.heads / group * slabs, bytes, &part);
+    } while (!status && next_part(&part));
+    return status;
 }
 
 int cuda_attention_backward(const struct exec *exec, const struct attention *a) {
     int status = attention_check(a);
+    const struct tile_kernels *tiles = find_tiles(a, true);
     if (!status)
-        status = attention_check_workspace(exec, delta_bytes(a), "attention backward");
+        status = attention_check_workspace(exec, delta_bytes(a) + group_bytes(a, longest_of(a)), "attention backward");
     if (status)
         return status;
-    struct attention_gradient gradient = {.a = *a, .delta = exec->workspace};
+    if (tiles)
+        return backward_tiles(exec, a, tiles);
     int64_t keys = a->rows + (a->dprefix_k || a->dprefix_v ? a->prefix : 0);
-    const struct tile_kernels *tiles = find_tiles(a, true);
-    if (!tiles) {
-        status = launch_warps(exec, CUDA_attention_backward_queries, a, a->rows, a->heads, &gradient);
-        return status ? status : launch_warps(exec, CUDA_attention_backward_keys, a, keys, a->kv_heads, &gradient);
-    }
-    int bytes = tiles->gradient_bytes, features = GRADIENT_TILE_FEATURES(tiles->size);
-    int slabs = (a->head_size + features - 1) / features;
-    status = launch_tiles(exec, tiles->queries, a->rows, a->heads, bytes, &gradient);
-    return status ? status : launch_tiles(exec, tiles->keys, keys, a->kv_heads * slabs, bytes, &gradient);
+    struct attention_part whole = {.a = *a, .heads = a->heads, .delta = exec->workspace};
+    status = launch_warps(exec, CUDA_attention_backward_queries, a, a->rows, a->heads, &whole);
+    return status ? status : launch_warps(exec, CUDA_attention_backward_keys, a, keys, a->kv_heads, &whole);
 }

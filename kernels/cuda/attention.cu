@@ -112,8 +112,7 @@ template <class T, int FEATURES> static __device__ void forward_row(const struct
 
 /* ---- dq ---- */
 
-template <class T, int FEATURES>
-static __device__ void query_gradient(const struct attention_gradient &g, const item &w) {
+template <class T, int FEATURES> static __device__ void query_gradient(const struct attention_part &g, const item &w) {
     const struct attention &a = g.a;
     int size = a.head_size, kv_head = w.head / (a.heads / a.kv_heads);
     int64_t at = w.row * a.q_stride + (int64_t)w.head * size, out_at = w.row * a.out_stride + (int64_t)w.head * size;
@@ -162,9 +161,9 @@ static __device__ seen_key key_at(const struct attention &a, int64_t number, int
 
 /* Adds what the rows of one query head give to dk (before its scale) and dv. */
 template <class T, int FEATURES>
-static __device__ __forceinline__ void add_queries(const struct attention_gradient &g, const seen_key &seen,
-                                                   const item &w, int head, const T *k, const T *v,
-                                                   float (&dk)[FEATURES], float (&dv)[FEATURES]) {
+static __device__ __forceinline__ void add_queries(const struct attention_part &g, const seen_key &seen, const item &w,
+                                                   int head, const T *k, const T *v, float (&dk)[FEATURES],
+                                                   float (&dv)[FEATURES]) {
     const struct attention &a = g.a;
     int size = a.head_size;
     const T *q = (const T *)a.q + (int64_t)head * size, *dout = (const T *)a.dout + (int64_t)head * size;
@@ -202,7 +201,7 @@ static __device__ __forceinline__ void add_to_prefix(const struct attention &a, 
 
 /* `w.row` counts the keys of the prefix, if their gradients are wanted, and then the rows. */
 template <class T, int FEATURES>
-static __device__ void key_gradient(const struct attention_gradient &g, const item &w, int64_t prefix) {
+static __device__ void key_gradient(const struct attention_part &g, const item &w, int64_t prefix) {
     const struct attention &a = g.a;
     int size = a.head_size, group = a.heads / a.kv_heads;
     int64_t at = (int64_t)w.head * size;
@@ -231,14 +230,14 @@ template <class T> static __device__ void forward(const struct attention &a) {
         WITH_FEATURES(a.head_size, forward_row, a, w);
 }
 
-template <class T> static __device__ void backward_queries(const struct attention_gradient &g) {
+template <class T> static __device__ void backward_queries(const struct attention_part &g) {
     item w = item_of_warp<T>(g.a, g.a.heads, true);
     w.row = g.a.rows - 1 - w.row;
     if (w.row >= 0)
         WITH_FEATURES(g.a.head_size, query_gradient, g, w);
 }
 
-template <class T> static __device__ void backward_keys(const struct attention_gradient &g) {
+template <class T> static __device__ void backward_keys(const struct attention_part &g) {
     int64_t prefix = g.a.dprefix_k || g.a.dprefix_v ? g.a.prefix : 0;
     item w = item_of_warp<T>(g.a, g.a.kv_heads, true);
     if (w.row < prefix + g.a.rows)
@@ -253,5 +252,5 @@ template <class T> static __device__ void backward_keys(const struct attention_g
         function<bf16>(a);                                                                                             \
     }
 KERNEL(attention_forward, struct attention, forward)
-KERNEL(attention_backward_queries, struct attention_gradient, backward_queries)
-KERNEL(attention_backward_keys, struct attention_gradient, backward_keys)
+KERNEL(attention_backward_queries, struct attention_part, backward_queries)
+KERNEL(attention_backward_keys, struct attention_part, backward_keys)

@@ -43,9 +43,8 @@ template <int SIZE> struct query_rows {
     left_rows<SIZE, false> queries, douts;
     float dq[SIZE / 8][4];
     float lse2[2], delta[2]; /* lse for base 2, and delta without dropout's scale */
-    kept_columns kept;       /* where there is dropout */
 
-    __device__ __forceinline__ void open(const struct attention_gradient &g, const query_tile &work, uint32_t tiles) {
+    __device__ __forceinline__ void open(const struct attention_part &g, const query_tile &work, uint32_t tiles) {
         seen = work.seen_by_warp(g.a);
         queries.open(tiles);
         douts.open(tiles + TILE_ROWS * SIZE * 2);
@@ -55,11 +54,10 @@ template <int SIZE> struct query_rows {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             open_row(g, work, i);
-        kept.open();
     }
 
     /* The four lanes of a row sum its dout * out, which the pass over keys reads, too. */
-    __device__ __forceinline__ void open_row(const struct attention_gradient &g, const query_tile &work, int i) {
+    __device__ __forceinline__ void open_row(const struct attention_part &g, const query_tile &work, int i) {
         const struct attention &a = g.a;
         int64_t row = work.row + lane_row(i), own = min(row, a.rows - 1);
         int64_t at = own * a.out_stride + (int64_t)work.head * a.head_size;
@@ -82,33 +80,44 @@ template <int SIZE> struct query_rows {
     }
 
     template <bool EDGE, bool DROPS>
-    __device__ __forceinline__ void take(const struct attention &a, const query_tile &work, uint32_t keys, int first) {
+    __device__ __forceinline__ void take(const struct attention_part &part, kept_keys<KEYS> &kept, uint32_t keys,
+                                         int first) {
+        const struct attention &a = part.a;
         float s[KEYS / 8][4], dp[KEYS / 8][4];
-        uint32_t bits = DROPS && a.dropout.p > 0 ? kept.template get<KEYS>(a, work, seen, first) : ~0u;
+        bool drops = DROPS && a.dropout.p > 0;
         multiply_both<EDGE>(s, dp, queries, douts, keys, seen, first);
+        if (drops)
+            kept.take(part, first);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = exp2_fast(fmaf(s[n][e], a.scale * LOG2_E, -lse2[e / 2]));
-                float ds = p * ((!DROPS || bits >> (4 * n + e) & 1 ? dp[n][e] : 0) - delta[e / 2]);
+                float ds = p * ((!drops || kept.is_kept(n, e) ? dp[n][e] : 0) - delta[e / 2]);
                 s[n][e] = !EDGE || seen.sees(e / 2, first + column_of(n, e)) ? ds : 0;
             }
         add_weighted<EDGE, SIZE>(dq, s, keys, seen, first);
     }
 };
 
-template <int SIZE> static __device__ __forceinline__ void backward_queries(const struct attention_gradient &g) {
+template <int SIZE> static __device__ __forceinline__ void backward_queries(const struct attention_part &g) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = GRADIENT_TILE_COLUMNS(SIZE);
     const struct attention &a = g.a;
     uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), douts = tiles + TILE_ROWS * SIZE * 2;
     query_tile work;
-    work.open(a);
+    work.open(g);
     taken_tiles<SIZE, KEYS> taken = {douts + TILE_ROWS * SIZE * 2};
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
-    auto copy_keys = [&](int first) { taken.copy(first / KEYS, keys, values, first, work.keys, a.head_size); };
+    kept_keys<KEYS> kept = {}; /* where there is dropout */
+    if (a.dropout.p > 0)
+        kept.open(g, work, taken.places + 4 * KEYS * SIZE * 2);
+    auto copy_keys = [&](int first) {
+        if (a.dropout.p > 0)
+            kept.copy(g, first);
+        taken.copy(first / KEYS, keys, values, first, work.keys, a.head_size);
+    };
     copy_pairs<SIZE, TILE_ROWS>(tiles, rows_of(a.q, a.q_stride, work.row, work.head, a),
                                 rows_of(a.dout, a.out_stride, work.row, work.head, a), 0, rows, a.head_size);
     copy_keys(0);
@@ -126,11 +135,11 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
         if (!has_rows || !warp.seen.sees_some(first, KEYS))
             continue;
         if (!sees_all)
-            warp.template take<true, true>(a, work, at, first);
+            warp.template take<true, true>(g, kept, at, first);
         else if (a.dropout.p > 0)
-            warp.template take<false, true>(a, work, at, first);
+            warp.template take<false, true>(g, kept, at, first);
         else
-            warp.template take<false, false>(a, work, at, first);
+            warp.template take<false, false>(g, kept, at, first);
     }
     const float factor[2] = {a.scale * keep_scale(a), a.scale * keep_scale(a)};
     int64_t first = work.row + warp_row();
@@ -148,11 +157,13 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
 struct key_tile {
     int key, prefix, from, head, rows, feature;
 
-    __device__ __forceinline__ void open(const struct attention &a, int slabs, int features) {
-        unsigned together = a.kv_heads * slabs, rest = blockIdx.x % together;
+    __device__ __forceinline__ void open(const struct attention_part &part, int slabs, int features) {
+        const struct attention &a = part.a;
+        int group = a.heads / a.kv_heads;
+        unsigned together = part.heads / group * slabs, rest = blockIdx.x % together;
         prefix = a.dprefix_k || a.dprefix_v ? (int)a.prefix : 0;
         key = (int)(blockIdx.x / together) * TILE_ROWS;
-        head = (int)(rest / slabs);
+        head = part.first_head / group + (int)(rest / slabs);
         feature = (int)(rest % slabs) * features;
         from = key < prefix ? 0 : key - prefix;
         rows =
@@ -178,10 +189,49 @@ struct key_tile {
     }
 };
 
-/* The part of a tile of queries that is not in the tiles of rows. */
-template <int QUERIES> struct taken_queries {
-    float2 rows[QUERIES];       /* lse2 and delta */
-    kept_queries<QUERIES> kept; /* where there is dropout */
+/* The bits of a warp's 16 keys and a tile of QUERIES queries. A lane reads those of one query: two words, which there
+ * is no time to wait for. */
+template <int QUERIES> struct kept_queries {
+    int64_t start; /* of the segment of all keys, if they are rows of one; otherwise below 0 */
+    uint32_t word, next, shift;
+
+    __device__ __forceinline__ void open(const struct attention &a, const key_tile &work) {
+        int64_t first = work.key + warp_row() - work.prefix;
+        int64_t segment = segment_of(a, max((int64_t)0, min(first, a.rows - 1)));
+        bool is_one = first >= 0 && min(first + 15, a.rows - 1) < a.segment_start[segment + 1];
+        start = is_one ? a.segment_start[segment] : -1;
+    }
+    /* Begins to read the bits of a tile, from query `first` of those that see the keys on. */
+    __device__ __forceinline__ void read(const struct attention_part &part, const key_tile &work,
+                                         const seen_columns &seen, int head, int first) {
+        const struct attention &a = part.a;
+        int own = first + lane_number() % QUERIES, key = work.key + warp_row() - work.prefix;
+        int64_t row = work.from + own;
+        const uint32_t *bits = part.kept + first_kept_word(part, head, row);
+        word = next = shift = 0;
+        if (own < seen.low_least || own > seen.high_most || own >= work.rows)
+            return;
+        kept_row columns = {start, 0, 0, 0};
+        if (start < 0) {
+            columns.open(a, row);
+            columns.offset -= (int)a.prefix;
+            word = read_keys(a, columns, bits, key + (int)a.prefix);
+            return;
+        }
+        columns.open_in(a, row);
+        shift = (key + columns.offset) & 31;
+        bits += (key + columns.offset) >> 5;
+        int at = (key + columns.offset) >> 5;
+        word = at >= columns.low ? bits[0] : 0;
+        next = at < columns.high ? bits[1] : 0;
+    }
+    __device__ __forceinline__ void take() {
+        word = __funnelshift_r(word, next, shift);
+    }
+    /* The bits of query `column` of the tile for keys g and g + 8: bits 0 and 8. */
+    __device__ __forceinline__ uint32_t of_query(int column) const {
+        return __shfl_sync(~0u, word, column) >> lane_number() / 4;
+    }
 };
 
 template <int SIZE> struct key_rows {
@@ -191,6 +241,7 @@ template <int SIZE> struct key_rows {
     seen_columns seen;
     left_rows<SIZE, SIZE <= 64> keys, values;
     float dk[FEATURES / 8][4], dv[FEATURES / 8][4];
+    kept_queries<QUERIES> kept; /* where there is dropout */
 
     __device__ __forceinline__ void open(const struct attention &a, const key_tile &work, uint32_t tiles) {
         seen = work.seeing_warp(a);
@@ -201,22 +252,27 @@ template <int SIZE> struct key_rows {
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 dk[i][e] = dv[i][e] = 0;
+        kept = {};
+        if (a.dropout.p > 0)
+            kept.open(a, work);
     }
 
     /* Replaces scores and dP by P and dS, both without dropout's scale. */
     template <bool EDGE, bool DROPS>
-    __device__ __forceinline__ void probabilities(const struct attention &a, const taken_queries<QUERIES> &taken,
-                                                  int first, float (&s)[QUERIES / 8][4],
-                                                  float (&dp)[QUERIES / 8][4]) const {
-        uint32_t kept = DROPS && a.dropout.p > 0 ? taken.kept.get() : ~0u;
+    __device__ __forceinline__ void probabilities(const struct attention &a, const float2 *taken, int first,
+                                                  float (&s)[QUERIES / 8][4], float (&dp)[QUERIES / 8][4]) const {
+        bool drops = DROPS && a.dropout.p > 0;
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++) {
-            float4 two = *(const float4 *)&taken.rows[column_of(n, 0)];
+            float4 two = *(const float4 *)&taken[column_of(n, 0)];
+            uint32_t bits[2] = {~0u, ~0u};
+            if (drops)
+                bits[0] = kept.of_query(column_of(n, 0)), bits[1] = kept.of_query(column_of(n, 1));
             float lse2[2] = {two.x, two.z}, delta[2] = {two.y, two.w};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &score = s[n][i], &gradient = dp[n][i];
-                bool is_kept = !DROPS || kept >> (4 * n + i) & 1;
+                bool is_kept = !drops || bits[i % 2] >> i / 2 * 8 & 1;
                 bool is_seen = !EDGE || seen.sees(i / 2, first + column_of(n, i));
                 float p = exp2_fast(fmaf(score, a.scale * LOG2_E, -lse2[i % 2]));
                 float ds = p * ((is_kept ? gradient : 0) - delta[i % 2]);
@@ -227,10 +283,15 @@ template <int SIZE> struct key_rows {
     }
 
     template <bool EDGE, bool DROPS>
-    __device__ __forceinline__ void take(const struct attention &a, const key_tile &work,
-                                         const taken_queries<QUERIES> &taken, uint32_t queries, int first) {
+    __device__ __forceinline__ void take(const struct attention_part &part, const key_tile &work, int head,
+                                         const float2 *taken, uint32_t queries, int first) {
+        const struct attention &a = part.a;
         float s[QUERIES / 8][4], dp[QUERIES / 8][4];
+        if (DROPS && a.dropout.p > 0)
+            kept.read(part, work, seen, head, first);
         multiply_both<EDGE>(s, dp, keys, values, queries, seen, first);
+        if (DROPS && a.dropout.p > 0)
+            kept.take();
         probabilities<EDGE, DROPS>(a, taken, first, s, dp);
         uint32_t feature = work.feature * 2;
         add_weighted<EDGE, SIZE>(dv, s, queries + BYTES + feature, seen, first);
@@ -284,7 +345,7 @@ static __device__ __forceinline__ keys_of<bf16> tile_keys(keys_of<bf16> keys, co
 template <int SIZE> struct query_steps {
     static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE);
 
-    const struct attention_gradient &g;
+    const struct attention_part &g;
     const key_tile &work;
     taken_tiles<SIZE, QUERIES> tiles;
     int steps, group; /* for a head, and heads */
@@ -298,40 +359,28 @@ template <int SIZE> struct query_steps {
     __device__ __forceinline__ int first(int step) const {
         return step % steps * QUERIES;
     }
-    __device__ __forceinline__ uint32_t element(int key) const {
-        /* key_element() numbers keys from the prefix's first */
-        int at = min(work.key + key, work.prefix + (int)g.a.rows - 1);
-        return key_element(g.a, 0, work.prefix ? at : at + g.a.prefix);
-    }
-    /* Begins to bring a step's queries, and makes their masks. */
-    __device__ __forceinline__ void begin(int step, taken_queries<QUERIES> &taken) {
+    /* Begins to bring a step's queries, and their lse2 and delta. */
+    __device__ __forceinline__ void begin(int step, float2 *taken) {
         const struct attention &a = g.a;
         int64_t row = work.from + first(step);
         if (threadIdx.x < QUERIES) {
             bool is_there = first(step) + (int)threadIdx.x < work.rows;
-            copy_async_8((uint32_t)__cvta_generic_to_shared(&taken.rows[threadIdx.x]),
+            copy_async_8((uint32_t)__cvta_generic_to_shared(&taken[threadIdx.x]),
                          (const float2 *)g.delta + head(step) * a.rows + row + (is_there ? threadIdx.x : 0), is_there);
         }
         tiles.copy(step, rows_of(a.q, a.q_stride, work.from, head(step), a),
                    rows_of(a.dout, a.out_stride, work.from, head(step), a), first(step), work.rows, a.head_size);
-        if (a.dropout.p > 0) {
-            auto element_at = [&](int key) { return element(key); };
-            mask_maker masks; /* found again each time, because registers are few */
-            masks.open(element_at);
-            masks.make(a, head(step), row, work.rows - first(step), element_at, taken.kept);
-        }
     }
 };
 
-template <int SIZE> static __device__ __forceinline__ void backward_keys(const struct attention_gradient &g) {
+template <int SIZE> static __device__ __forceinline__ void backward_keys(const struct attention_part &g) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE), FEATURES = GRADIENT_TILE_FEATURES(SIZE);
-    taken_queries<QUERIES> *taken =
-        (taken_queries<QUERIES> *)(shared + (2 * TILE_ROWS + 4 * QUERIES) * SIZE * 2); /* two, after the tiles */
+    float2(*taken)[QUERIES] = (float2(*)[QUERIES])(shared + (2 * TILE_ROWS + 4 * QUERIES) * SIZE * 2);
     const struct attention &a = g.a;
     uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), value_tile = tiles + TILE_ROWS * SIZE * 2;
     key_tile work;
-    work.open(a, (a.head_size + FEATURES - 1) / FEATURES, FEATURES);
+    work.open(g, (a.head_size + FEATURES - 1) / FEATURES, FEATURES);
     query_steps<SIZE> queries = {g, work, {value_tile + TILE_ROWS * SIZE * 2}};
     queries.steps = (work.rows + QUERIES - 1) / QUERIES;
     queries.group = a.heads / a.kv_heads;
@@ -357,11 +406,11 @@ template <int SIZE> static __device__ __forceinline__ void backward_keys(const s
         bool sees_all = warp.seen.sees_all(first, QUERIES);
         if (warp_row() < rows && warp.seen.sees_some(first, QUERIES)) {
             if (!sees_all)
-                warp.template take<true, true>(a, work, taken[step % 2], at, first);
+                warp.template take<true, true>(g, work, queries.head(step), taken[step % 2], at, first);
             else if (a.dropout.p > 0)
-                warp.template take<false, true>(a, work, taken[step % 2], at, first);
+                warp.template take<false, true>(g, work, queries.head(step), taken[step % 2], at, first);
             else
-                warp.template take<false, false>(a, work, taken[step % 2], at, first);
+                warp.template take<false, false>(g, work, queries.head(step), taken[step % 2], at, first);
         }
     }
     if (warp_row() >= rows)
@@ -373,11 +422,11 @@ template <int SIZE> static __device__ __forceinline__ void backward_keys(const s
 /* A smaller head's block takes fewer registers, so that more blocks hide each other's waits. */
 #define KERNEL(size)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 128 ? 3 : 1)                                \
-        attention_backward_queries_tiles_##size(struct attention_gradient g) {                                         \
+        attention_backward_queries_tiles_##size(struct attention_part g) {                                             \
         backward_queries<size>(g);                                                                                     \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64 ? 2 : 1)                                 \
-        attention_backward_keys_tiles_##size(struct attention_gradient g) {                                            \
+        attention_backward_keys_tiles_##size(struct attention_part g) {                                                \
         backward_keys<size>(g);                                                                                        \
     }
 ATTENTION_TILE_SIZES(KERNEL)

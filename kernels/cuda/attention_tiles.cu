@@ -14,7 +14,6 @@ template <int SIZE> struct warp_rows {
     left_rows<SIZE, SIZE <= 128> queries;
     float out[SIZE / 8][4];
     row_softmax softmax;
-    kept_columns kept; /* where there is dropout */
 
     __device__ __forceinline__ void open(const struct attention &a, const query_tile &work, uint32_t tile_at) {
         seen = work.seen_by_warp(a);
@@ -23,14 +22,13 @@ template <int SIZE> struct warp_rows {
         for (int i = 0; i < SIZE / 8; i++)
             out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0;
         softmax.clear();
-        kept.open();
     }
 
     template <bool EDGE, bool DROPS>
-    __device__ __forceinline__ void take(const struct attention &a, const query_tile &work, uint32_t keys,
+    __device__ __forceinline__ void take(const struct attention_part &part, kept_keys<KEYS> &kept, uint32_t keys,
                                          uint32_t values, int first) {
+        const struct attention &a = part.a;
         float s[KEYS / 8][4];
-        uint32_t bits = DROPS && SIZE > 128 ? kept.template get<KEYS>(a, work, seen, first) : 0;
         multiply_rows<EDGE>(s, queries, keys, seen, first);
 #pragma unroll
         for (int n = 0; n < KEYS / 8 && EDGE; n++)
@@ -38,11 +36,11 @@ template <int SIZE> struct warp_rows {
             for (int e = 0; e < 4; e++)
                 s[n][e] = seen.sees(e / 2, first + n * 8 + lane_number() % 4 * 2 + e % 2) ? s[n][e] : -INFINITY;
         softmax.take<true>(s, out, a.scale * LOG2_E);
-        if (DROPS && SIZE <= 128) /* where registers are few, scores and their bits are not found together */
-            bits = kept.template get<KEYS>(a, work, seen, first);
+        if (DROPS)
+            kept.take(part, first);
 #pragma unroll
         for (int i = 0; i < KEYS / 2 && DROPS; i++)
-            s[i / 4][i % 4] = bits >> i & 1 ? s[i / 4][i % 4] : 0;
+            s[i / 4][i % 4] = kept.is_kept(i / 4, i % 4) ? s[i / 4][i % 4] : 0;
         add_weighted<EDGE, SIZE>(out, s, values, seen, first);
     }
 
@@ -63,18 +61,24 @@ template <int SIZE> struct warp_rows {
     }
 };
 
-template <int SIZE, bool DROPS> static __device__ __forceinline__ void forward(const struct attention &a) {
+template <int SIZE, bool DROPS> static __device__ __forceinline__ void forward(const struct attention_part &part) {
+    const struct attention &a = part.a;
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = ATTENTION_TILE_KEYS(SIZE), BYTES = KEYS * SIZE * 2;
     uint32_t queries = (uint32_t)__cvta_generic_to_shared(shared);
     taken_tiles<SIZE, KEYS> taken = {queries + TILE_ROWS * SIZE * 2};
     query_tile work;
-    work.open(a);
+    work.open(part);
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
     keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
     const bf16 *q = (const bf16 *)a.q + work.row * a.q_stride + (int64_t)work.head * a.head_size;
+    kept_keys<KEYS> kept; /* where there is dropout */
+    if (DROPS)
+        kept.open(part, work, taken.places + 4 * BYTES);
     auto copy_tiles = [&](int first) {
         copy_pairs<SIZE, KEYS>(taken.first_tile((unsigned)first / KEYS), keys, values, first, work.keys, a.head_size);
+        if (DROPS)
+            kept.copy(part, first);
         copies_commit();
     };
     copy_rows<SIZE, TILE_ROWS>(
@@ -94,9 +98,9 @@ template <int SIZE, bool DROPS> static __device__ __forceinline__ void forward(c
             warp.queries.load();
         bool sees_all = warp.seen.sees_all(first, KEYS);
         if (has_rows && sees_all)
-            warp.template take<false, DROPS>(a, work, at, at + BYTES, first);
+            warp.template take<false, DROPS>(part, kept, at, at + BYTES, first);
         else if (has_rows)
-            warp.template take<true, DROPS>(a, work, at, at + BYTES, first);
+            warp.template take<true, DROPS>(part, kept, at, at + BYTES, first);
     }
     if (has_rows)
         warp.write(a, work, queries);
@@ -105,7 +109,7 @@ template <int SIZE, bool DROPS> static __device__ __forceinline__ void forward(c
 #define KERNEL(name, size, drops)                                                                                      \
     extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64    ? 3                                   \
                                                                    : size <= 128 ? 2                                   \
-                                                                                 : 1) name(struct attention a) {       \
+                                                                                 : 1) name(struct attention_part a) {  \
         forward<size, drops>(a);                                                                                       \
     }
 #define KERNELS(size)                                                                                                  \

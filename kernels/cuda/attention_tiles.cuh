@@ -50,13 +50,6 @@ static __device__ int64_t first_seen(const struct attention &a, int64_t row) {
     return a.window && row - a.window + 1 > start ? row - a.window + 1 : start;
 }
 
-/* Dropout computes 64 keys together whose numbers and tokens begin at multiples of 64. So the keys begin at an earlier
- * row, which nobody sees, if there is one. */
-static __device__ int64_t start_of_block(const struct attention &a, int64_t row) {
-    int64_t earlier = row - (a.dropout.keys.token[row] - (uint32_t)a.prefix) % 64;
-    return earlier >= 0 ? earlier : row;
-}
-
 /* A block's tile of queries: the first row, the batch's row of the first key after the prefix, and the keys of prefix
  * and rows that it takes. */
 struct query_tile {
@@ -64,13 +57,12 @@ struct query_tile {
     int head, keys;
 
     /* The last rows, which see the most keys, are taken first. */
-    __device__ __forceinline__ void open(const struct attention &a) {
+    __device__ __forceinline__ void open(const struct attention_part &part) {
+        const struct attention &a = part.a;
         int64_t tiles = (a.rows + TILE_ROWS - 1) / TILE_ROWS;
-        row = (tiles - 1 - blockIdx.x / a.heads) * TILE_ROWS;
+        row = (tiles - 1 - blockIdx.x / part.heads) * TILE_ROWS;
         first = first_seen(a, row);
-        if (a.dropout.p > 0)
-            first = start_of_block(a, first);
-        head = (int)(blockIdx.x % a.heads);
+        head = part.first_head + (int)(blockIdx.x % part.heads);
         keys = (int)(a.prefix + min(row + TILE_ROWS, a.rows) - first);
     }
     /* Columns that this warp's rows see. A row's own key is `high`. Rows past the last are the last. */

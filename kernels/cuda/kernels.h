@@ -61,6 +61,7 @@
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_96)                                               \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128)                                              \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256)                                              \
+    PLAIN(attention_kept, attention_kept)                                                                              \
     PLAIN(attention_tiles, attention_forward_tiles_32)                                                                 \
     PLAIN(attention_tiles, attention_forward_dropout_tiles_32)                                                         \
     PLAIN(attention_tiles, attention_forward_tiles_64)                                                                 \

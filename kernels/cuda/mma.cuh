@@ -9,7 +9,10 @@ static __device__ __forceinline__ void copy_async(uint32_t to, const void *from,
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
 }
-/* The same for 8 bytes. */
+/* The same for 4 bytes, and for 8. */
+static __device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool is_there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(is_there ? 4 : 0) : "memory");
+}
 static __device__ __forceinline__ void copy_async_8(uint32_t to, const void *from, bool is_there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(is_there ? 8 : 0) : "memory");
 }

@@ -141,6 +141,7 @@ static int attention_call(const struct block_pass *block, struct attention *call
         .rows = block->pass->rows,
         .segments = block->pass->batch->segments,
         .segment_start = block->pass->batch->segment_start,
+        .longest = block->pass->batch->longest,
         .heads = (int)widths->heads,
         .kv_heads = (int)widths->query_groups,
         .head_size = (int)widths->head,

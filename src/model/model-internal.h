@@ -53,8 +53,8 @@ struct head_rows {
 /* The batch on the device, in the block of its stash. */
 struct device_batch {
     void *block;
-    int64_t rows, segments;
-    const int64_t *segment_start; /* [segments + 1] */
+    int64_t rows, segments, longest; /* rows of the longest segment */
+    const int64_t *segment_start;    /* [segments + 1] */
     int32_t *tokens, *positions;
     uint32_t *sample, *token;
     struct head_rows head;

@@ -7,6 +7,15 @@
 
 /* ---- the batch ---- */
 
+static int64_t longest_segment(const struct model_batch *batch) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < batch->segments; i++) {
+        int64_t rows = batch->segment_start[i + 1] - batch->segment_start[i];
+        longest = rows > longest ? rows : longest;
+    }
+    return longest;
+}
+
 static int upload_batch(struct model *model, const struct model_batch *batch, struct device_batch *device) {
     const struct model_options *o = &model->options;
     if (batch->rows < 1 || batch->rows > o->max_rows)
@@ -29,6 +38,7 @@ static int upload_batch(struct model *model, const struct model_batch *batch, st
         return status;
     device->rows = batch->rows;
     device->segments = batch->segments;
+    device->longest = longest_segment(batch);
     device->segment_start =
         upload_add(upload, batch->segment_start, (size_t)(batch->segments + 1) * sizeof *batch->segment_start);
     device->tokens = upload_add(upload, batch->tokens, bytes);
