@@ -32,13 +32,8 @@ struct kept_row {
     __device__ __forceinline__ void open_in(const struct attention &a, int64_t row) {
         int64_t first = a.window && row - a.window + 1 > start ? row - a.window + 1 : start;
         offset = columns_of_prefix(a) + (int)(a.dropout.keys.token[start] % KEPT_COLUMNS) - (int)start;
-        bound(a, (int)first + offset, (int)row + offset);
-    }
-    /* Columns `first` .. `last` are of rows that it sees. */
-    __device__ __forceinline__ void bound(const struct attention &a, int first, int last) {
-        int column = a.prefix ? columns_of_prefix(a) - (int)a.prefix : first;
-        low = column / KEPT_COLUMNS * 2;
-        high = last / KEPT_COLUMNS * 2 + 1;
+        low = (a.prefix ? columns_of_prefix(a) - (int)a.prefix : (int)first + offset) / KEPT_COLUMNS * 2;
+        high = ((int)row + offset) / KEPT_COLUMNS * 2 + 1;
     }
 };
 

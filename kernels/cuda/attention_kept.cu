@@ -2,6 +2,7 @@
  * the words of four keys that are 16 apart. So 64 keys whose tokens are neighbours from a multiple of 64 on take 16
  * calls, one for each lane of half a warp; other keys take a call each. */
 #include "cuda/attention_dropout.cuh"
+#include "cuda/philox.cuh"
 
 enum { LANES = KEPT_COLUMNS / 4 };
 static_assert(TILE_WARPS == ATTENTION_WARPS, "launched with as many warps as the plain kernels");
@@ -16,21 +17,8 @@ struct row_words {
     uint64_t seed;
     uint32_t sample, token, site;
 
-    /* philox() of base/rng.h. The asm keeps the compiler from computing in 64 bits, which takes half as much again. */
     __device__ __forceinline__ struct philox at(uint32_t counter) const {
-        struct philox c = {{counter, token, sample, site}};
-        uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-#pragma unroll
-        for (int round = 0; round < 10; round++) {
-            uint64_t a, b;
-            asm("mul.wide.u32 %0, %1, %2;" : "=l"(a) : "r"(c.word[0]), "r"(0xd2511f53u));
-            asm("mul.wide.u32 %0, %1, %2;" : "=l"(b) : "r"(c.word[2]), "r"(0xcd9e8d57u));
-            c = {{(uint32_t)(b >> 32) ^ c.word[1] ^ key0, (uint32_t)b, (uint32_t)(a >> 32) ^ c.word[3] ^ key1,
-                  (uint32_t)a}};
-            key0 += 0x9e3779b9u;
-            key1 += 0xbb67ae85u;
-        }
-        return c;
+        return philox_words(seed, counter, token, sample, site);
     }
     /* The word of an element. A chosen word stays in a register where an index would need memory. */
     __device__ __forceinline__ uint32_t of(uint32_t element) const {

@@ -16,11 +16,12 @@ size_t cuda_embedding_backward_workspace(struct device *device, const struct emb
 }
 
 static int sort(const struct exec *exec, const struct embedding_order *order) {
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_embedding_backward_order,
-                                                         .type = DTYPE_F32,
-                                                         .blocks = (order->rows + EMBEDDING_TILE - 1) / EMBEDDING_TILE,
-                                                         .threads = EMBEDDING_TILE,
-                                                         .arguments = order});
+    return cuda_launch(exec,
+                       &(const struct cuda_launch){.kernel = CUDA_embedding_backward_order,
+                                                   .type = DTYPE_F32,
+                                                   .blocks = (order->rows + EMBEDDING_THREADS - 1) / EMBEDDING_THREADS,
+                                                   .threads = EMBEDDING_THREADS,
+                                                   .arguments = order});
 }
 
 static int scatter(const struct exec *exec, const struct embedding *a, const struct embedding_scatter *call) {

@@ -56,27 +56,51 @@ extern "C" __global__ void __launch_bounds__(256) embedding_forward_bf16(struct 
 
 /* ---- backward ---- */
 
+/* A row's key compared with others. */
+struct key_counts {
+    int32_t key, smaller, others; /* keys that are smaller, and those that are not larger */
+
+    __device__ __forceinline__ void add(int32_t other) {
+        smaller += other < key;
+        others += other <= key;
+    }
+    __device__ __forceinline__ int32_t same() const {
+        return others - smaller;
+    }
+};
+
 /* A thread compares the key of its row with all others: the place of a row is the number of rows before it. */
-extern "C" __global__ void __launch_bounds__(256) embedding_backward_order(struct embedding_order a) {
-    __shared__ int32_t keys[EMBEDDING_TILE];
-    int64_t i = grid_thread();
-    int32_t key = i < a.rows ? a.keys[i] : 0, before = 0, same_before = 0, same = 0;
+extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS) embedding_backward_order(struct embedding_order a) {
+    __shared__ int4 keys[EMBEDDING_THREADS];
+    int64_t i = grid_thread(), own_tile = i / EMBEDDING_TILE * EMBEDDING_TILE;
+    key_counts counts = {i < a.rows ? a.keys[i] : 0, 0, 0};
+    int32_t same_before = 0;
     for (int64_t first = 0; first < a.rows; first += EMBEDDING_TILE) {
-        int count = a.rows - first < EMBEDDING_TILE ? (int)(a.rows - first) : EMBEDDING_TILE;
         __syncthreads(); /* the tile before this one has been read */
-        if ((int)threadIdx.x < count)
-            keys[threadIdx.x] = a.keys[first + threadIdx.x];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int64_t row = first + k * EMBEDDING_THREADS + threadIdx.x;
+            ((int32_t *)keys)[k * EMBEDDING_THREADS + threadIdx.x] = row < a.rows ? a.keys[row] : INT32_MAX;
+        }
         __syncthreads();
-        for (int j = 0; j < count; j++) {
-            before += keys[j] < key;
-            same += keys[j] == key;
-            same_before += keys[j] == key && first + j < i;
+        if (first == own_tile) {
+            same_before = counts.same();
+            for (int k = 0; k < i - first; k++)
+                same_before += ((const int32_t *)keys)[k] == counts.key;
+        }
+#pragma unroll 8
+        for (int k = 0; k < EMBEDDING_THREADS; k++) {
+            int4 four = keys[k];
+            counts.add(four.x);
+            counts.add(four.y);
+            counts.add(four.z);
+            counts.add(four.w);
         }
     }
     if (i >= a.rows)
         return;
-    a.order[before + same_before] = (int32_t)i;
-    a.run[before + same_before] = same_before ? 0 : same;
+    a.order[counts.smaller + same_before] = (int32_t)i;
+    a.run[counts.smaller + same_before] = same_before ? 0 : counts.same();
 }
 
 /* Adds the rows of a run to one pack of a table's row. */

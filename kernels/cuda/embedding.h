@@ -4,7 +4,8 @@
 
 #include "kernels/ops.h"
 
-enum { EMBEDDING_TILE = 256 }; /* rows that a block compares at a time */
+/* Rows that a block puts in order, one a thread, and rows that it compares them with at a time. */
+enum { EMBEDDING_THREADS = 64, EMBEDDING_TILE = 4 * EMBEDDING_THREADS };
 
 /* Rows sorted by their key; rows of one key, which are a run, keep their order. */
 struct embedding_order {

@@ -1,8 +1,8 @@
 /* Residual addition with dropout. The mask is never stored: forward and backward draw the same words (base/rng.h). 64
  * neighbours have 16 counters, and a counter has the words of four of them, 16 apart. Neighbouring lanes take
  * neighbouring accesses. Each draws its share of the counters, and they pass each other a bit for each element. */
-#include "base/rng.h"
 #include "cuda/accesses.cuh"
+#include "cuda/philox.cuh"
 #include "cuda/residual_dropout.h"
 
 enum { COUNTERS = 16, WORDS = 4 };
@@ -20,7 +20,7 @@ static __device__ __forceinline__ uint32_t draw(const struct residual_dropout_ke
 #pragma unroll
     for (int i = 0; i < shares<WIDTH>::DRAWN; i++) {
         uint32_t counter = rng_element_counter(element) + part * shares<WIDTH>::DRAWN + i;
-        struct philox drawn = philox(a.seed, counter, token, sample, (uint32_t)RNG_DROPOUT << 24 | a.site);
+        struct philox drawn = philox_words(a.seed, counter, token, sample, (uint32_t)RNG_DROPOUT << 24 | a.site);
 #pragma unroll
         for (int w = 0; w < WORDS; w++)
             bits |= (uint32_t)(drawn.word[w] >= a.threshold) << (i * WORDS + w);

@@ -81,8 +81,8 @@ static const struct fault faults[] = {
     {&turn, "ld.shared", 0, "]", "+2]", "nobody has written"},
     /* Values that are missing. */
     {&forward, "mma.sync", 104, NULL, NULL, NULL}, /* of the tiles without dropout */
-    {&queries, "mma.sync", 32, NULL, NULL, NULL}, /* of the tiles whose keys some row does not see */
-    {&keys, "mma.sync", 8, NULL, NULL, NULL}, /* the first that adds to others */
+    {&queries, "mma.sync", 32, NULL, NULL, NULL},  /* of the tiles whose keys some row does not see */
+    {&keys, "mma.sync", 8, NULL, NULL, NULL},      /* the first that adds to others */
     TILES_FAULT("ld.param", 0, NULL, NULL, "reads a register that has no value"),
     TILES_FAULT("mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"),
     {&turn, "mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"},
