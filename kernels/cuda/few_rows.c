@@ -13,6 +13,23 @@ bool cuda_few_rows_takes(const struct device *device, const struct gemm *g) {
            gemm_k(g) < INT32_MAX / 2 && !g->delta_count && !g->aux && !gemm_is_dgelu(g) && takes(&g->a) && takes(&g->b);
 }
 
+struct form {
+    enum cuda_kernel kernel;
+    int warps, halves, tiles, places;
+};
+
+/* Forms with as many warps give an element the same bits. */
+static const struct form *find_form(const struct few_rows *call) {
+#define FORM(warps, halves, tiles, places, blocks) {CUDA_few_rows_##warps##_##halves, warps, halves, tiles, places},
+    static const struct form forms[] = {FEW_ROWS_KERNELS(FORM)};
+#undef FORM
+    bool is_narrow = call->cols <= FEW_ROWS_NARROW;
+    int warps = is_narrow ? 8 : 4, most = is_narrow ? FEW_ROWS_NARROW_MOST : 8, place = 0;
+    while (forms[place].warps != warps || forms[place].halves != (call->rows <= most ? 1 : 2))
+        place++;
+    return &forms[place];
+}
+
 int cuda_few_rows(const struct exec *exec, const struct gemm *g) {
     const struct few_rows call = {.rows = (int)gemm_m(g),
                                   .cols = gemm_n(g),
@@ -27,14 +44,15 @@ int cuda_few_rows(const struct exec *exec, const struct gemm *g) {
                                   .c = gemm_c(g),
                                   .c_stride = g->c.stride,
                                   .is_c_fp32 = g->c.type == DTYPE_F32};
-    bool is_narrow = gemm_n(g) <= FEW_ROWS_NARROW, has_half = gemm_m(g) <= 8;
-    enum cuda_kernel kernel = is_narrow ? (has_half ? CUDA_few_rows_8_1 : CUDA_few_rows_8_2)
-                                        : (has_half ? CUDA_few_rows_4_1 : CUDA_few_rows_4_2);
-    int warps = is_narrow ? 8 : 4;
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
-                                                         .type = DTYPE_BF16,
-                                                         .blocks = (gemm_n(g) + FEW_ROWS_COLS - 1) / FEW_ROWS_COLS,
-                                                         .threads = 32 * warps,
-                                                         .shared_bytes = (size_t)warps * FEW_ROWS_WARP_BYTES,
-                                                         .arguments = &call});
+    const struct form *form = find_form(&call);
+    int64_t cols = 8 * form->tiles;
+    int steps = few_rows_steps(call.depth, form->warps), places = steps < form->places ? steps : form->places;
+    return cuda_launch(exec, &(const struct cuda_launch){
+                                 .kernel = form->kernel,
+                                 .type = DTYPE_BF16,
+                                 .blocks = (call.cols + cols - 1) / cols,
+                                 .threads = 32 * form->warps,
+                                 .shared_bytes = (size_t)(FEW_ROWS_SUM_BYTES(form->warps, form->halves, form->tiles) +
+                                                          places * form->warps * form->tiles * FEW_ROWS_TILE_BYTES),
+                                 .arguments = &call});
 }

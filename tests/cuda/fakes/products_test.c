@@ -1,6 +1,7 @@
 /* The products of the backend `cuda`, on the interpreter and a stand-in for cuBLASLt (tests/cuda/cublaslt.c). */
 #include "op_cases-internal.h"
 
+#include "base/rng.h"
 #include "cuda/library.h"
 #include "support/device.h"
 #include "support/test.h"
@@ -156,11 +157,10 @@ static const struct op_case *case_of(const char *note) {
     return NULL;
 }
 
-/* In bf16, sums in fp32 would move twice the bytes, in pieces of which each is a product and a launch. The kernel
- * stores whole accesses: a warp's are at most a tenth more sectors than they must be. */
-static void one_kernel_does_what_the_library_lacks(void **state) {
+/* Sums in fp32 would move twice the bytes, in pieces of which each is a product and a launch. The kernel stores whole
+ * accesses: a warp's are at most a tenth more sectors than they must be. */
+static void one_kernel_does_what_the_library_lacks_and_no_sums_in_fp32(void **state) {
     static const char *const rows[][2] = {
-        {"gelu saving, pieces", "gemm_finish_fp32"}, /* in fp32 */
         {"exact gelu saving, whole accesses", "gelu_forward_bf16"},
         {"exact gelu backward, whole accesses", "gelu_backward_bf16"},
         {"deltas, whole accesses", "gemm_deltas"},
@@ -195,13 +195,76 @@ static void one_kernel_does_what_the_library_lacks(void **state) {
     device_close(device);
 }
 
+/* ---- products of few rows ---- */
+
+enum { FEW_MOST = 16 };
+
+static void *upload_random(struct device *device, struct stream *stream, int64_t count, uint32_t key) {
+    uint16_t *values = malloc((size_t)count * sizeof *values);
+    void *memory;
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = bf16_from_float(
+            (float)(2 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 1));
+    test_ok(device_alloc(device, (size_t)count * sizeof *values, &memory));
+    test_ok(stream_copy_to_device(stream, memory, values, (size_t)count * sizeof *values));
+    test_ok(stream_wait(stream));
+    free(values);
+    return memory;
+}
+
+/* Numbers of rows of all forms of blocks. The depths need more steps than a warp has under way, and the last warp has
+ * fewer. */
+static void check_few_rows(struct device *device, struct stream *stream, int64_t cols, int64_t depth) {
+    static const int counts[] = {FEW_MOST, 9, 8, 5, 4, 1};
+    size_t count = (size_t)(FEW_MOST * cols), row_bytes = (size_t)cols * sizeof(float);
+    float *whole = malloc(count * sizeof *whole), *few = malloc(count * sizeof *few);
+    void *x = upload_random(device, stream, FEW_MOST * depth, 1), *w = upload_random(device, stream, cols * depth, 2);
+    void *bias = upload_random(device, stream, cols, 3), *c;
+    assert_true(whole && few);
+    test_ok(device_alloc(device, count * sizeof *whole, &c));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int rows = counts[i], first = FEW_MOST - rows;
+        struct gemm call = {.a = matrix_plain(DTYPE_BF16, (uint16_t *)x + first * depth, rows, depth),
+                            .b = matrix_plain(DTYPE_BF16, w, cols, depth),
+                            .b_transposed = true,
+                            .bias = bias,
+                            .c = matrix_plain(DTYPE_F32, c, rows, cols)};
+        struct exec exec = {.stream = stream, .workspace_bytes = ops_for(device)->gemm_workspace(device, &call)};
+        test_ok(device_alloc(device, exec.workspace_bytes, &exec.workspace));
+        test_ok(ops_for(device)->gemm(&exec, &call));
+        test_ok(test_read(stream, i ? few : whole, c, (size_t)rows * row_bytes));
+        device_free(device, exec.workspace);
+        if (i)
+            assert_memory_equal(few, whole + first * cols, (size_t)rows * row_bytes);
+    }
+    void *memory[] = {x, w, bias, c};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(device, memory[i]);
+    free(whole);
+    free(few);
+}
+
+static void rows_of_few_have_the_same_bits_whatever_their_number(void **state) {
+    struct device *device;
+    struct stream *stream;
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    check_few_rows(device, stream, 43, 3624);   /* blocks of 8 warps */
+    check_few_rows(device, stream, 2121, 1736); /* and of 4 */
+    stream_close(stream);
+    device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_right_whatever_the_librarys_gelu_hides),
         cmocka_unit_test(products_at_odd_addresses_have_the_same_bits),
         cmocka_unit_test(products_in_tf32_round_their_factors),
+        cmocka_unit_test(rows_of_few_have_the_same_bits_whatever_their_number),
         cmocka_unit_test(every_product_of_plain_matrices_is_there),
-        cmocka_unit_test(one_kernel_does_what_the_library_lacks),
+        cmocka_unit_test(one_kernel_does_what_the_library_lacks_and_no_sums_in_fp32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
