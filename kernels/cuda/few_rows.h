@@ -26,8 +26,9 @@ struct few_rows {
 #define FEW_ROWS_KERNELS(KERNEL)                                                                                       \
     KERNEL(4, 1, 2, 13, 4) KERNEL(4, 2, 2, 13, 4) KERNEL(8, 1, 1, 13, 2) KERNEL(8, 2, 2, 8, 2)
 
-/* Products of up to FEW_ROWS_NARROW columns have blocks of 8 warps instead of 4, so that all multiprocessors have work;
- * and of 8 columns instead of 16 where x has at most FEW_ROWS_NARROW_MOST rows, since each block reads x. */
+/* Products of up to FEW_ROWS_NARROW columns have blocks of 8 warps instead of 4, so that all multiprocessors have work.
+ * Up to FEW_ROWS_NARROW_MOST rows these have 8 columns instead of 16; with more rows it would cost too much that each
+ * block reads x. */
 enum { FEW_ROWS_MOST = 16, FEW_ROWS_NARROW = 2112, FEW_ROWS_NARROW_MOST = 4, FEW_ROWS_STEP = 32 };
 
 /* Bytes of a step that a warp has of 8 columns, and of a block's shared memory for its warps' sums. */

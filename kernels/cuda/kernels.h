@@ -31,6 +31,7 @@
     TYPED(kv_append, kv_append)                                                                                        \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
+    TYPED(norm_rows, norm_few_forward)                                                                                 \
     TYPED(norm_rows, norm_narrow_backward)                                                                             \
     TYPED(norm_rows, norm_narrow_forward)                                                                              \
     TYPED(norm_rows, norm_wide_backward)                                                                               \

@@ -44,8 +44,8 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
             cuda_check(device, cuda(device)->driver.module_unload(kernels->modules[i]), "unloading the kernels");
 }
 
-/* Returns true for kernels that call wait_for_kernels_before. They do not write weights, which products read before
- * they wait. */
+/* Returns true for kernels that call wait_for_last. They write neither weights, which products and norms read before
+ * they wait, nor the places of rows in the cache, which kv_append does. */
 static bool begins_early(enum cuda_kernel kernel) {
     switch (kernel) {
     case CUDA_change_ids:
@@ -57,6 +57,7 @@ static bool begins_early(enum cuda_kernel kernel) {
     case CUDA_gather_rows:
     case CUDA_gelu_forward:
     case CUDA_kv_append:
+    case CUDA_norm_few_forward:
     case CUDA_norm_forward:
     case CUDA_norm_narrow_forward:
     case CUDA_norm_wide_forward:

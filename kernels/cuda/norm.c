@@ -26,7 +26,11 @@ int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
     int64_t bytes = vector_bytes(a), vectors = a->rows * heads_of(a);
     int parts = lane_parts(a);
     struct cuda_launch launch = {.type = a->type, .arguments = a};
-    if (parts) {
+    if (parts && vectors <= NORM_FEW) {
+        launch.kernel = CUDA_norm_few_forward;
+        launch.blocks = vectors;
+        launch.threads = parts * 32;
+    } else if (parts) {
         launch.kernel = parts <= NORM_NARROW_PARTS ? CUDA_norm_narrow_forward : CUDA_norm_wide_forward;
         launch.blocks = (vectors + NORM_FORWARD_WARPS - 1) / NORM_FORWARD_WARPS;
         launch.threads = NORM_FORWARD_WARPS * 32;

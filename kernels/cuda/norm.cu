@@ -106,12 +106,25 @@ template <class T> static __device__ void any_forward(const struct norm &a) {
         forward<T, 1>(a, x_stride, y_stride);
 }
 
+/* Gain and bias come to the second-level cache while the kernels before this one run. */
+template <class T> static __device__ void fetch_weights(const struct norm &a) {
+    for (int64_t j = threadIdx.x * (128 / sizeof(T)); j < a.cols; j += blockDim.x * (128 / sizeof(T))) {
+        fetch((const T *)a.gain + j);
+        if (a.kind == NORM_LAYER)
+            fetch((const T *)a.bias + j);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256) norm_forward_fp32(struct norm a) {
-    wait_for_kernels_before();
+    let_next_begin();
+    fetch_weights<float>(a);
+    wait_for_last();
     any_forward<float>(a);
 }
 extern "C" __global__ void __launch_bounds__(256) norm_forward_bf16(struct norm a) {
-    wait_for_kernels_before();
+    let_next_begin();
+    fetch_weights<bf16>(a);
+    wait_for_last();
     any_forward<bf16>(a);
 }
 

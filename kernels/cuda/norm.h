@@ -8,8 +8,10 @@
  * are the 48 KiB that every card gives a block without being asked. */
 enum { NORM_SUM_BYTES = 256, NORM_KEPT_BYTES = (48 << 10) - NORM_SUM_BYTES };
 
-/* Numbers of norm_rows.cu: the accesses of 16 bytes that a lane may have of a row, and the warps of a block. A backward
- * for many rows has as many blocks as an H200 runs at a time. */
+/* Numbers of norm_rows.cu: the accesses of 16 bytes that a lane may have of a row, and the warps of a block. Up to
+ * NORM_FEW vectors have a block each in the forward. A backward for many rows has as many blocks as an H200 runs at a
+ * time. */
+enum { NORM_FEW = 256 };
 enum { NORM_NARROW_PARTS = 3, NORM_WIDE_PARTS = 7, NORM_FORWARD_WARPS = 8, NORM_BACKWARD_WARPS = 4 };
 enum { NORM_JOINED = 8 }; /* sums that may change places in shared memory: it has whole groups of these */
 enum { NORM_NARROW_BLOCKS = 512, NORM_WIDE_BLOCKS = 256, NORM_LEAST_ROWS = 8 };

@@ -96,12 +96,10 @@ int64_t cuda_kv_page_elements(struct device *device, int kv_heads, int head_size
 }
 
 int cuda_kv_append(const struct exec *exec, const struct kv_append *a) {
-    int cols = a->kv_heads * a->head_size;
+    int cols = a->kv_heads * a->head_size, threads = cols <= 32 ? 32 : cols <= 128 ? 128 : 256;
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_kv_append,
                                                          .type = a->type,
-                                                         .blocks = a->rows,
-                                                         .threads = cols <= 32    ? 32
-                                                                    : cols <= 128 ? 128
-                                                                                  : 256,
+                                                         .blocks = a->rows * ((cols + threads - 1) / threads),
+                                                         .threads = threads,
                                                          .arguments = a});
 }

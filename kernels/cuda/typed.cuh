@@ -39,6 +39,11 @@ static __device__ __forceinline__ void wait_for_kernels_before() {
     wait_for_last();
 }
 
+/* Asks for a line of memory to come to the second-level cache. */
+static __device__ __forceinline__ void fetch(const void *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 /* WIDTH elements that are read and written together. */
 template <class T, int WIDTH> struct alignas(sizeof(T) * WIDTH) pack { T at[WIDTH]; };
 /* Elements in 16 bytes. */

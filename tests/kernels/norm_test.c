@@ -1,5 +1,10 @@
 #include "op_cases.h"
-#include "support/test.h"
+#include "support/device.h"
+
+#include "base/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static void norms_equal_fp64(void **state) {
     (void)state;
@@ -16,11 +21,72 @@ static void threads_do_not_change_bits(void **state) {
     test_ok(op_check_threads(&norm_family, test_device(), test_is_long()));
 }
 
+/* ---- rows alone and among many ---- */
+
+enum { ROWS = 300, ALONE = 2 };
+
+static void *upload_random(struct device *device, struct stream *stream, enum dtype type, int count, uint32_t key) {
+    float *values = malloc((size_t)count * sizeof *values);
+    void *memory;
+    assert_non_null(values);
+    for (int i = 0; i < count; i++)
+        values[i] = (float)(4 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 1);
+    for (int i = 0; i < count && type == DTYPE_BF16; i++)
+        ((uint16_t *)values)[i] = bf16_from_float(values[i]);
+    test_ok(device_alloc(device, (size_t)count * dtype_bytes(type), &memory));
+    test_ok(test_write(stream, memory, values, (size_t)count * dtype_bytes(type)));
+    free(values);
+    return memory;
+}
+
+static void check_rows_alone(struct device *device, struct stream *stream, enum norm_kind kind, enum dtype type,
+                             int cols) {
+    size_t row = (size_t)cols * dtype_bytes(type);
+    char *x = upload_random(device, stream, type, ROWS * cols, 1), *many = malloc(ROWS * row), *few;
+    struct norm a = {.kind = kind,
+                     .rows = ROWS,
+                     .cols = cols,
+                     .type = type,
+                     .x = x,
+                     .gain = upload_random(device, stream, type, cols, 2),
+                     .bias = upload_random(device, stream, type, cols, 3),
+                     .epsilon = 1e-5f};
+    assert_non_null(many);
+    test_ok(device_alloc(device, ROWS * row, &a.y));
+    const struct exec exec = {.stream = stream};
+    test_ok(ops_for(device)->norm_forward(&exec, &a));
+    test_ok(test_read(stream, many, a.y, ROWS * row));
+    a.rows = ALONE;
+    a.x = x + (ROWS - ALONE) * row;
+    test_ok(ops_for(device)->norm_forward(&exec, &a));
+    few = test_copy(stream, a.y, ALONE * row);
+    assert_memory_equal(few, many + (ROWS - ALONE) * row, ALONE * row);
+    void *memory[] = {x, (void *)(uintptr_t)a.gain, (void *)(uintptr_t)a.bias, a.y};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(device, memory[i]);
+    free(many);
+    free(few);
+}
+
+static void rows_have_the_same_bits_alone_and_among_many(void **state) {
+    struct device *device;
+    struct stream *stream;
+    (void)state;
+    test_ok(device_open(test_device(), DEVICE_FIRST, 1, &device));
+    test_ok(stream_open(device, &stream));
+    for (int i = 0; i < 8; i++)
+        check_rows_alone(device, stream, i % 2 ? NORM_RMS : NORM_LAYER, i / 2 % 2 ? DTYPE_BF16 : DTYPE_F32,
+                         i < 4 ? 200 : 840);
+    stream_close(stream);
+    device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_equal_fp64),
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(rows_have_the_same_bits_alone_and_among_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
