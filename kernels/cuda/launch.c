@@ -44,11 +44,10 @@ void cuda_kernels_unload(struct device *device, struct cuda_kernels *kernels) {
             cuda_check(device, cuda(device)->driver.module_unload(kernels->modules[i]), "unloading the kernels");
 }
 
-/* Returns true for kernels that call wait_for_last. They write neither weights, which products and norms read before
- * they wait, nor the places of rows in the cache, which kv_append does. */
+/* Returns true for kernels that call wait_for_last. They write nothing that others read before they wait: neither
+ * weights, which products and norms read, nor the places, positions and page tables of the KV cache. */
 static bool begins_early(enum cuda_kernel kernel) {
     switch (kernel) {
-    case CUDA_change_ids:
     case CUDA_embedding_forward:
     case CUDA_few_rows_4_1:
     case CUDA_few_rows_4_2:

@@ -5,8 +5,9 @@
 #include "cuda/kernels.h"
 
 /* Above these sizes there are warps enough without dividing sequences into parts. With tensor cores, one block takes up
- * to PARTS_OF_BLOCK parts. Results have the same bits. */
-enum { FEW_ROWS = 64, PARTS_MOST_BYTES = 64 << 20, PARTS_OF_BLOCK = 2 };
+ * to PARTS_OF_BLOCK parts, and up to BLOCKS_FEW blocks, which leave multiprocessors idle, have several teams of warps.
+ * Results have the same bits. */
+enum { FEW_ROWS = 64, PARTS_MOST_BYTES = 64 << 20, PARTS_OF_BLOCK = 3, BLOCKS_FEW = 132 };
 
 static int64_t parts_of(const struct paged_attention *a) {
     return (a->max_pages * KV_PAGE_TOKENS + PAGED_PART_TOKENS - 1) / PAGED_PART_TOKENS;
@@ -39,10 +40,10 @@ static int launch(const struct exec *exec, enum cuda_kernel kernel, const struct
 /* ---- tensor cores ---- */
 
 struct tile_kernel {
-    int size, features;
+    int size, features, teams;
     enum cuda_kernel kernel;
 };
-#define TILE_KERNEL(size) {size, PAGED_TILE_FEATURES(size), CUDA_paged_attention_tiles_##size},
+#define TILE_KERNEL(size) {size, PAGED_TILE_FEATURES(size), PAGED_TILE_TEAMS(size), CUDA_paged_attention_tiles_##size},
 static const struct tile_kernel tile_kernels[] = {PAGED_TILE_SIZES(TILE_KERNEL)};
 
 /* Returns the kernel by tiles for this call; NULL where only the plain ones serve. It reads units of pages. */
@@ -54,17 +55,23 @@ static const struct tile_kernel *find_tiles(const struct paged_attention *a) {
     return is_served ? &tile_kernels[place] : NULL;
 }
 
-/* One block for each row, for up to PAGED_PAIRS query heads of each key/value head, for each slab of features and each
- * part. */
-static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, const struct paged_parts *parts) {
+/* One block for each row, for up to PAGED_PAIRS query heads of each key/value head and for each slab of features. Where
+ * parts have results of their own, several blocks share them. */
+static int launch_tiles(const struct exec *exec, const struct tile_kernel *tiles, struct paged_parts *parts) {
     const struct paged_attention *a = &parts->a;
     int64_t heads = (a->heads / a->kv_heads + PAGED_PAIRS - 1) / PAGED_PAIRS * a->kv_heads;
-    int64_t slabs = (a->head_size + tiles->features - 1) / tiles->features;
-    return cuda_launch(exec, &(const struct cuda_launch){.kernel = tiles->kernel,
-                                                         .type = DTYPE_BF16,
-                                                         .blocks = a->rows * heads * slabs * parts->count,
-                                                         .threads = 32 * PAGED_TILE_WARPS,
-                                                         .arguments = parts});
+    int64_t slabs = (a->head_size + tiles->features - 1) / tiles->features, blocks = a->rows * heads * slabs;
+    int64_t most = parts->result || blocks <= BLOCKS_FEW ? parts_of(a) : 1;
+    int teams = most < tiles->teams ? (int)most : tiles->teams;
+    parts->blocks = parts->result ? (int)((most + teams - 1) / teams) : 1;
+    return cuda_launch(exec,
+                       &(const struct cuda_launch){.kernel = tiles->kernel,
+                                                   .type = DTYPE_BF16,
+                                                   .blocks = blocks * parts->blocks,
+                                                   .threads = 32 * PAGED_TILE_WARPS * teams,
+                                                   .shared_bytes = (size_t)(teams * PAGED_TEAM_BYTES(tiles->features) +
+                                                                            PAGED_PAIR_BYTES(tiles->features)),
+                                                   .arguments = parts});
 }
 
 int cuda_paged_attention(const struct exec *exec, const struct paged_attention *a) {

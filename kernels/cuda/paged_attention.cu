@@ -1,7 +1,7 @@
 /* Attention over the pages of the KV cache. The lanes of a warp read the units of keys together, a token each, and then
  * those of a value, a feature each.
  *
- * A sequence is cut into parts of 512 tokens at fixed places. A row's softmax over each part is merged with the others
+ * A sequence is cut into parts of 384 tokens at fixed places. A row's softmax over each part is merged with the others
  * in their order. Few rows have a block for each part; many rows have one that takes the parts in turns. Both compute
  * the same sums, so the bits of a row depend on its query and its tokens alone. */
 #include "cuda/attention.cuh"
@@ -169,6 +169,7 @@ template <class T, int FEATURES> static __device__ void attend_parts(const struc
 template <class T, int FEATURES> static __device__ void merge_parts(const struct paged_parts &p) {
     each_head(p.a, blockIdx.x, [&](const query &w) {
         attended<FEATURES> all = begin<FEATURES>(w), one;
+#pragma unroll 4
         for (int part = w.from / PAGED_PART_TOKENS; part * PAGED_PART_TOKENS < w.to; part++) {
             const float *result = part_at(p, w, part);
             one.largest = result[0];

@@ -2,20 +2,27 @@
  * parts, and has the other kernels.
  *
  * A block takes up to 16 pairs of a query row and a query head. The pairs share a sequence and a key/value head, so the
- * block reads each page once for all of them. Each of its warps takes 128 tokens of a part, and their results are
- * joined in order. The order inside a page is that of the fragments: a unit of keys is two features of a token, and a
- * unit of values two tokens of a feature. Lanes read them from memory as they are.
+ * block reads each page once for all of them. A team of four warps shares a part: each warp takes every fourth page.
+ * The warps' results are joined in order, and then those of the parts. Few blocks have several teams, which take parts
+ * at the same time. Pages come to the second-level cache while the kernels before this one run. The order inside a page
+ * is that of the fragments: a unit of keys is two features of a token, and a unit of values two tokens of a feature.
+ * Lanes read them from memory as they are.
  *
  * A pair's bits depend neither on the other pairs nor on the pages that it does not see: these change no sum of it. */
 #include "cuda/attention_tiles.cuh"
 #include "cuda/kv_page.cuh"
 #include "cuda/paged_attention.h"
 
-/* The pairs of a warp: of `rows` rows from `row` on with `heads` query heads from `head` on. They see tokens
- * from .. to - 1; the block computes features from `feature` on. */
-struct pairs {
-    int64_t row;
-    int rows, head, heads, kv_head, feature, from, to;
+enum { FETCHED = 128 }; /* bytes of a line */
+
+/* Pairs of `rows` rows from `row` on with `heads` query heads from `head` on. They see parts before `end`. */
+struct rows_and_heads {
+    int row, rows, head, heads, end;
+};
+
+/* The pairs of a block. They see tokens from .. to - 1; the block computes features from `feature` on. */
+struct pairs : rows_and_heads {
+    int kv_head, feature, from, to;
     const int32_t *pages;
 
     /* Returns false where the row's pairs are another warp's: a warp has neighbouring rows of one sequence. */
@@ -25,10 +32,10 @@ struct pairs {
         feature = (int)(block % slabs) * features;
         int tile = (int)(block / slabs % tiles);
         kv_head = (int)(block / slabs / tiles % a.kv_heads);
-        row = block / slabs / tiles / a.kv_heads;
+        row = (int)(block / slabs / tiles / a.kv_heads);
         head = kv_head * group + tile * together;
         heads = min(together, group - tile * together);
-        int before = (int)(row % most), lane = lane_number();
+        int before = row % most, lane = lane_number();
         bool is_row = lane < most && row - before + lane < a.rows;
         int32_t own = is_row ? a.sequence[row - before + lane] : -1, sequence = __shfl_sync(~0u, own, before);
         uint32_t same = __ballot_sync(~0u, is_row && own == sequence);
@@ -76,86 +83,95 @@ template <int FEATURES> struct attended {
     }
 };
 
-/* Results of warps on their way to the warps that join them: of all pairs, 32 features at a time. */
-struct passed {
+/* Results of a team's warps on their way to the warps that join them. */
+template <int FEATURES> struct passed {
     float largest[PAGED_TILE_WARPS][PAGED_PAIRS], total[PAGED_TILE_WARPS][PAGED_PAIRS];
-    float sums[PAGED_TILE_WARPS][PAGED_PAIRS][WARP + 8]; /* 8: rows are in different banks */
+    float sums[PAGED_TILE_WARPS][PAGED_PAIRS][FEATURES + 8]; /* 8: rows are in different banks */
+
+    __device__ __forceinline__ void put(const attended<FEATURES> &own, int pairs) {
+        int warp = (int)threadIdx.x / WARP % PAGED_TILE_WARPS, g = lane_number() / 4, t = lane_number() % 4;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int pair = g + 8 * i;
+            if (pair >= pairs)
+                continue;
+            if (t == 0) {
+                largest[warp][pair] = own.softmax.largest[i];
+                total[warp][pair] = own.softmax.total[i];
+            }
+#pragma unroll
+            for (int n = 0; n < FEATURES / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    sums[warp][pair][n * 8 + t * 2 + e] = own.sums[n][2 * i + e];
+        }
+    }
 };
 
-/* As attended, but of pair `warp` and every PAGED_TILE_WARPS-th one, and a lane has every 32nd feature. */
+/* As attended, but of one pair, and a lane has every 32nd feature. */
 template <int FEATURES> struct joined {
-    static constexpr int PAIRS = PAGED_PAIRS / PAGED_TILE_WARPS, PASSES = FEATURES / WARP;
-    float largest[PAIRS], total[PAIRS], sums[PAIRS][PASSES];
+    static constexpr int PASSES = FEATURES / WARP;
+    float largest, total, sums[PASSES];
 
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            largest[i] = -INFINITY;
-            total[i] = 0;
-#pragma unroll
-            for (int n = 0; n < PASSES; n++)
-                sums[i][n] = 0;
-        }
-    }
     /* As merge() of paged_attention.cu; a part that a pair does not see changes nothing. */
     __device__ __forceinline__ void merge(const joined &part, float scale2) {
+        float highest = fmaxf(largest, part.largest), base = highest == -INFINITY ? 0 : highest;
+        float before = power_of_two((largest - base) * scale2), now = power_of_two((part.largest - base) * scale2);
+        largest = highest;
+        total = fmaf(total, before, __fmul_rn(part.total, now));
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            float highest = fmaxf(largest[i], part.largest[i]), base = highest == -INFINITY ? 0 : highest;
-            float before = power_of_two((largest[i] - base) * scale2);
-            float now = power_of_two((part.largest[i] - base) * scale2);
-            largest[i] = highest;
-            total[i] = fmaf(total[i], before, __fmul_rn(part.total[i], now));
-#pragma unroll
-            for (int n = 0; n < PASSES; n++)
-                sums[i][n] = fmaf(sums[i][n], before, __fmul_rn(part.sums[i][n], now));
-        }
+        for (int n = 0; n < PASSES; n++)
+            sums[n] = fmaf(sums[n], before, __fmul_rn(part.sums[n], now));
     }
 
-    /* Adds the warps' results of pair `pair`, in their order. Those of tokens that it does not see change nothing. */
-    __device__ __forceinline__ void add_warps(const passed &from, int i, int pair, int pass, float scale2) {
-        float highest = -INFINITY, all = 0, sum = 0;
+    /* Adds the results of a team's warps, in their order. Those of tokens that a pair does not see change nothing. */
+    __device__ __forceinline__ void join(const passed<FEATURES> &from, int pair, float scale2) {
+        largest = -INFINITY;
+        total = 0;
 #pragma unroll
         for (int w = 0; w < PAGED_TILE_WARPS; w++)
-            highest = fmaxf(highest, from.largest[w][pair]);
-        float base = highest == -INFINITY ? 0 : highest;
+            largest = fmaxf(largest, from.largest[w][pair]);
+        float base = largest == -INFINITY ? 0 : largest;
+#pragma unroll
+        for (int n = 0; n < PASSES; n++)
+            sums[n] = 0;
 #pragma unroll
         for (int w = 0; w < PAGED_TILE_WARPS; w++) {
             if (from.total[w][pair] == 0)
                 continue;
             float now = power_of_two((from.largest[w][pair] - base) * scale2);
-            all = fmaf(from.total[w][pair], now, all);
-            sum = fmaf(from.sums[w][pair][lane_number()], now, sum);
+            total = fmaf(from.total[w][pair], now, total);
+#pragma unroll
+            for (int n = 0; n < PASSES; n++)
+                sums[n] = fmaf(from.sums[w][pair][n * WARP + lane_number()], now, sums[n]);
         }
-        largest[i] = highest;
-        total[i] = all;
-        sums[i][pass] = sum;
     }
+};
 
-    /* Joins the warps' results. The whole block calls it. */
-    __device__ __forceinline__ void join(const attended<FEATURES> &own, passed &shared, int pairs, float scale2) {
-        int warp = threadIdx.x / WARP, g = lane_number() / 4, t = lane_number() % 4;
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++) {
-            __syncthreads(); /* the results before these have been read */
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (pass == 0 && t == 0) {
-                    shared.largest[warp][g + 8 * i] = own.softmax.largest[i];
-                    shared.total[warp][g + 8 * i] = own.softmax.total[i];
-                }
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        shared.sums[warp][g + 8 * i][n * 8 + t * 2 + e] = own.sums[pass * 4 + n][2 * i + e];
-            }
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                if (warp + i * PAGED_TILE_WARPS < pairs)
-                    add_warps(shared, i, warp + i * PAGED_TILE_WARPS, pass, scale2);
+/* The results of a block's pairs so far. A warp has the same pairs at all times. Registers are scarce, so the
+ * numbers that are needed again at the end lie here, too. */
+template <int FEATURES> struct kept {
+    rows_and_heads pairs;
+    float largest[PAGED_PAIRS], total[PAGED_PAIRS], sums[PAGED_PAIRS][FEATURES];
+
+    __device__ __forceinline__ void put(int pair, const joined<FEATURES> &all) {
+        if (lane_number() == 0) {
+            largest[pair] = all.largest;
+            total[pair] = all.total;
         }
+#pragma unroll
+        for (int n = 0; n < joined<FEATURES>::PASSES; n++)
+            sums[pair][n * WARP + lane_number()] = all.sums[n];
+        __syncwarp();
+    }
+    __device__ __forceinline__ joined<FEATURES> of(int pair) const {
+        joined<FEATURES> all;
+        all.largest = largest[pair];
+        all.total = total[pair];
+#pragma unroll
+        for (int n = 0; n < joined<FEATURES>::PASSES; n++)
+            all.sums[n] = sums[pair][n * WARP + lane_number()];
+        return all;
     }
 };
 
@@ -268,97 +284,132 @@ template <int SIZE> struct warp_pages {
         add_values<EDGE>(part, s, keys + (int64_t)a.kv_heads * KV_PAGE_TOKENS * a.head_size, first, a.head_size);
     }
 
+    /* Calls each(first token) for this warp's pages of a part. */
+    template <class F> __device__ __forceinline__ void each_page(int number, F each) const {
+        int start = number * PAGED_PART_TOKENS, end = min(start + PAGED_PART_TOKENS, w.to);
+        int page = max(start, w.from) / KV_PAGE_TOKENS;
+        page += ((int)threadIdx.x / WARP - page) & (PAGED_TILE_WARPS - 1);
+#pragma unroll 1
+        for (int first = page * KV_PAGE_TOKENS; first < end; first += PAGED_TILE_WARPS * KV_PAGE_TOKENS)
+            each(first);
+    }
+
+    /* Asks for the keys and values of this warp's pages of a part. */
+    __device__ __forceinline__ void fetch_part(const struct paged_attention &a, int number) const {
+        int64_t bytes = (int64_t)KV_PAGE_TOKENS * a.head_size * (int)sizeof(bf16);
+        each_page(number, [&](int first) {
+            const char *keys = (const char *)((const bf16 *)a.pages + w.pages[first / KV_PAGE_TOKENS] * a.page_stride) +
+                               w.kv_head * bytes;
+            for (int64_t at = lane_number() * FETCHED; at < bytes; at += WARP * FETCHED) {
+                fetch(keys + at);
+                fetch(keys + a.kv_heads * bytes + at);
+            }
+        });
+    }
+
     /* This warp's tokens of a part. */
     __device__ __forceinline__ void take_part(const struct paged_attention &a, attended<FEATURES> &own, int number) {
-        constexpr int TOKENS = PAGED_PART_TOKENS / PAGED_TILE_WARPS;
-        int start = number * PAGED_PART_TOKENS + (int)threadIdx.x / WARP * TOKENS;
-        int begin = max(start, w.from), end = min(start + TOKENS, w.to);
         own.clear();
-#pragma unroll 1
-        for (int first = begin / KV_PAGE_TOKENS * KV_PAGE_TOKENS; first < end; first += KV_PAGE_TOKENS)
+        each_page(number, [&](int first) {
             if (seen.sees_all(first, KV_PAGE_TOKENS))
                 take<false>(a, own, first);
             else
                 take<true>(a, own, first);
+        });
         own.softmax.join_total();
-    }
-
-    /* Calls put(row, head, i, n, d) for each feature d of this warp's joined pairs. */
-    template <class F> __device__ __forceinline__ void each_joined(int size, F put) const {
-#pragma unroll
-        for (int i = 0; i < joined<FEATURES>::PAIRS; i++) {
-            int pair = (int)threadIdx.x / WARP + i * PAGED_TILE_WARPS;
-#pragma unroll
-            for (int n = 0; n < joined<FEATURES>::PASSES; n++) {
-                int d = w.feature + n * WARP + lane_number();
-                if (pair < w.rows * w.heads && d < size)
-                    put(w.row + pair / w.heads, w.head + pair % w.heads, i, n, d);
-            }
-        }
-    }
-    __device__ __forceinline__ void write_part(const struct paged_parts &p, const joined<FEATURES> &part,
-                                               int number) const {
-        const struct paged_attention &a = p.a;
-        each_joined(a.head_size, [&](int64_t row, int head, int i, int n, int d) {
-            float *result = p.result + ((row * a.heads + head) * p.count + number) * (a.head_size + 2);
-            if (d == 0) {
-                result[0] = part.largest[i];
-                result[1] = part.total[i];
-            }
-            result[2 + d] = part.sums[i][n];
-        });
-    }
-    __device__ __forceinline__ void write_out(const struct paged_attention &a, const joined<FEATURES> &all) const {
-        each_joined(a.head_size, [&](int64_t row, int head, int i, int n, int d) {
-            bf16 *out = (bf16 *)a.out + row * a.out_stride + (int64_t)head * a.head_size;
-            from_float(all.sums[i][n] * (1.0f / all.total[i]), out[d]);
-        });
     }
 };
 
-/* One part where there is memory for results of parts, and else all parts of the sequence. */
+/* Calls each(pair) for the pairs that this warp joins. */
+template <class F> static __device__ __forceinline__ void each_pair(const rows_and_heads &w, F each) {
+#pragma unroll 1
+    for (int pair = (int)threadIdx.x / WARP; pair < w.rows * w.heads; pair += (int)blockDim.x / WARP)
+        each(pair, w.row + pair / w.heads, w.head + pair % w.heads);
+}
+
+template <int FEATURES>
+static __device__ __forceinline__ void write_part(float *result, int feature, int size, const joined<FEATURES> &part) {
+    if (feature == 0 && lane_number() == 0) {
+        result[0] = part.largest;
+        result[1] = part.total;
+    }
+#pragma unroll
+    for (int n = 0; n < joined<FEATURES>::PASSES; n++)
+        if (int d = feature + n * WARP + lane_number(); d < size)
+            result[2 + d] = part.sums[n];
+}
+
+template <int FEATURES>
+static __device__ __forceinline__ void write_out(bf16 *out, int feature, int size, const joined<FEATURES> &all) {
+#pragma unroll
+    for (int n = 0; n < joined<FEATURES>::PASSES; n++)
+        if (int d = feature + n * WARP + lane_number(); d < size)
+            from_float(all.sums[n] * (1.0f / all.total), out[d]);
+}
+
+/* The parts of a block, and their results where there is memory for those. Otherwise a block has all parts. */
 template <int SIZE> static __device__ __forceinline__ void paged_tiles(const struct paged_parts &p) {
     constexpr int FEATURES = PAGED_TILE_FEATURES(SIZE);
-    __shared__ passed shared;
+    extern __shared__ char shared[];
+    static_assert(sizeof(passed<FEATURES>) == PAGED_TEAM_BYTES(FEATURES), "the launch gives this much to a team");
+    static_assert(sizeof(kept<FEATURES>) == PAGED_PAIR_BYTES(FEATURES), "and this much to the pairs");
     const struct paged_attention &a = p.a;
     float scale2 = a.scale * LOG2_E;
-    unsigned parts = p.result ? p.count : 1;
-    int number = (int)(blockIdx.x % parts);
+    int teams = (int)blockDim.x / (PAGED_TILE_WARPS * WARP), team = (int)threadIdx.x / (PAGED_TILE_WARPS * WARP);
+    int block = (int)(blockIdx.x % p.blocks);
+    passed<FEATURES> *results = (passed<FEATURES> *)shared;
+    kept<FEATURES> &all = *(kept<FEATURES> *)(results + teams);
     warp_pages<SIZE> warp;
     attended<FEATURES> own;
-    joined<FEATURES> part, all;
-    if (!warp.w.open(a, blockIdx.x / parts, (a.head_size + FEATURES - 1) / FEATURES, FEATURES))
+    let_next_begin();
+    if (!warp.w.open(a, blockIdx.x / p.blocks, SIZE == FEATURES ? 1 : (a.head_size + FEATURES - 1) / FEATURES,
+                     FEATURES))
         return;
-    int pairs = warp.w.rows * warp.w.heads;
     warp.seen = warp.w.seen_by_warp(a);
+    int first = warp.w.from / PAGED_PART_TOKENS + block * teams;
+    warp.w.end = (warp.w.to + PAGED_PART_TOKENS - 1) / PAGED_PART_TOKENS;
+    if (block > 0 && first >= warp.w.end)
+        return;
+    warp.fetch_part(a, first + team);
+    wait_for_last(); /* which writes neither numbers of pages nor those of rows */
     warp.load_queries(a);
-    part.clear();
-    all.clear();
-#pragma unroll
-    for (int i = 0; i < joined<FEATURES>::PAIRS; i++)
-        all.total[i] = warp.w.to ? 0 : 1; /* 1: rows that see nothing */
-    int first = warp.w.from / PAGED_PART_TOKENS, end = (warp.w.to + PAGED_PART_TOKENS - 1) / PAGED_PART_TOKENS;
-    if (p.result) { /* both have one loop, which takes the compiler half as long as two */
-        first = max(first, number);
-        end = min(end, number + 1);
-    }
+    each_pair(warp.w, [&](int pair, int, int) {
+        all.put(pair, {-INFINITY, warp.w.to ? 0.0f : 1.0f}); /* 1: rows that see nothing */
+    });
+    if (threadIdx.x == 0)
+        all.pairs = warp.w;
+    __syncthreads();
 #pragma unroll 1
-    for (number = first; number < end; number++) {
-        warp.take_part(a, own, number);
-        part.join(own, shared, pairs, scale2);
-        if (p.result)
-            warp.write_part(p, part, number);
-        else
-            all.merge(part, scale2);
+    for (; first < all.pairs.end; first += p.blocks * teams) {
+        warp.fetch_part(a, first + p.blocks * teams + team);
+        warp.take_part(a, own, first + team);
+        __syncthreads(); /* the results before these have been read */
+        results[team].put(own, all.pairs.rows * all.pairs.heads);
+        __syncthreads();
+        each_pair(all.pairs, [&](int pair, int row, int head) {
+            joined<FEATURES> sum = all.of(pair), part;
+#pragma unroll 1
+            for (int i = 0; i < teams && first + i < all.pairs.end; i++) {
+                part.join(results[i], pair, scale2);
+                int64_t at = ((int64_t)row * a.heads + head) * p.count + first + i;
+                if (p.result)
+                    write_part(p.result + at * (a.head_size + 2), warp.w.feature, a.head_size, part);
+                else
+                    sum.merge(part, scale2);
+            }
+            all.put(pair, sum);
+        });
     }
     if (!p.result)
-        warp.write_out(a, all);
+        each_pair(all.pairs, [&](int pair, int row, int head) {
+            bf16 *out = (bf16 *)a.out + row * a.out_stride + (int64_t)head * a.head_size;
+            write_out(out, warp.w.feature, a.head_size, all.of(pair));
+        });
 }
 
 #define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(PAGED_TILE_WARPS *WARP, size <= 64 ? 3 : 2)                           \
-        paged_attention_tiles_##size(struct paged_parts p) {                                                           \
-        wait_for_kernels_before();                                                                                     \
+    extern "C" __global__ void __launch_bounds__(PAGED_TILE_TEAMS(size) * PAGED_TILE_WARPS * WARP, 1)                  \
+        paged_attention_tiles_##size(const __grid_constant__ struct paged_parts p) {                                   \
         paged_tiles<size>(p);                                                                                          \
     }
 PAGED_TILE_SIZES(KERNEL)
