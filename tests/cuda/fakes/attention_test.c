@@ -219,6 +219,7 @@ enum {
     FIRST_POSITION = 1080,
     SOME_ROWS = 70,
     MOST_ROWS = 140,
+    PART = 384 /* tokens */,
     PAGED_HEADS = 3,
     SIZE = 10,
     ROW = PAGED_HEADS * SIZE
@@ -261,11 +262,36 @@ static void attend_rows(struct scene *scene, const struct paged_attention *whole
     device_free(scene->device, exec.workspace);
 }
 
+/* Writes a value of one token to all its features. */
+static void set_value(struct scene *scene, const struct paged_attention *a, int page, int token, float value) {
+    int unit = a->type == DTYPE_BF16 ? 2 : 1;
+    uint16_t half = bf16_from_float(value);
+    for (int d = 0; d < SIZE; d++) {
+        int64_t at = page * a->page_stride + KV_PAGE_TOKENS * SIZE + (token / unit * SIZE + d) * unit + token % unit;
+        size_t element = dtype_bytes(a->type);
+        test_ok(stream_copy_to_device(scene->stream, (char *)(uintptr_t)a->pages + (size_t)at * element,
+                                      unit == 2 ? (void *)&half : (void *)&value, element));
+        test_ok(stream_wait(scene->stream));
+    }
+}
+
+/* Among many rows, some, and alone. */
+static void check_forms(struct scene *scene, const struct paged_attention *a, char *many, char *other) {
+    size_t row_bytes = ROW * dtype_bytes(a->type);
+    attend_rows(scene, a, 0, MOST_ROWS, many);
+    attend_rows(scene, a, 0, SOME_ROWS, other);
+    assert_memory_equal(other, many, SOME_ROWS * row_bytes);
+    for (int i = 0; i < MOST_ROWS; i += 6) {
+        attend_rows(scene, a, i, i + 1, other);
+        assert_memory_equal(other, many + (size_t)i * row_bytes, row_bytes);
+    }
+}
+
 /* Some rows see three parts of 384 tokens, and others four. Many rows have a team of warps for a block, some have
  * several, and one row has several blocks. At the end the fourth part is NaN, which the former rows never see, although
  * a warp may have rows of both kinds. */
 static void check_rows_alone(struct scene *scene, enum dtype type) {
-    enum { PAGE = 2 * KV_PAGE_TOKENS * SIZE, LAST_PART = 1152 };
+    enum { PAGE = 2 * KV_PAGE_TOKENS * SIZE, LAST_PART = 3 * PART };
     int32_t table[PAGES], position[MOST_ROWS], sequence[MOST_ROWS] = {0};
     char many[MOST_ROWS * ROW * sizeof(float)] = {0}, other[sizeof many];
     size_t element = dtype_bytes(type), row_bytes = ROW * element;
@@ -288,13 +314,14 @@ static void check_rows_alone(struct scene *scene, enum dtype type) {
                                 .position = upload(scene, position, sizeof position),
                                 .out = upload(scene, many, sizeof many),
                                 .out_stride = ROW};
+    /* Two large values of parts 0 and 2 cancel each other, so that the order of additions shows. */
+    struct paged_attention equal = a;
+    equal.scale = 1e-30f;
+    check_forms(scene, &a, many, other);
+    set_value(scene, &a, table[0], 0, 0x1p22f);
+    set_value(scene, &a, table[2 * PART / KV_PAGE_TOKENS], 0, -0x1p22f);
+    check_forms(scene, &equal, many, other);
     attend_rows(scene, &a, 0, MOST_ROWS, many);
-    attend_rows(scene, &a, 0, SOME_ROWS, other);
-    assert_memory_equal(other, many, SOME_ROWS * row_bytes);
-    for (int i = 0; i < MOST_ROWS; i += 6) {
-        attend_rows(scene, &a, i, i + 1, other);
-        assert_memory_equal(other, many + (size_t)i * row_bytes, row_bytes);
-    }
     memset(other, 0xff, PAGE * element);
     for (int i = LAST_PART / KV_PAGE_TOKENS; i < PAGES; i++)
         test_ok(stream_copy_to_device(scene->stream, (char *)(uintptr_t)a.pages + (size_t)(table[i] * PAGE) * element,
