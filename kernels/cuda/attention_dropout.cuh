@@ -65,7 +65,7 @@ static __device__ __forceinline__ uint32_t read_some(const kept_row &row, const 
 static __device__ __forceinline__ uint32_t read_keys(const struct attention &a, const kept_row &row,
                                                      const uint32_t *bits, int key) {
     int prefix = (int)a.prefix, of_prefix = columns_of_prefix(a) - prefix, inside = max(0, min(32, prefix - key));
-    uint32_t below = inside == 32 ? ~0u : (1u << inside) - 1;
+    uint32_t below = (uint32_t)(((uint64_t)1 << inside) - 1);
     uint32_t of_rows = inside < 32 ? read_some(row, bits, key + row.offset) : 0;
     return inside > 0 ? (read_some(row, bits, key + of_prefix) & below) | (of_rows & ~below) : of_rows;
 }
