@@ -6,12 +6,13 @@
 
 /* The kernels by tiles for one size of heads, and the shared memory of their blocks. */
 struct tile_kernels {
-    int size, bytes, gradient_bytes;
+    int size, bytes, dropout_bytes, gradient_bytes;
     enum cuda_kernel forward, forward_dropout, queries, keys;
 };
 #define TILE_KERNELS(size)                                                                                             \
     {size,                                                                                                             \
      ATTENTION_TILE_BYTES(size),                                                                                       \
+     ATTENTION_TILE_BYTES(size) + KEPT_TILE_BYTES(ATTENTION_TILE_KEYS(size)),                                          \
      GRADIENT_TILE_BYTES(size),                                                                                        \
      CUDA_attention_forward_tiles_##size,                                                                              \
      CUDA_attention_forward_dropout_tiles_##size,                                                                      \
@@ -119,12 +120,13 @@ size_t cuda_attention_forward_workspace(struct device *device, const struct atte
 
 static int forward_tiles(const struct exec *exec, const struct attention *a, const struct tile_kernels *tiles) {
     struct attention_part part = first_part(a, NULL, exec->workspace, exec->workspace_bytes);
-    enum cuda_kernel kernel = a->dropout.p > 0 ? tiles->forward_dropout : tiles->forward;
+    bool drops = a->dropout.p > 0;
     int status;
     do {
         status = find_kept(exec, &part);
         if (!status)
-            status = launch_tiles(exec, kernel, a->rows, part.heads, tiles->bytes, &part);
+            status = launch_tiles(exec, drops ? tiles->forward_dropout : tiles->forward, a->rows, part.heads,
+                                  drops ? tiles->dropout_bytes : tiles->bytes, &part);
     } while (!status && next_part(&part));
     return status;
 }

@@ -18,11 +18,10 @@ enum { KEPT_HEADS = 4 };
 #define ATTENTION_TILE_SIZES(SIZE) SIZE(32) SIZE(64) SIZE(96) SIZE(128) SIZE(256)
 enum { TILE_SIZE_MOST = 256 };
 
-/* The keys of a tile; and the bytes of shared memory of a block, at most 98 KiB: two tiles of keys, two of values, two
- * of the bits of dropout and one of queries. */
-#define ATTENTION_TILE_KEYS(size) ((size) <= 128 ? 64 : 32)
-#define ATTENTION_TILE_BYTES(size)                                                                                     \
-    ((TILE_ROWS + 4 * ATTENTION_TILE_KEYS(size)) * (size)*2 + KEPT_TILE_BYTES(ATTENTION_TILE_KEYS(size)))
+/* The keys of a tile; and the bytes of shared memory of a block, at most 96 KiB: two tiles of keys, two of values and
+ * one of queries. With dropout, two tiles of its bits follow. */
+#define ATTENTION_TILE_KEYS(size)  ((size) <= 128 ? 64 : 32)
+#define ATTENTION_TILE_BYTES(size) ((TILE_ROWS + 4 * ATTENTION_TILE_KEYS(size)) * (size)*2)
 
 /* The gradients: a block holds two tiles of one side of the scores, and takes two of the other side at a time, of this
  * number of columns. They arrive in turn at two places. A column of queries has 8 bytes more, and two tiles of keys

@@ -10,6 +10,7 @@ import unittest
 
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # BUILD/tests/cuda/lib, in a build with CUDA
 HMMA, LDGSTS, LDG, LDL, STL, BRA, EXIT = 0x23c, 0xfae, 0x981, 0x983, 0x387, 0x947, 0x94d
+VIMNMX = {0x248, 0x848, 0xc48}
 DOUBLES = {0x228, 0x229, 0x22a, 0x22b}  # DMUL, DADD, DSETP, DFMA
 IN_DOUBLE = re.compile("clip_factor|cross_entropy_join|reduce$|sum_of_squares|sum_to_one")
 COPIED = re.compile("attention_.*tiles_|few_rows_")
@@ -41,6 +42,10 @@ class Kernel:
 
     def wide_loads(self):
         return sum(low & 0xfff == LDG and high >> 9 & 7 == 6 for low, high in self.code)
+
+    def compares_while_it_bounds(self):
+        """A minimum or maximum that has a predicate, too."""
+        return any(low & 0xfff in VIMNMX and high >> 17 & 7 != 7 for low, high in self.code)
 
     def blocks(self):
         """Runs of instructions without a branch: the place of each, and its length, products, copies and successors."""
@@ -126,6 +131,11 @@ class Code(unittest.TestCase):
     def test_tiles_of_flash_attention_and_weights_of_few_rows_are_copied_in_the_background(self):
         self.assertEqual(self.names(lambda kernel: kernel.counts[LDGSTS] > 0),
                          self.names(lambda kernel: COPIED.match(kernel.name)))
+
+    def test_nothing_is_compared_by_a_minimum(self):
+        """An H200 computed other bits of dropout where ptxas 13.0 had made one instruction of a minimum of a number and
+        of a comparison of that minimum."""
+        self.assertEqual(self.names(lambda kernel: kernel.architecture == 90 and kernel.compares_while_it_bounds()), set())
 
     def test_streams_are_read_16_bytes_at_a_time(self):
         streams = self.names(lambda kernel: STREAMS.match(kernel.name))
