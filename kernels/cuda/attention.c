@@ -97,7 +97,7 @@ static struct attention_part first_part(const struct attention *a, float *delta,
     return part;
 }
 
-/* Goes on to the next heads. Returns false after the last ones. */
+/* Turns to the next heads. Returns false after the last ones. */
 static bool next_part(struct attention_part *part) {
     part->first_head += part->heads;
     int remaining = part->a.heads - part->first_head;

@@ -19,8 +19,8 @@ struct attention_part {
     int first_head, heads; /* of tiles: those of this launch, whole groups */
     float *delta; /* [H, N] sum over features of dout * out: written with dq, then read for dk and dv. By tiles it is
                    * [H, N, 2]: lse for base 2, and this sum without dropout's scale */
-    /* Of tiles with dropout: a bit for each element of the scores of this launch's heads, 1 for one that is kept:
-     * [heads, N, kept_words]. attention_dropout.cuh says where an element's bit is. */
+    /* [heads, N, kept_words], for tiles with dropout. An element of the scores of this launch's heads has a bit, 1 if
+     * it is kept. attention_dropout.cuh says where the bit is. */
     uint32_t *kept;
     int64_t kept_words;
 };

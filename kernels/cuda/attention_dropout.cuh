@@ -1,6 +1,6 @@
 /* Dropout of attention by tiles: which elements of the scores are kept. base/rng.h decides that by an element's word.
- * A kernel of its own writes a bit for each element (attention_kept.cu), and those by tiles read them: it takes as many
- * instructions as the rest of a tile, and forward or backward would find bits two or three times.
+ * A kernel of its own writes a bit for each element (attention_kept.cu), and those by tiles read the bits. To find them
+ * takes as many instructions as the rest of a tile, and backward would do so twice.
  *
  * The bits of a query row are in columns: first the prefix's, which end at a multiple of 64; then those of its
  * segment's rows. There the first column is the first row's token modulo 64. So a column and its key's element are the
@@ -76,8 +76,8 @@ template <int KEYS> struct kept_keys {
     static constexpr int COUNT = (KEYS + 31) / 32, PLACES = KEPT_PLACES(KEYS);
 
     uint32_t places; /* [2, TILE_ROWS, PLACES] in shared memory */
-    /* Of the row of which this lane brings words: its first one, those that have been written, and a key's column less
-     * its number after the prefix. */
+    /* This lane brings words of one row: its first word, those that have been written, and a key's column less its
+     * number after the prefix. */
     uint32_t first_word;
     int low, high, offset;
     uint32_t word[2][COUNT]; /* of rows g and g + 8, from bit 2 t on */
