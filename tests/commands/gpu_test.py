@@ -13,6 +13,7 @@ from model_support import CAMBIUM, SANITIZED, SOURCE
 STANDIN = os.environ.get("CAMBIUM_CUDA_STANDIN")  # of a build with CUDA
 LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 TOOL = SOURCE / "tools/gpu"
+GELU_AUX_BIAS, DGELU = 164, 192  # epilogues of cuBLASLt
 
 
 def setUpModule():
@@ -39,10 +40,15 @@ class Tool(unittest.TestCase):
 
     def test_checks_pass_on_the_stand_in(self):
         rows = self.check("completions", "server", "models d5_tied fp32", "adapters lora_all_linear", "operations rotary",
-                          "batch invariance bf16")
+                          "batch invariance bf16", "algorithms bf16")
         self.assertEqual({row["outcome"] for row in rows.values()}, {"passed"}, rows)
         self.assertEqual(sum("rotary" in name for name in rows), 24)
-        self.assertEqual(len(rows), 24 + 5)
+        self.assertEqual(len(rows), 24 + 7)
+        taken = rows["algorithms taken, bf16"]["taken"]
+        epilogues = {int(product["product"].split("epilogue ")[1].split(",")[0]) for product in taken["products"]}
+        self.assertGreaterEqual(epilogues, {1, 4, GELU_AUX_BIAS, DGELU})
+        self.assertTrue(all(int(product["algorithm"], 16) for product in taken["products"]))
+        self.assertIn("cuBLASLt", taken["library"])
 
     def test_a_failed_case_is_reported_and_the_others_run(self):
         rows = self.check("completions", "operations rotary", expect=1, CAMBIUM_CUDA_FAIL="launch:40")
