@@ -275,6 +275,15 @@ static void backward_setup(struct op_run *run) {
                                               .gradient_of = 1 + PREFIX_K + i};
 }
 
+static int64_t longest_segment(const struct op_run *run) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < run->shape[SEGMENTS]; i++) {
+        int64_t rows = run->host[i + 1] - run->host[i];
+        longest = rows > longest ? rows : longest;
+    }
+    return longest;
+}
+
 static struct attention attention_arguments(const struct op_run *run) {
     const struct op_tensor *t = run->tensor;
     const int64_t *s = run->shape;
@@ -285,6 +294,7 @@ static struct attention attention_arguments(const struct op_run *run) {
         .rows = s[ROWS],
         .segments = s[SEGMENTS],
         .segment_start = t[STARTS].data,
+        .longest = longest_segment(run),
         .heads = (int)s[HEADS],
         .kv_heads = (int)s[KV_HEADS],
         .head_size = (int)s[SIZE],

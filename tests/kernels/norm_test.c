@@ -1,8 +1,6 @@
 #include "op_cases.h"
 #include "support/device.h"
 
-#include "base/rng.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,31 +23,17 @@ static void threads_do_not_change_bits(void **state) {
 
 enum { ROWS = 300, FEW = 150 }; /* many: a sum of other order often has the same bits */
 
-static void *upload_random(struct device *device, struct stream *stream, enum dtype type, int count, uint32_t key) {
-    float *values = malloc((size_t)count * sizeof *values);
-    void *memory;
-    assert_non_null(values);
-    for (int i = 0; i < count; i++)
-        values[i] = (float)(4 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 1);
-    for (int i = 0; i < count && type == DTYPE_BF16; i++)
-        ((uint16_t *)values)[i] = bf16_from_float(values[i]);
-    test_ok(device_alloc(device, (size_t)count * dtype_bytes(type), &memory));
-    test_ok(test_write(stream, memory, values, (size_t)count * dtype_bytes(type)));
-    free(values);
-    return memory;
-}
-
 static void check_few_rows(struct device *device, struct stream *stream, enum norm_kind kind, enum dtype type,
                            int cols) {
     size_t row = (size_t)cols * dtype_bytes(type);
-    char *x = upload_random(device, stream, type, ROWS * cols, 1), *many = malloc(ROWS * row), *few;
+    char *x = test_upload_random(device, stream, type, ROWS * cols, 1, -1, 3), *many = malloc(ROWS * row), *few;
     struct norm a = {.kind = kind,
                      .rows = ROWS,
                      .cols = cols,
                      .type = type,
                      .x = x,
-                     .gain = upload_random(device, stream, type, cols, 2),
-                     .bias = upload_random(device, stream, type, cols, 3),
+                     .gain = test_upload_random(device, stream, type, cols, 2, -1, 3),
+                     .bias = test_upload_random(device, stream, type, cols, 3, -1, 3),
                      .epsilon = 1e-5f};
     assert_non_null(many);
     test_ok(device_alloc(device, ROWS * row, &a.y));

@@ -2,6 +2,7 @@
 #ifndef CAMBIUM_TESTS_SUPPORT_DEVICE_H
 #define CAMBIUM_TESTS_SUPPORT_DEVICE_H
 
+#include "base/rng.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "support/test.h"
@@ -33,6 +34,24 @@ static inline bool test_has_bf16(void) {
         if (!test_has_bf16())                                                                                          \
             test_skip("no bf16 products on this processor");                                                           \
     } while (0)
+
+/* Returns device memory with random numbers from `low` to `high`, in fp32 or bf16; the caller's to free. */
+static inline void *test_upload_random(struct device *device, struct stream *stream, enum dtype type, int64_t count,
+                                       uint32_t key, double low, double high) {
+    float *values = malloc((size_t)count * sizeof *values);
+    void *memory;
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word = philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0];
+        values[i] = (float)(low + (high - low) * rng_unit(word));
+    }
+    for (int64_t i = 0; i < count && type == DTYPE_BF16; i++)
+        ((uint16_t *)values)[i] = bf16_from_float(values[i]);
+    test_ok(device_alloc(device, (size_t)count * dtype_bytes(type), &memory));
+    test_ok(test_write(stream, memory, values, (size_t)count * dtype_bytes(type)));
+    free(values);
+    return memory;
+}
 
 /* A copy in host memory, the caller's to free. */
 static inline void *test_copy(struct stream *stream, const void *device, size_t bytes) {

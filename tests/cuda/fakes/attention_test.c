@@ -4,7 +4,8 @@
  * the other rows of its call. */
 #include "op_cases.h"
 
-#include "support/test.h"
+#include "counts.h"
+#include "support/device.h"
 
 #include <math.h>
 
@@ -183,10 +184,14 @@ static void check_parts(struct scene *scene, const struct op_case *op_case) {
     test_ok(op_run_open(&scene->run, op_case, scene->device, scene->stream));
     int index = find(&scene->run, "dqkv");
     index = index < 0 ? find(&scene->run, "out") : index;
+    uint64_t before = test_counts_of("attention_kept").launches;
     double *whole = result_of(scene, -1, index);
+    uint64_t between = test_counts_of("attention_kept").launches;
     scene->lacks_room = true;
     double *parts = result_of(scene, -1, index);
     scene->lacks_room = false;
+    assert_int_equal(between, before + 1);
+    assert_int_equal(test_counts_of("attention_kept").launches, between + 2);
     assert_memory_equal(whole, parts,
                         (size_t)(scene->run.tensor[index].rows * scene->run.tensor[index].cols) * sizeof *whole);
     free(whole);
@@ -230,17 +235,6 @@ static void *upload(struct scene *scene, const void *values, size_t bytes) {
     test_ok(device_alloc(scene->device, bytes, &memory));
     test_ok(stream_copy_to_device(scene->stream, memory, values, bytes));
     test_ok(stream_wait(scene->stream));
-    return memory;
-}
-
-static void *upload_random(struct scene *scene, enum dtype type, int count, uint32_t key) {
-    float *values = malloc((size_t)count * sizeof *values);
-    for (int i = 0; i < count; i++)
-        values[i] = (float)(4 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 2);
-    for (int i = 0; i < count && type == DTYPE_BF16; i++)
-        ((uint16_t *)values)[i] = bf16_from_float(values[i]);
-    void *memory = upload(scene, values, (size_t)count * dtype_bytes(type));
-    free(values);
     return memory;
 }
 
@@ -303,10 +297,10 @@ static void check_rows_alone(struct scene *scene, enum dtype type) {
                                 .kv_heads = 1,
                                 .head_size = SIZE,
                                 .type = type,
-                                .q = upload_random(scene, type, MOST_ROWS * ROW, 1),
+                                .q = test_upload_random(scene->device, scene->stream, type, MOST_ROWS * ROW, 1, -2, 2),
                                 .q_stride = ROW,
                                 .scale = 0.3f,
-                                .pages = upload_random(scene, type, PAGES * PAGE, 2),
+                                .pages = test_upload_random(scene->device, scene->stream, type, PAGES * PAGE, 2, -2, 2),
                                 .page_stride = PAGE,
                                 .page_table = upload(scene, table, sizeof table),
                                 .max_pages = PAGES,

@@ -1,12 +1,10 @@
 /* The products of the backend `cuda`, on the interpreter and a stand-in for cuBLASLt (tests/cuda/cublaslt.c). */
 #include "op_cases-internal.h"
 
-#include "base/rng.h"
-#include "cuda/library.h"
+#include "counts.h"
 #include "support/device.h"
 #include "support/test.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,20 +133,6 @@ static void products_in_tf32_round_their_factors(void **state) {
     assert_true(product_of_fractions(true) == 1);
 }
 
-/* Returns a copy of a kernel's counts so far. */
-static struct counts counts_of(const char *kernel) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    const struct counts *(*counts_of_card)(void);
-    *(void **)(void *)&counts_of_card = dlsym(library, "cuda_stand_in_counts");
-    assert_non_null(counts_of_card);
-    const struct counts *counts = counts_of_card();
-    while (counts && strcmp(counts->name, kernel))
-        counts = counts->next;
-    dlclose(library);
-    return counts ? *counts : (struct counts){0};
-}
-
 static const struct op_case *case_of(const char *note) {
     for (int i = 0; i < gemm_family.count; i++)
         if (!strcmp(gemm_family.cases[i].note, note))
@@ -181,11 +165,11 @@ static void one_kernel_does_what_the_library_lacks(void **state) {
         struct op_scene scene = {.device = device, .stream = stream, .ops = ops_for(device)};
         test_ok(op_run_open(&run, c, device, stream));
         test_ok(op_scene_enter(&scene, &run));
-        const struct counts sums = counts_of("gemm_finish_bf16"), before = counts_of(rows[i][1]);
+        const struct counts sums = test_counts_of("gemm_finish_bf16"), before = test_counts_of(rows[i][1]);
         test_ok(c->kind->call(&run, scene.ops, &scene.exec));
         test_ok(stream_wait(stream));
-        const struct counts after = counts_of(rows[i][1]);
-        assert_int_equal(counts_of("gemm_finish_bf16").launches, sums.launches);
+        const struct counts after = test_counts_of(rows[i][1]);
+        assert_int_equal(test_counts_of("gemm_finish_bf16").launches, sums.launches);
         assert_int_equal(after.launches, before.launches + 1);
         assert_true(10 * 32 * (after.store_sectors - before.store_sectors) <=
                     11 * (after.store_bytes - before.store_bytes));
@@ -200,28 +184,15 @@ static void one_kernel_does_what_the_library_lacks(void **state) {
 
 enum { FEW_MOST = 16 };
 
-static void *upload_random(struct device *device, struct stream *stream, int64_t count, uint32_t key) {
-    uint16_t *values = malloc((size_t)count * sizeof *values);
-    void *memory;
-    assert_non_null(values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = bf16_from_float(
-            (float)(2 * rng_unit(philox(key, (uint32_t)i, 0, 0, (uint32_t)RNG_TEST << 24).word[0]) - 1));
-    test_ok(device_alloc(device, (size_t)count * sizeof *values, &memory));
-    test_ok(stream_copy_to_device(stream, memory, values, (size_t)count * sizeof *values));
-    test_ok(stream_wait(stream));
-    free(values);
-    return memory;
-}
-
 /* Numbers of rows of all forms of blocks. The depths need more steps than a warp has under way, and the last warp has
  * fewer. */
 static void check_few_rows(struct device *device, struct stream *stream, int64_t cols, int64_t depth) {
     static const int counts[] = {FEW_MOST, 9, 8, 5, 4, 1};
     size_t count = (size_t)(FEW_MOST * cols), row_bytes = (size_t)cols * sizeof(float);
     float *whole = malloc(count * sizeof *whole), *few = malloc(count * sizeof *few);
-    void *x = upload_random(device, stream, FEW_MOST * depth, 1), *w = upload_random(device, stream, cols * depth, 2);
-    void *bias = upload_random(device, stream, cols, 3), *c;
+    void *x = test_upload_random(device, stream, DTYPE_BF16, FEW_MOST * depth, 1, -1, 1),
+         *w = test_upload_random(device, stream, DTYPE_BF16, cols * depth, 2, -1, 1);
+    void *bias = test_upload_random(device, stream, DTYPE_BF16, cols, 3, -1, 1), *c;
     assert_true(whole && few);
     test_ok(device_alloc(device, count * sizeof *whole, &c));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
