@@ -66,8 +66,8 @@ int bench_decode(const struct bench_options *options);
 /* Measures the cost of scheduling, adapters, caching and swapping, compared with bare steps of the engine: engine.h. */
 int bench_engine(const struct bench_options *options);
 
-/* Measures a batch of micro_batch_size requests with prompts of seq_length tokens and completions of `output_len`: the
- * median of the prompts' steps, and of `steps` later steps for each further token. */
+/* Measures a batch of micro_batch_size requests with prompts of seq_length tokens and completions of `output_len`.
+ * Stores the median of `steps` steps of the prompts, and for each further token the median of their steps. */
 int bench_measure_requests(const struct bench_options *options, int64_t output_len, double *seconds);
 /* Measures this machine: products of the model's shapes, steps of a few layers, links between the ranks, what overlaps.
  * Writes a cluster file to `output`, and prints a predicted step next to a measured one. It reads model, precision,

@@ -15,7 +15,7 @@ static const double busy_from = 0.1; /* of the cores: then the figures are of th
 /* A cluster file in which nothing is measured yet. */
 static int sketch(struct calibration *c) {
     static const char form[] = "device: {kind: \"%s\", memory: 1 B, per_node: 1, memory_bandwidth: 1 B/s, "
-                               "peak_bf16: 1 FLOP/s, peak_fp32: 1 FLOP/s}\n"
+                               "peak_bf16: 1 FLOP/s, peak_fp32: 1 FLOP/s, peak_tf32: 1 FLOP/s}\n"
                                "links: {node_bandwidth: 1 B/s, node_latency: 0 s, network_bandwidth: 1 B/s, "
                                "network_latency: 0 s}\n";
     struct strbuf text = STRBUF_INIT;
@@ -52,6 +52,8 @@ static void add_text(const struct calibration *c, struct strbuf *out) {
     strbuf_format(out, "  peak_bf16: %.5g GFLOP/s # %s\n  peak_fp32: %.5g GFLOP/s # of plain products\n",
                   c->ceilings[1].gemm / 1e9, c->has_bf16 ? "of plain products" : "there is none: that of fp32",
                   c->ceilings[0].gemm / 1e9);
+    if (c->ceilings[PRECISION_TF32].gemm > 0)
+        strbuf_format(out, "  peak_tf32: %.5g GFLOP/s\n", c->ceilings[PRECISION_TF32].gemm / 1e9);
     add_links(c, out);
 }
 
@@ -83,7 +85,7 @@ static int write_file(struct calibration *c, const struct cluster *cluster, cons
     if (localtime_r(&now, &parts))
         strftime(day, sizeof day, "%Y-%m-%d", &parts);
     snprintf(source, sizeof source, "measured on %s, ranks %lld, %s", day, (long long)c->options->ranks,
-             c->dtype == DTYPE_BF16 ? "bf16" : "fp32");
+             precision_names[c->precision]);
     note_others(c, source, sizeof source);
     int status = cluster_write(cluster, source, &text);
     struct cluster again;
@@ -111,7 +113,7 @@ static int prepare(struct calibration *c, struct bench_options *options, struct 
     status = bench_training_run(options, true, 1, dataset, &c->run);
     if (c->run.config.model.num_layers > CALIBRATE_LAYERS)
         c->run.config.model.num_layers = CALIBRATE_LAYERS;
-    c->dtype = options->precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    c->precision = options->precision;
     if (!status)
         status = sketch(c);
     return status ? status : calibrate_list_products(c);

@@ -18,23 +18,27 @@ struct calibrate_product {
 
 enum { CALIBRATE_LAYERS = 12, CALIBRATE_REQUESTS = 8, CALIBRATE_MICRO_BATCHES = 4 };
 
+/* Seconds that a rank measures by itself: doubles alone. */
+struct calibrate_alone {
+    struct bench_steps one, many;        /* of a few layers: one micro batch, and CALIBRATE_MICRO_BATCHES */
+    double requests[CALIBRATE_REQUESTS]; /* of each batch; 0: not measured */
+};
+
 struct calibration {
     const struct bench_options *options;
     struct train_run run;   /* of one rank: the model, and at most CALIBRATE_LAYERS layers */
-    enum dtype dtype;       /* of the run */
+    int precision;          /* of the run: enum precision, without FP8 */
     double layer_elements;  /* of a whole layer */
     struct cluster cluster; /* before the measurements: a sketch of the device alone */
     struct calibrate_product *products;
     int product_count;
-    struct bench_ceiling ceilings[2]; /* of one rank, in fp32 and bf16 */
+    struct bench_ceiling ceilings[PRECISION_TF32 + 1]; /* of one rank by precision; 0: without TF32 */
     bool has_bf16;
     int per_node;
     int processors;                 /* of a node: as many ranks can compute at the same time as alone */
     size_t memory;                  /* of a device of its own; 0: it uses the host's */
     struct cost_link node, network; /* within hosts, and between them; 0: there is none */
-    /* Steps of a few layers on each rank by itself: with one micro batch, and with CALIBRATE_MICRO_BATCHES. */
-    struct bench_steps one, many;
-    double requests[CALIBRATE_REQUESTS]; /* seconds of each batch; 0: not measured */
+    struct calibrate_alone alone;   /* medians of several rounds */
     /* Cores that other programs kept busy meanwhile. Ranks that are processes do not know which programs are others. */
     struct cores_meter meter;
     char device[96];
@@ -47,8 +51,7 @@ int calibrate_ranks(struct calibration *c);
  * and four micro batches. The caller frees c->products. */
 int calibrate_list_products(struct calibration *c);
 /* Measures one of them on a device, and stores the mean of the calls. STATUS_UNSUPPORTED. */
-int calibrate_product(struct stream *stream, enum dtype dtype, const struct calibrate_product *product,
-                      double *seconds);
+int calibrate_product(struct stream *stream, int precision, const struct calibrate_product *product, double *seconds);
 /* calibrate_links.c: measures sums and messages by size between the ranks of a group, all of which call it. */
 int calibrate_link(struct comm *group, struct stream *stream, struct cost_link *link);
 /* A rank that measures by itself. */
@@ -60,7 +63,7 @@ struct calibrate_place {
 /* calibrate_steps.c: measures steps of a few layers, with this number of micro batches, on this rank alone. */
 int calibrate_alone(const struct calibration *c, const struct calibrate_place *place, int64_t micro_batches,
                     struct bench_steps *steps);
-/* Sets the cluster's speeds from c->one and c->many, and measures the shares of messages that computation hides. All
+/* Sets the cluster's speeds from the steps of c->alone, and measures the shares of messages that computation hides. All
  * processes of a launch call it. */
 int calibrate_steps(struct calibration *c, struct cluster *cluster);
 /* Predicts a step of the whole run with a copy of the model on each rank, measures it, and prints both. Stores the
@@ -69,7 +72,7 @@ int calibrate_verify(struct calibration *c, struct cluster *cluster);
 /* calibrate_serving.c: measures batches of requests on an engine of this rank. Stores 0 for those that the model has no
  * positions for. */
 int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds);
-/* Fits the constants of serving to c->requests. */
+/* Fits the constants of serving to the requests of c->alone. */
 int calibrate_serving(const struct calibration *c, struct cluster *cluster);
 /* A line a * x + b * y through measured times, with a and b at least 0: the squares of the relative errors are least.
  */

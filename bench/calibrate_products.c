@@ -73,7 +73,8 @@ int calibrate_list_products(struct calibration *c) {
 
 /* ---- measuring ---- */
 
-static struct gemm call_of(const struct calibrate_product *product, enum dtype dtype, void *const memory[OPERANDS]) {
+static struct gemm call_of(const struct calibrate_product *product, int precision, void *const memory[OPERANDS]) {
+    enum dtype dtype = precision_dtype(precision);
     int64_t m = product->shape[0], n = product->shape[1], k = product->shape[2];
     bool is_gradient = product->form == PRODUCT_WEIGHT_GRADIENT, is_forward = product->form == PRODUCT_FORWARD;
     return (struct gemm){
@@ -83,6 +84,7 @@ static struct gemm call_of(const struct calibrate_product *product, enum dtype d
         .b_transposed = is_forward,
         .c = matrix_plain(is_gradient ? DTYPE_F32 : dtype, memory[2], m, n),
         .accumulate = is_gradient,
+        .is_tf32 = precision == PRECISION_TF32,
     };
 }
 
@@ -118,8 +120,8 @@ static int time_calls(const struct exec *exec, const struct ops *ops, const stru
     return status;
 }
 
-int calibrate_product(struct stream *stream, enum dtype dtype, const struct calibrate_product *product,
-                      double *seconds) {
+int calibrate_product(struct stream *stream, int precision, const struct calibrate_product *product, double *seconds) {
+    enum dtype dtype = precision_dtype(precision);
     struct device *device = stream_device(stream);
     const struct ops *ops = ops_for(device);
     const int64_t *s = product->shape;
@@ -133,7 +135,7 @@ int calibrate_product(struct stream *stream, enum dtype dtype, const struct cali
         if (!status)
             status = fill(stream, memory[i], i < 2 ? dtype : DTYPE_F32, bytes[i]);
     }
-    const struct gemm call = call_of(product, dtype, memory);
+    const struct gemm call = call_of(product, precision, memory);
     if (!status && !ops->gemm_supports(device, &call))
         status = status_fail(STATUS_UNSUPPORTED, "%s has no such product", device_description(device));
     if (!status && (exec.workspace_bytes = ops->gemm_workspace(device, &call)))

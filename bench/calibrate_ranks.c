@@ -3,6 +3,16 @@
 
 #include <stdlib.h>
 
+/* Steps and requests are measured in rounds, at different times: the speed of many machines changes within minutes. */
+enum { ROUNDS = 3 };
+static const double round_seconds = 40; /* a round that takes longer is the only one */
+
+struct rounds {
+    struct calibrate_alone found[ROUNDS];
+    int count;
+    double seconds; /* of the longest */
+};
+
 struct seat {
     struct calibration *calibration;
     struct comm *world;
@@ -55,20 +65,23 @@ static int open_seat(struct seat *seat) {
     return status ? status : stream_open(seat->device, &seat->stream);
 }
 
-static int measure_ceilings(struct seat *seat, struct bench_ceiling ceilings[2], bool *has_bf16) {
-    *has_bf16 = true;
-    for (int i = 0; i < 2; i++) {
+static int measure_ceilings(struct seat *seat, struct calibration *found) {
+    struct bench_ceiling *ceilings = found->ceilings;
+    found->has_bf16 = true;
+    for (int i = 0; i <= PRECISION_TF32; i++) {
         int status = comm_barrier(seat->world);
         if (!status)
-            status = bench_measure_ceiling(seat->device, i ? DTYPE_BF16 : DTYPE_F32, false, &ceilings[i]);
-        if (status == STATUS_UNSUPPORTED && i == 1 && seat->calibration->dtype != DTYPE_BF16) {
-            *has_bf16 = false;
-            ceilings[1] = ceilings[0];
-        } else if (status) {
-            return status;
+            status = bench_measure_ceiling(seat->device, precision_dtype(i), i == PRECISION_TF32, &ceilings[i]);
+        if (status && (status != STATUS_UNSUPPORTED || i == PRECISION_FP32 || i == seat->calibration->precision))
+            return status_wrap(status, "--precision %s", precision_names[i]);
+        if (status)
+            ceilings[i] = (struct bench_ceiling){0};
+        if (status && i == PRECISION_BF16) {
+            found->has_bf16 = false;
+            ceilings[i] = ceilings[PRECISION_FP32];
         }
     }
-    return average(seat->world, &ceilings[0].gemm, 4);
+    return average(seat->world, &ceilings[0].gemm, 2 * (PRECISION_TF32 + 1));
 }
 
 static int measure_products(struct seat *seat, double *seconds) {
@@ -77,7 +90,7 @@ static int measure_products(struct seat *seat, double *seconds) {
     for (int i = 0; i < c->product_count && !status; i++) {
         status = comm_barrier(seat->world);
         if (!status)
-            status = calibrate_product(seat->stream, c->dtype, &c->products[i], &seconds[i]);
+            status = calibrate_product(seat->stream, c->precision, &c->products[i], &seconds[i]);
     }
     return status ? status : average(seat->world, seconds, c->product_count);
 }
@@ -129,7 +142,7 @@ static int measure_steps(struct seat *seat, const struct calibrate_place *place,
 }
 
 /* Measures steps and requests of a rank by itself. */
-static int measure_alone(struct seat *seat, struct calibration *found) {
+static int measure_alone(struct seat *seat, struct calibrate_alone *found) {
     const struct calibrate_place place = {seat->world, seat->name, seat->site.threads};
     int status = measure_steps(seat, &place, 1, &found->one);
     if (!status)
@@ -139,17 +152,51 @@ static int measure_alone(struct seat *seat, struct calibration *found) {
     return status ? status : average(seat->world, found->requests, CALIBRATE_REQUESTS);
 }
 
+/* Measures a round, unless the ranks' rounds take too long. */
+static int measure_round(struct seat *seat, struct rounds *rounds) {
+    if (rounds->seconds > round_seconds)
+        return STATUS_OK;
+    double start = clock_seconds();
+    int status = measure_alone(seat, &rounds->found[rounds->count++]);
+    double seconds = clock_seconds() - start;
+    if (!status)
+        status = average(seat->world, &seconds, 1);
+    rounds->seconds = seconds > rounds->seconds ? seconds : rounds->seconds;
+    return status;
+}
+
+/* Returns the median of each figure over the rounds. */
+static struct calibrate_alone find_medians(const struct rounds *rounds) {
+    enum { FIGURES = sizeof(struct calibrate_alone) / sizeof(double) };
+    double figures[ROUNDS][FIGURES], found[FIGURES];
+    struct calibrate_alone medians;
+    memcpy(figures, rounds->found, sizeof figures);
+    for (int i = 0; i < FIGURES; i++) {
+        double values[ROUNDS];
+        for (int round = 0; round < rounds->count; round++)
+            values[round] = figures[round][i];
+        found[i] = bench_median(values, rounds->count);
+    }
+    memcpy(&medians, found, sizeof medians);
+    return medians;
+}
+
 static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ranks) {
     struct calibration *c = seat->calibration, found = {0};
+    struct rounds rounds = {.count = 0};
     int status = open_seat(seat);
     if (!status)
-        status = measure_ceilings(seat, found.ceilings, &found.has_bf16);
+        status = measure_ceilings(seat, &found);
+    if (!status)
+        status = measure_round(seat, &rounds);
     if (!status)
         status = measure_products(seat, seconds);
     if (!status)
-        status = measure_alone(seat, &found);
+        status = measure_round(seat, &rounds);
     if (!status && seat->world->size > 1)
         status = measure_links(seat, firsts, ranks, &found);
+    if (!status)
+        status = measure_round(seat, &rounds);
     if (status || !seat->site.is_first_in_process)
         return status;
     memcpy(c->ceilings, found.ceilings, sizeof c->ceilings);
@@ -158,9 +205,7 @@ static int measure_all(struct seat *seat, double *seconds, int *firsts, int *ran
     c->processors = seat->processors < c->per_node ? seat->processors : c->per_node;
     c->node = found.node;
     c->network = found.network;
-    c->one = found.one;
-    c->many = found.many;
-    memcpy(c->requests, found.requests, sizeof c->requests);
+    c->alone = find_medians(&rounds);
     c->memory = device_memory(seat->device);
     snprintf(c->device, sizeof c->device, "%s", device_description(seat->device));
     for (int i = 0; i < c->product_count; i++)

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { STEPS = 8 };
+enum { STEPS = 4 };
 
 static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
     /* prompts alone, then prompts and further tokens; the precision is the calibration's */
@@ -33,7 +33,7 @@ int calibrate_requests(const struct calibration *c, const struct calibrate_place
 static int add_row(const struct calibration *c, int request, const struct model_config *model,
                    const struct cluster *cluster, struct fit_rows *rows) {
     struct fit_row *row = &rows->rows[rows->count];
-    *row = (struct fit_row){.nodes = 1, .seconds = c->requests[request], .is_fitted = true};
+    *row = (struct fit_row){.nodes = 1, .seconds = c->alone.requests[request], .is_fitted = true};
     struct serve_layout layout = layouts[request];
     layout.precision = c->options->precision;
     int status = serve_work_make(model, &layout, cluster, &row->serving);
@@ -59,7 +59,7 @@ int calibrate_serving(const struct calibration *c, struct cluster *cluster) {
     char label[] = "requests";
     int status = bench_model_config(c->options->model, &model);
     for (int i = 0; i < CALIBRATE_REQUESTS && !status; i++)
-        if (c->requests[i] > 0)
+        if (c->alone.requests[i] > 0)
             status = add_row(c, i, &model, cluster, &rows);
     for (int i = 0; i < rows.count; i++)
         all[i].label = label;

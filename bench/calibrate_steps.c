@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { STEPS = 5, LEAST_LAYERS = 2 };
+enum { STEPS = 2, LEAST_LAYERS = 2 };
 static const double uncached_bytes = 256e6; /* more than any cache holds */
 
 static int measure(const struct calibration *c, const struct train_run *run, struct bench_steps *measured) {
@@ -79,10 +79,10 @@ static int count_work(const struct calibration *c, const struct train_run *run, 
     return status;
 }
 
-static int add_speed(struct cluster *cluster, enum dtype dtype, int phase, double value) {
+static int add_speed(struct cluster *cluster, int precision, int phase, double value) {
     return value > 0 && isfinite(value)
-               ? cluster_add_speed(cluster,
-                                   &(const struct cluster_speed){.dtype = dtype, .phase = phase, .value = value})
+               ? cluster_add_speed(
+                     cluster, &(const struct cluster_speed){.precision = precision, .phase = phase, .value = value})
                : STATUS_OK;
 }
 
@@ -95,13 +95,12 @@ static int add_products(const struct calibration *c, double slower, struct clust
     for (int i = 0; i < c->product_count && !status; i++) {
         const int64_t *s = c->products[i].shape;
         double flops = 2.0 * (double)s[0] * (double)s[1] * (double)s[2], seconds = slower * c->products[i].seconds;
-        struct cluster_speed speed = {c->dtype, PHASE_GEMM, {s[0], s[1], s[2]}, flops / seconds};
+        struct cluster_speed speed = {c->precision, PHASE_GEMM, {s[0], s[1], s[2]}, flops / seconds};
         status = cluster_add_speed(cluster, &speed);
         calibrate_line_add(&line, 1, 1 / fmin(fmin((double)s[0], (double)s[1]), (double)s[2]), seconds / flops);
     }
     calibrate_line_find(&line, &large, &small);
-    double peak = c->dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
-    const double found[] = {1 / (large * peak), small / large};
+    const double found[] = {1 / (large * cluster_peak(cluster, c->precision)), small / large};
     for (int i = 0; i < 2; i++) {
         struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SMALL_DIMENSION : CLUSTER_PRODUCTS];
         constant->value = fmin(fmax(found[i], constant->low), constant->high);
@@ -113,22 +112,22 @@ static int add_products(const struct calibration *c, double slower, struct clust
  */
 static void divide_steps(const struct calibration *c, double micro_batch[PHASE_COUNT], double once[PHASE_COUNT]) {
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        micro_batch[phase] = c->many.phases[phase] / CALIBRATE_MICRO_BATCHES;
+        micro_batch[phase] = c->alone.many.phases[phase] / CALIBRATE_MICRO_BATCHES;
         once[phase] = 0;
     }
-    once[PHASE_OPTIMIZER] = (c->one.phases[PHASE_OPTIMIZER] + c->many.phases[PHASE_OPTIMIZER]) / 2;
+    once[PHASE_OPTIMIZER] = (c->alone.one.phases[PHASE_OPTIMIZER] + c->alone.many.phases[PHASE_OPTIMIZER]) / 2;
     micro_batch[PHASE_REST] =
-        fmax(c->many.phases[PHASE_REST] - c->one.phases[PHASE_REST], 0) / (CALIBRATE_MICRO_BATCHES - 1);
-    once[PHASE_REST] = fmax(c->one.phases[PHASE_REST] - micro_batch[PHASE_REST], 0);
+        fmax(c->alone.many.phases[PHASE_REST] - c->alone.one.phases[PHASE_REST], 0) / (CALIBRATE_MICRO_BATCHES - 1);
+    once[PHASE_REST] = fmax(c->alone.one.phases[PHASE_REST] - micro_batch[PHASE_REST], 0);
     micro_batch[PHASE_NORM] += micro_batch[PHASE_REST]; /* between the operations, of which most are small */
 }
 
 /* Gradients are cleared at the memory's speed. A step takes the rest of its seconds whatever its size. */
-static int add_rest(double bytes, double seconds, enum dtype dtype, struct cluster *cluster) {
+static int add_rest(double bytes, double seconds, int precision, struct cluster *cluster) {
     double least = bytes / cluster->memory_bandwidth.value;
     struct config_quantity *step = &cluster->achieved[CLUSTER_STEP];
     step->value = fmin(fmax(seconds - least, step->low), step->high);
-    return add_speed(cluster, dtype, PHASE_REST, cluster->memory_bandwidth.value);
+    return add_speed(cluster, precision, PHASE_REST, cluster->memory_bandwidth.value);
 }
 
 /* Finds the speeds with which the measured phases have their work. */
@@ -140,11 +139,12 @@ static int find_speeds(const struct calibration *c, const struct train_run *run,
     if (!status && amounts.product_seconds > 0)
         status = add_products(c, micro_batch[PHASE_GEMM] / amounts.product_seconds, cluster);
     for (int phase = PHASE_ATTENTION; phase < PHASE_OPTIMIZER && !status; phase++)
-        status = add_speed(cluster, c->dtype, phase, amounts.work[phase] / micro_batch[phase]);
+        status = add_speed(cluster, c->precision, phase, amounts.work[phase] / micro_batch[phase]);
     if (!status)
-        status = add_speed(cluster, c->dtype, PHASE_OPTIMIZER, amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
+        status =
+            add_speed(cluster, c->precision, PHASE_OPTIMIZER, amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
     if (!status)
-        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->dtype, cluster);
+        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->precision, cluster);
     struct config_quantity *other = &cluster->achieved[CLUSTER_OTHER];
     double share = amounts.work[PHASE_NORM] / micro_batch[PHASE_NORM] / cluster->memory_bandwidth.value;
     other->value = fmin(fmax(share, other->low), other->high);

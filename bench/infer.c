@@ -416,17 +416,20 @@ int bench_measure_requests(const struct bench_options *options, int64_t output_l
     enum { WARM_UP = 2 };
     struct inference t = {.options = options};
     int64_t input_len = options->seq_length, rows = input_len * options->micro_batch_size, steps = options->steps;
-    double unused;
+    double unused, *further = calloc((size_t)output_len, sizeof *further);
     int first = 0, status = open_inference(&t, rows > FILL_ROWS ? rows : FILL_ROWS, options->micro_batch_size);
+    if (!status && !further)
+        status = status_fail(STATUS_MEMORY, "out of memory");
     for (int64_t i = 0; i < WARM_UP + steps && !status; i++)
         status = prefill_once(&t, i < WARM_UP ? &unused : &t.seconds[i - WARM_UP]);
     *seconds = status ? 0 : bench_median(t.seconds, steps);
     if (!status && output_len > 1)
         status = open_sequences(&t, input_len, &first);
     for (int64_t i = 1; i < output_len && !status; i++)
-        status = decode_once(&t, first, input_len + i - 1, &t.seconds[(i - 1) % steps]);
+        status = decode_once(&t, first, input_len + i - 1, &further[i - 1]);
     if (!status && output_len > 1)
-        *seconds += (double)(output_len - 1) * bench_median(t.seconds, steps < output_len - 1 ? steps : output_len - 1);
+        *seconds += (double)(output_len - 1) * bench_median(further, output_len - 1);
+    free(further);
     close_inference(&t);
     return status;
 }

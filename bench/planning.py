@@ -1,10 +1,11 @@
 """Predictions of cambium plan next to measurements of cambium bench, on this machine.
 
 usage: python3 bench/planning.py CAMBIUM [--small] [--only calibrate,train,finetune,infer] [--rows A,B] [--steps N] [--keep DIR]
-       [--precision fp32|bf16]
+       [--precision fp32|bf16] [--rounds N]
 
 Calibrates with 1, 2 and 4 ranks, then compares 12 layouts of 2 to 4 ranks as ratios to one rank with as many threads,
-LoRA and IA3 as ratios to a step that trains the whole model, and prompts and further tokens of 8 shapes. Prints a line
+LoRA and IA3 as ratios to a step that trains the whole model, and prompts and further tokens of 8 shapes. It does all of
+this in three rounds, because many machines change their speed within minutes: a line has the medians. Prints a line
 for each, and the largest and mean error of each kind; for layouts also the place of the fastest in the predicted order.
 With --keep, cluster files and lines of earlier calls are used again, so that a quiet machine is needed for a short time
 only: --rows takes the layouts from A on and before B. Without --small: GPT-2 124M in bf16, which takes minutes; with it,
@@ -15,6 +16,7 @@ import array
 import json
 import pathlib
 import random
+import statistics
 import struct
 import subprocess
 import tempfile
@@ -81,7 +83,8 @@ class Comparison:
     def __init__(self, options, directory):
         self.options, self.directory = options, pathlib.Path(directory)
         self.precision = options.precision or ("fp32" if options.small else "bf16")
-        self.contexts = {}  # of decoding, by batch
+        self.round = 0
+        self.contexts = {}  # of decoding, by round and batch
         self.model = self.directory / "model"
         self.model.mkdir(parents=True, exist_ok=True)
         self.config = (SMALL if options.small else GPT2_124M) | {
@@ -97,7 +100,7 @@ class Comparison:
         return run(self.options.cambium, *words)
 
     def cluster(self, ranks):
-        path = self.directory / f"ranks{ranks}.yaml"
+        path = self.directory / f"ranks{ranks}-{self.round}.yaml"
         if not path.exists() or " cores busy" in path.read_text():  # of a time when other programs slowed it down
             errors = self.cambium("plan", "calibrate", self.name, "--output", path, "--ranks", ranks, "--precision",
                                   self.precision, "--seq-length", TOKENS).stderr
@@ -155,9 +158,10 @@ class Comparison:
         return json.loads(plan)["rows"][0]
 
     def decoded(self, batch, before):
-        if batch not in self.contexts:
-            self.contexts[batch] = self.measured("decode", "--micro-batch-size", batch, "--steps", 24)["contexts"]
-        return next(c["seconds"] for c in self.contexts[batch] if c["context"] == before)
+        at = self.round, batch
+        if at not in self.contexts:
+            self.contexts[at] = self.measured("decode", "--micro-batch-size", batch, "--steps", 24)["contexts"]
+        return next(c["seconds"] for c in self.contexts[at] if c["context"] == before)
 
     def infer(self):
         for batch, tokens in PREFILL:
@@ -185,11 +189,17 @@ class Kept:
 
 
 def report(kind, lines):
-    sizes = [abs(predicted / measured - 1) for measured, predicted in lines]
+    """lines: by name, the measured and the predicted times of each round"""
+    middle = {name: [statistics.median(times) for times in zip(*rounds)] for name, rounds in lines.items()}
+    errors = {name: statistics.median(predicted / measured - 1 for measured, predicted in rounds)
+              for name, rounds in lines.items()}
+    for name, (measured, predicted) in middle.items():
+        print(f"| {name} | {measured:.4g} | {predicted:.4g} | {100 * errors[name]:+.1f}% |", flush=True)
+    sizes = [abs(error) for error in errors.values()]
     print(f"{kind}: largest error {100 * max(sizes):.1f}%, mean {100 * sum(sizes) / len(sizes):.1f}%", flush=True)
     if kind == "train":
-        fastest = min(lines)
-        place = 1 + sum(predicted < fastest[1] for _, predicted in lines)
+        fastest = min(middle.values())
+        place = 1 + sum(predicted < fastest[1] for _, predicted in middle.values())
         print(f"train: the fastest measured layout is number {place} of the predicted ones", flush=True)
 
 
@@ -201,20 +211,23 @@ def main():
     parser.add_argument("--rows", default=f"0,{len(LAYOUTS)}", type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--precision", choices=("fp32", "bf16"))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", help="a directory for cluster files and measurements, which are used again")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         directory = options.keep or directory
         comparison = Comparison(options, directory)
         kept = Kept(directory)
-        for kind in options.only.split(","):
-            lines = []
-            for name, measure, predict in getattr(comparison, kind)():
-                lines.append((kept.take(name, measure), predict()))
-                measured, predicted = lines[-1]
-                print(f"| {name} | {measured:.4g} | {predicted:.4g} | {100 * (predicted / measured - 1):+.1f}% |", flush=True)
-            if lines:
-                report(kind, lines)
+        lines = {kind: {} for kind in options.only.split(",")}
+        for comparison.round in range(options.rounds):
+            for kind, found in lines.items():
+                for name, measure, predict in getattr(comparison, kind)():
+                    times = kept.take(f"{name}, round {comparison.round + 1}", measure), predict()
+                    found.setdefault(name, []).append(times)
+                    print(f"# {name}: {times[0]:.4g} s measured, {times[1]:.4g} s predicted", flush=True)
+        for kind, found in lines.items():
+            if found:
+                report(kind, found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ struct options {
 };
 
 #define AT(field) offsetof(struct options, field)
-static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const struct config_row rows[] = {
     {.path = "output",
      .type = CONFIG_STRING,
@@ -24,7 +23,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(bench.precision),
      .default_text = "bf16",
-     .choices = precisions,
+     .choices = plain_precision_names,
      .help = "the precision in which products and steps are measured"},
     RANKS_ROW(AT(bench.ranks), "ranks that work at the same time, as threads of this process; 1 when not given, and "
                                "under mpirun or srun theirs"),
@@ -62,8 +61,9 @@ static int run(struct launch *launch, void *context) {
 int plan_calibrate_command(int argc, char **argv) {
     static const struct config_command command = {
         .name = "plan calibrate",
-        .synopsis = "cambium plan calibrate --output FILE [MODEL] [--precision fp32|bf16] [--ranks N] [--threads N] "
-                    "[--micro-batch-size B] [--seq-length T] [--device NAME]",
+        .synopsis =
+            "cambium plan calibrate --output FILE [MODEL] [--precision fp32|bf16|tf32] [--ranks N] [--threads N] "
+            "[--micro-batch-size B] [--seq-length T] [--device NAME]",
         .description =
             "Measures this machine and writes its cluster file, of which a device is what one rank has while all ranks "
             "work. Products have the shapes of MODEL: a model directory, or gpt2-124m (when not given), gpt2-1.5b, "

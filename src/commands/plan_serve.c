@@ -22,7 +22,6 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const char *const spaces[] = {"all", "hp-tool", NULL};
-static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const struct config_row rows[] = {
     {.path = "devices",
      .type = CONFIG_INT,
@@ -55,7 +54,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
      .default_text = "bf16",
-     .choices = precisions,
+     .choices = plain_precision_names,
      .help = "precision of the weights and of the computation"},
     {.path = "space",
      .type = CONFIG_CHOICE,
@@ -98,8 +97,10 @@ static int find_model(const char *word, struct model_config *model) {
 }
 
 /* Prints the command that serves the best row. */
-static void print_command(const struct serve_row *row, const char *model) {
-    printf("\ncambium serve --model %s --max-sequences %lld", model, (long long)row->layout.batch);
+static void print_command(const struct serve_row *row, const char *model, const struct cluster *cluster) {
+    printf("\ncambium serve --model %s%s --precision %s --max-sequences %lld", model,
+           strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda", precision_names[row->layout.precision],
+           (long long)row->layout.batch);
     if (row->layout.tensor * row->layout.pipeline > 1)
         printf(" --ranks %d --parallel.tensor_model_parallel_size=%d --parallel.pipeline_model_parallel_size=%d",
                row->layout.tensor * row->layout.pipeline, row->layout.tensor, row->layout.pipeline);
@@ -160,7 +161,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
     if (!status && !is_output(options->json) && !is_output(options->html)) {
         report_serving_print(&result, (int)options->top, stdout);
         if (result.best >= 0)
-            print_command(&result.rows[result.best], options->words.items[0]);
+            print_command(&result.rows[result.best], options->words.items[0], cluster);
     }
     if (!status && result.best < 0)
         status = fail_limits(&result);
@@ -180,7 +181,9 @@ static int run(const void *values, const struct config *given) {
     int status = cluster_open(options->words.items[1], &cluster);
     if (status)
         return status;
-    status = find_model(options->words.items[0], &model);
+    status = cluster_check_precision(&cluster, options->precision);
+    if (!status)
+        status = find_model(options->words.items[0], &model);
     if (!status && positions > model.max_position_embeddings)
         status =
             status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
@@ -196,7 +199,8 @@ int plan_serve_command(int argc, char **argv) {
         .name = "plan serve",
         .synopsis =
             "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
-            "[--pipeline P] [--adapters K [--rank R]] [--precision fp32|bf16] [--max-latency-ms X] [--min-tokens-per-s "
+            "[--pipeline P] [--adapters K [--rank R]] [--precision fp32|bf16|tf32] [--max-latency-ms X] "
+            "[--min-tokens-per-s "
             "Y] "
             "[--space all|hp-tool] [--json FILE] "
             "[--html FILE] [--top N]",

@@ -251,6 +251,13 @@ double cluster_peak(const struct cluster *cluster, int precision) {
                                          : cluster->peak_bf16.value;
 }
 
+int cluster_check_precision(const struct cluster *cluster, int precision) {
+    return cluster_peak(cluster, precision) > 0
+               ? STATUS_OK
+               : status_fail(STATUS_USAGE, "precision %s: the cluster file has no device.peak_%s",
+                             precision_names[precision], precision_names[precision]);
+}
+
 void cluster_close(struct cluster *cluster) {
     device_close(cluster->device);
     config_free(cluster->config);

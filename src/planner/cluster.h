@@ -42,7 +42,7 @@ extern const char *const cluster_training_stacks[], *const cluster_serving_stack
 
 /* A speed that was measured: of products of one shape, of attention, or of the other operations of a phase. */
 struct cluster_speed {
-    enum dtype dtype;
+    int precision;    /* enum precision, without FP8 */
     int phase;        /* enum phase */
     int64_t shape[3]; /* of products: rows, columns, inner dimension; else 0 */
     double value;     /* FLOP/s of products and attention; bytes/s of others */
@@ -77,6 +77,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
 void cluster_close(struct cluster *cluster);
 /* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 or fp8 if the file has none. */
 double cluster_peak(const struct cluster *cluster, int precision);
+/* Refuses a precision of which the file has no peak: STATUS_USAGE. */
+int cluster_check_precision(const struct cluster *cluster, int precision);
 
 /* Returns the key of a constant in the section `achieved`. */
 const char *cluster_constant_name(enum cluster_constant constant);
@@ -84,10 +86,10 @@ const char *cluster_constant_name(enum cluster_constant constant);
 struct config_quantity cluster_neutral(enum cluster_constant constant);
 /* Adds a measured speed. STATUS_MEMORY. */
 int cluster_add_speed(struct cluster *cluster, const struct cluster_speed *speed);
-/* Returns the measured speed of work in a phase; 0: the file has none. `shape` [3] is that of a product, and NULL for
- * other work. A product of another shape than those of the file has the speed of the nearest one, corrected by
- * `small_dimension`. */
-double cluster_speed(const struct cluster *cluster, enum dtype dtype, int phase, const int64_t *shape);
+/* Returns the measured speed of work in a phase; 0: the file has none in this precision. `shape` [3] is that of a
+ * product, and NULL for other work. A product of another shape than those of the file has the speed of the nearest one,
+ * corrected by `small_dimension`. */
+double cluster_speed(const struct cluster *cluster, int precision, int phase, const int64_t *shape);
 /* Writes the cluster's file with the constants that `achieved` now has, in which `source` explains them. The lines of
  * other sections and their comments stay. STATUS_MEMORY. */
 int cluster_write(const struct cluster *cluster, const char *source, struct strbuf *out);

@@ -1,6 +1,7 @@
 /* Measured speeds of a cluster file: a list of texts such as "bf16 gemm 1024x3072x768 812.3 GFLOP/s". */
 #include "cluster-internal.h"
 
+#include "config/run.h"
 #include "parallel/rank.h"
 
 #include <math.h>
@@ -46,10 +47,12 @@ static bool take_shape(const char **text, int64_t shape[3]) {
 
 static int read_speed(const char *name, const char *text, struct cluster_speed *speed) {
     const char *at = text;
-    *speed = (struct cluster_speed){.dtype = DTYPE_F32, .phase = PHASE_GEMM};
-    bool is_right = take_word(&at, "fp32");
-    if (!is_right && (is_right = take_word(&at, "bf16")))
-        speed->dtype = DTYPE_BF16;
+    bool is_right = false;
+    *speed = (struct cluster_speed){.phase = PHASE_GEMM};
+    for (int i = 0; plain_precision_names[i] && !is_right; i++) {
+        speed->precision = i;
+        is_right = take_word(&at, plain_precision_names[i]);
+    }
     while (speed->phase < PHASE_COUNT && (speed->phase == PHASE_COMM || !take_word(&at, phase_names[speed->phase])))
         speed->phase++;
     if (!is_right || speed->phase == PHASE_COUNT || (speed->phase == PHASE_GEMM && !take_shape(&at, speed->shape)))
@@ -82,7 +85,7 @@ void cluster_write_speeds(const struct cluster *cluster, struct strbuf *out) {
     for (int i = 0; i < cluster->speed_count; i++) {
         const struct cluster_speed *speed = &cluster->speeds[i];
         const long long shape[] = {speed->shape[0], speed->shape[1], speed->shape[2]};
-        strbuf_format(out, "    - \"%s %s ", speed->dtype == DTYPE_BF16 ? "bf16" : "fp32", phase_names[speed->phase]);
+        strbuf_format(out, "    - \"%s %s ", precision_names[speed->precision], phase_names[speed->phase]);
         if (speed->phase == PHASE_GEMM)
             strbuf_format(out, "%lldx%lldx%lld ", shape[0], shape[1], shape[2]);
         strbuf_format(out, "%.5g G%s\"\n", speed->value / 1e9, counts_flops(speed->phase) ? "FLOP/s" : "B/s");
@@ -104,12 +107,12 @@ static double distance(const int64_t a[3], const int64_t b[3]) {
     return sum;
 }
 
-double cluster_speed(const struct cluster *cluster, enum dtype dtype, int phase, const int64_t *shape) {
+double cluster_speed(const struct cluster *cluster, int precision, int phase, const int64_t *shape) {
     const struct cluster_speed *best = NULL;
     double least = INFINITY;
     for (int i = 0; i < cluster->speed_count && least > 0; i++) {
         const struct cluster_speed *speed = &cluster->speeds[i];
-        if (speed->dtype != dtype || speed->phase != phase)
+        if (speed->precision != precision || speed->phase != phase)
             continue;
         double far = shape ? distance(speed->shape, shape) : 0;
         best = far < least ? speed : best;

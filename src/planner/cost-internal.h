@@ -14,9 +14,13 @@ void cost_units_find(const struct cost_work *work, const struct cluster *cluster
 
 /* Returns the link within a node, or the one between nodes with the bandwidth that is reached. */
 struct cost_link cost_link(const struct cluster *cluster, bool is_within);
-/* Returns the seconds of operations that move bytes, of a phase (enum phase): by the measured speed or the constants.
- */
-double cost_bytes_seconds(const struct cluster *cluster, enum dtype dtype, int phase, double bytes);
+/* Returns the precision of what FP8 leaves as it is: the head's product, attention, and all other operations. */
+static inline int cost_plain_precision(int precision) {
+    return precision == PRECISION_FP8 ? PRECISION_BF16 : precision;
+}
+/* Returns the seconds of operations that move bytes, of a phase (enum phase) of a run with this precision: by the
+ * measured speed or the constants. */
+double cost_bytes_seconds(const struct cluster *cluster, int precision, int phase, double bytes);
 static inline double cost_total(const struct cost_seconds *seconds) {
     return seconds->products + seconds->other + seconds->tensor + seconds->floor;
 }

@@ -231,9 +231,9 @@ static double update_seconds(const struct layout *layout, int stage) {
     int64_t elements = (int64_t)(layout->stages[stage].elements / shards);
     double bytes =
         adamw_work(elements, layout->work->dtype).bytes + sum_of_squares_work(elements, NULL, false, NULL).bytes;
-    double seconds = cost_bytes_seconds(cluster, layout->work->dtype, PHASE_OPTIMIZER, bytes);
+    double seconds = cost_bytes_seconds(cluster, layout->work->precision, PHASE_OPTIMIZER, bytes);
     if (cluster->speed_count) /* else a part of the constants */
-        seconds += cost_bytes_seconds(cluster, layout->work->dtype, PHASE_REST,
+        seconds += cost_bytes_seconds(cluster, layout->work->precision, PHASE_REST,
                                       zero_ranges_work((int64_t)layout->stages[stage].elements).bytes);
     return seconds + cluster->achieved[CLUSTER_STEP].value;
 }

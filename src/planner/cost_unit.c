@@ -42,8 +42,8 @@ static double product_seconds(const struct rates *rates, double rate, double flo
     return flops / (rate * least / (least + rates->half));
 }
 
-double cost_bytes_seconds(const struct cluster *cluster, enum dtype dtype, int phase, double bytes) {
-    double speed = cluster_speed(cluster, dtype, phase, NULL);
+double cost_bytes_seconds(const struct cluster *cluster, int precision, int phase, double bytes) {
+    double speed = cluster_speed(cluster, cost_plain_precision(precision), phase, NULL);
     return bytes / (speed > 0 ? speed : cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_OTHER].value);
 }
 
@@ -54,15 +54,15 @@ static double measured_seconds(const struct rates *rates, const struct work_item
         return 0;
     if (work->flops > 0) {
         bool is_product = item->phase == PHASE_GEMM && work->shape[0] > 0 && work->shape[1] > 0 && work->shape[2] > 0 &&
-                          rates->work->precision != PRECISION_TF32 && work->fp8_flops == 0; /* these are not measured */
-        double speed =
-            is_product || item->phase == PHASE_ATTENTION
-                ? cluster_speed(rates->cluster, rates->work->dtype, item->phase, is_product ? work->shape : NULL)
-                : 0;
+                          work->fp8_flops == 0; /* these are not measured */
+        double speed = is_product || item->phase == PHASE_ATTENTION
+                           ? cluster_speed(rates->cluster, cost_plain_precision(rates->work->precision), item->phase,
+                                           is_product ? work->shape : NULL)
+                           : 0;
         return speed > 0 ? work->flops / speed : 0;
     }
     int phase = item->phase <= PHASE_ATTENTION ? PHASE_NORM : item->phase;
-    return cost_bytes_seconds(rates->cluster, rates->work->dtype, phase, work->bytes);
+    return cost_bytes_seconds(rates->cluster, rates->work->precision, phase, work->bytes);
 }
 
 /* Adds `count` times the attention of a stack that stores its scores. They are written and read by the products, the
@@ -140,9 +140,7 @@ static void raise_to_floor(struct cost_seconds *seconds, double least) {
 void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
                      struct cost_units *units) {
     const struct config_quantity *achieved = cluster->achieved;
-    /* FP8 is for the layers' linears; the head's product and attention are bf16. */
-    bool is_fp8 = work->precision == PRECISION_FP8;
-    int plain = is_fp8 ? PRECISION_BF16 : work->precision, own = plain == PRECISION_TF32 ? PRECISION_FP32 : plain;
+    int plain = cost_plain_precision(work->precision), own = plain == PRECISION_TF32 ? PRECISION_FP32 : plain;
     struct rates rates = {
         .cluster = cluster,
         .work = work,

@@ -67,10 +67,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
     int64_t tensor = config->parallel.tensor_model_parallel_size, more = sample_layers(&config->model);
     double elements[COST_LISTS] = {0}, weights[COST_LISTS] = {0}, kept[COST_LISTS] = {0};
     int precision = config->train.precision;
-    int status = cluster_peak(cluster, precision) > 0
-                     ? STATUS_OK
-                     : status_fail(STATUS_USAGE, "precision %s: the cluster file has no device.peak_%s",
-                                   precision_names[precision], precision_names[precision]);
+    int status = cluster_check_precision(cluster, precision);
     *work = (struct cost_work){
         .layers = (double)more,
         .dtype = run_dtype(config),

@@ -79,28 +79,30 @@ void serve_work_free(struct serve_work *work) {
 
 /* ---- seconds ---- */
 
-static double peak_of(const struct cluster *cluster, enum dtype dtype) {
-    return dtype == DTYPE_BF16 ? cluster->peak_bf16.value : cluster->peak_fp32.value;
-}
-
 /* Returns the seconds in which bytes are read and multiplied with. */
 static double both_seconds(double moved, double products, const struct cluster *cluster) {
     double seen = fmax(1 - cluster->achieved[CLUSTER_SERVE_HIDDEN].value, 0);
     return fmax(moved, products) + seen * fmin(moved, products);
 }
 
-static double operation_seconds(const struct work_item *item, const struct cluster *cluster, enum dtype dtype) {
+/* `together` rows read the same pages at once, as those of a prompt do. */
+static double operation_seconds(const struct work_item *item, const struct cluster *cluster, int precision,
+                                double together) {
     const struct op_work *w = &item->work;
-    double peak = peak_of(cluster, dtype);
-    double moved = w->bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value);
-    double least = INFINITY;
     bool is_attention = strstr(item->name, "attention") != NULL; /* its shape is rows, heads, and size of a head */
+    bool is_fp32 = is_attention && precision == PRECISION_TF32;  /* its kernels have no TF32 */
+    double least = INFINITY, share = cluster->achieved[CLUSTER_SERVE_MEMORY].value, bytes = w->bytes;
+    if (is_attention) { /* caches that keep the weights from step to step have no place for the pages */
+        share = fmin(share, 1);
+        bytes += w->lasting / together - w->lasting;
+    }
     for (int i = is_attention ? 2 : 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
         least = w->shape[i] > 0 && (double)w->shape[i] < least ? (double)w->shape[i] : least;
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value;
-    double products =
-        w->flops > 0 ? w->flops * (1 + half / least) / (peak * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value) : 0;
-    return both_seconds(moved, products, cluster);
+    double rate =
+        cluster_peak(cluster, is_fp32 ? PRECISION_FP32 : precision) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value;
+    double products = w->flops > 0 ? w->flops * (1 + half / least) / rate : 0;
+    return both_seconds(bytes / (cluster->memory_bandwidth.value * share), products, cluster);
 }
 
 static double sum_seconds(const struct work_item *item, const struct cluster *cluster) {
@@ -120,18 +122,24 @@ static double adapter_seconds(const struct serve_work *work, const struct cluste
         return 0;
     return both_seconds(
         used * work->image_bytes / (cluster->memory_bandwidth.value * cluster->achieved[CLUSTER_SERVE_MEMORY].value),
-        flops * (1 + half / least) / (peak_of(cluster, work->dtype) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value),
+        flops * (1 + half / least) /
+            (cluster_peak(cluster, work->layout.precision) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value),
         cluster);
 }
 
-/* Returns the seconds of a stage's step of `rows` rows. */
+/* The rows of a step. */
+struct step_rows {
+    double count, together; /* together: of those that read the same pages, for one reading of them */
+};
+
+/* Returns the seconds of a stage's step. */
 static double stage_seconds(const struct work_list *list, const struct serve_work *work, const struct cluster *cluster,
-                            double rows) {
-    double operations = adapter_seconds(work, cluster, rows), sums = 0;
+                            struct step_rows rows) {
+    double operations = adapter_seconds(work, cluster, rows.count), sums = 0;
     for (int i = 0; i < list->count; i++) {
         const struct work_item *item = &list->items[i];
         if (item->group == RANK_ALONE)
-            operations += (double)item->count * operation_seconds(item, cluster, work->dtype);
+            operations += (double)item->count * operation_seconds(item, cluster, work->layout.precision, rows.together);
         else if (item->ranks > 1 && item->group != RANK_PIPELINE)
             sums += (double)item->count * sum_seconds(item, cluster);
     }
@@ -140,7 +148,7 @@ static double stage_seconds(const struct work_list *list, const struct serve_wor
 
 /* Returns the seconds of a step in all stages; stages between the first and the last take the less of both. */
 static double step_seconds(const struct work_list lists[2], const struct serve_work *work,
-                           const struct cluster *cluster, double rows, double *slowest) {
+                           const struct cluster *cluster, struct step_rows rows, double *slowest) {
     int stages = work->layout.pipeline;
     double first = stage_seconds(&lists[0], work, cluster, rows), step = cluster->achieved[CLUSTER_SERVE_STEP].value;
     *slowest = first + step;
@@ -149,7 +157,7 @@ static double step_seconds(const struct work_list lists[2], const struct serve_w
     double last = stage_seconds(&lists[1], work, cluster, rows);
     bool is_within = stages * work->layout.tensor <= cluster->per_node;
     double columns = (double)lists[0].items[0].work.shape[1]; /* of the embedding */
-    double message = rows * columns * (double)dtype_bytes(work->dtype) /
+    double message = rows.count * columns * (double)dtype_bytes(work->dtype) /
                          (is_within ? cluster->node_bandwidth.value : cluster->network_bandwidth.value) +
                      (is_within ? cluster->node_latency.value : cluster->network_latency.value);
     *slowest = fmax(first, last) + step;
@@ -159,12 +167,14 @@ static double step_seconds(const struct work_list lists[2], const struct serve_w
 void serve_times_find(const struct serve_work *work, const struct cluster *cluster, struct serve_times *times) {
     const struct serve_layout *layout = &work->layout;
     double slowest_prompts, slowest_token, tokens = (double)layout->output_len;
-    double batch = (double)layout->batch;
-    times->prompts = step_seconds(work->prompts, work, cluster, batch * (double)layout->input_len, &slowest_prompts);
-    times->token = step_seconds(work->token, work, cluster, batch, &slowest_token);
-    times->latency = times->prompts + (tokens - 1) * times->token;
-    /* Stages work on as many batches as there are stages; the stack of 2022 has one. */
+    double batch = (double)layout->batch, prompt = (double)layout->input_len;
+    /* Stages work on as many batches as there are stages, and the rows of a prompt, which see (prompt + 1) / 2 tokens,
+     * read these once for all. The stack of 2022 has one batch, and its rows read for themselves. */
     bool is_2022 = cluster->serve == CLUSTER_SERVES_FASTERTRANSFORMER_2022;
+    struct step_rows prompts = {batch * prompt, is_2022 ? 1 : (prompt + 1) / 2}, further = {batch, 1};
+    times->prompts = step_seconds(work->prompts, work, cluster, prompts, &slowest_prompts);
+    times->token = step_seconds(work->token, work, cluster, further, &slowest_token);
+    times->latency = times->prompts + (tokens - 1) * times->token;
     times->tokens_per_s = batch * tokens / (is_2022 ? times->latency : slowest_prompts + (tokens - 1) * slowest_token);
 }
 

@@ -227,6 +227,18 @@ class Measuring(unittest.TestCase):
             self.assertIn("no row could be measured", errors)
 
 
+    def test_tf32_is_refused_where_there_is_none(self):
+        with tempfile.TemporaryDirectory() as directory:
+            ours = pathlib.Path(directory, "ours.yaml")
+            _, errors = run("plan", "calibrate", TINY, "--output", ours, "--precision", "tf32", expect=1)
+            self.assertIn("--precision tf32: no TF32 on cpu", errors)
+            self.assertFalse(ours.exists())
+            text = run("plan", "show", "h100")[0].decode()
+            ours.write_text("".join(line for line in text.splitlines(True) if "peak_tf32" not in line))
+            _, errors = run("plan", "serve", "126M", ours, "--devices", "1", "--precision", "tf32", expect=2)
+            self.assertIn("precision tf32: the cluster file has no device.peak_tf32", errors)
+
+
 class Serving(unittest.TestCase):
     def test_a_plan_has_a_best_row_within_its_limits(self):
         output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--json", "-")
@@ -240,6 +252,8 @@ class Serving(unittest.TestCase):
             page = pathlib.Path(directory, "serve.html")
             output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--html", page,
                             "--adapters", "64", "--rank", "16")
+            self.assertIn(b"\ncambium serve --model 126M", output)
+            self.assertIn(b" --precision bf16 --max-sequences ", output)
             memory = int(re.search(rb"--adapter-memory ([0-9]+)\n", output)[1])
             self.assertEqual(memory % 64, 0)
             text = page.read_text()
@@ -248,6 +262,12 @@ class Serving(unittest.TestCase):
             self.assertEqual(text.count('class="best"'), 1)
             self.assertIn("At most 1000 ms.", text)
             self.assertEqual(set(re.findall(r"https?://[^\"<]*", text)), set())
+        times = {}
+        for precision in ("fp32", "tf32"):
+            output, _ = run("plan", "serve", "126M", "h100", "--devices", "1", "--batch", "64", "--precision", precision,
+                            "--json", "-")
+            times[precision] = json.loads(output)["rows"][0]["prefill_ms"]
+        self.assertLess(times["tf32"], times["fp32"])
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--rank", "16", expect=2)
         self.assertIn("--rank does nothing without --adapters", errors)
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)

@@ -3,6 +3,7 @@
 
 #include "planner/cluster.h"
 
+#include "config/run.h"
 #include "parallel/rank.h"
 
 #include <math.h>
@@ -57,20 +58,22 @@ static const char speeds[] = "achieved:\n  small_dimension: 100\n  speeds:\n"
                              "    - \"bf16 gemm 1024x3072x768 800 GFLOP/s\"\n"
                              "    - \"bf16 gemm 1024x768x100 500 GFLOP/s\"\n"
                              "    - \"fp32 gemm 1024x3072x768 300 GFLOP/s\"\n"
+                             "    - \"tf32 gemm 1024x3072x768 400 GFLOP/s\"\n"
                              "    - \"bf16 attention 90 GFLOP/s\"\n"
                              "    - \"bf16 norms 20 GB/s\"\n";
 
 static void check_speeds(const struct cluster *cluster) {
     const int64_t known[] = {1024, 3072, 768}, near[] = {1024, 768, 50};
-    assert_int_equal(cluster->speed_count, 5);
-    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_GEMM, known) == 800e9);
-    assert_true(cluster_speed(cluster, DTYPE_F32, PHASE_GEMM, known) == 300e9);
+    assert_int_equal(cluster->speed_count, 6);
+    assert_true(cluster_speed(cluster, PRECISION_BF16, PHASE_GEMM, known) == 800e9);
+    assert_true(cluster_speed(cluster, PRECISION_FP32, PHASE_GEMM, known) == 300e9);
+    assert_true(cluster_speed(cluster, PRECISION_TF32, PHASE_GEMM, known) == 400e9);
     double expected = 500e9 * (50.0 / 150) / (100.0 / 200); /* the nearest, with a smaller dimension */
-    assert_true(fabs(cluster_speed(cluster, DTYPE_BF16, PHASE_GEMM, near) / expected - 1) < 1e-12);
-    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_ATTENTION, NULL) == 90e9);
-    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_NORM, NULL) == 20e9);
-    assert_true(cluster_speed(cluster, DTYPE_BF16, PHASE_LOSS, NULL) == 0);
-    assert_true(cluster_speed(cluster, DTYPE_F32, PHASE_NORM, NULL) == 0);
+    assert_true(fabs(cluster_speed(cluster, PRECISION_BF16, PHASE_GEMM, near) / expected - 1) < 1e-12);
+    assert_true(cluster_speed(cluster, PRECISION_BF16, PHASE_ATTENTION, NULL) == 90e9);
+    assert_true(cluster_speed(cluster, PRECISION_BF16, PHASE_NORM, NULL) == 20e9);
+    assert_true(cluster_speed(cluster, PRECISION_BF16, PHASE_LOSS, NULL) == 0);
+    assert_true(cluster_speed(cluster, PRECISION_FP32, PHASE_NORM, NULL) == 0);
 }
 
 static void measured_speeds_are_found_and_written_back(void **state) {

@@ -107,6 +107,36 @@ static void adapters_take_memory_and_time(void **state) {
     cluster_close(&cluster);
 }
 
+/* Caches that keep the weights from step to step make `serve_memory` more than 1. They have no place for the pages. */
+static void pages_are_read_at_the_speed_of_the_memory(void **state) {
+    (void)state;
+    enum { BATCH = 4, LAYERS = 4, COLUMNS = 64, MORE = 496 };
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct serve_times times[2];
+    static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
+                                       "model.vocab_size=512", "data.seq_length=1024"};
+    test_ok(cluster_open("a100-80gb", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    cluster.achieved[CLUSTER_SERVE_LAYER].value = 0;
+    cluster.achieved[CLUSTER_SERVE_HIDDEN].value = 1;
+    cluster.achieved[CLUSTER_SERVE_MEMORY].value = 8;
+    for (int i = 0; i < 2; i++) {
+        const struct serve_layout layout = {1, 1, BATCH, 16 + i * MORE, 16, 0, 0, PRECISION_BF16};
+        struct serve_work work;
+        test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
+        serve_times_find(&work, &cluster, &times[i]);
+        serve_work_free(&work);
+    }
+    double bytes = 2.0 * BATCH * MORE * LAYERS * COLUMNS * sizeof(uint16_t);
+    double seconds = bytes / cluster.memory_bandwidth.value;
+    assert_true(fabs((times[1].token - times[0].token) / seconds - 1) < 1e-6);
+    run_file_close(&file);
+    cluster_close(&cluster);
+}
+
 static void rows_are_of_one_kind(void **state) {
     (void)state;
     struct cluster cluster;
@@ -136,6 +166,7 @@ int main(void) {
         cmocka_unit_test(latencies_of_5b_predict_those_of_20b),
         cmocka_unit_test(what_is_not_hidden_takes_time),
         cmocka_unit_test(adapters_take_memory_and_time),
+        cmocka_unit_test(pages_are_read_at_the_speed_of_the_memory),
         cmocka_unit_test(rows_are_of_one_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
