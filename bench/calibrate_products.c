@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 enum { LEAST_CALLS = 3, DRAWN = 16384, OPERANDS = 4 };
-static const double product_seconds = 0.1;
+static const double product_seconds = 0.1; /* of one product */
+static const double long_seconds = 0.5;    /* calls that take longer are few: one is enough */
 
 /* ---- the list ---- */
 
@@ -107,13 +108,14 @@ static int fill(struct stream *stream, void *memory, enum dtype dtype, size_t by
 /* Calls it until the time is over, and finds the mean. Most short calls of ranks that share a core have it alone while
  * they run, so a median would not see that they take turns. The first call prepares, and does not count. */
 static int time_calls(const struct exec *exec, const struct ops *ops, const struct gemm *call, double *seconds) {
-    double start = 0, end = clock_seconds() + product_seconds;
+    double start = 0, begun = clock_seconds(), taken = 0;
     int count = -1, status = STATUS_OK;
-    while (!status && (count < LEAST_CALLS || clock_seconds() < end)) {
+    while (!status && (count < 1 || taken < product_seconds || (count < LEAST_CALLS && taken < long_seconds))) {
         status = ops->gemm(exec, call);
         if (!status)
             status = stream_wait(exec->stream);
         start = count < 0 ? clock_seconds() : start;
+        taken = clock_seconds() - begun;
         count++;
     }
     *seconds = status ? 0 : (clock_seconds() - start) / count;

@@ -194,7 +194,7 @@ int calibrate_alone(const struct calibration *c, const struct calibrate_place *p
     run.config.train.global_batch_size = micro_batches * run.config.train.micro_batch_size;
     run.config.parallel.threads_per_rank = place->threads;
     int status = comm_barrier(place->world);
-    return status ? status : bench_take_steps(&run, 1, NULL, STEPS, steps);
+    return status ? status : bench_take_steps(&run, 1, NULL, micro_batches > 1 ? 1 : STEPS, steps);
 }
 
 int calibrate_steps(struct calibration *c, struct cluster *cluster) {

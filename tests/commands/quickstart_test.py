@@ -10,7 +10,7 @@ import unittest
 
 from model_support import SOURCE
 
-LEAST_ITERATIONS, TOKENS = 300, 1024
+LEAST_ITERATIONS, TOKENS, MINUTES = 200, 1024, 1.5
 PROGRAM = r"""#!/bin/bash
 printf '%q ' "$@" >>"$CALLS"
 echo >>"$CALLS"
@@ -84,17 +84,18 @@ class Quickstart(unittest.TestCase):
         done, calls = self.quickstart(speed=0.1)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, "Once upon a time\n")
-        estimate = f"quickstart: {TOKENS / 0.1:.0f} tokens/s: the training takes 2 minutes, 1200 iterations of {TOKENS} tokens\n"
+        estimate = f"quickstart: {TOKENS / 0.1:.0f} tokens/s: the training takes {MINUTES} minutes, 900 iterations of {TOKENS} tokens\n"
         self.assertIn(estimate, done.stderr)
         self.assertLess(done.stderr.index(estimate), done.stderr.index("pretrain --config"))
         self.assertRegex(done.stderr, r"quickstart: building: 50%, \d+m \d\ds left\n")
-        self.assertTrue((self.output / "model/iter_0001200/config.json").exists())
+        self.assertTrue((self.output / "model/iter_0000900/config.json").exists())
 
     def test_a_slow_machine_takes_longer_and_a_very_slow_one_is_told_what_would_do(self):
         enough = LEAST_ITERATIONS // 60 + 1
         done, calls = self.quickstart(speed=1)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("quickstart: this machine is too slow for 2 minutes, or busy: --minutes 2 makes a worse model\n", done.stderr)
+        self.assertIn(f"quickstart: this machine is too slow for {MINUTES} minutes, or busy: --minutes {MINUTES} makes a "
+                      "worse model\n", done.stderr)
         self.assertIn(f"the training takes {enough} minutes, {enough * 60} iterations of {TOKENS} tokens\n", done.stderr)
         self.assertTrue((self.output / f"model/iter_{enough * 60:07}/config.json").exists())
         shutil.rmtree(self.output)
@@ -102,14 +103,14 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         enough = 2 * LEAST_ITERATIONS // 60 + 1
         self.assertTrue(done.stderr.endswith(f"quickstart: this machine is too slow for 6 minutes, or busy: --minutes {enough} will "
-                                             "do, or --minutes 2 for a worse model\n"), done.stderr)
+                                             f"do, or --minutes {MINUTES} for a worse model\n"), done.stderr)
         self.assertEqual([shlex.split(call)[0] for call in calls], ["tokenizer", "preprocess", "pretrain"])  # it measured
         self.assertFalse((self.output / "model").exists())
-        for minutes in (enough, 2):  # both suggestions work
+        for minutes in (enough, MINUTES):  # both suggestions work
             shutil.rmtree(self.output)
             done, calls = self.quickstart("--minutes", minutes, speed=2)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertTrue((self.output / f"model/iter_{max(minutes * 30 // 20, 1) * 20:07}/config.json").exists())
+            self.assertTrue((self.output / f"model/iter_{max(int(minutes * 30) // 20, 1) * 20:07}/config.json").exists())
 
     def test_its_commands_work_when_they_are_pasted(self):
         done, calls = self.quickstart(speed=0.1)
