@@ -50,8 +50,9 @@ static void add_text(const struct calibration *c, struct strbuf *out) {
     strbuf_format(out, "  memory_bandwidth: %.5g GB/s # a streaming read while all ranks read\n",
                   c->ceilings[0].read / 1e9);
     strbuf_format(out, "  peak_bf16: %.5g GFLOP/s # %s\n  peak_fp32: %.5g GFLOP/s # of plain products\n",
-                  c->ceilings[1].gemm / 1e9, c->has_bf16 ? "of plain products" : "there is none: that of fp32",
-                  c->ceilings[0].gemm / 1e9);
+                  c->ceilings[PRECISION_BF16].gemm / 1e9,
+                  c->has_bf16 ? "of plain products" : "there is none: that of fp32",
+                  c->ceilings[PRECISION_FP32].gemm / 1e9);
     if (c->ceilings[PRECISION_TF32].gemm > 0)
         strbuf_format(out, "  peak_tf32: %.5g GFLOP/s\n", c->ceilings[PRECISION_TF32].gemm / 1e9);
     add_links(c, out);
@@ -85,7 +86,7 @@ static int write_file(struct calibration *c, const struct cluster *cluster, cons
     if (localtime_r(&now, &parts))
         strftime(day, sizeof day, "%Y-%m-%d", &parts);
     snprintf(source, sizeof source, "measured on %s, ranks %lld, %s", day, (long long)c->options->ranks,
-             precision_names[c->precision]);
+             precision_names[c->options->precision]);
     note_others(c, source, sizeof source);
     int status = cluster_write(cluster, source, &text);
     struct cluster again;
@@ -113,7 +114,6 @@ static int prepare(struct calibration *c, struct bench_options *options, struct 
     status = bench_training_run(options, true, 1, dataset, &c->run);
     if (c->run.config.model.num_layers > CALIBRATE_LAYERS)
         c->run.config.model.num_layers = CALIBRATE_LAYERS;
-    c->precision = options->precision;
     if (!status)
         status = sketch(c);
     return status ? status : calibrate_list_products(c);

@@ -27,7 +27,6 @@ struct calibrate_alone {
 struct calibration {
     const struct bench_options *options;
     struct train_run run;   /* of one rank: the model, and at most CALIBRATE_LAYERS layers */
-    int precision;          /* of the run: enum precision, without FP8 */
     double layer_elements;  /* of a whole layer */
     struct cluster cluster; /* before the measurements: a sketch of the device alone */
     struct calibrate_product *products;

@@ -5,7 +5,7 @@
 
 /* Steps and requests are measured in rounds, at different times: the speed of many machines changes within minutes. */
 enum { ROUNDS = 3 };
-static const double round_seconds = 40; /* a round that takes longer is the only one */
+static const double round_seconds = 40; /* no round follows one that took longer */
 
 struct rounds {
     struct calibrate_alone found[ROUNDS];
@@ -72,7 +72,8 @@ static int measure_ceilings(struct seat *seat, struct calibration *found) {
         int status = comm_barrier(seat->world);
         if (!status)
             status = bench_measure_ceiling(seat->device, precision_dtype(i), i == PRECISION_TF32, &ceilings[i]);
-        if (status && (status != STATUS_UNSUPPORTED || i == PRECISION_FP32 || i == seat->calibration->precision))
+        if (status &&
+            (status != STATUS_UNSUPPORTED || i == PRECISION_FP32 || i == seat->calibration->options->precision))
             return status_wrap(status, "--precision %s", precision_names[i]);
         if (status)
             ceilings[i] = (struct bench_ceiling){0};
@@ -90,7 +91,7 @@ static int measure_products(struct seat *seat, double *seconds) {
     for (int i = 0; i < c->product_count && !status; i++) {
         status = comm_barrier(seat->world);
         if (!status)
-            status = calibrate_product(seat->stream, c->precision, &c->products[i], &seconds[i]);
+            status = calibrate_product(seat->stream, c->options->precision, &c->products[i], &seconds[i]);
     }
     return status ? status : average(seat->world, seconds, c->product_count);
 }

@@ -95,12 +95,12 @@ static int add_products(const struct calibration *c, double slower, struct clust
     for (int i = 0; i < c->product_count && !status; i++) {
         const int64_t *s = c->products[i].shape;
         double flops = 2.0 * (double)s[0] * (double)s[1] * (double)s[2], seconds = slower * c->products[i].seconds;
-        struct cluster_speed speed = {c->precision, PHASE_GEMM, {s[0], s[1], s[2]}, flops / seconds};
+        struct cluster_speed speed = {c->options->precision, PHASE_GEMM, {s[0], s[1], s[2]}, flops / seconds};
         status = cluster_add_speed(cluster, &speed);
         calibrate_line_add(&line, 1, 1 / fmin(fmin((double)s[0], (double)s[1]), (double)s[2]), seconds / flops);
     }
     calibrate_line_find(&line, &large, &small);
-    const double found[] = {1 / (large * cluster_peak(cluster, c->precision)), small / large};
+    const double found[] = {1 / (large * cluster_peak(cluster, c->options->precision)), small / large};
     for (int i = 0; i < 2; i++) {
         struct config_quantity *constant = &cluster->achieved[i ? CLUSTER_SMALL_DIMENSION : CLUSTER_PRODUCTS];
         constant->value = fmin(fmax(found[i], constant->low), constant->high);
@@ -139,12 +139,12 @@ static int find_speeds(const struct calibration *c, const struct train_run *run,
     if (!status && amounts.product_seconds > 0)
         status = add_products(c, micro_batch[PHASE_GEMM] / amounts.product_seconds, cluster);
     for (int phase = PHASE_ATTENTION; phase < PHASE_OPTIMIZER && !status; phase++)
-        status = add_speed(cluster, c->precision, phase, amounts.work[phase] / micro_batch[phase]);
+        status = add_speed(cluster, c->options->precision, phase, amounts.work[phase] / micro_batch[phase]);
     if (!status)
-        status =
-            add_speed(cluster, c->precision, PHASE_OPTIMIZER, amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
+        status = add_speed(cluster, c->options->precision, PHASE_OPTIMIZER,
+                           amounts.work[PHASE_OPTIMIZER] / once[PHASE_OPTIMIZER]);
     if (!status)
-        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->precision, cluster);
+        status = add_rest(amounts.work[PHASE_REST], once[PHASE_REST], c->options->precision, cluster);
     struct config_quantity *other = &cluster->achieved[CLUSTER_OTHER];
     double share = amounts.work[PHASE_NORM] / micro_batch[PHASE_NORM] / cluster->memory_bandwidth.value;
     other->value = fmin(fmax(share, other->low), other->high);

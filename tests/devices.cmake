@@ -12,7 +12,7 @@ set(on_card
     model_layers_test model_order_test model_text_ends_test model_tied_test model_units_test optim_schedule_test
     ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test ckpt_flat_test ckpt_gguf_test ckpt_model_test
     ckpt_safetensors_test pretrained_allocation_test train_metrics_test train_trainer_test infer_graphs_test
-    infer_greedy_test infer_likelihood_test infer_sample_test)
+    infer_greedy_test infer_likelihood_test infer_sample_test infer_steps_test infer_window_test)
 
 # What the stand-ins have freed counts as held while it lies in a thread's cache, so tests that count go without it.
 set(cuda_lib ${CMAKE_CURRENT_BINARY_DIR}/cuda/lib)
@@ -27,18 +27,26 @@ foreach(name ${on_card})
     endif()
 endforeach()
 
-# On the backend late, in `tools/test --long`: CAMBIUM_TEST_DEVICE=late, and the label late. Code that reads a result
-# before it has waited, or hands over memory of the host, fails there without a GPU. Programs that open no device, or all
-# of them by name, do not run again. The CPU's own kernels run their op cases only. The training layouts in one process do
-# not run: their ranks spend minutes opening and closing their memory.
+# On the backend late: CAMBIUM_TEST_DEVICE=late, and the label late. Code that reads a result before it has waited, or
+# hands over memory of the host, fails there without a GPU. Programs that open no device, or all of them by name, do not
+# run again. The CPU's own kernels run their op cases only. The training layouts in one process do not run: their ranks
+# spend minutes opening and closing their memory.
 set(computes "^(kernels|comm|tensor|parallel|model|optim|ckpt|pretrained|train|peft|infer)_")
 string(APPEND computes "|^commands_(pretrain|finetune|finetune_data|generate|score|adapter|model_ranks)_test$")
 set(elsewhere "avx2|mpi|kernels_(promises|waits|event|stream|allocation)|train_(layout|events|bytes)|comm_watch")
 string(APPEND elsewhere "|parallel_(schedule|site|phases)|infer_(writer|kv_pool|graphs|scheduler_random|scheduler_fairness)|ckpt_background")
 
+# The stand-ins show the same, so where they run these tests, or commands_cuda_test has their promises, `tools/test --long`
+# alone runs them on late (label late-by-hand). So it does with those that take longest there.
+set(late_by_hand ${on_card} kernels_attention_test model_head_rows_test train_strategies_test infer_mixed_test
+    peft_layout_test)
 get_property(names DIRECTORY PROPERTY TESTS)
 foreach(name ${names})
     if(name MATCHES "${computes}" AND NOT name MATCHES "${elsewhere}")
-        set_property(TEST ${name} APPEND PROPERTY LABELS late)
+        if(CAMBIUM_HAS_CUDA AND (name MATCHES "^commands_" OR name IN_LIST late_by_hand))
+            set_property(TEST ${name} APPEND PROPERTY LABELS late-by-hand)
+        else()
+            set_property(TEST ${name} APPEND PROPERTY LABELS late)
+        endif()
     endif()
 endforeach()

@@ -251,6 +251,10 @@ double cluster_peak(const struct cluster *cluster, int precision) {
                                          : cluster->peak_bf16.value;
 }
 
+double cluster_attention_peak(const struct cluster *cluster, int precision) {
+    return cluster_peak(cluster, precision == PRECISION_TF32 ? PRECISION_FP32 : precision);
+}
+
 int cluster_check_precision(const struct cluster *cluster, int precision) {
     return cluster_peak(cluster, precision) > 0
                ? STATUS_OK

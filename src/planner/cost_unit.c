@@ -32,7 +32,7 @@ struct rates {
     const struct cost_work *work;
     double product, half; /* FLOP/s of large products; the dimension that halves it */
     double fp8;           /* FLOP/s of large products of FP8 operands */
-    double attention;     /* FLOP/s of attention's own kernel, which has no TF32 */
+    double attention;     /* FLOP/s of attention's own kernel */
     double bytes;         /* bytes/s of other operations */
     bool stores_attention, selects_attention;
 };
@@ -140,13 +140,13 @@ static void raise_to_floor(struct cost_seconds *seconds, double least) {
 void cost_units_find(const struct cost_work *work, const struct cluster *cluster, bool selects_attention,
                      struct cost_units *units) {
     const struct config_quantity *achieved = cluster->achieved;
-    int plain = cost_plain_precision(work->precision), own = plain == PRECISION_TF32 ? PRECISION_FP32 : plain;
+    int plain = cost_plain_precision(work->precision);
     struct rates rates = {
         .cluster = cluster,
         .work = work,
         .product = cluster_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
         .fp8 = cluster_peak(cluster, PRECISION_FP8) * achieved[CLUSTER_PRODUCTS].value,
-        .attention = cluster_peak(cluster, own) * achieved[CLUSTER_PRODUCTS].value,
+        .attention = cluster_attention_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
         .half = achieved[CLUSTER_SMALL_DIMENSION].value,
         .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,
         .stores_attention = cluster->train == CLUSTER_TRAINS_MEGATRON_2022,

@@ -90,7 +90,6 @@ static double operation_seconds(const struct work_item *item, const struct clust
                                 double together) {
     const struct op_work *w = &item->work;
     bool is_attention = strstr(item->name, "attention") != NULL; /* its shape is rows, heads, and size of a head */
-    bool is_fp32 = is_attention && precision == PRECISION_TF32;  /* its kernels have no TF32 */
     double least = INFINITY, share = cluster->achieved[CLUSTER_SERVE_MEMORY].value, bytes = w->bytes;
     if (is_attention) { /* caches that keep the weights from step to step have no place for the pages */
         share = fmin(share, 1);
@@ -99,8 +98,8 @@ static double operation_seconds(const struct work_item *item, const struct clust
     for (int i = is_attention ? 2 : 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
         least = w->shape[i] > 0 && (double)w->shape[i] < least ? (double)w->shape[i] : least;
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value;
-    double rate =
-        cluster_peak(cluster, is_fp32 ? PRECISION_FP32 : precision) * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value;
+    double peak = is_attention ? cluster_attention_peak(cluster, precision) : cluster_peak(cluster, precision);
+    double rate = peak * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value;
     double products = w->flops > 0 ? w->flops * (1 + half / least) / rate : 0;
     return both_seconds(bytes / (cluster->memory_bandwidth.value * share), products, cluster);
 }

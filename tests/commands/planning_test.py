@@ -226,7 +226,6 @@ class Measuring(unittest.TestCase):
             self.assertRegex(errors, "row 1 failed: .*not enough memory")
             self.assertIn("no row could be measured", errors)
 
-
     def test_tf32_is_refused_where_there_is_none(self):
         with tempfile.TemporaryDirectory() as directory:
             ours = pathlib.Path(directory, "ours.yaml")
