@@ -21,13 +21,12 @@ struct peft_image {
     uint16_t *sites;                          /* [layers of the stage] bits of the sites that the image changes */
     int64_t columns;                          /* the widest inner product of a row */
     const char *scaled_input;                 /* a module whose input is scaled and has other readers; NULL: none */
+    bool reads_half, reads_stream; /* of a half of a block: its output, and the stream to which that is added */
+    bool has_norm;                 /* of these inputs */
     int64_t virtual_tokens, prefix_tokens;
     int64_t first_virtual; /* row of the bank's memory */
     const void **prefix;   /* device: [layers of the stage][2] keys and values, [prefix_tokens, width] each */
 };
-
-/* The widest inner product of a step by row. */
-enum { BANK_COLUMNS_BY_ROW = 256 };
 
 /* One side of a place of a layer. */
 struct bank_site {
@@ -52,11 +51,24 @@ struct bank_list {
     uint16_t *sites;      /* [layers] sites that any of the images changes */
     struct bank_rows *rows;
     struct group_segment *host;           /* for the upload */
-    const struct group_segment *segments; /* device: [count] in the batch, then [count] in the order of row_index */
+    const struct group_segment *segments; /* device: [count] in the batch */
+    const struct group_segment *listed;   /* device: [count] in the order of row_index */
     int32_t *host_index;
-    const int32_t *row_index; /* device: [total] rows of the batch, for methods that ask for them */
+    const int32_t *row_index;    /* device: [total] rows of the batch, for methods that ask for them */
+    bool has_ratios, has_inputs; /* some image may scale outputs by ratios; inputs that have other readers */
+    bool has_norm;
+    /* device, in a step by row: [total] each row's number, or -1 where its image does not read that input */
+    const int32_t *half_index, *stream_index;
 };
 
+/* The operations of recorded steps. A higher level has those of the levels below it. */
+struct bank_level {
+    int rounds;      /* for images of one slot at the same sites */
+    bool has_halves; /* changes of the outputs of attention and MLP */
+    bool has_inputs; /* scaled inputs that have other readers; such an image is alone in its slot */
+};
+
+enum { BANK_LISTS = PEFT_SLOT_IMAGES * PEFT_TYPE_COUNT };
 struct peft_bank {
     struct rank *rank;
     struct model_options model; /* of the base, without hooks */
@@ -75,7 +87,8 @@ struct peft_bank {
     struct peft_loading *loading; /* NULL: none */
     /* The current step: */
     bool is_active;
-    bool is_by_row; /* a step is being recorded: rows get their images later */
+    bool is_by_row;         /* a step is being recorded: rows get their images later */
+    int64_t columns_by_row; /* the widest inner product of such a step */
     struct bank_list lists[PEFT_SLOT_IMAGES][PEFT_TYPE_COUNT];
     void *host; /* [list_bytes] the lists' arrays */
     size_t list_bytes;
@@ -85,6 +98,10 @@ struct peft_bank {
     size_t scratch_bytes;
 };
 
+/* Returns a list by its number, in the order of rounds. */
+static inline struct bank_list *bank_list_at(struct peft_bank *bank, int number) {
+    return &bank->lists[number / PEFT_TYPE_COUNT][number % PEFT_TYPE_COUNT];
+}
 /* Returns the number of an entry. */
 static inline int64_t bank_projection_entry(const struct peft_bank *bank, int64_t layer, int projection,
                                             enum projection_entry entry) {
@@ -99,6 +116,10 @@ int bank_projection(const struct peft_bank *bank, const struct model_projection 
 
 /* Returns the projection's first output on this rank, counted among the outputs of its place. */
 int64_t bank_first_column(const struct peft_bank *bank, const struct model_projection *projection);
+
+/* bank_records.c: sets how recorded steps have hooks, and returns the most bytes of their upload. */
+void bank_set_levels(struct peft_bank *bank);
+size_t bank_recorded_bytes(const struct peft_bank *bank);
 
 /* One call of a method for all rows of one list. */
 struct bank_call {

@@ -1,8 +1,8 @@
 /* The bank: its hooks, and the assignment of a step's rows to images.
  *
- * A slot is an ordered set of images. A place handles the first images of all slots, then the second, and so on. In
- * each round it makes one call per method, over all rows with an image of that method. The order within a slot is
- * thereby kept, and the number of calls does not grow with the number of adapters. */
+ * A slot is an ordered set of images. A place handles the first images that may change it, of all slots, then the
+ * second, and so on. In each round it makes one call per method, over all rows with an image of that method. The order
+ * within a slot is thereby kept, and the number of calls does not grow with the number of adapters. */
 #include "bank-internal.h"
 
 #include <stdlib.h>
@@ -42,12 +42,11 @@ static bool is_active(const void *self) {
     if (bank->rank->is_planning)
         return true;
     uint16_t bit = peft_site_bit(site->place, site->side);
-    for (int round = 0; bank->is_active && round < PEFT_SLOT_IMAGES; round++)
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
-            const struct bank_list *list = &bank->lists[round][type];
-            if (list->count && (list->sites[site->layer] & bit))
-                return true;
-        }
+    for (int i = 0; bank->is_active && i < BANK_LISTS; i++) {
+        const struct bank_list *list = &bank->lists[i / PEFT_TYPE_COUNT][i % PEFT_TYPE_COUNT];
+        if (list->count && (list->sites[site->layer] & bit))
+            return true;
+    }
     return false;
 }
 
@@ -135,69 +134,16 @@ static void upload_list(struct bank_list *list, struct upload *upload) {
             list->host_index[rows->first_listed + k] = (int32_t)(rows->first_row + k);
     }
     list->segments = upload_add(upload, list->host, 2 * (size_t)list->count * sizeof *list->host);
+    list->listed = list->segments + list->count;
     list->row_index = upload_add(upload, list->host_index, (size_t)list->total * sizeof *list->host_index);
 }
 
 /* Adds the arrays of the lists to the upload of the model's step. */
 static void add_upload(void *self, struct upload *upload) {
     struct peft_bank *bank = self;
-    for (int round = 0; round < PEFT_SLOT_IMAGES && bank->is_active; round++)
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
-            if (bank->lists[round][type].count)
-                upload_list(&bank->lists[round][type], upload);
-}
-
-/* ---- steps by row: each row has a segment of its own in the list of a method, without a table where none acts ---- */
-
-/* Stacks and methods that need lists of the host are not among them, nor inputs with other readers. */
-static bool is_by_row(const struct bank_list *list, int type) {
-    if (!peft_method(type)->sites_by_row || list->columns > BANK_COLUMNS_BY_ROW)
-        return false;
-    for (int64_t i = 0; i < list->count; i++)
-        if (list->rows[i].image->scaled_input)
-            return false;
-    return true;
-}
-
-static enum hook_use use(const void *self) {
-    const struct peft_bank *bank = self;
-    for (int round = 0; round < PEFT_SLOT_IMAGES && bank->is_active; round++)
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
-            const struct bank_list *list = &bank->lists[round][type];
-            if (list->count && (round > 0 || !is_by_row(list, type)))
-                return HOOKS_BY_LIST;
-        }
-    return bank->is_active ? HOOKS_BY_ROW : HOOKS_IDLE;
-}
-
-static void add_by_row(void *self, struct upload *upload, int64_t rows) {
-    struct peft_bank *bank = self;
-    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
-        struct bank_list *list = &bank->lists[0][type];
-        if (!peft_method(type)->sites_by_row)
-            continue;
-        struct group_segment *segments = upload_take(upload, (size_t)rows * sizeof *segments);
-        for (int64_t i = 0; i < rows; i++)
-            segments[i] = (struct group_segment){.first_row = i, .rows = 1};
-        for (int64_t i = 0; i < list->count; i++)
-            for (int64_t k = 0; k < list->rows[i].rows; k++)
-                segments[list->rows[i].first_row + k].entries = list->rows[i].image->device_entries;
-        list->segments = upload_place(upload, segments);
-    }
-}
-
-static void act_by_row(void *self, int64_t rows) {
-    struct peft_bank *bank = self;
-    bank->is_active = bank->is_by_row = rows > 0;
-    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
-        struct bank_list *list = &bank->lists[0][type];
-        if (!peft_method(type)->sites_by_row)
-            continue;
-        list->count = list->total = rows;
-        list->columns = BANK_COLUMNS_BY_ROW;
-        for (int64_t layer = 0; layer < bank->layers; layer++)
-            list->sites[layer] = peft_method(type)->sites_by_row();
-    }
+    for (int i = 0; i < BANK_LISTS && bank->is_active; i++)
+        if (bank_list_at(bank, i)->count)
+            upload_list(bank_list_at(bank, i), upload);
 }
 
 /* ---- opening ---- */
@@ -211,23 +157,24 @@ static size_t fp32_product_bytes(const struct peft_bank *bank) {
     return bank->model.dtype == DTYPE_BF16 ? (size_t)(bank->model.max_rows * most) * sizeof(float) : 0;
 }
 
-/* For each round: the runs, once in the batch and once by themselves, the numbers of their rows, and the lists. */
+/* The runs, once in the batch and once by themselves, the numbers of their rows, and the lists; or what a recorded step
+ * has. */
 static size_t step_bytes(const struct peft_bank *bank) {
-    size_t rows = (size_t)bank->model.max_rows * (2 * sizeof(struct group_segment) + sizeof(int32_t));
-    size_t whole = (rows + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-    return PEFT_SLOT_IMAGES * (whole + 2 * PEFT_TYPE_COUNT * ARENA_ALIGNMENT);
+    size_t rows = PEFT_SLOT_IMAGES * (size_t)bank->model.max_rows;
+    size_t bytes = rows * (2 * sizeof(struct group_segment) + sizeof(int32_t)) + 2 * BANK_LISTS * ARENA_ALIGNMENT;
+    size_t recorded = bank_recorded_bytes(bank), most = bytes > recorded ? bytes : recorded;
+    return (most + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
+/* The first list's arrays have room for the images of all rows; the others follow as far as needed. */
 static void place_lists(struct peft_bank *bank, struct arena *arena) {
-    size_t rows = (size_t)bank->model.max_rows;
-    for (int round = 0; round < PEFT_SLOT_IMAGES; round++) {
-        struct bank_list *first = bank->lists[round]; /* the others follow as far as needed */
-        first->rows = arena_take(arena, rows * sizeof *first->rows);
-        first->host = arena_take(arena, 2 * rows * sizeof *first->host);
-        first->host_index = arena_take(arena, rows * sizeof *first->host_index);
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
-            first[type].sites = arena_take(arena, (size_t)bank->layers * sizeof *first->sites);
-    }
+    size_t rows = PEFT_SLOT_IMAGES * (size_t)bank->model.max_rows;
+    struct bank_list *first = bank_list_at(bank, 0);
+    first->rows = arena_take(arena, rows * sizeof *first->rows);
+    first->host = arena_take(arena, 2 * rows * sizeof *first->host);
+    first->host_index = arena_take(arena, rows * sizeof *first->host_index);
+    for (int i = 0; i < BANK_LISTS; i++)
+        bank_list_at(bank, i)->sites = arena_take(arena, (size_t)bank->layers * sizeof *first->sites);
 }
 
 static int allocate_lists(struct peft_bank *bank) {
@@ -259,12 +206,8 @@ int peft_bank_open(const struct model_options *model, struct rank *rank, struct 
     int status = bank->sites ? allocate_lists(bank) : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
         status = hook_table_init(&bank->hooks, model->config.num_layers);
-    bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank),
-                                              .add = add_upload,
-                                              .use = use,
-                                              .add_by_row = add_by_row,
-                                              .act_by_row = act_by_row,
-                                              .self = bank};
+    bank->hooks.upload = (struct hook_upload){.bytes = step_bytes(bank), .add = add_upload, .self = bank};
+    bank_set_levels(bank);
     if (!status)
         status = attach(bank);
     if (status)
@@ -347,19 +290,22 @@ static int check_segments(const struct peft_bank *bank, const struct peft_segmen
     return STATUS_OK;
 }
 
-/* The lists of a round share its arrays, one after the other. */
-static void share_arrays(struct bank_list *lists, const int64_t *counts, const int64_t *totals) {
-    for (int type = 1; type < PEFT_TYPE_COUNT; type++) {
-        lists[type].rows = lists[type - 1].rows + counts[type - 1];
-        lists[type].host = lists[type - 1].host + 2 * counts[type - 1];
-        lists[type].host_index = lists[type - 1].host_index + totals[type - 1];
+/* The lists share the arrays, one after the other. */
+static void share_arrays(struct peft_bank *bank, const int64_t *counts, const int64_t *totals) {
+    for (int i = 1; i < BANK_LISTS; i++) {
+        struct bank_list *list = bank_list_at(bank, i), *before = bank_list_at(bank, i - 1);
+        list->rows = before->rows + counts[i - 1];
+        list->host = before->host + 2 * counts[i - 1];
+        list->host_index = before->host_index + totals[i - 1];
     }
 }
 
-static void clear_lists(const struct peft_bank *bank, struct bank_list *lists) {
-    for (int type = 0; type < PEFT_TYPE_COUNT; type++) {
-        lists[type].count = lists[type].total = lists[type].columns = 0;
-        memset(lists[type].sites, 0, (size_t)bank->layers * sizeof *lists->sites);
+static void clear_lists(struct peft_bank *bank) {
+    for (int i = 0; i < BANK_LISTS; i++) {
+        struct bank_list *list = bank_list_at(bank, i);
+        list->count = list->total = list->columns = 0;
+        list->has_ratios = list->has_inputs = list->has_norm = false;
+        memset(list->sites, 0, (size_t)bank->layers * sizeof *list->sites);
     }
 }
 
@@ -369,26 +315,44 @@ static void add_rows(const struct peft_bank *bank, struct bank_list *list, const
         .first_row = segment->first_row, .rows = segment->rows, .image = image, .first_listed = list->total};
     list->total += segment->rows;
     list->columns = image->columns > list->columns ? image->columns : list->columns;
+    list->has_ratios |= image->config.use_dora;
+    list->has_inputs |= image->scaled_input != NULL;
+    list->has_norm |= image->has_norm;
     for (int64_t layer = 0; layer < bank->layers; layer++)
         list->sites[layer] |= image->sites[layer];
 }
 
-static void fill_round(struct peft_bank *bank, int round, const struct peft_segment *segments, int64_t count) {
-    struct bank_list *lists = bank->lists[round];
-    int64_t counts[PEFT_TYPE_COUNT] = {0}, totals[PEFT_TYPE_COUNT] = {0};
-    clear_lists(bank, lists);
+/* Returns the number of an image's list, or -1 for an image that changes no site. Its round is the number of images
+ * before it in the slot whose method may change the same sites. */
+static int list_of(const struct peft_bank *bank, const struct peft_segment *segment, int number) {
+    const struct peft_image *image = bank->images[segment->images[number]];
+    int round = 0;
+    if (!image->method->batched)
+        return -1;
+    for (int i = 0; i < number; i++) {
+        const struct peft_method *method = bank->images[segment->images[i]]->method;
+        round += method->batched && method->sites() & image->method->sites();
+    }
+    return round * PEFT_TYPE_COUNT + image->config.type;
+}
+
+static void fill_lists(struct peft_bank *bank, const struct peft_segment *segments, int64_t count) {
+    int64_t counts[BANK_LISTS] = {0}, totals[BANK_LISTS] = {0};
+    clear_lists(bank);
     for (int64_t i = 0; i < count; i++)
-        if (segments[i].count > round) {
-            int type = bank->images[segments[i].images[round]]->config.type;
-            counts[type]++;
-            totals[type] += segments[i].rows;
+        for (int k = 0; k < segments[i].count; k++) {
+            int list = list_of(bank, &segments[i], k);
+            if (list < 0)
+                continue;
+            counts[list]++;
+            totals[list] += segments[i].rows;
         }
-    share_arrays(lists, counts, totals);
+    share_arrays(bank, counts, totals);
     for (int64_t i = 0; i < count; i++)
-        if (segments[i].count > round) {
-            const struct peft_image *image = bank->images[segments[i].images[round]];
-            if (image->method->batched)
-                add_rows(bank, &lists[image->config.type], &segments[i], image);
+        for (int k = 0; k < segments[i].count; k++) {
+            int list = list_of(bank, &segments[i], k);
+            if (list >= 0)
+                add_rows(bank, bank_list_at(bank, list), &segments[i], bank->images[segments[i].images[k]]);
         }
 }
 
@@ -397,10 +361,8 @@ int peft_bank_step(struct peft_bank *bank, const struct peft_segment *segments, 
     bank->is_active = false;
     if (status)
         return status;
-    for (int round = 0; round < PEFT_SLOT_IMAGES; round++) {
-        fill_round(bank, round, segments, count);
-        for (int type = 0; type < PEFT_TYPE_COUNT; type++)
-            bank->is_active |= bank->lists[round][type].count > 0;
-    }
+    fill_lists(bank, segments, count);
+    for (int i = 0; i < BANK_LISTS; i++)
+        bank->is_active |= bank_list_at(bank, i)->count > 0;
     return STATUS_OK;
 }

@@ -26,5 +26,6 @@ static const float bottleneck_norm_epsilon = 1e-5f; /* torch's */
 
 int bottleneck_make_image(struct image_maker *maker);
 int bottleneck_batched(const struct bank_call *call);
+uint16_t bottleneck_sites(void);
 
 #endif

@@ -27,6 +27,9 @@ static int put_half(struct image_maker *maker, const struct bottleneck *half) {
     *up = (struct group_entry){
         .n = C, .k = m, .is_by_input = true, .type = type, .bias_type = type, .scale = (float)config->adapter_scaling};
     maker->image->columns = m;
+    maker->image->reads_half = config->adapter_style != PEFT_PARALLEL;
+    maker->image->reads_stream = config->adapter_style != PEFT_HOULSBY;
+    maker->image->has_norm = config->adapter_pre_norm;
     int status = image_put_param(maker, half->id[DOWN], false, &down->data);
     if (!status)
         status = image_put_param(maker, half->id[DOWN_BIAS], false, &down->bias);
@@ -106,6 +109,21 @@ static int put_together(const struct half_piece *piece, const struct bank_rows *
     return status || !norm->n ? status : rank_run(hook->rank, PHASE_NORM, norm_forward, &call);
 }
 
+/* The same in a recorded step, whose rows get their images later: none of them has a norm. */
+static int put_together_by_row(const struct half_piece *piece) {
+    const struct bank_list *list = piece->call->list;
+    const struct hook_call *hook = piece->call->hook;
+    struct rank *rank = hook->rank;
+    int64_t first = piece->first;
+    int status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->y,
+                          list->half_index + first, piece->in);
+    if (!status)
+        status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->residual,
+                          list->stream_index + first, piece->raw);
+    return status ? status
+                  : rank_run(rank, PHASE_NORM, add, piece->rows * hook->out, hook->dtype, piece->raw, piece->in);
+}
+
 static int multiply(const struct half_piece *piece) {
     const struct bank_call *call = piece->call;
     const struct hook_call *hook = call->hook;
@@ -152,10 +170,17 @@ int bottleneck_batched(const struct bank_call *call) {
         struct half_piece piece = {.call = call, .first = first, .rows = rows, .in = arena_take(&arena, bytes)};
         piece.raw = arena_take(&arena, bytes);
         piece.inner = arena_take(&arena, (size_t)(rows * call->list->columns) * dtype_bytes(hook->dtype));
-        for (int64_t i = 0; i < call->list->count && !status; i++)
+        if (bank->is_by_row)
+            status = put_together_by_row(&piece);
+        for (int64_t i = 0; i < call->list->count && !bank->is_by_row && !status; i++)
             status = put_together(&piece, &call->list->rows[i]);
         if (!status)
             status = multiply(&piece);
     }
     return status;
+}
+
+uint16_t bottleneck_sites(void) {
+    return peft_site_bit(ATTACH_AFTER_ATTENTION, HOOK_BEFORE_ACTIVATION) |
+           peft_site_bit(ATTACH_AFTER_MLP, HOOK_BEFORE_ACTIVATION);
 }

@@ -324,5 +324,5 @@ const struct peft_method peft_ia3 = {.title = "IA3",
                                      .make_image = ia3_make_image,
                                      .check_together = check_together,
                                      .batched = ia3_batched,
-                                     .sites_by_row = ia3_sites,
+                                     .sites = ia3_sites,
                                      .plan_batched = ia3_plan_batched};

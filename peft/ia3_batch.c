@@ -71,7 +71,7 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
     struct inputs in = {.x = arena_take(&arena, bytes), .difference = arena_take(&arena, bytes)};
     in.product = arena_take(&arena, (size_t)(rows * hook->out) * sizeof(float));
     struct group_scale scale = {.count = call->list->count,
-                                .segments = call->list->segments + call->list->count,
+                                .segments = call->list->listed,
                                 .entry = bank_projection_entry(bank, call->site->layer, projection, ENTRY_INPUT),
                                 .first_row = first,
                                 .rows = rows,
@@ -112,7 +112,9 @@ static int add_inputs(const struct bank_call *call, int projection, int64_t firs
 
 static bool scales_input(const struct bank_call *call, int projection) {
     int64_t number = bank_projection_entry(call->bank, call->site->layer, projection, ENTRY_INPUT);
-    for (int64_t i = 0; i < call->list->count && !call->bank->is_by_row; i++)
+    if (call->bank->is_by_row)
+        return call->list->has_inputs;
+    for (int64_t i = 0; i < call->list->count; i++)
         if (call->list->rows[i].image->entries[number].n)
             return true;
     return false;

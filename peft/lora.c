@@ -466,4 +466,4 @@ const struct peft_method peft_lora = {.title = "LoRA",
                                       .begin_image = begin_image,
                                       .make_image = lora_make_image,
                                       .batched = lora_batched,
-                                      .sites_by_row = lora_sites};
+                                      .sites = lora_sites};

@@ -98,13 +98,6 @@ static int multiply(const struct bank_call *call, int projection, int64_t first,
     return status ? status : rank_run(hook->rank, PHASE_GEMM, grouped_gemm, &up);
 }
 
-static bool has_ratios(const struct peft_bank *bank, const struct bank_list *list) {
-    for (int64_t i = 0; i < list->count && !bank->is_by_row; i++)
-        if (list->rows[i].image->config.use_dora)
-            return true;
-    return bank->is_by_row;
-}
-
 int lora_batched(const struct bank_call *call) {
     const struct peft_bank *bank = call->bank;
     const struct hook_call *hook = call->hook;
@@ -115,7 +108,7 @@ int lora_batched(const struct bank_call *call) {
             continue;
         for (int64_t first = 0; first < hook->rows && !status; first += most)
             status = multiply(call, p, first, hook->rows - first < most ? hook->rows - first : most);
-        if (!status && has_ratios(bank, call->list))
+        if (!status && call->list->has_ratios)
             status = bank_scale_rows(call, p, ENTRY_OUTPUT);
     }
     return status;

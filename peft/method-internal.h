@@ -83,9 +83,8 @@ struct peft_method {
     int (*check_together)(const struct peft_bank *bank, const struct peft_image *image);
     /* Computes the rows of a list at a site that one of its images changes. NULL: it changes no place. */
     int (*batched)(const struct bank_call *call);
-    /* Returns the sites that `batched` may change, if it needs no more of the host than segments of rows: a recorded
-     * step can then have it. NULL: it needs the lists of each step. */
-    uint16_t (*sites_by_row)(void);
+    /* Returns the sites that `batched` may change. */
+    uint16_t (*sites)(void);
     /* Reports the scratch that it needs from the rank at a place. NULL: none. */
     int (*plan_batched)(struct peft_bank *bank, const struct hook_call *hook);
 };

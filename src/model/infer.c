@@ -395,8 +395,8 @@ int step_upload(struct model *model, const struct model_step *step, const struct
         add_wanted(upload, model, step, record ? record->rows : step->logit_rows);
     if (hooks && hooks->upload.bytes && !record)
         hooks->upload.add(hooks->upload.self, upload);
-    if (record && record->has_hooks)
-        hooks->upload.add_by_row(hooks->upload.self, upload, record->rows);
+    if (record && record->level)
+        hooks->upload.add_by_row(hooks->upload.self, upload, record->level, record->rows);
     add_changes(upload, model, step, record);
     return upload_end(upload, model->rank->exec.stream);
 }

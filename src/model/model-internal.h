@@ -98,10 +98,10 @@ struct device_step {
 /* A decode step of `rows` rows that was recorded. Fewer rows are padded. */
 struct step_record {
     int64_t rows;
-    bool has_hooks; /* they act by row; otherwise they are idle */
+    int level; /* of hooks: see struct hook_upload */
     struct recording *recording;
 };
-enum { STEP_RECORDS_MOST = 48 };
+enum { STEP_RECORDS_MOST = 24 * (1 + HOOK_LEVELS_MOST) };
 
 /* The activations of a chunk for one micro batch, kept until their backward. */
 struct model_stash {
@@ -211,7 +211,7 @@ struct model {
     struct model_angles angles;
     struct model_fp8 fp8;
     struct device_step step;
-    struct step_record records[STEP_RECORDS_MOST]; /* ascending, those without hooks first */
+    struct step_record records[STEP_RECORDS_MOST]; /* ascending */
     int record_count;
     struct model_replays replays;
     void *fetched_loss; /* host: a double */

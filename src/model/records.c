@@ -14,14 +14,13 @@ static const struct hook_upload *hooks_of(const struct model *model) {
  * step has none. */
 static const struct step_record *find_record(const struct model *model, const struct model_step *step) {
     const struct hook_upload *hooks = hooks_of(model);
-    enum hook_use use = hooks ? hooks->use(hooks->self) : HOOKS_IDLE;
+    int level = hooks ? hooks->level(hooks->self) : 0;
     bool is_decode = step->logit_rows == step->rows && step->sample && !step->labels;
-    if (!is_decode || use == HOOKS_BY_LIST || model->rank->timer.is_on)
+    if (!is_decode || model->rank->timer.is_on)
         return NULL;
     for (int i = 0; i < model->record_count; i++) {
         const struct step_record *record = &model->records[i];
-        if (step->rows <= record->rows && step->page_change_count <= record->rows &&
-            record->has_hooks == (use == HOOKS_BY_ROW))
+        if (step->rows <= record->rows && step->page_change_count <= record->rows && record->level == level)
             return record;
     }
     return NULL;
@@ -32,16 +31,19 @@ static struct model_step padding_of(const struct step_record *record, const stru
     return (struct model_step){.rows = record->rows, .logit_rows = record->rows, .sample = rows, .has_top = true};
 }
 
-/* Runs the step once before it is recorded: libraries choose and load what they need. */
-static int run_and_record(struct model *model, const struct model_kv *kv, struct step_record *record) {
-    struct stream *stream = model->rank->exec.stream;
+/* Runs the step before it is recorded: libraries choose and load what they need. */
+static int run_once(struct model *model, const struct model_kv *kv, struct step_record *record) {
     static const struct sample_row unread;
     const struct model_step padding = padding_of(record, &unread);
     int status = step_run(model, kv, &padding);
-    if (!status)
-        status = stream_wait(stream);
-    if (!status)
-        status = stream_record_begin(stream);
+    return status ? status : stream_wait(model->rank->exec.stream);
+}
+
+static int record_once(struct model *model, const struct model_kv *kv, struct step_record *record) {
+    struct stream *stream = model->rank->exec.stream;
+    static const struct sample_row unread;
+    const struct model_step padding = padding_of(record, &unread);
+    int status = stream_record_begin(stream);
     if (status)
         return status;
     status = step_run(model, kv, &padding);
@@ -49,18 +51,39 @@ static int run_and_record(struct model *model, const struct model_kv *kv, struct
     return status ? status : ended;
 }
 
-static int record_step(struct model *model, const struct model_kv *kv, struct step_record *record) {
+/* Does it to the record's step, with its hooks. */
+static int do_once(struct model *model, const struct model_kv *kv, struct step_record *record,
+                   int (*what)(struct model *model, const struct model_kv *kv, struct step_record *record)) {
     static const struct sample_row unread;
     const struct hook_upload *hooks = hooks_of(model);
     const struct model_step none = {.sample = &unread, .has_top = true};
     int status = step_upload(model, &none, record);
     if (status)
         return status;
-    if (record->has_hooks)
-        hooks->act_by_row(hooks->self, record->rows);
-    status = run_and_record(model, kv, record);
-    if (record->has_hooks)
-        hooks->act_by_row(hooks->self, 0);
+    if (record->level)
+        hooks->act_by_row(hooks->self, record->level, record->rows);
+    status = what(model, kv, record);
+    if (record->level)
+        hooks->act_by_row(hooks->self, 0, 0);
+    return status;
+}
+
+static int add_record(struct model *model, const struct model_kv *kv, int64_t rows, int level) {
+    struct step_record *record = &model->records[model->record_count];
+    *record = (struct step_record){.rows = rows, .level = level};
+    int status = do_once(model, kv, record, record_once);
+    model->record_count += record->recording != NULL;
+    return status;
+}
+
+static int record_rows(struct model *model, const struct model_kv *kv, int64_t rows) {
+    struct step_record bare = {.rows = rows}, hooked = {.rows = rows, .level = HOOK_LEVEL_EACH};
+    int levels = hooks_of(model) ? hooks_of(model)->levels : 0;
+    int status = do_once(model, kv, &bare, run_once);
+    if (!status && levels)
+        status = do_once(model, kv, &hooked, run_once);
+    for (int level = 0; level <= levels && !status; level++)
+        status = add_record(model, kv, rows, level);
     return status;
 }
 
@@ -69,16 +92,12 @@ int model_record_steps(struct model *model, const struct model_kv *kv, int *coun
     int64_t most = o->max_sequences < o->max_logit_rows ? o->max_sequences : o->max_logit_rows;
     most = most < model->options.max_rows ? most : model->options.max_rows;
     int status = STATUS_OK;
-    for (int has_hooks = 0; has_hooks <= (hooks_of(model) != NULL); has_hooks++)
-        for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
-            struct step_record *record = &model->records[model->record_count];
-            record->rows = last = rows < most ? rows : most;
-            record->has_hooks = has_hooks;
-            status = record_step(model, kv, record);
-            model->record_count += record->recording != NULL;
-        }
+    for (int64_t rows = 1, last = 0; last < most && !status; rows *= 2) {
+        last = rows < most ? rows : most;
+        status = record_rows(model, kv, last);
+    }
     *count = model->record_count;
-    return status;
+    return status ? status : stream_wait(model->rank->exec.stream);
 }
 
 static int replay(struct model *model, const struct step_record *record, int64_t asked) {

@@ -121,21 +121,25 @@ struct token_list {
     struct token_hook hook[HOOKS_PER_PLACE];
 };
 
-/* How the hooks act in an inference step: not at all, by row, or in another way. A recorded step can have hooks by row:
- * their operations are the same in every step, and arrays of the device say what they do. */
-enum hook_use { HOOKS_IDLE, HOOKS_BY_ROW, HOOKS_BY_LIST };
-
-/* Arrays of the host that the hooks of an inference step need. They are uploaded in one copy with the step's arrays. */
+/* Arrays of the host that the hooks of an inference step need. They are uploaded in one copy with the step's arrays.
+ *
+ * A recorded step can have hooks by row: their operations are the same in every step, and arrays of the device say what
+ * they do. Its level tells how many operations it has: those of the level below, and more. At level 0 it has none. */
+enum {
+    HOOK_LEVELS_MOST = 5,
+    HOOK_LEVEL_EACH = -1 /* not recorded: each kind of operation of the highest level */
+};
 struct hook_upload {
     size_t bytes; /* the most, a multiple of ARENA_ALIGNMENT; 0: none */
     void (*add)(void *self, struct upload *upload);
-    enum hook_use (*use)(const void *self);
-    /* Adds the arrays of a recorded step of `rows` rows instead, for an idle step or one by row. Their places depend on
-     * the number of rows alone. */
-    void (*add_by_row)(void *self, struct upload *upload, int64_t rows);
-    /* Until it is called with 0, the hooks act as in every step by row of `rows` rows. Its arrays were uploaded last.
-     */
-    void (*act_by_row)(void *self, int64_t rows);
+    int levels; /* the highest; at most HOOK_LEVELS_MOST */
+    /* Returns the lowest level that has the operations of the present step. It is above `levels` if none has them. */
+    int (*level)(const void *self);
+    /* Adds the arrays of a recorded step instead. Their places depend on the level and the number of rows alone. */
+    void (*add_by_row)(void *self, struct upload *upload, int level, int64_t rows);
+    /* Until it is called with level 0, the hooks act as in every step of the level by `rows` rows. Its arrays were
+     * uploaded last. */
+    void (*act_by_row)(void *self, int level, int64_t rows);
     void *self;
 };
 

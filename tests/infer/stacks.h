@@ -5,6 +5,7 @@
 #include "infer/engine.h"
 #include "infer/score.h"
 #include "pretrained/pretrained.h"
+#include "support/store.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -25,8 +26,8 @@ static inline int32_t token_at(int text, int64_t i) {
 
 /* ---- stacks of adapters ---- */
 
-/* Cases below stacks_root, or directories by their whole paths; "prompt:N" and "prefix:N" are made here, of N
- * virtual tokens. */
+/* Cases below stacks_root, or directories by their whole paths. "prompt:N" and "prefix:N" are made here, of N virtual
+ * tokens, and "lora:N" of rank N. */
 enum { PARTS = 4 };
 struct stack {
     const char *parts[PARTS];
@@ -47,16 +48,28 @@ static inline void read_base(struct model_config *config) {
 
 struct made {
     int type;
-    int64_t tokens;
+    int64_t number; /* of virtual tokens, or the rank */
     const char *directory;
 };
+
+/* A LoRA begins with zeros, and would change nothing. */
+static inline void fill_zeros(struct peft *peft, struct stream *stream) {
+    struct test_values values = test_values(peft_store(peft), stream);
+    for (int64_t i = 0; i < values.store->map.flat_elements; i++)
+        if (values.weights[i] == 0)
+            values.weights[i] = 0.01f * (float)(i * 7 % 11 - 5);
+    test_ok(test_values_put(&values, stream));
+}
 
 /* Random values, written as a finished training writes them. */
 static inline int make_adapter(struct comm *world, void *context) {
     const struct made *made = context;
     struct model_options options = {.dtype = DTYPE_F32, .use = MODEL_TRAIN, .max_rows = ROWS};
-    struct peft_config config = {
-        .type = made->type, .num_virtual_tokens = made->tokens, .prompt_tuning_init = PEFT_INIT_RANDOM};
+    struct peft_config config = {.type = made->type};
+    if (made->type == PEFT_LORA)
+        config.r = config.lora_alpha = (double)made->number;
+    else
+        config.num_virtual_tokens = made->number, config.prompt_tuning_init = PEFT_INIT_RANDOM;
     struct peft_options adapters = {.adapters = &config, .count = 1, .model = &options, .trains = true};
     struct device *device;
     struct rank rank;
@@ -71,6 +84,8 @@ static inline int make_adapter(struct comm *world, void *context) {
     test_ok(rank_allocate_workspace(&rank));
     test_ok(peft_allocate(peft));
     test_ok(peft_initialise(peft, 3));
+    if (made->type == PEFT_LORA)
+        fill_zeros(peft, rank.exec.stream);
     test_ok(peft_texts_make(&config, 1, &options.config, base_directory(), &(struct peft_notes){0}, &texts));
     test_ok(peft_export(
         peft, &(struct peft_export){.texts = texts.items, .text_count = texts.count, .directory = made->directory}));
@@ -83,10 +98,11 @@ static inline int make_adapter(struct comm *world, void *context) {
 
 static inline void find_stack(const struct stack *stack, struct directories *directories) {
     for (size_t i = 0; i < stack->count; i++) {
-        const char *part = stack->parts[i], *tokens = strchr(part, ':');
-        if (tokens) {
+        const char *part = stack->parts[i], *number = strchr(part, ':');
+        if (number) {
+            int type = *part == 'l' ? PEFT_LORA : part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX;
             directories->name[i] = test_directory();
-            struct made made = {part[2] == 'o' ? PEFT_PROMPT : PEFT_PREFIX, atoi(tokens + 1), directories->name[i]};
+            struct made made = {type, atoi(number + 1), directories->name[i]};
             test_ok(comm_local_run(1, make_adapter, &made));
         } else if ((*part == '/' ? asprintf(&directories->name[i], "%s", part)
                                  : asprintf(&directories->name[i], TEST_DATA "/peft/%s/%s", stacks_root, part)) < 0) {

@@ -1,15 +1,14 @@
 /* Steps on the device: what one asks of it, and one that is submitted while another runs. */
-#include "infer/engine.h"
 #include "infer/sequences.h"
+#include "stacks.h"
 
 #include "late/late.h"
-#include "support/test.h"
 
-enum { V = 61, T = 20 /* of the golden base */, ROWS = 64 };
+enum { T = 20 };
 
 static struct engine_options base_options(const char *device) {
     return (struct engine_options){.device = device,
-                                   .model = TEST_DATA "/peft/golden/base",
+                                   .model = base_directory(),
                                    .precision = PRECISION_FP32,
                                    .threads = 1,
                                    .max_rows = ROWS,
@@ -17,18 +16,22 @@ static struct engine_options base_options(const char *device) {
                                    .max_sequences = 4};
 }
 
-/* With an adapter in every row. */
-static struct engine *open_adapted(struct engine_options options) {
-    const char *adapter = TEST_DATA "/peft/golden/lora_all_linear";
+/* With the stack in every row. */
+static struct engine *open_stack(const struct stack *stack, struct engine_options options) {
+    struct directories directories;
     struct engine *engine;
-    options.adapters = &adapter;
-    options.adapter_count = 1;
+    find_stack(stack, &directories);
+    options.adapters = (const char *const *)directories.name;
+    options.adapter_count = stack->count;
     test_ok(engine_open(&options, &engine));
+    forget_stack(stack, &directories);
     return engine;
 }
 
-static struct engine *open_engine(const char *device) {
-    return open_adapted(base_options(device));
+static const struct stack lora = {{"lora_all_linear"}, 1, 0, 0};
+
+static struct engine *open_adapted(const char *device) {
+    return open_stack(&lora, base_options(device));
 }
 
 static struct engine_row row_of(int sequence, int text, int i) {
@@ -64,7 +67,7 @@ static struct asked step(struct engine *engine, const struct engine_row *rows, i
 static void a_step_is_one_upload_one_download_and_one_wait(void **state) {
     (void)state;
     int64_t operations[T];
-    struct engine *engine = open_engine("late");
+    struct engine *engine = open_adapted("late");
     int sequence[2] = {engine_sequence_new(engine), engine_sequence_new(engine)};
     for (int i = 0; i < T; i++) { /* over the beginning of a page */
         struct engine_row rows[2] = {row_of(sequence[0], 0, i), row_of(sequence[1], 1, i)};
@@ -106,15 +109,29 @@ static void count_decode_steps(struct engine *engine) {
     engine_close(engine);
 }
 
-/* Whatever the number of rows, which a power of two covers: at most twice as many are computed. */
+/* Whatever the number of rows, which a power of two covers: at most twice as many are computed. Adapters are of every
+ * method that changes rows, and in stacks. */
 static void a_decode_step_is_one_replay(void **state) {
+    static const struct stack stacks[] = {
+        {{0}, 0, 0, 0},
+        {{"lora_all_linear"}, 1, 0, 0},
+        {{"lora:300"}, 1, 0, 0},
+        {{"dora_all_linear"}, 1, 0, 0},
+        {{"ia3"}, 1, 0, 0},
+        {{"ia3_inputs"}, 1, 0, 0},
+        {{"adapter_seq_bn"}, 1, 0, 0},
+        {{"adapter_double_seq_bn"}, 1, 0, 0},
+        {{"adapter_par_bn"}, 1, 0, 0},
+        {{"lora_all_linear", "ia3"}, 2, 0, 0},
+        {{"adapter_par_bn", "dora"}, 2, 0, 0},
+        {{"ia3", "adapter_seq_bn", "lora", "adapter_double_seq_bn"}, 4, 0, 0},
+        {{"lora", "lora_all_linear", "rslora", "lora_patterns"}, 4, 0, 0},
+    };
     struct engine_options options = base_options("late");
-    struct engine *engine;
     (void)state;
     options.max_sequences = ROWS;
-    test_ok(engine_open(&options, &engine));
-    count_decode_steps(engine);
-    count_decode_steps(open_adapted(options));
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
+        count_decode_steps(open_stack(&stacks[i], options));
 }
 
 /* log p of each next token of two texts: a step of one text runs while the next of the other is submitted. */
@@ -140,7 +157,7 @@ static void run_texts(struct engine *engine, bool is_overlapped, float logprobs[
 static void a_step_is_submitted_while_another_runs(void **state) {
     (void)state;
     for (int i = 0; device_name_at(i); i++) {
-        struct engine *engine = open_engine(device_name_at(i));
+        struct engine *engine = open_adapted(device_name_at(i));
         float one[2][T], other[2][T];
         run_texts(engine, false, one);
         run_texts(engine, true, other);
@@ -152,7 +169,7 @@ static void a_step_is_submitted_while_another_runs(void **state) {
 /* Nor does the host wait for the device when it submits. */
 static void submitting_waits_for_nothing(void **state) {
     (void)state;
-    struct engine *engine = open_engine("late");
+    struct engine *engine = open_adapted("late");
     const struct device *device = engine_rank(engine)->device;
     int sequence = engine_sequence_new(engine);
     struct engine_result result;

@@ -162,7 +162,7 @@ static void replayed_steps_of_tensor_ranks_have_the_bits_of_others(void **state)
     (void)state;
     struct texts *replayed = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 1}, false);
     struct texts *plain = run_on("cuda", (struct rank_grid){2, 1, 1, 1, 1}, true);
-    assert_int_equal(replayed->graphs.count, 2 * 4); /* 1, 2, 4 and 8 rows, with and without adapters */
+    assert_int_equal(replayed->graphs.count, 6 * 4); /* 1, 2, 4 and 8 rows, without adapters and at each level */
     const struct model_replays *replays = &replayed->graphs.replays;
     assert_true(replays->steps >= 16 && replays->asked > replays->steps); /* some of several rows */
     assert_int_equal(plain->graphs.replays.steps, 0);
