@@ -4,6 +4,8 @@
 int attention_check(const struct attention *a) {
     if (a->type != DTYPE_F32 && a->type != DTYPE_BF16)
         return status_fail(STATUS_UNSUPPORTED, "attention in %s is not built (fp32 and bf16 are)", dtype_name(a->type));
+    if (a->is_tf32 && a->type != DTYPE_F32)
+        return status_fail(STATUS_UNSUPPORTED, "attention: TF32 is for fp32");
     if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || a->head_size < 1)
         return status_fail(STATUS_INVALID, "attention of %d heads of size %d over %d key/value heads", a->heads,
                            a->head_size, a->kv_heads);

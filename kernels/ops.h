@@ -353,6 +353,7 @@ struct residual_dropout {
 /* Causal attention over segments of a flat batch. Row i sees rows j <= i of its own segment and the prefix; with a
  * window it sees only the last `window` of those rows. A row that it does not see cannot change its bits, not even with
  * a NaN. A backend that multiplies in bf16 rounds the probabilities and their gradients to bf16 before each product.
+ * TF32 is as in gemm. A backend may take fp32 in its place for some sizes of heads.
  * The workspace of one segment of all rows is enough for the same rows cut into any segments. It does not depend on
  * which pointers are NULL. */
 struct attention {
@@ -363,6 +364,7 @@ struct attention {
     int heads, kv_heads, head_size;
     int first_head; /* global number of head 0, for dropout's keys */
     enum dtype type;
+    bool is_tf32;          /* the type is fp32, and factors of products may be rounded to TF32 */
     const void *q, *k, *v; /* [N, H, D], [N, G, D] with row strides below (a fused qkv is one block) */
     int64_t q_stride, k_stride, v_stride;
     float scale; /* 1/sqrt(D); above 0 */

@@ -9,16 +9,19 @@ struct tile_kernels {
     int size, bytes, dropout_bytes, gradient_bytes;
     enum cuda_kernel forward, forward_dropout, queries, keys;
 };
-#define TILE_KERNELS(size)                                                                                             \
+#define TILE_KERNELS(size, element, forward, dropout, queries, keys)                                                   \
     {size,                                                                                                             \
-     ATTENTION_TILE_BYTES(size),                                                                                       \
-     ATTENTION_TILE_BYTES(size) + KEPT_TILE_BYTES(ATTENTION_TILE_KEYS(size)),                                          \
-     GRADIENT_TILE_BYTES(size),                                                                                        \
-     CUDA_attention_forward_tiles_##size,                                                                              \
-     CUDA_attention_forward_dropout_tiles_##size,                                                                      \
-     CUDA_attention_backward_queries_tiles_##size,                                                                     \
-     CUDA_attention_backward_keys_tiles_##size},
-static const struct tile_kernels tile_kernels[] = {ATTENTION_TILE_SIZES(TILE_KERNELS)};
+     ATTENTION_TILE_BYTES(size, element),                                                                              \
+     ATTENTION_TILE_BYTES(size, element) + KEPT_TILE_BYTES(ATTENTION_TILE_KEYS(size, element)),                        \
+     GRADIENT_TILE_BYTES(size, element),                                                                               \
+     CUDA_attention_##forward##_tiles_##size,                                                                          \
+     CUDA_attention_##dropout##_tiles_##size,                                                                          \
+     CUDA_attention_##queries##_tiles_##size,                                                                          \
+     CUDA_attention_##keys##_tiles_##size},
+#define BF16_KERNELS(size) TILE_KERNELS(size, 2, forward, forward_dropout, backward_queries, backward_keys)
+#define TF32_KERNELS(size) TILE_KERNELS(size, 4, forward_tf32, forward_tf32, backward_queries_tf32, backward_keys_tf32)
+static const struct tile_kernels bf16_kernels[] = {ATTENTION_TILE_SIZES(BF16_KERNELS)};
+static const struct tile_kernels tf32_kernels[] = {ATTENTION_TF32_SIZES(TF32_KERNELS)};
 
 /* `shares` warps for each row or key. */
 static int launch_rows(const struct exec *exec, enum cuda_kernel kernel, const struct attention *a, int64_t rows,
@@ -37,26 +40,33 @@ static int launch_warps(const struct exec *exec, enum cuda_kernel kernel, const 
     return launch_rows(exec, kernel, a, rows, (int64_t)heads * attention_slabs(a->head_size), arguments);
 }
 
+/* Returns the kernels by tiles for this type and size of heads, or NULL. */
+static const struct tile_kernels *tiles_of_size(const struct attention *a) {
+    const struct tile_kernels *tiles = a->type == DTYPE_BF16 ? bf16_kernels : tf32_kernels;
+    int most = a->type == DTYPE_BF16 ? TILE_SIZE_MOST : TF32_SIZE_MOST;
+    if (a->head_size > most || (a->type == DTYPE_F32 && !a->is_tf32))
+        return NULL;
+    while (a->head_size > tiles->size)
+        tiles++;
+    return tiles;
+}
+
 /* Returns the kernels by tiles for this call; NULL where only the plain ones serve: tiles are copied 16 bytes at a
  * time. */
 static const struct tile_kernels *find_tiles(const struct attention *a, bool is_backward) {
     const void *const memory[] = {a->q, a->k, a->v, a->prefix_k, a->prefix_v, a->out, a->dout, a->dq, a->dk, a->dv};
     int64_t strides = a->head_size | a->q_stride | a->k_stride | a->v_stride | a->out_stride;
     uintptr_t addresses = 0;
-    size_t count = sizeof tile_kernels / sizeof *tile_kernels, place = 0;
     for (size_t i = 0; i < (is_backward ? 10 : 6); i++)
         addresses |= (uintptr_t)memory[i];
-    while (place < count && a->head_size > tile_kernels[place].size)
-        place++;
-    bool is_served = a->type == DTYPE_BF16 && place < count && strides % 8 == 0 && addresses % 16 == 0;
-    return is_served ? &tile_kernels[place] : NULL;
+    return strides % (16 / (int64_t)dtype_bytes(a->type)) == 0 && addresses % 16 == 0 ? tiles_of_size(a) : NULL;
 }
 
 /* One block for each tile of rows, or keys, of each of `heads` heads. */
 static int launch_tiles(const struct exec *exec, enum cuda_kernel kernel, int64_t rows, int heads, int bytes,
                         const struct attention_part *part) {
     return cuda_launch(exec, &(const struct cuda_launch){.kernel = kernel,
-                                                         .type = DTYPE_BF16,
+                                                         .type = part->a.type,
                                                          .blocks = (rows + TILE_ROWS - 1) / TILE_ROWS * heads,
                                                          .threads = TILE_WARPS * 32,
                                                          .shared_bytes = (size_t)bytes,
@@ -70,8 +80,7 @@ enum { KEPT_BYTES_MOST = 64 << 20 };
 
 /* Returns the bytes of the bits of one key/value head's query heads. */
 static size_t group_bytes(const struct attention *a, int64_t longest) {
-    bool has_bits = a->dropout.p > 0 && a->type == DTYPE_BF16 && a->head_size <= TILE_SIZE_MOST;
-    int64_t words = has_bits ? attention_kept_words(a->prefix, longest) : 0;
+    int64_t words = a->dropout.p > 0 && tiles_of_size(a) ? attention_kept_words(a->prefix, longest) : 0;
     return (size_t)(a->heads / a->kv_heads * a->rows * words) * sizeof(uint32_t);
 }
 

@@ -1,53 +1,51 @@
-/* Gradients of attention of bf16 by tensor cores (Dao, FlashAttention-2, 2023): a pass for those of queries, and one
- * for those of keys and values. So every sum has one owner and one order. attention.cu has the formulas.
+/* Gradients of attention of bf16, and of fp32 in TF32, by tensor cores (Dao, FlashAttention-2, 2023): a pass for those
+ * of queries, and one for those of keys and values. So every sum has one owner and one order. attention.cu has the
+ * formulas.
  *
  * Both passes have two tiles of their side, and take two of the other side at a time: queries with the gradients of the
  * output, keys with values. A product of each gives the scores and dP. A warp has 16 rows of its side. */
 #include "cuda/attention_dropout.cuh"
 
-/* This lane's column of s[n][e], from the tile's first. */
-static __device__ __forceinline__ int column_of(int n, int e) {
-    return n * 8 + lane_number() % 4 * 2 + e % 2;
-}
-
 /* Scores and dP of a pair of tiles one after the other: of each the product with its rows. Twice as many products in
  * flight hide more of their latency. */
-template <bool EDGE, int SIZE, bool KEPT, int N>
+template <bool EDGE, class TILE, bool KEPT, int N>
 static __device__ __forceinline__ void
-multiply_both(float (&s)[N][4], float (&dp)[N][4], const left_rows<SIZE, KEPT> &one, const left_rows<SIZE, KEPT> &other,
+multiply_both(float (&s)[N][4], float (&dp)[N][4], const left_rows<TILE, KEPT> &one, const left_rows<TILE, KEPT> &other,
               uint32_t tile_at, const seen_columns &seen, int first) {
-    uint32_t place = columns_place<SIZE>(tile_at);
+    uint32_t place = columns_place<TILE>(tile_at);
     if (EDGE || !KEPT) {
         clear(s);
         clear(dp);
     }
-#pragma unroll(KEPT ? SIZE / 16 : 2)
-    for (int k = 0; k < SIZE / 16; k++) {
+#pragma unroll(KEPT ? TILE::CHUNKS / 2 : 2)
+    for (int k = 0; k < TILE::CHUNKS / 2; k++) {
         multiply_features<EDGE>(s, one, place, k, seen, first);
-        multiply_features<EDGE>(dp, other, place + 8 * N * tile<SIZE>::ROW_BYTES, k, seen, first);
+        multiply_features<EDGE>(dp, other, place + 8 * N * TILE::ROW_BYTES, k, seen, first);
     }
 }
 
 /* Query rows of a head, or the gradients of its output, from `row` on. */
-static __device__ __forceinline__ keys_of<bf16> rows_of(const void *rows, int64_t stride, int64_t row, int head,
-                                                        const struct attention &a) {
-    return {NULL, (const bf16 *)rows + row * stride + (int64_t)head * a.head_size, 0, stride, 0};
+template <class T>
+static __device__ __forceinline__ keys_of<T> rows_of(const void *rows, int64_t stride, int64_t row, int head,
+                                                     const struct attention &a) {
+    return {NULL, (const T *)rows + row * stride + (int64_t)head * a.head_size, 0, stride, 0};
 }
 
 /* ---- queries ---- */
 
-template <int SIZE> struct query_rows {
-    static constexpr int KEYS = GRADIENT_TILE_COLUMNS(SIZE), BYTES = KEYS * SIZE * 2;
+template <class TILE> struct query_rows {
+    using T = typename TILE::element;
+    static constexpr int SIZE = TILE::FEATURES, KEYS = GRADIENT_TILE_COLUMNS(SIZE);
 
     seen_columns seen;
-    left_rows<SIZE, false> queries, douts;
+    left_rows<TILE, false> queries, douts;
     float dq[SIZE / 8][4];
     float lse2[2], delta[2]; /* lse for base 2, and delta without dropout's scale */
 
     __device__ __forceinline__ void open(const struct attention_part &g, const query_tile &work, uint32_t tiles) {
         seen = work.seen_by_warp(g.a);
         queries.open(tiles);
-        douts.open(tiles + TILE_ROWS * SIZE * 2);
+        douts.open(tiles + TILE_ROWS * TILE::ROW_BYTES);
 #pragma unroll
         for (int i = 0; i < SIZE / 8; i++)
             dq[i][0] = dq[i][1] = dq[i][2] = dq[i][3] = 0;
@@ -63,11 +61,11 @@ template <int SIZE> struct query_rows {
         int64_t at = own * a.out_stride + (int64_t)work.head * a.head_size;
         float sum = 0;
 #pragma unroll 1
-        for (int d = lane_number() % 4 * 8; d < a.head_size; d += 32) {
-            pack<bf16, 8> x = *(const pack<bf16, 8> *)((const bf16 *)a.dout + at + d);
-            pack<bf16, 8> y = *(const pack<bf16, 8> *)((const bf16 *)a.out + at + d);
+        for (int d = lane_number() % 4 * TILE::CHUNK; d < a.head_size; d += 4 * TILE::CHUNK) {
+            using chunk = pack<T, TILE::CHUNK>;
+            chunk x = *(const chunk *)((const T *)a.dout + at + d), y = *(const chunk *)((const T *)a.out + at + d);
 #pragma unroll
-            for (int k = 0; k < 8; k++)
+            for (int k = 0; k < TILE::CHUNK; k++)
                 sum = fmaf(to_float(x.at[k]), to_float(y.at[k]), sum);
         }
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -96,37 +94,41 @@ template <int SIZE> struct query_rows {
                 float ds = p * ((!drops || kept.is_kept(n, e) ? dp[n][e] : 0) - delta[e / 2]);
                 s[n][e] = !EDGE || seen.sees(e / 2, first + column_of(n, e)) ? ds : 0;
             }
-        add_weighted<EDGE, SIZE>(dq, s, keys, seen, first);
+        add_weighted<EDGE, TILE>(dq, s, keys, seen, first);
     }
 };
 
-template <int SIZE> static __device__ __forceinline__ void backward_queries(const struct attention_part &g) {
+template <class TILE> static __device__ __forceinline__ void backward_queries(const struct attention_part &g) {
+    using T = typename TILE::element;
     extern __shared__ __align__(128) unsigned char shared[];
-    constexpr int KEYS = GRADIENT_TILE_COLUMNS(SIZE);
+    constexpr int KEYS = query_rows<TILE>::KEYS;
     const struct attention &a = g.a;
-    uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), douts = tiles + TILE_ROWS * SIZE * 2;
+    uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), douts = tiles + TILE_ROWS * TILE::ROW_BYTES;
     query_tile work;
     work.open(g);
-    taken_tiles<SIZE, KEYS> taken = {douts + TILE_ROWS * SIZE * 2};
+    taken_tiles<TILE, KEYS> taken = {douts + TILE_ROWS * TILE::ROW_BYTES};
     int kv_head = work.head / (a.heads / a.kv_heads), rows = (int)min((int64_t)TILE_ROWS, a.rows - work.row);
-    keys_of<bf16> keys = head_keys<bf16>(a, work.first, kv_head), values = head_values<bf16>(a, work.first, kv_head);
+    keys_of<T> keys = head_keys<T>(a, work.first, kv_head), values = head_values<T>(a, work.first, kv_head);
     kept_keys<KEYS> kept = {}; /* where there is dropout */
     if (a.dropout.p > 0)
-        kept.open(g, work, taken.places + 4 * KEYS * SIZE * 2);
+        kept.open(g, work, taken.places + 4 * taken.BYTES);
     auto copy_keys = [&](int first) {
         if (a.dropout.p > 0)
             kept.copy(g, first);
         taken.copy(first / KEYS, keys, values, first, work.keys, a.head_size);
     };
-    copy_pairs<SIZE, TILE_ROWS>(tiles, rows_of(a.q, a.q_stride, work.row, work.head, a),
-                                rows_of(a.dout, a.out_stride, work.row, work.head, a), 0, rows, a.head_size);
+    copy_pairs<TILE, TILE_ROWS>(tiles, rows_of<T>(a.q, a.q_stride, work.row, work.head, a),
+                                rows_of<T>(a.dout, a.out_stride, work.row, work.head, a), 0, rows, a.head_size);
     copy_keys(0);
-    query_rows<SIZE> warp;
+    query_rows<TILE> warp;
     warp.open(g, work, tiles);
     bool has_rows = warp_row() < rows;
 #pragma unroll 1
     for (int first = 0; first < work.keys; first += KEYS) {
         copies_wait();
+        if (first == 0)
+            round_copied<TILE, 2 * TILE_ROWS>(tiles);
+        taken.round(first / KEYS);
         __syncthreads(); /* the tiles have landed, and nobody uses those before */
         if (first + KEYS < work.keys)
             copy_keys(first + KEYS);
@@ -144,8 +146,8 @@ template <int SIZE> static __device__ __forceinline__ void backward_queries(cons
     const float factor[2] = {a.scale * keep_scale(a), a.scale * keep_scale(a)};
     int64_t first = work.row + warp_row();
     if (has_rows)
-        write_rows<SIZE>(warp.dq, factor, tiles, a.head_size, [&](int row) {
-            return first + row < a.rows ? (bf16 *)a.dq + (first + row) * a.q_stride + (int64_t)work.head * a.head_size
+        write_rows<TILE>(warp.dq, factor, tiles, a.head_size, [&](int row) {
+            return first + row < a.rows ? (T *)a.dq + (first + row) * a.q_stride + (int64_t)work.head * a.head_size
                                         : NULL;
         });
 }
@@ -234,19 +236,20 @@ template <int QUERIES> struct kept_queries {
     }
 };
 
-template <int SIZE> struct key_rows {
-    static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE), BYTES = QUERIES * SIZE * 2;
+template <class TILE> struct key_rows {
+    using T = typename TILE::element;
+    static constexpr int SIZE = TILE::FEATURES, QUERIES = GRADIENT_TILE_COLUMNS(SIZE);
     static constexpr int FEATURES = GRADIENT_TILE_FEATURES(SIZE);
 
     seen_columns seen;
-    left_rows<SIZE, SIZE <= 64> keys, values;
+    left_rows<TILE, TILE::ROW_BYTES <= 128> keys, values;
     float dk[FEATURES / 8][4], dv[FEATURES / 8][4];
     kept_queries<QUERIES> kept; /* where there is dropout */
 
     __device__ __forceinline__ void open(const struct attention &a, const key_tile &work, uint32_t tiles) {
         seen = work.seeing_warp(a);
         keys.open(tiles);
-        values.open(tiles + TILE_ROWS * SIZE * 2);
+        values.open(tiles + TILE_ROWS * TILE::ROW_BYTES);
 #pragma unroll
         for (int i = 0; i < FEATURES / 8; i++)
 #pragma unroll
@@ -293,9 +296,9 @@ template <int SIZE> struct key_rows {
         if (DROPS && a.dropout.p > 0)
             kept.take();
         probabilities<EDGE, DROPS>(a, taken, first, s, dp);
-        uint32_t feature = work.feature * 2;
-        add_weighted<EDGE, SIZE>(dv, s, queries + BYTES + feature, seen, first);
-        add_weighted<EDGE, SIZE>(dk, dp, queries + feature, seen, first);
+        queries += work.feature * sizeof(T);
+        add_weighted<EDGE, TILE>(dv, s, queries + QUERIES * TILE::ROW_BYTES, seen, first);
+        add_weighted<EDGE, TILE>(dk, dp, queries, seen, first);
     }
 
     /* Adds keys of the prefix to its gradient; NULL: not wanted. */
@@ -311,7 +314,7 @@ template <int SIZE> struct key_rows {
             for (int n = 0; n < FEATURES / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    int d = work.feature + column_of(n, e);
+                    int d = work.feature + feature_of<T>(n, e);
                     if (d < a.head_size)
                         gradient[((int64_t)key * a.kv_heads + work.head) * a.head_size + d] +=
                             sums[n][2 * i + e] * factor;
@@ -319,16 +322,16 @@ template <int SIZE> struct key_rows {
         }
     }
 
-    /* Writes one gradient: of keys of the prefix in fp32, of rows in bf16 by way of the tile. */
+    /* Writes one gradient: of keys of the prefix in fp32, of rows as write_rows. */
     __device__ __forceinline__ void write(const struct attention &a, const key_tile &work,
                                           const float (&sums)[FEATURES / 8][4], float factor, uint32_t tile_at,
                                           float *prefix, void *rows, int64_t stride) const {
         const float factors[2] = {factor, factor};
         int first = work.key + warp_row() - work.prefix;
-        bf16 *to = (bf16 *)rows + (int64_t)work.head * a.head_size + work.feature;
+        T *to = (T *)rows + (int64_t)work.head * a.head_size + work.feature;
         if (first < 0)
             add_to_prefix(a, work, sums, factor, prefix);
-        write_rows<SIZE>(sums, factors, tile_at, a.head_size - work.feature, [&](int row) {
+        write_rows<TILE>(sums, factors, tile_at, a.head_size - work.feature, [&](int row) {
             int at = first + row;
             return at >= 0 && at < a.rows ? to + at * stride : NULL;
         });
@@ -336,18 +339,19 @@ template <int SIZE> struct key_rows {
 };
 
 /* Keys or values, numbered as a tile's: without the prefix if its gradients are not wanted. */
-static __device__ __forceinline__ keys_of<bf16> tile_keys(keys_of<bf16> keys, const key_tile &work) {
+template <class T> static __device__ __forceinline__ keys_of<T> tile_keys(keys_of<T> keys, const key_tile &work) {
     keys.prefixes = work.prefix;
     return keys;
 }
 
 /* The steps of a block with its keys: it takes the tiles of queries of each of their heads, one after the other. */
-template <int SIZE> struct query_steps {
-    static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE);
+template <class TILE> struct query_steps {
+    using T = typename TILE::element;
+    static constexpr int QUERIES = GRADIENT_TILE_COLUMNS(TILE::FEATURES);
 
     const struct attention_part &g;
     const key_tile &work;
-    taken_tiles<SIZE, QUERIES> tiles;
+    taken_tiles<TILE, QUERIES> tiles;
     int steps, group; /* for a head, and heads */
 
     __device__ __forceinline__ int count() const {
@@ -368,32 +372,36 @@ template <int SIZE> struct query_steps {
             copy_async_8((uint32_t)__cvta_generic_to_shared(&taken[threadIdx.x]),
                          (const float2 *)g.delta + head(step) * a.rows + row + (is_there ? threadIdx.x : 0), is_there);
         }
-        tiles.copy(step, rows_of(a.q, a.q_stride, work.from, head(step), a),
-                   rows_of(a.dout, a.out_stride, work.from, head(step), a), first(step), work.rows, a.head_size);
+        tiles.copy(step, rows_of<T>(a.q, a.q_stride, work.from, head(step), a),
+                   rows_of<T>(a.dout, a.out_stride, work.from, head(step), a), first(step), work.rows, a.head_size);
     }
 };
 
-template <int SIZE> static __device__ __forceinline__ void backward_keys(const struct attention_part &g) {
+template <class TILE> static __device__ __forceinline__ void backward_keys(const struct attention_part &g) {
+    using T = typename TILE::element;
     extern __shared__ __align__(128) unsigned char shared[];
-    constexpr int QUERIES = GRADIENT_TILE_COLUMNS(SIZE), FEATURES = GRADIENT_TILE_FEATURES(SIZE);
-    float2(*taken)[QUERIES] = (float2(*)[QUERIES])(shared + (2 * TILE_ROWS + 4 * QUERIES) * SIZE * 2);
+    constexpr int QUERIES = key_rows<TILE>::QUERIES, FEATURES = key_rows<TILE>::FEATURES;
+    float2(*taken)[QUERIES] = (float2(*)[QUERIES])(shared + (2 * TILE_ROWS + 4 * QUERIES) * TILE::ROW_BYTES);
     const struct attention &a = g.a;
-    uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), value_tile = tiles + TILE_ROWS * SIZE * 2;
+    uint32_t tiles = (uint32_t)__cvta_generic_to_shared(shared), value_tile = tiles + TILE_ROWS * TILE::ROW_BYTES;
     key_tile work;
     work.open(g, (a.head_size + FEATURES - 1) / FEATURES, FEATURES);
-    query_steps<SIZE> queries = {g, work, {value_tile + TILE_ROWS * SIZE * 2}};
+    query_steps<TILE> queries = {g, work, {value_tile + TILE_ROWS * TILE::ROW_BYTES}};
     queries.steps = (work.rows + QUERIES - 1) / QUERIES;
     queries.group = a.heads / a.kv_heads;
     int rows = (int)min((int64_t)TILE_ROWS, work.prefix + a.rows - work.key);
-    keys_of<bf16> keys = tile_keys(head_keys<bf16>(a, 0, work.head), work);
-    keys_of<bf16> values = tile_keys(head_values<bf16>(a, 0, work.head), work);
-    copy_pairs<SIZE, TILE_ROWS>(tiles, keys, values, work.key, work.key + rows, a.head_size);
+    keys_of<T> keys = tile_keys(head_keys<T>(a, 0, work.head), work);
+    keys_of<T> values = tile_keys(head_values<T>(a, 0, work.head), work);
+    copy_pairs<TILE, TILE_ROWS>(tiles, keys, values, work.key, work.key + rows, a.head_size);
     queries.begin(0, taken[0]);
-    key_rows<SIZE> warp;
+    key_rows<TILE> warp;
     warp.open(a, work, tiles);
 #pragma unroll 1
     for (int step = 0; step < queries.count(); step++) {
         copies_wait();
+        if (step == 0)
+            round_copied<TILE, 2 * TILE_ROWS>(tiles);
+        queries.tiles.round(step);
         __syncthreads(); /* the tiles have landed, and nobody uses those before */
         if (step + 1 < queries.count())
             queries.begin(step + 1, taken[(step + 1) % 2]);
@@ -420,13 +428,18 @@ template <int SIZE> static __device__ __forceinline__ void backward_keys(const s
 }
 
 /* A smaller head's block takes fewer registers, so that more blocks hide each other's waits. */
-#define KERNEL(size)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 128 ? 3 : 1)                                \
-        attention_backward_queries_tiles_##size(struct attention_part g) {                                             \
-        backward_queries<size>(g);                                                                                     \
+#define KERNEL(queries_name, keys_name, size, type)                                                                    \
+    extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size * sizeof(type) <= 256 ? 3 : 1)                 \
+        queries_name(struct attention_part g) {                                                                        \
+        backward_queries<tile<size, type>>(g);                                                                         \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(TILE_WARPS *WARP, size <= 64 ? 2 : 1)                                 \
-        attention_backward_keys_tiles_##size(struct attention_part g) {                                                \
-        backward_keys<size>(g);                                                                                        \
+        keys_name(struct attention_part g) {                                                                           \
+        backward_keys<tile<size, type>>(g);                                                                            \
     }
-ATTENTION_TILE_SIZES(KERNEL)
+#define BF16_KERNELS(size)                                                                                             \
+    KERNEL(attention_backward_queries_tiles_##size, attention_backward_keys_tiles_##size, size, bf16)
+#define TF32_KERNELS(size)                                                                                             \
+    KERNEL(attention_backward_queries_tf32_tiles_##size, attention_backward_keys_tf32_tiles_##size, size, float)
+ATTENTION_TILE_SIZES(BF16_KERNELS)
+ATTENTION_TF32_SIZES(TF32_KERNELS)

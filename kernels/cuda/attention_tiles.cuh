@@ -1,4 +1,4 @@
-/* Attention by tiles of bf16 in shared memory: the parts that forward and backward share. A block holds one side of the
+/* Attention by tiles in shared memory: the parts that forward and backward share. A block holds one side of the
  * scores (a tile of queries, or of keys), and takes the other side tile by tile. A warp has 16 rows of its side. What
  * it takes comes in columns.
  *
@@ -81,75 +81,101 @@ struct query_tile {
 };
 
 /* Copies ROWS rows, from row `first` of `count`. Rows and features that do not exist are zeros. */
-template <int SIZE, int ROWS, class F>
+template <class TILE, int ROWS, class F>
 static __device__ __forceinline__ void copy_rows(uint32_t to, F row_at, int first, int count, int size) {
 #pragma unroll 2
-    for (int i = 0; i < ROWS * SIZE / 8 / (TILE_WARPS * WARP); i++) {
-        int at = i * TILE_WARPS * WARP + threadIdx.x, row = at / (SIZE / 8), chunk = at % (SIZE / 8);
-        bool is_there = first + row < count && chunk * 8 < size;
-        copy_async(to + tile<SIZE>::at(row, chunk), row_at(is_there ? first + row : 0) + (is_there ? chunk * 8 : 0),
+    for (int i = 0; i < ROWS * TILE::CHUNKS / (TILE_WARPS * WARP); i++) {
+        int at = i * TILE_WARPS * WARP + threadIdx.x, row = at / TILE::CHUNKS, chunk = at % TILE::CHUNKS;
+        bool is_there = first + row < count && chunk * TILE::CHUNK < size;
+        copy_async(to + TILE::at(row, chunk), row_at(is_there ? first + row : 0) + (is_there ? chunk * TILE::CHUNK : 0),
                    is_there);
+    }
+}
+
+/* Rounds rows of fp32 that have landed to TF32. A thread takes those that it has copied: copy_rows and copy_pairs give
+ * it the same ones. So rows are rounded once, and not by each warp that reads them. Tiles that follow one another count
+ * as one. */
+template <class TILE, int ROWS> static __device__ __forceinline__ void round_copied(uint32_t tile_at) {
+    if constexpr (sizeof(typename TILE::element) == 4) {
+#pragma unroll 4
+        for (int i = 0; i < ROWS * TILE::CHUNKS / (TILE_WARPS * WARP); i++) {
+            int at = i * TILE_WARPS * WARP + threadIdx.x;
+            uint32_t place = tile_at + TILE::at(at / TILE::CHUNKS, at % TILE::CHUNKS);
+            uint4 four = load_chunk(place);
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(to_tf32(__uint_as_float(four.x))),
+                         "r"(to_tf32(__uint_as_float(four.y))), "r"(to_tf32(__uint_as_float(four.z))),
+                         "r"(to_tf32(__uint_as_float(four.w)))
+                         : "memory");
+        }
     }
 }
 
 /* Copies ROWS rows of two kinds, such as keys and values, from row `first` of `count`, to two tiles one after the
  * other. After the prefix a thread's rows are the same distance apart, so that one addition leads to the next. */
-template <int SIZE, int ROWS>
-static __device__ __forceinline__ void copy_pairs(uint32_t to, const keys_of<bf16> &keys, const keys_of<bf16> &values,
+template <class TILE, int ROWS, class T>
+static __device__ __forceinline__ void copy_pairs(uint32_t to, const keys_of<T> &keys, const keys_of<T> &values,
                                                   int first, int count, int size) {
-    constexpr int CHUNKS = SIZE / 8, THREADS = TILE_WARPS * WARP, STEP = THREADS / CHUNKS, BYTES = ROWS * SIZE * 2;
+    constexpr int CHUNKS = TILE::CHUNKS, THREADS = TILE_WARPS * WARP, STEP = THREADS / CHUNKS;
+    constexpr int BYTES = ROWS * TILE::ROW_BYTES;
     if (THREADS % CHUNKS || first < keys.prefixes) {
 #pragma unroll 1
         for (int i = 0; i < 2; i++) {
-            keys_of<bf16> from = i ? values : keys;
-            copy_rows<SIZE, ROWS>(
+            keys_of<T> from = i ? values : keys;
+            copy_rows<TILE, ROWS>(
                 to + i * BYTES, [&](int key) { return from.at(key); }, first, count, size);
         }
         return;
     }
-    int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS;
-    int rows = chunk * 8 < size ? count - first - row : 0; /* that are there, from this thread's first */
+    int row = (int)threadIdx.x / CHUNKS, chunk = (int)threadIdx.x % CHUNKS, feature = chunk * TILE::CHUNK;
+    int rows = feature < size ? count - first - row : 0; /* that are there, from this thread's first */
     int64_t at = first - keys.prefixes + row;
-    const bf16 *key = keys.rows + at * keys.stride + chunk * 8, *value = values.rows + at * values.stride + chunk * 8;
+    const T *key = keys.rows + at * keys.stride + feature, *value = values.rows + at * values.stride + feature;
 #pragma unroll
     for (int i = 0; i < ROWS / STEP; i++, key += STEP * keys.stride, value += STEP * values.stride) {
-        uint32_t place = to + tile<SIZE>::at(row + i * STEP, chunk);
+        uint32_t place = to + TILE::at(row + i * STEP, chunk);
         copy_async(place, key, i * STEP < rows);
         copy_async(place + BYTES, value, i * STEP < rows);
     }
 }
 
 /* Two tiles of columns that a block takes at a time, in two places in turn. */
-template <int SIZE, int COLUMNS> struct taken_tiles {
-    static constexpr int BYTES = COLUMNS * SIZE * 2;
+template <class TILE, int COLUMNS> struct taken_tiles {
+    using T = typename TILE::element;
+    static constexpr int BYTES = COLUMNS * TILE::ROW_BYTES;
     uint32_t places;
 
     __device__ __forceinline__ uint32_t first_tile(unsigned step) const {
         return places + step % 2 * 2 * BYTES;
     }
-    __device__ __forceinline__ void copy(int step, const keys_of<bf16> &one, const keys_of<bf16> &other, int first,
-                                         int count, int size) const {
-        copy_pairs<SIZE, COLUMNS>(first_tile(step), one, other, first, count, size);
+    __device__ __forceinline__ void copy(int step, const keys_of<T> &one, const keys_of<T> &other, int first, int count,
+                                         int size) const {
+        copy_pairs<TILE, COLUMNS>(first_tile(step), one, other, first, count, size);
         copies_commit();
+    }
+    /* Rounds a step's tiles. This thread's copies of them have landed. */
+    __device__ __forceinline__ void round(int step) const {
+        round_copied<TILE, 2 * COLUMNS>(first_tile(step));
     }
 };
 
-/* The 16 rows of a warp as left factors of products. They stay in registers if KEPT, or are read each time. */
-template <int SIZE, bool KEPT> struct left_rows {
-    uint32_t place, kept[KEPT ? SIZE / 16 : 1][4];
+/* The 16 rows of a warp as left factors of products. They stay in registers if KEPT, or are read each time. A product
+ * takes two chunks of each row. */
+template <class TILE, bool KEPT> struct left_rows {
+    static constexpr int PAIRS = TILE::CHUNKS / 2;
+    uint32_t place, kept[KEPT ? PAIRS : 1][4];
 
     __device__ __forceinline__ void open(uint32_t tile_at) {
-        place = tile_at + tile<SIZE>::at(warp_row() + lane_number() % 16, lane_number() / 16);
+        place = tile_at + TILE::at(warp_row() + lane_number() % 16, lane_number() / 16);
     }
     /* Reads them, once they are there. */
     __device__ __forceinline__ void load() {
 #pragma unroll
-        for (int k = 0; k < SIZE / 16 && KEPT; k++)
-            load_matrices(kept[k], tile<SIZE>::pair(place, k));
+        for (int k = 0; k < PAIRS && KEPT; k++)
+            load_matrices(kept[k], TILE::pair(place, k));
     }
     __device__ __forceinline__ void get(uint32_t (&to)[4], int k) const {
         if (!KEPT)
-            load_matrices(to, tile<SIZE>::pair(place, k));
+            load_matrices(to, TILE::pair(place, k));
 #pragma unroll
         for (int i = 0; i < 4 && KEPT; i++)
             to[i] = kept[k][i];
@@ -157,29 +183,30 @@ template <int SIZE, bool KEPT> struct left_rows {
 };
 
 /* The place of this lane's row and first chunk in a tile of columns. */
-template <int SIZE> static __device__ __forceinline__ uint32_t columns_place(uint32_t tile_at) {
+template <class TILE> static __device__ __forceinline__ uint32_t columns_place(uint32_t tile_at) {
     int lane = lane_number();
-    return tile_at + tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    return tile_at + TILE::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-/* Adds the products of 16 features, from feature 16 k on, to the scores of 8 N columns. */
-template <bool EDGE, int SIZE, bool KEPT, int N>
-static __device__ __forceinline__ void multiply_features(float (&s)[N][4], const left_rows<SIZE, KEPT> &left,
+/* Adds the products of two chunks, from chunk 2 k on, to the scores of 8 N columns. */
+template <bool EDGE, class TILE, bool KEPT, int N>
+static __device__ __forceinline__ void multiply_features(float (&s)[N][4], const left_rows<TILE, KEPT> &left,
                                                          uint32_t place, int k, const seen_columns &seen, int first) {
+    using T = typename TILE::element;
     uint32_t a[4], b[4];
     left.get(a, k);
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
         if (EDGE && !seen.sees_some(first + j * 16, 16))
             continue;
-        load_matrices(b, tile<SIZE>::pair(place, k) + j * 16 * tile<SIZE>::ROW_BYTES);
+        load_matrices(b, TILE::pair(place, k) + j * 16 * TILE::ROW_BYTES);
         if (!EDGE && KEPT && k == 0) {
-            multiply_first(s[2 * j], a, b[0], b[1]);
-            multiply_first(s[2 * j + 1], a, b[2], b[3]);
+            multiply_first<T>(s[2 * j], a, b[0], b[1]);
+            multiply_first<T>(s[2 * j + 1], a, b[2], b[3]);
             continue;
         }
-        multiply(s[2 * j], a, b[0], b[1]);
-        multiply(s[2 * j + 1], a, b[2], b[3]);
+        multiply<T>(s[2 * j], a, b[0], b[1]);
+        multiply<T>(s[2 * j + 1], a, b[2], b[3]);
     }
 }
 
@@ -191,14 +218,14 @@ template <int N> static __device__ __forceinline__ void clear(float (&s)[N][4]) 
 
 /* Scores of 8 N columns, whose rows are the tile's. A lane has columns 8 n + 2 t and its neighbour: first of row g,
  * then of row g + 8. Columns that no row sees have zeros. */
-template <bool EDGE, int SIZE, bool KEPT, int N>
-static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const left_rows<SIZE, KEPT> &left,
+template <bool EDGE, class TILE, bool KEPT, int N>
+static __device__ __forceinline__ void multiply_rows(float (&s)[N][4], const left_rows<TILE, KEPT> &left,
                                                      uint32_t tile_at, const seen_columns &seen, int first) {
-    uint32_t place = columns_place<SIZE>(tile_at);
+    uint32_t place = columns_place<TILE>(tile_at);
     if (EDGE || !KEPT)
         clear(s);
-#pragma unroll(KEPT ? SIZE / 16 : 2)
-    for (int k = 0; k < SIZE / 16; k++)
+#pragma unroll(KEPT ? TILE::CHUNKS / 2 : 2)
+    for (int k = 0; k < TILE::CHUNKS / 2; k++)
         multiply_features<EDGE>(s, left, place, k, seen, first);
 }
 
@@ -251,9 +278,15 @@ struct row_softmax {
     }
 };
 
-static __device__ __forceinline__ bool is_finite(uint32_t bits) {
-    return (bits & 0x7f80) != 0x7f80;
+/* This lane's column of s[n][e], from the tile's first. */
+static __device__ __forceinline__ int column_of(int n, int e) {
+    return n * 8 + lane_number() % 4 * 2 + e % 2;
 }
+/* This lane's feature of weighted rows out[n][e]. In TF32, four n have the features of a lane's chunk. */
+template <class T> static __device__ __forceinline__ int feature_of(int n, int e) {
+    return sizeof(T) == 2 ? column_of(n, e) : n / 4 * 32 + lane_number() % 4 * 8 + e % 2 * 4 + n % 4;
+}
+
 /* An exponent of ones carries into the sign of its half, and the permutation fills two bytes with each sign. */
 static __device__ __forceinline__ uint32_t zero_if_not_finite(uint32_t &two) {
     uint32_t taken;
@@ -261,9 +294,40 @@ static __device__ __forceinline__ uint32_t zero_if_not_finite(uint32_t &two) {
     two &= ~taken;
     return taken;
 }
+/* The same for one element of fp32: a carry into the sign. */
+static __device__ __forceinline__ uint32_t zero_if_not_finite_fp32(uint32_t &one) {
+    uint32_t taken = (uint32_t)((int)((one & 0x7fffffff) + 0x00800000) >> 31);
+    one &= ~taken;
+    return taken;
+}
+
+/* This lane's two values of a tile's row for out[n], in fp32. */
+template <class TILE>
+static __device__ __forceinline__ void load_two(float (&two)[2], uint32_t tile_at, int row, int n) {
+    if constexpr (sizeof(typename TILE::element) == 4) {
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            asm volatile("ld.shared.f32 %0, [%1];"
+                         : "=f"(two[e])
+                         : "r"(tile_at + TILE::at(row, feature_of<float>(n, e) / 4) + n % 4 * 4)
+                         : "memory");
+    } else {
+        uint32_t both;
+        asm volatile("ld.shared.u32 %0, [%1];"
+                     : "=r"(both)
+                     : "r"(tile_at + TILE::at(row, n) + lane_number() % 4 * 4)
+                     : "memory");
+        two[0] = __uint_as_float(both << 16);
+        two[1] = __uint_as_float(both & 0xffff0000);
+    }
+}
+
+static __device__ __forceinline__ bool is_finite(float value) {
+    return fabsf(value) < INFINITY;
+}
 
 /* Adds the values that zero_if_not_finite took, to rows that see them. */
-template <int SIZE, int M>
+template <class TILE, int M>
 static __device__ __forceinline__ void add_not_finite(float (&out)[M][4], uint32_t tile_at, const seen_columns &seen,
                                                       int first, int count) {
 #pragma unroll 1
@@ -271,56 +335,106 @@ static __device__ __forceinline__ void add_not_finite(float (&out)[M][4], uint32
         const bool sees[2] = {seen.sees(0, first + column), seen.sees(1, first + column)};
 #pragma unroll
         for (int n = 0; n < M; n++) {
-            uint32_t two;
-            asm volatile("ld.shared.u32 %0, [%1];"
-                         : "=r"(two)
-                         : "r"(tile_at + tile<SIZE>::at(column, n) + lane_number() % 4 * 4)
-                         : "memory");
+            float two[2];
+            load_two<TILE>(two, tile_at, column, n);
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                uint32_t bits = e % 2 ? two >> 16 : two;
-                if (!is_finite(bits) && sees[e / 2])
-                    out[n][e] += bf16_to_float((uint16_t)bits);
-            }
+            for (int e = 0; e < 4; e++)
+                if (!is_finite(two[e % 2]) && sees[e / 2])
+                    out[n][e] += two[e % 2];
         }
     }
+}
+
+/* out += weights of 16 columns times their rows in bf16, which begin `after` bytes from this lane's place. Returns bits
+ * if values were taken. */
+template <bool EDGE, class TILE, int M>
+static __device__ __forceinline__ uint32_t add_columns_bf16(float (&out)[M][4], const float (&left)[4],
+                                                            const float (&right)[4], uint32_t place, int after) {
+    uint32_t p[4] = {pack_two(left[0], left[1]), pack_two(left[2], left[3]), pack_two(right[0], right[1]),
+                     pack_two(right[2], right[3])};
+    uint32_t found = 0;
+#pragma unroll
+    for (int n = 0; n < M / 2; n++) {
+        uint32_t b[4];
+        load_transposed(b, TILE::pair(place, n) + after);
+#pragma unroll
+        for (int i = 0; i < 4 && EDGE; i++)
+            found |= zero_if_not_finite(b[i]);
+        multiply(out[2 * n], p, b[0], b[1]);
+        multiply(out[2 * n + 1], p, b[2], b[3]);
+    }
+    return found;
+}
+
+/* The same for 8 columns in TF32. A lane's weights are of columns 2t and 2t + 1. They count as t and t + 4 in the
+ * product, and so do these rows of the tile. A lane reads chunk g of both, for four products. */
+template <bool EDGE, class TILE, int M>
+static __device__ __forceinline__ uint32_t add_columns_tf32(float (&out)[M][4], const float (&weights)[4],
+                                                            uint32_t place, int after) {
+    uint32_t p[4] = {to_tf32(weights[0]), to_tf32(weights[2]), to_tf32(weights[1]), to_tf32(weights[3])}, found = 0;
+#pragma unroll
+    for (int n = 0; n < M; n += 4) {
+        uint4 even = load_chunk(place + after + n * 32);
+        uint4 odd = load_chunk((place ^ 16) + TILE::ROW_BYTES + after + n * 32);
+        uint32_t b[4][2] = {{even.x, odd.x}, {even.y, odd.y}, {even.z, odd.z}, {even.w, odd.w}};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (EDGE)
+                found |= zero_if_not_finite_fp32(b[i][0]) | zero_if_not_finite_fp32(b[i][1]);
+            multiply<float>(out[n + i], p, b[i][0], b[i][1]);
+        }
+    }
+    return found;
 }
 
 /* out += s t: weights of 8 N columns times these rows of the tile, 8 M features of each. `tile_at` may be the place of
  * a later feature, a multiple of 64. */
-template <bool EDGE, int SIZE, int M, int N>
+template <bool EDGE, class TILE, int M, int N>
 static __device__ __forceinline__ void add_weighted(float (&out)[M][4], const float (&s)[N][4], uint32_t tile_at,
                                                     const seen_columns &seen, int first) {
+    constexpr bool IS_TF32 = sizeof(typename TILE::element) == 4;
     int lane = lane_number();
-    uint32_t place = tile_at + tile<SIZE>::at(lane / 8 % 2 * 8 + lane % 8, lane / 16), found = 0;
+    uint32_t place = IS_TF32 ? TILE::at(lane % 4 * 2, lane / 4) : TILE::at(lane / 8 % 2 * 8 + lane % 8, lane / 16);
+    uint32_t found = 0;
+    place += tile_at;
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
+        constexpr int EIGHT = 8 * TILE::ROW_BYTES;
         if (EDGE && !seen.sees_some(first + j * 16, 16))
             continue;
-        const float *left = s[2 * j], *right = s[2 * j + 1];
-        uint32_t p[4] = {pack_two(left[0], left[1]), pack_two(left[2], left[3]), pack_two(right[0], right[1]),
-                         pack_two(right[2], right[3])};
-#pragma unroll
-        for (int n = 0; n < M / 2; n++) {
-            uint32_t b[4];
-            load_transposed(b, tile<SIZE>::pair(place, n) + j * 16 * tile<SIZE>::ROW_BYTES);
-#pragma unroll
-            for (int i = 0; i < 4 && EDGE; i++)
-                found |= zero_if_not_finite(b[i]);
-            multiply(out[2 * n], p, b[0], b[1]);
-            multiply(out[2 * n + 1], p, b[2], b[3]);
+        if constexpr (IS_TF32) {
+            found |= add_columns_tf32<EDGE, TILE>(out, s[2 * j], place, 2 * j * EIGHT);
+            found |= add_columns_tf32<EDGE, TILE>(out, s[2 * j + 1], place, (2 * j + 1) * EIGHT);
+        } else {
+            found |= add_columns_bf16<EDGE, TILE>(out, s[2 * j], s[2 * j + 1], place, 2 * j * EIGHT);
         }
     }
     if (EDGE && __any_sync(~0u, found != 0))
-        add_not_finite<SIZE>(out, tile_at, seen, first, 8 * N);
+        add_not_finite<TILE>(out, tile_at, seen, first, 8 * N);
 }
 
-/* Writes out * factor of rows g and g + 8. Whole chunks go by way of the warp's rows of a tile, which no other warp
- * reads. row_at gives the place of a row of its 16, or NULL. */
-template <int SIZE, int M, class F>
-static __device__ __forceinline__ void write_rows(const float (&out)[M][4], const float (&factor)[2], uint32_t tile_at,
-                                                  int features, F row_at) {
-    using shape = tile<SIZE>;
+/* Writes out * factor of rows g and g + 8 in fp32, of which a lane has whole chunks. */
+template <int M, class F>
+static __device__ __forceinline__ void write_chunks(const float (&out)[M][4], const float (&factor)[2], int features,
+                                                    F row_at) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float *to = row_at(lane_number() / 4 + i * 8);
+#pragma unroll
+        for (int n = 0; n < M; n += 4)
+#pragma unroll
+            for (int e = 2 * i; e < 2 * i + 2; e++)
+                if (to && feature_of<float>(n, e) < features)
+                    *(float4 *)(to + feature_of<float>(n, e)) =
+                        make_float4(out[n][e] * factor[i], out[n + 1][e] * factor[i], out[n + 2][e] * factor[i],
+                                    out[n + 3][e] * factor[i]);
+    }
+}
+
+/* The same in bf16. Whole chunks go by way of the warp's rows of a tile, which no other warp reads. */
+template <class TILE, int M, class F>
+static __device__ __forceinline__ void write_by_tile(const float (&out)[M][4], const float (&factor)[2],
+                                                     uint32_t tile_at, int features, F row_at) {
     int lane = lane_number(), first = warp_row();
     __syncwarp(); /* every lane has read its fragments of these rows */
 #pragma unroll
@@ -328,7 +442,7 @@ static __device__ __forceinline__ void write_rows(const float (&out)[M][4], cons
 #pragma unroll
         for (int n = 0; n < M; n++)
             asm volatile(
-                "st.shared.u32 [%0], %1;" ::"r"(tile_at + shape::at(first + lane / 4 + i * 8, n) + lane % 4 * 4),
+                "st.shared.u32 [%0], %1;" ::"r"(tile_at + TILE::at(first + lane / 4 + i * 8, n) + lane % 4 * 4),
                 "r"(pack_two(out[n][2 * i] * factor[i], out[n][2 * i + 1] * factor[i]))
                 : "memory");
     __syncwarp();
@@ -336,13 +450,17 @@ static __device__ __forceinline__ void write_rows(const float (&out)[M][4], cons
     for (int i = lane; i < 16 * M; i += WARP) {
         int row = i / M, chunk = i % M;
         bf16 *to = row_at(row);
-        uint4 eight;
-        if (!to || chunk * 8 >= features)
-            continue;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
-                     : "r"(tile_at + shape::at(first + row, chunk))
-                     : "memory");
-        *(uint4 *)(to + chunk * 8) = eight;
+        if (to && chunk * 8 < features)
+            *(uint4 *)(to + chunk * 8) = load_chunk(tile_at + TILE::at(first + row, chunk));
     }
+}
+
+/* row_at gives the place of a row of the warp's 16, or NULL. */
+template <class TILE, int M, class F>
+static __device__ __forceinline__ void write_rows(const float (&out)[M][4], const float (&factor)[2], uint32_t tile_at,
+                                                  int features, F row_at) {
+    if constexpr (sizeof(typename TILE::element) == 4)
+        write_chunks(out, factor, features, row_at);
+    else
+        write_by_tile<TILE>(out, factor, tile_at, features, row_at);
 }

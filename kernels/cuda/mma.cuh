@@ -1,5 +1,5 @@
-/* Tiles of bf16 in shared memory, and products of them by tensor cores: cp.async, ldmatrix and mma.sync of PTX. In
- * these lane 4 g + t is the t-th of group g. */
+/* Tiles of bf16 or fp32 in shared memory, and products of them by tensor cores: cp.async, ldmatrix and mma.sync of PTX.
+ * In these lane 4 g + t is the t-th of group g. Products of fp32 are in TF32. */
 #pragma once
 
 #include "cuda/typed.cuh"
@@ -29,9 +29,10 @@ static __device__ __forceinline__ void copies_wait() {
 
 /* A tile in shared memory: rows of SIZE elements, in chunks of 16 bytes. The chunks of a row change places by the row's
  * number. Eight rows at the same column are then in different banks. */
-template <int SIZE> struct tile {
-    static constexpr int ROW_BYTES = 2 * SIZE, CHUNKS = SIZE / 8;
-    static constexpr int TURN = SIZE % 64 == 0 ? 8 : 4; /* neighbours that change places */
+template <int SIZE, class T = bf16> struct tile {
+    using element = T;
+    static constexpr int FEATURES = SIZE, CHUNK = PACK<T>, ROW_BYTES = sizeof(T) * SIZE, CHUNKS = SIZE / CHUNK;
+    static constexpr int TURN = CHUNKS % 8 == 0 ? 8 : 4; /* neighbours that change places */
 
     static __device__ __forceinline__ uint32_t at(int row, int chunk) {
         int turn = TURN == 8 ? row % 8 : row / 2 % 4;
@@ -43,8 +44,18 @@ template <int SIZE> struct tile {
     }
 };
 
+/* A chunk of shared memory. */
+static __device__ __forceinline__ uint4 load_chunk(uint32_t at) {
+    uint4 chunk;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                 : "r"(at)
+                 : "memory");
+    return chunk;
+}
+
 /* Four matrices of 8 x 8, each at the addresses of eight lanes. Each lane gets elements 2t and 2t + 1 of row g; and
- * where they are transposed, of column g. */
+ * where they are transposed, of column g. Of fp32, a matrix has 8 x 4 elements, and a lane gets element t of row g. */
 static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -58,21 +69,45 @@ static __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32
                  : "memory");
 }
 
-/* sum += a b, of 16 x 16 and 16 x 8. Of sum, a lane has columns 2t and 2t + 1 of row g, and then of row g + 8. */
+/* The bits of fp32 rounded to TF32, and a tie away from zero. */
+static __device__ __forceinline__ uint32_t to_tf32(float x) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+/* sum += a b, of 16 x 16 and 16 x 8 in bf16, and of 16 x 8 and 8 x 8 in TF32. Of sum, a lane has columns 2t and 2t + 1
+ * of row g, and then of row g + 8. */
+template <class T = bf16>
 static __device__ __forceinline__ void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if constexpr (sizeof(T) == 4)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%0, %1, %2, %3};"
+                     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* sum = a b. */
+template <class T>
 static __device__ __forceinline__ void multiply_first(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
                                                       uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%10, %10, %10, %10};"
-                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    if constexpr (sizeof(T) == 4)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                     "{%10, %10, %10, %10};"
+                     : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    else
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%10, %10, %10, %10};"
+            : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 /* Two values rounded to bf16, the first one in the low half. */

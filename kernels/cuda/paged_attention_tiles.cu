@@ -268,9 +268,9 @@ template <int SIZE> struct warp_pages {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int d = w.feature + n * 8 + lane_number() % 4 * 2 + e % 2;
-                    uint32_t bits = d < size ? values[value_place<bf16>(token, d, size)].bits : 0;
-                    if (!is_finite(bits) && seen.sees(e / 2, first + token))
-                        part.sums[n][e] += bf16_to_float((uint16_t)bits);
+                    float value = d < size ? to_float(values[value_place<bf16>(token, d, size)]) : 0;
+                    if (!is_finite(value) && seen.sees(e / 2, first + token))
+                        part.sums[n][e] += value;
                 }
     }
 

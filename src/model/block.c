@@ -146,6 +146,7 @@ static int attention_call(const struct block_pass *block, struct attention *call
         .kv_heads = (int)widths->query_groups,
         .head_size = (int)widths->head,
         .type = model->options.dtype,
+        .is_tf32 = model->rank->is_tf32,
         .q = heads,
         .k = model_element(model, (void *)heads, widths->q),
         .v = model_element(model, block->saved->qkv, widths->q + widths->kv),

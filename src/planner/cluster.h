@@ -77,7 +77,8 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
 void cluster_close(struct cluster *cluster);
 /* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 or fp8 if the file has none. */
 double cluster_peak(const struct cluster *cluster, int precision);
-/* Returns that of attention's kernels, which have no TF32. */
+/* Returns that of attention's kernels. For tf32 it is fp32's, which attention over the KV cache and that of large heads
+ * have. */
 double cluster_attention_peak(const struct cluster *cluster, int precision);
 /* Refuses a precision of which the file has no peak: STATUS_USAGE. */
 int cluster_check_precision(const struct cluster *cluster, int precision);

@@ -40,6 +40,9 @@ class Kernel:
         self.code = [struct.unpack_from("<QQ", code, at) for at in range(0, len(code), 16)]
         self.counts = collections.Counter(low & 0xfff for low, _ in self.code)
 
+    def products_in_tf32(self):
+        return sum(low & 0xfff == HMMA and high >> 19 & 1 for low, high in self.code)
+
     def wide_loads(self):
         return sum(low & 0xfff == LDG and high >> 9 & 7 == 6 for low, high in self.code)
 
@@ -127,6 +130,12 @@ class Code(unittest.TestCase):
     def test_attention_and_grouped_products_use_tensor_cores(self):
         self.assertEqual(self.names(lambda kernel: kernel.counts[HMMA] > 0),
                          self.names(lambda kernel: TENSOR_CORES.match(kernel.name)))
+
+    def test_attention_in_tf32_multiplies_in_tf32_alone(self):
+        tiles = self.names(lambda kernel: re.match("attention_.*_tf32_tiles_", kernel.name))
+        self.assertEqual(len(tiles), 3 * 6)
+        self.assertEqual(self.names(lambda kernel: kernel.products_in_tf32() > 0), tiles)
+        self.assertEqual(self.names(lambda kernel: kernel.counts[HMMA] == kernel.products_in_tf32() > 0), tiles)
 
     def test_tiles_of_flash_attention_and_weights_of_few_rows_are_copied_in_the_background(self):
         self.assertEqual(self.names(lambda kernel: kernel.counts[LDGSTS] > 0),

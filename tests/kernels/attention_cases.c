@@ -23,6 +23,10 @@ static double scale_of(const struct op_run *run) {
     return 1 / sqrt((double)run->shape[SIZE]);
 }
 
+static bool is_tf32(const struct op_run *run) {
+    return run->op_case->use & OP_TF32;
+}
+
 static int64_t kv_size(const struct op_run *run) {
     return run->shape[KV_HEADS] * run->shape[SIZE];
 }
@@ -239,9 +243,10 @@ static void attention_setup(struct op_run *run) {
                                 .stride = s[HEADS] * s[SIZE] + gap};
     t[LSE] = (struct op_tensor){.name = "lse", .role = OP_OUT, .type = DTYPE_F32, .rows = s[HEADS], .cols = rows};
     /* fp32: the rounding of a score, |q||k| of length D, moves a probability by as much; then come sums over keys. In
-     * bf16 probabilities and their gradients may be rounded to 8 bits before they are multiplied. These errors are
+     * bf16 probabilities and their gradients may be rounded to 8 bits before they are multiplied. TF32 cuts a factor by
+     * at most 2^-10 of itself, and so a term of a score, and of a sum over keys, by 2^-9. These errors are
      * independent. */
-    double bound = 2 * op_bound(s[SIZE]) + op_bound(rows + s[PREFIX]);
+    double tf32 = is_tf32(run) ? 0x1p-9 : 0, bound = 2 * op_bound(s[SIZE]) + op_bound(rows + s[PREFIX]) + tf32;
     t[OUT].bound = bound + (run->type == DTYPE_BF16 ? 0x1p-8 : 0);
     t[LSE].bound = bound;
 }
@@ -300,6 +305,7 @@ static struct attention attention_arguments(const struct op_run *run) {
         .head_size = (int)s[SIZE],
         .first_head = FIRST_HEAD,
         .type = run->type,
+        .is_tf32 = is_tf32(run),
         .q = qkv,
         .k = qkv + k_at,
         .v = qkv + v_at,
@@ -384,10 +390,17 @@ static void backward_cost(const struct op_run *run, double *flops, double *bytes
     attention_cost(run, 5, flops, bytes);
 }
 
+static bool supports(const struct op_run *run, const struct ops *ops, struct device *device) {
+    struct matrix_view matrix = matrix_plain(DTYPE_F32, NULL, 1, 1);
+    const struct gemm gemm = {.a = matrix, .b = matrix, .c = matrix, .is_tf32 = true};
+    return !is_tf32(run) || ops->gemm_supports(device, &gemm);
+}
+
 static const struct op_kind forward = {
     .name = "attention_forward",
     .setup = attention_setup,
     .workspace = forward_workspace,
+    .supports = supports,
     .call = forward_call,
     .reference = forward_reference,
     .cost = forward_cost,
@@ -397,6 +410,7 @@ static const struct op_kind backward = {
     .name = "attention_backward",
     .setup = backward_setup,
     .workspace = backward_workspace,
+    .supports = supports,
     .call = backward_call,
     .reference = backward_reference,
     .loss = backward_loss,
@@ -415,6 +429,13 @@ static const struct op_kind backward = {
 #define BF16_BOTH_WAYS(note, ...)                                                                                      \
     {&forward, note, OP_TEST, DTYPE_BF16, 0, {__VA_ARGS__}}, {                                                         \
         &backward, note, OP_TEST, DTYPE_BF16, 0, {                                                                     \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+
+#define TF32_BOTH_WAYS(note, variant, ...)                                                                             \
+    {&forward, "tf32, " note, OP_TEST | OP_TF32, DTYPE_F32, variant, {__VA_ARGS__}}, {                                 \
+        &backward, "tf32, " note, OP_TEST | OP_TF32, DTYPE_F32, variant, {                                             \
             __VA_ARGS__                                                                                                \
         }                                                                                                              \
     }
@@ -454,10 +475,20 @@ static const struct op_case cases[] = {
     BF16_BOTH_WAYS("size 256, window", 100, 1, 1, 256, 0, 1, 0, 0, 40),
     BF16_BOTH_WAYS("size 128, several tiles", 210, 1, 1, 128, 0, 2),
     BF16_BOTH_WAYS("size 64, dropout, later tokens", 150, 1, 1, 64, 0, 2, 100, 101),
+    TF32_BOTH_WAYS("one key of size 4", 0, 2, 1, 1, 4, 0, 2),
+    TF32_BOTH_WAYS("size 64, whole tiles", 0, 128, 1, 1, 64, 0, 1),
+    TF32_BOTH_WAYS("size 36, long prefix, grouped heads", 0, 110, 4, 2, 36, 70, 3),
+    TF32_BOTH_WAYS("size 20, dropout, prefix, grouped heads", 0, 110, 4, 2, 20, 21, 3, 250, 5),
+    TF32_BOTH_WAYS("size 100, dropout, later tokens", 0, 150, 1, 1, 100, 0, 2, 100, 101),
+    TF32_BOTH_WAYS("size 128, window", 0, 140, 2, 1, 128, 0, 1, 0, 0, 40),
+    TF32_BOTH_WAYS("rows at 4 bytes", STRIDED, 40, 2, 2, 16, 0, 1, 100),
+    TF32_BOTH_WAYS("size 132", 0, 20, 1, 1, 132, 0, 1, 100),
     BOTH_WAYS(OP_LONG, "long", 0, 700, 2, 1, 64, 0, 2, 100),
     BOTH_WAYS(OP_LONG, "size 65", 0, 257, 3, 3, 65, 70, 3, 100),
 
     BOTH_WAYS(OP_BENCH, "gpt2", EQUAL, 1024, 12, 12, 64, 0, 1),
+    {&forward, "tf32, gpt2", OP_BENCH | OP_TF32, DTYPE_F32, EQUAL, {1024, 12, 12, 64, 0, 1}},
+    {&backward, "tf32, gpt2", OP_BENCH | OP_TF32, DTYPE_F32, EQUAL, {1024, 12, 12, 64, 0, 1}},
     BOTH_WAYS(OP_BENCH, "gpt2, dropout", EQUAL, 1024, 12, 12, 64, 0, 1, 100),
     BOTH_WAYS(OP_BENCH, "gpt2, 4 x 256, dropout", EQUAL, 1024, 12, 12, 64, 0, 4, 100),
     BOTH_WAYS(OP_BENCH, "window 512", EQUAL, 4096, 9, 3, 64, 0, 1, 0, 0, 512),

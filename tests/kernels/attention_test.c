@@ -343,6 +343,13 @@ static void impossible_arguments_are_refused(void **state) {
                           .type = DTYPE_F32};
     test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "3 heads of size 8 over 2 key/value heads");
     a.kv_heads = 1;
+    a.is_tf32 = true;
+    test_fails(ops->attention_forward(&exec, &a), STATUS_UNSUPPORTED, "attention: no TF32 on cpu");
+    test_fails(ops->attention_backward(&exec, &a), STATUS_UNSUPPORTED, "attention: no TF32 on cpu");
+    a.type = DTYPE_BF16;
+    test_fails(ops->attention_forward(&exec, &a), STATUS_UNSUPPORTED, "attention: TF32 is for fp32");
+    a.type = DTYPE_F32;
+    a.is_tf32 = false;
     test_fails(ops->attention_forward(&exec, &a), STATUS_INVALID, "workspace");
     test_fails(ops->attention_backward(&exec, &a), STATUS_INVALID, "workspace");
     a.window = -1;

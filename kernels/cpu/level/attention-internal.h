@@ -37,6 +37,12 @@ struct head_shape {
     bool pairs; /* always false at a level without SIMD_PAIRS */
 };
 
+/* As attention_check, and STATUS_UNSUPPORTED for TF32. */
+ATTENTION_INLINE int check_call(const struct attention *a) {
+    int status = attention_check(a);
+    return !status && a->is_tf32 ? status_fail(STATUS_UNSUPPORTED, "attention: no TF32 on cpu") : status;
+}
+
 /* Returns the shape of heads of this type and size. */
 struct head_shape LEVEL(attention_shape)(enum dtype type, int head_size);
 

@@ -183,7 +183,7 @@ static void forward_wave(const struct exec *exec, const struct attention *a, int
 }
 
 LEVEL_OP(attention_forward, attention) {
-    int status = attention_check(a);
+    int status = check_call(a);
     if (status)
         return status;
     int threads = exec_threads(exec);

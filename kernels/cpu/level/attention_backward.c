@@ -445,7 +445,7 @@ LEVEL_WORKSPACE(attention_backward, attention) {
 }
 
 LEVEL_OP(attention_backward, attention) {
-    int status = attention_check(a);
+    int status = check_call(a);
     if (status)
         return status;
     int threads = exec_threads(exec);

@@ -157,23 +157,28 @@ static void check_20_orders(struct scene *scene, const struct op_case *op_case) 
     op_run_close(&scene->run, scene->device);
 }
 
+/* The cases that run by tiles. */
+static bool has_tiles(const struct op_case *op_case) {
+    return op_case->type == DTYPE_BF16 || op_case->use & OP_TF32;
+}
+
 static void tiles_give_the_same_bits_in_20_orders(void **state) {
     static const char *const notes[] = {"size 24, dropout, prefix, grouped heads", "size 64, segments",
-                                        "size 256, window"};
+                                        "size 256, window", "tf32, size 20, dropout, prefix, grouped heads"};
     struct scene scene = {0};
     int count = 0;
     (void)state;
     test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
     for (int c = 0; c < attention_family.count; c++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
             const struct op_case *op_case = &attention_family.cases[c];
-            if (op_case->type != DTYPE_BF16 || strcmp(op_case->note, notes[i]))
+            if (!has_tiles(op_case) || strcmp(op_case->note, notes[i]))
                 continue;
             check_20_orders(&scene, op_case);
             count++;
         }
-    assert_int_equal(count, 3 * 2); /* forward and backward */
+    assert_int_equal(count, 4 * 2); /* forward and backward */
     stream_close(scene.stream);
     device_close(scene.device);
 }
@@ -207,12 +212,48 @@ static void dropout_gives_the_same_bits_with_room_for_some_heads(void **state) {
     test_ok(stream_open(scene.device, &scene.stream));
     for (int i = 0; i < attention_family.count; i++) {
         const struct op_case *op_case = &attention_family.cases[i];
-        if (op_case->type == DTYPE_BF16 && strcmp(op_case->note, "size 24, dropout, prefix, grouped heads") == 0) {
+        if (has_tiles(op_case) && strstr(op_case->note, ", dropout, prefix, grouped heads")) {
             check_parts(&scene, op_case);
             count++;
         }
     }
-    assert_int_equal(count, 2); /* forward and backward */
+    assert_int_equal(count, 2 * 2); /* forward and backward */
+    stream_close(scene.stream);
+    device_close(scene.device);
+}
+
+/* Launches of a kernel by one call of a case. */
+static uint64_t launches_of(struct scene *scene, const struct op_case *op_case, const char *kernel) {
+    uint64_t before = test_counts_of(kernel).launches;
+    test_ok(op_run_open(&scene->run, op_case, scene->device, scene->stream));
+    free(result_of(scene, -1, find(&scene->run, "out")));
+    op_run_close(&scene->run, scene->device);
+    return test_counts_of(kernel).launches - before;
+}
+
+static void attention_in_tf32_runs_by_tiles_where_there_are_tiles(void **state) {
+    static const char *const rows[][3] = {
+        {"tf32, size 64, whole tiles", "attention_forward_tf32_tiles_64", "attention_backward_keys_tf32_tiles_64"},
+        {"tf32, size 128, window", "attention_forward_tf32_tiles_128", "attention_backward_queries_tf32_tiles_128"},
+        {"tf32, rows at 4 bytes", "attention_forward_fp32", "attention_backward_keys_fp32"},
+        {"tf32, size 132", "attention_forward_fp32", "attention_backward_queries_fp32"},
+        {"size 64, whole tiles", "attention_forward_fp32", "attention_backward_keys_fp32"},
+    };
+    struct scene scene = {0};
+    int count = 0;
+    (void)state;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    for (int c = 0; c < attention_family.count; c++)
+        for (int i = 0; i < 5; i++) {
+            const struct op_case *op_case = &attention_family.cases[c];
+            if (op_case->type != DTYPE_F32 || strcmp(op_case->note, rows[i][0]))
+                continue;
+            bool is_backward = strcmp(op_case->kind->name, "attention_backward") == 0;
+            assert_int_equal(launches_of(&scene, op_case, rows[i][1 + is_backward]), 1);
+            count++;
+        }
+    assert_int_equal(count, 5 * 2);
     stream_close(scene.stream);
     device_close(scene.device);
 }
@@ -347,6 +388,7 @@ int main(void) {
         cmocka_unit_test(a_row_that_is_nan_changes_no_row_that_does_not_see_it),
         cmocka_unit_test(tiles_give_the_same_bits_in_20_orders),
         cmocka_unit_test(dropout_gives_the_same_bits_with_room_for_some_heads),
+        cmocka_unit_test(attention_in_tf32_runs_by_tiles_where_there_are_tiles),
         cmocka_unit_test(a_row_of_the_cache_has_the_same_bits_alone_and_among_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,13 +23,13 @@ struct scene {
     uint32_t blocks, threads, shared;
 };
 static const struct scene forward = {"attention_tiles", "attention_forward_tiles_64", {OUT, LSE}, TILES,
-                                     TILE_WARPS * 32,   ATTENTION_TILE_BYTES(SIZE)};
+                                     TILE_WARPS * 32,   ATTENTION_TILE_BYTES(SIZE, 2)};
 static const struct scene queries = {
-    "attention_gradient_tiles", "attention_backward_queries_tiles_64", {DQ, DELTA}, TILES, TILE_WARPS * 32,
-    GRADIENT_TILE_BYTES(SIZE)};
+    "attention_gradient_tiles",  "attention_backward_queries_tiles_64", {DQ, DELTA}, TILES, TILE_WARPS * 32,
+    GRADIENT_TILE_BYTES(SIZE, 2)};
 static const struct scene keys = {
-    "attention_gradient_tiles", "attention_backward_keys_tiles_64", {DK, DV}, TILES, TILE_WARPS * 32,
-    GRADIENT_TILE_BYTES(SIZE)};
+    "attention_gradient_tiles",  "attention_backward_keys_tiles_64", {DK, DV}, TILES, TILE_WARPS * 32,
+    GRADIENT_TILE_BYTES(SIZE, 2)};
 static const struct scene turn = {"transpose", "transpose_bf16", {OUT, OUT}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS, 0};
 
 struct fault {
