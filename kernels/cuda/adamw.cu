@@ -15,6 +15,16 @@ static __device__ __forceinline__ rates rates_of(const struct adamw_step &s, con
     return {fmaf(-lr, range.weight_decay, 1.0f), fmaf(lr, s.inverse.high, lr * s.inverse.low), scale};
 }
 
+/* Writes WIDTH elements of the weights. The compiler would write four of bf16 one by one here. */
+template <class T, int WIDTH> static __device__ __forceinline__ void write_weights(T *to, const pack<T, WIDTH> &from) {
+    *(pack<T, WIDTH> *)to = from;
+}
+static __device__ __forceinline__ void write_weights(bf16 *to, const pack<bf16, 4> &from) {
+    uint32_t low = from.at[0].bits | (uint32_t)from.at[1].bits << 16;
+    uint32_t high = from.at[2].bits | (uint32_t)from.at[3].bits << 16;
+    *(uint64_t *)to = (uint64_t)high << 32 | low;
+}
+
 /* Updates WIDTH elements from `at` on of a range. */
 template <class T, int WIDTH>
 static __device__ __forceinline__ void update(const struct adamw_step &s, const struct flat_range &range,
@@ -38,7 +48,7 @@ static __device__ __forceinline__ void update(const struct adamw_step &s, const 
     *to_v = v;
     *to_master = master;
     if (a.weights)
-        *(pack<T, WIDTH> *)((T *)a.weights + range.first + at) = weights;
+        write_weights((T *)a.weights + range.first + at, weights);
     if (a.zero_gradient)
         *from = gradient;
 }
