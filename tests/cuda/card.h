@@ -20,7 +20,7 @@ struct card {
     struct machine machine;
     struct streams streams;
     struct stream *null_stream;
-    struct module *kept; /* modules that were unloaded, with their variables' memory */
+    struct image *images; /* texts that were loaded */
     unsigned long allocations;
     unsigned long uploads, downloads;    /* copies between host and device */
     unsigned long graph_launches;        /* whose work counts in none of the others */
@@ -40,7 +40,7 @@ CUresult card_enter_outside(struct card **card);
 CUresult card_leave(struct card *card, CUresult result);
 /* The card's stream of this name; NULL where it has none. */
 struct stream *card_stream(const struct card *card, CUstream name);
-/* Frees the modules that are kept. Their variables' memory ends with the machine. */
+/* Frees the texts. Their variables' memory ends with the machine. */
 void modules_forget(struct card *card);
 /* True where this call shall fail. The card is entered. */
 bool card_fails(struct card *card, enum call_kind kind);

@@ -7,16 +7,22 @@
 #include <string.h>
 
 struct function {
-    const struct ptx_kernel *kernel;
-    int most_dynamic;
+    struct ptx_module *ptx;
+    struct ptx_kernel *kernel;
+    int most_dynamic; /* bytes of shared memory that a launch may ask for; below 0: what there is without asking */
     struct function *next;
 };
 
-struct module {
+/* A text that was loaded, and what is decoded of it. It is kept for the next module of that text. */
+struct image {
     struct ptx_module *ptx;
+    int users; /* modules */
+    struct image *next;
+};
+
+struct module {
+    struct image *image;
     struct function *functions;
-    uint64_t hash; /* of the text */
-    struct module *next;
 };
 
 /* ---- modules and launches ---- */
@@ -27,50 +33,62 @@ static int place(void *context, struct ptx_variable *variable) {
     return variable->address ? memory_write(&card->machine, variable->address, variable->values, variable->bytes) : -1;
 }
 
-static uint64_t hash_of(const char *text, size_t length) {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a, by 8 bytes */
-    for (size_t i = 0; i < length; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, text + i, length - i < 8 ? length - i : 8);
-        hash = (hash ^ word) * 1099511628211u;
-        hash ^= hash >> 32;
+/* The image of this text, or NULL. Modules share one, unless they have variables: those get their first values. */
+static struct image *find_image(struct card *card, const char *text, size_t length) {
+    struct image *image = card->images;
+    while (image && ((size_t)(image->ptx->end - image->ptx->text) != length ||
+                     memcmp(image->ptx->text, text, length) != 0 || (image->users && image->ptx->variables))) {
+        image = image->next;
     }
-    return hash;
+    for (const struct ptx_variable *v = image ? image->ptx->variables : NULL; v; v = v->next) {
+        memory_write(&card->machine, v->address, v->values, v->bytes);
+    }
+    return image;
 }
 
-/* Takes a module of this text from those that were unloaded; its variables get their first values. NULL: there is
- * none. */
-static struct module *take_kept(struct card *card, uint64_t hash) {
-    struct module **at = &card->kept;
-    while (*at && (*at)->hash != hash) {
-        at = &(*at)->next;
+static struct image *make_image(struct card *card, const char *text, size_t length, char *message) {
+    struct image *image = calloc(1, sizeof *image);
+    if (image && ptx_open("module", text, length, place, card, &image->ptx, message)) {
+        free(image);
+        return NULL;
     }
-    struct module *module = *at;
-    if (module) {
-        *at = module->next;
-        for (const struct ptx_variable *v = module->ptx->variables; v; v = v->next) {
-            memory_write(&card->machine, v->address, v->values, v->bytes);
-        }
+    if (image) {
+        image->next = card->images;
+        card->images = image;
     }
-    return module;
+    return image;
 }
 
-static CUresult decode(struct card *card, const char *text, size_t length, struct module **out) {
-    char message[PTX_MESSAGE] = "out of memory";
-    uint64_t hash = hash_of(text, length);
-    struct module *module = take_kept(card, hash);
-    if (!module && (module = calloc(1, sizeof *module))) {
-        module->hash = hash;
-        if (ptx_open("module", text, length, place, card, &module->ptx, message)) {
-            free(module);
-            module = NULL;
-        }
-    }
-    *out = module;
-    if (!module) {
+static CUresult decoded(int status, const char *message) {
+    if (status) {
         fprintf(stderr, "cuda stand-in: %s\n", message);
     }
-    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+    return status ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
+}
+
+static CUresult load(struct card *card, const char *text, size_t length, struct module **out) {
+    char message[PTX_MESSAGE] = "out of memory";
+    struct image *image = find_image(card, text, length);
+    struct module *module = calloc(1, sizeof *module);
+    image = image || !module ? image : make_image(card, text, length, message);
+    if (!image || !module) {
+        free(module);
+        return decoded(-1, message);
+    }
+    image->users++;
+    module->image = image;
+    *out = module;
+    return CUDA_SUCCESS;
+}
+
+/* Decodes a kernel that is used for the first time: a program loads all of them, and uses a few. */
+static CUresult prepare(const struct function *function) {
+    char message[PTX_MESSAGE];
+    return decoded(ptx_decode(function->ptx, function->kernel, message), message);
+}
+
+static int most_dynamic(const struct function *function) {
+    return function->most_dynamic >= 0 ? function->most_dynamic : PLAIN_SHARED - (int)function->kernel->shared_bytes;
 }
 
 API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
@@ -81,7 +99,7 @@ API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     struct module *loaded = NULL;
     if (!result) {
         result = fatbin_ptx(image, CAPABILITY, &text, &length) ? CUDA_ERROR_NO_BINARY_FOR_GPU
-                                                               : decode(card, text, length, &loaded);
+                                                               : load(card, text, length, &loaded);
     }
     if (!result) {
         *module = (CUmodule)loaded;
@@ -97,20 +115,19 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
     struct card *card;
     CUresult result = card_enter(&card);
     struct module *loaded = (struct module *)module;
-    const struct ptx_kernel *kernel = result ? NULL : ptx_kernel_find(loaded->ptx, name);
+    struct ptx_kernel *kernel = result ? NULL : ptx_kernel_find(loaded->image->ptx, name);
     struct function *found = kernel ? calloc(1, sizeof *found) : NULL;
     if (!result && !found) {
         result = kernel ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_FOUND;
     } else if (!result) {
         *found = (struct function){
-            .kernel = kernel, .most_dynamic = PLAIN_SHARED - (int)kernel->shared_bytes, .next = loaded->functions};
+            .ptx = loaded->image->ptx, .kernel = kernel, .most_dynamic = -1, .next = loaded->functions};
         loaded->functions = found;
         *function = (CUfunction)found;
     }
     return card_leave(card, result);
 }
 
-/* The decoded text is kept for the next module of that text: decoding takes longer than the rest of an opening. */
 API CUresult cuModuleUnload(CUmodule module) {
     struct card *card;
     CUresult result = card_enter(&card);
@@ -123,17 +140,17 @@ API CUresult cuModuleUnload(CUmodule module) {
         loaded->functions = function->next;
         free(function);
     }
-    loaded->next = card->kept;
-    card->kept = loaded;
+    loaded->image->users--;
+    free(loaded);
     return card_leave(card, result);
 }
 
 void modules_forget(struct card *card) {
-    while (card->kept) {
-        struct module *module = card->kept;
-        card->kept = module->next;
-        ptx_close(module->ptx);
-        free(module);
+    while (card->images) {
+        struct image *image = card->images;
+        card->images = image->next;
+        ptx_close(image->ptx);
+        free(image);
     }
 }
 
@@ -141,6 +158,7 @@ API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attrib
     struct card *card;
     CUresult result = card_enter(&card);
     struct function *set = (struct function *)function;
+    result = result ? result : prepare(set);
     if (!result && attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
         bool fits = value >= 0 && (uint32_t)value + set->kernel->shared_bytes <= MOST_SHARED;
         result = fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -154,6 +172,7 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
     CUresult result = card_enter(&card);
     const struct function *asked = (struct function *)function;
     bool is_known = true;
+    result = result ? result : prepare(asked);
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
         *value = (int)asked->kernel->shared_bytes;
@@ -162,7 +181,7 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
         *value = (int)asked->kernel->local_bytes;
         break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        *value = asked->most_dynamic;
+        *value = most_dynamic(asked);
         break;
     default:
         is_known = false;
@@ -187,7 +206,8 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
     const struct function *launched = (struct function *)function;
     bool is_valid = !extra && grid_x && grid_y && grid_z && block_x && block_y && block_z && block_z <= 64 &&
                     grid_y <= 65535 && grid_z <= 65535 && (uint64_t)block_x * block_y * block_z <= LAUNCH_MOST_THREADS;
-    if (!result && (!is_valid || (int64_t)shared_bytes > launched->most_dynamic)) {
+    result = result ? result : prepare(launched);
+    if (!result && (!is_valid || (int64_t)shared_bytes > most_dynamic(launched))) {
         result = CUDA_ERROR_INVALID_VALUE;
     }
     if (!result && card_fails(card, CALL_BUS)) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void skip_space(struct lexer *lexer) {
+void lexer_skip_space(struct lexer *lexer) {
     while (lexer->at < lexer->end) {
         const char *at = lexer->at;
         if (at[0] == '/' && at + 1 < lexer->end && at[1] == '/') {
@@ -37,7 +37,7 @@ static bool continues(const struct lexer *lexer, const char *at) {
 }
 
 void lexer_next(struct lexer *lexer) {
-    skip_space(lexer);
+    lexer_skip_space(lexer);
     lexer->word[0] = 0;
     if (lexer->at >= lexer->end) {
         lexer->token = TOKEN_END;

@@ -1,4 +1,4 @@
-/* A PTX module: variables, parameters, and one kernel after the other. */
+/* A PTX module: variables, parameters, and kernels, whose bodies are decoded later. */
 #include "cuda/parse.h"
 
 #include <stdio.h>
@@ -114,7 +114,6 @@ void parse_variable(struct parser *parser, enum ptx_space space, bool is_extern)
             name->bytes = (uint32_t)declared.bytes;
             name->is_extern = is_extern;
             name->is_local = space == SPACE_LOCAL;
-            name->in_kernel = parser->kernel != NULL;
         }
     }
     if (!take(parser, ";")) {
@@ -150,24 +149,6 @@ static void parse_params(struct parser *parser) {
     }
 }
 
-/* Names of one kernel go; those of the module lose their place in it. */
-static void forget_kernel(struct parser *parser) {
-    parser->kernel = NULL;
-    parser->registers.count = parser->labels.count = parser->uses.count = 0;
-    parser->code.items = NULL, parser->code.count = parser->code.room = 0;
-    parser->operands.items = NULL, parser->operands.count = parser->operands.room = 0;
-    parser->constants.items = NULL, parser->constants.count = parser->constants.room = 0;
-    parser->places_extern = false;
-    size_t kept = 0;
-    for (size_t i = 0; i < parser->shared.count; i++) {
-        if (!parser->shared.items[i].in_kernel) {
-            parser->shared.items[kept] = parser->shared.items[i];
-            parser->shared.items[kept++].at = UINT32_MAX;
-        }
-    }
-    parser->shared.count = kept;
-}
-
 /* The parser's lists become the kernel's. Operands have moved while they grew, so they were kept by index. */
 static void finish_kernel(struct parser *parser) {
     struct ptx_kernel *kernel = parser->kernel;
@@ -178,6 +159,21 @@ static void finish_kernel(struct parser *parser) {
         kernel->code[i].operands = kernel->operands + (size_t)kernel->code[i].operands;
     }
     kernel->register_bytes = (kernel->register_bytes + 63) / 64 * 64;
+}
+
+/* Goes over a body, whose first brace is the lexer's word. */
+static void skip_body(struct lexer *lexer) {
+    for (int depth = 1; depth > 0 && lexer->at < lexer->end;) {
+        const char *at = lexer->at;
+        if (*at == '/') {
+            lexer_skip_space(lexer); /* a comment may have braces */
+        }
+        if (lexer->at == at) {
+            depth += (*at == '{') - (*at == '}');
+            lexer->line += *at == '\n';
+            lexer->at++;
+        }
+    }
 }
 
 static void parse_kernel(struct parser *parser) {
@@ -196,19 +192,17 @@ static void parse_kernel(struct parser *parser) {
     if (take(parser, "(")) {
         parse_params(parser);
     }
-    while (!parser->failed && !take(parser, "{")) { /* .maxntid 256, 1, 1 and the like are hints */
+    while (!parser->failed && !lexer_is(&parser->lexer, "{")) { /* .maxntid 256, 1, 1 and the like are hints */
         if (parser->lexer.token == TOKEN_END) {
             parse_fail(parser, "the text ends before a kernel's body");
         }
         lexer_next(&parser->lexer);
     }
-    parse_body(parser);
-    if (!parser->failed) { /* a kernel may end without ret */
-        struct statement end = {.opcode = "exit", .line = parser->lexer.line};
-        decode_statement(parser, &end);
-    }
-    finish_kernel(parser);
-    forget_kernel(parser);
+    kernel->body = parser->lexer.at;
+    kernel->body_line = parser->lexer.line;
+    skip_body(&parser->lexer);
+    lexer_next(&parser->lexer);
+    parser->kernel = NULL;
 }
 
 static void parse_module(struct parser *parser) {
@@ -244,27 +238,60 @@ static void parse_module(struct parser *parser) {
 int ptx_open(const char *name, const char *text, size_t length, ptx_place *place, void *context,
              struct ptx_module **out, char *message) {
     struct ptx_module *module = calloc(1, sizeof *module);
-    if (!module || !(module->name = strdup(name))) {
-        free(module);
+    if (!module || !(module->name = strdup(name)) || !(module->text = malloc(length + 1))) {
+        ptx_close(module);
         snprintf(message, PTX_MESSAGE, "out of memory");
         return -1;
     }
-    struct parser parser = {.lexer = {.at = text, .end = text + length, .line = 1},
+    memcpy(module->text, text, length);
+    module->end = module->text + length;
+    struct parser parser = {.lexer = {.at = module->text, .end = module->end, .line = 1},
                             .module = module,
                             .place = place,
                             .context = context,
                             .message = message};
     parse_module(&parser);
-    free(parser.registers.items);
-    free(parser.labels.items);
-    free(parser.uses.items);
-    free(parser.shared.items);
+    module->shared = parser.shared.items, module->shared_count = parser.shared.count;
     if (parser.failed) {
         ptx_close(module);
         return -1;
     }
     *out = module;
     return 0;
+}
+
+int ptx_decode(struct ptx_module *module, struct ptx_kernel *kernel, char *message) {
+    if (!kernel->body) {
+        return 0;
+    }
+    if (kernel->has_failed) {
+        snprintf(message, PTX_MESSAGE, "%s: %s could not be decoded", module->name, kernel->name);
+        return -1;
+    }
+    struct parser parser = {.lexer = {.at = kernel->body, .end = module->end, .line = kernel->body_line},
+                            .module = module,
+                            .message = message,
+                            .kernel = kernel};
+    for (size_t i = 0; i < module->shared_count; i++) {
+        struct shared_name *name = PARSE_ADD(&parser, parser.shared);
+        if (name) {
+            *name = module->shared[i];
+        }
+    }
+    lexer_next(&parser.lexer);
+    parse_body(&parser);
+    if (!parser.failed) { /* a kernel may end without ret */
+        struct statement end = {.opcode = "exit", .line = parser.lexer.line};
+        decode_statement(&parser, &end);
+    }
+    finish_kernel(&parser);
+    kernel->has_failed = parser.failed;
+    kernel->body = parser.failed ? kernel->body : NULL;
+    free(parser.registers.items);
+    free(parser.labels.items);
+    free(parser.uses.items);
+    free(parser.shared.items);
+    return parser.failed ? -1 : 0;
 }
 
 void ptx_close(struct ptx_module *module) {
@@ -289,12 +316,12 @@ void ptx_close(struct ptx_module *module) {
         free(variable->name), free(variable->values);
         free(variable);
     }
-    free(module->name);
+    free(module->shared), free(module->text), free(module->name);
     free(module);
 }
 
-const struct ptx_kernel *ptx_kernel_find(const struct ptx_module *module, const char *name) {
-    for (const struct ptx_kernel *kernel = module->kernels; kernel; kernel = kernel->next) {
+struct ptx_kernel *ptx_kernel_find(const struct ptx_module *module, const char *name) {
+    for (struct ptx_kernel *kernel = module->kernels; kernel; kernel = kernel->next) {
         if (strcmp(kernel->name, name) == 0) {
             return kernel;
         }

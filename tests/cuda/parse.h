@@ -16,6 +16,8 @@ struct lexer {
 };
 
 void lexer_next(struct lexer *lexer);
+/* Goes over spaces and comments. */
+void lexer_skip_space(struct lexer *lexer);
 bool lexer_is(const struct lexer *lexer, const char *word);
 /* The bits of a number as written: 12, -3, 0x1F, 0f3F800000, 0d3FF0000000000000, 1.5. Returns false for other words. */
 bool lexer_number(const char *word, uint64_t *bits, bool *is_real);
@@ -41,7 +43,7 @@ struct label {
 struct shared_name {
     char name[PARSE_WORD];
     uint32_t at, align, bytes;
-    bool is_extern, is_local, in_kernel;
+    bool is_extern, is_local;
 };
 
 #define LIST(type)                                                                                                     \

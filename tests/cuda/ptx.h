@@ -1,4 +1,4 @@
-/* PTX as the interpreter runs it: a module's text, decoded once into kernels of compact instructions.
+/* PTX as the interpreter runs it: kernels of compact instructions, each decoded from its text before it first runs.
  *
  * The code in tests/cuda/ is a libcuda.so.1 that executes the PTX of fat binaries on the CPU. It is for tests alone and
  * never shipped. Calls of the driver API arrive in driver.c, which names what the environment sets. Work is queued in
@@ -104,6 +104,9 @@ struct ptx_param {
 
 struct ptx_kernel {
     char *name;
+    const char *body; /* in the module's text; NULL once it is decoded */
+    uint32_t body_line;
+    bool has_failed; /* to decode */
     struct ptx_param *params;
     size_t param_count;
     uint32_t param_bytes, shared_bytes, local_bytes, register_bytes, slots;
@@ -125,20 +128,30 @@ struct ptx_variable {
     struct ptx_variable *next;
 };
 
+struct shared_name;
+
 struct ptx_module {
     struct ptx_kernel *kernels;
     struct ptx_variable *variables;
     char *name; /* for messages */
+    char *text; /* a copy, up to `end` */
+    const char *end;
+    struct shared_name *shared; /* names of shared memory outside kernels */
+    size_t shared_count;
 };
 
 /* Gives a module's variable its place: called once for each, before the kernels' code is decoded. Returns 0 or -1. */
 typedef int ptx_place(void *context, struct ptx_variable *variable);
 
-/* Decodes a module. `length` bytes of text, which need no end; `name` names it in messages. The caller closes the
- * result with ptx_close(). Returns 0, or -1 with a message of PTX_MESSAGE bytes that names the line. */
+/* Reads a module, but no kernel's body. `length` bytes of text, which need no end and are copied; `name` names it in
+ * messages. The caller closes the result with ptx_close(). Returns 0, or -1 with a message of PTX_MESSAGE bytes that
+ * names the line. */
 int ptx_open(const char *name, const char *text, size_t length, ptx_place *place, void *context,
              struct ptx_module **out, char *message);
+/* Decodes the body of one of the module's kernels, which must come before its code and its bytes are used; nothing if
+ * it has been decoded. Returns as ptx_open(). */
+int ptx_decode(struct ptx_module *module, struct ptx_kernel *kernel, char *message);
 /* Frees a module; NULL is allowed. */
 void ptx_close(struct ptx_module *module);
 /* The kernel of a name, or NULL. */
-const struct ptx_kernel *ptx_kernel_find(const struct ptx_module *module, const char *name);
+struct ptx_kernel *ptx_kernel_find(const struct ptx_module *module, const char *name);

@@ -18,6 +18,11 @@ struct ptx_module *kernel_module(struct machine *machine, const char *text) {
     if (ptx_open("test.ptx", text, strlen(text), place, machine, &module, message)) {
         fail_msg("%s", message);
     }
+    for (struct ptx_kernel *kernel = module->kernels; kernel; kernel = kernel->next) {
+        if (ptx_decode(module, kernel, message)) {
+            fail_msg("%s", message);
+        }
+    }
     return module;
 }
 

@@ -348,18 +348,37 @@ static void an_asynchronous_copy_lands_at_its_wait(void **state) {
     }
 }
 
+/* The message of a kernel that cannot be decoded. */
+static const char *failure_of(const char *text) {
+    static char message[PTX_MESSAGE];
+    struct ptx_module *module = NULL;
+    assert_int_equal(ptx_open("a.ptx", text, strlen(text), NULL, NULL, &module, message), 0);
+    assert_int_equal(ptx_decode(module, module->kernels, message), -1);
+    char again[PTX_MESSAGE];
+    assert_int_equal(ptx_decode(module, module->kernels, again), -1);
+    ptx_close(module);
+    return message;
+}
+
 static void an_unknown_instruction_fails_by_name_and_line(void **state) {
     (void)state;
-    struct machine machine;
-    struct ptx_module *module = NULL;
-    char message[PTX_MESSAGE];
-    kernel_machine(&machine, 1);
-    static const char text[] = HEAD "mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;\nret;\n}\n";
-    assert_int_equal(ptx_open("a.ptx", text, strlen(text), NULL, NULL, &module, message), -1);
+    const char *message = failure_of(HEAD "mov.u32 %r1, 1;\nwgmma.fence.sync.aligned;\nret;\n}\n");
     assert_non_null(strstr(message, "a.ptx:7: instruction wgmma.fence.sync.aligned is not known"));
-    static const char typed[] = HEAD "add.f16 %h1, %h2, %h3;\nret;\n}\n";
-    assert_int_equal(ptx_open("a.ptx", typed, strlen(typed), NULL, NULL, &module, message), -1);
+    message = failure_of(HEAD "add.f16 %h1, %h2, %h3;\nret;\n}\n");
     assert_non_null(strstr(message, "instruction add.f16 is not known"));
+}
+
+/* Bodies are gone over without a look at their words. */
+static void a_body_ends_at_its_last_brace(void **state) {
+    static const char text[] = HEAD "{ // a brace } in a comment\n{ mov.u32 %r1, 1; /* } */ }\n}\nret;\n}\n"
+                                    ".visible .entry second()\n{\nexit;\n}\n";
+    struct machine machine;
+    (void)state;
+    kernel_machine(&machine, 1);
+    struct ptx_module *module = kernel_module(&machine, text);
+    assert_non_null(ptx_kernel_find(module, "second"));
+    assert_true(module->kernels->next && !module->kernels->next->next);
+    ptx_close(module);
     machine_close(&machine);
 }
 
@@ -375,6 +394,7 @@ int main(void) {
         cmocka_unit_test(products_follow_the_tables_of_fragments),
         cmocka_unit_test(an_asynchronous_copy_lands_at_its_wait),
         cmocka_unit_test(an_unknown_instruction_fails_by_name_and_line),
+        cmocka_unit_test(a_body_ends_at_its_last_brace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
