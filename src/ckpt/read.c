@@ -366,14 +366,15 @@ static int read_param(const struct ckpt_tensors *tensors, const struct param_tab
     return status;
 }
 
-/* Room for blocks of an array on their way: as they are delivered, and as a transposed tensor has them. */
+/* Room for blocks of parameters on their way: as they are delivered, and as a transposed tensor has them. */
 struct blocks {
     struct halves halves;
     char *scratch;
 };
 
-static int open_blocks(struct blocks *blocks, const struct ckpt_array *array) {
-    size_t bytes = CKPT_BLOCK_ELEMENTS * sizeof(float);
+/* Pinned memory is dear: a small parameter gets little. */
+static int open_blocks(struct blocks *blocks, const struct ckpt_array *array, int64_t largest_param) {
+    size_t bytes = (size_t)(largest_param < CKPT_BLOCK_ELEMENTS ? largest_param : CKPT_BLOCK_ELEMENTS) * sizeof(float);
     blocks->scratch = malloc(bytes);
     int status = halves_open(&blocks->halves, array->stream, bytes);
     return status || blocks->scratch ? status : status_fail(STATUS_MEMORY, "out of memory");
@@ -387,7 +388,7 @@ static int close_blocks(struct blocks *blocks, int status) {
 int ckpt_read_param(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *array,
                     int param) {
     struct blocks blocks;
-    int status = open_blocks(&blocks, array);
+    int status = open_blocks(&blocks, array, param_elements(&table->rows[param]));
     if (!status)
         status = read_param(tensors, table, array, param, &blocks.halves, blocks.scratch);
     return close_blocks(&blocks, status);
@@ -398,7 +399,11 @@ int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *tabl
     int status = ckpt_check(tensors, table, arrays, array_count);
     for (int a = 0; a < array_count && !status; a++) {
         struct blocks blocks;
-        status = open_blocks(&blocks, &arrays[a]);
+        int64_t largest = 1;
+        for (int i = 0; i < table->count; i++)
+            if (is_wanted(&arrays[a], &table->rows[i]) && param_elements(&table->rows[i]) > largest)
+                largest = param_elements(&table->rows[i]);
+        status = open_blocks(&blocks, &arrays[a], largest);
         for (int i = 0; i < table->count && !status; i++)
             if (is_wanted(&arrays[a], &table->rows[i]))
                 status = read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch);

@@ -196,8 +196,8 @@ int param_clear_gradients(const struct param_store *store, struct stream *stream
 
 enum { INITIAL_CHUNK = 1 << 20 };
 
-/* Writes the initial values of a run; its `first` counts in the whole parameter. `values` has room for a chunk's
- * floats, and after them for the same in bf16. */
+/* Writes the initial values of a run; its `first` counts in the whole parameter. `values` has room for a chunk of it in
+ * both types. */
 static int initialise_run(struct stream *stream, const struct param *row, uint64_t seed, const struct param_range *run,
                           float *values) {
     enum dtype type = run->type;
@@ -206,7 +206,7 @@ static int initialise_run(struct stream *stream, const struct param *row, uint64
     for (int64_t done = 0; done < run->count && !status; done += INITIAL_CHUNK) {
         int64_t part = run->count - done < INITIAL_CHUNK ? run->count - done : INITIAL_CHUNK;
         param_initial_values(row, seed, run->first + done, part, values);
-        uint16_t *rounded = (uint16_t *)(values + INITIAL_CHUNK);
+        uint16_t *rounded = (uint16_t *)(values + part);
         for (int64_t j = 0; j < part && type == DTYPE_BF16; j++)
             rounded[j] = bf16_from_float(values[j]);
         const void *source = type == DTYPE_BF16 ? (const void *)rounded : values;
@@ -225,7 +225,7 @@ struct written {
     struct param_range loan;
     struct stream *stream;
     uint64_t seed;
-    void *values; /* host: room for a chunk in both types */
+    void *values; /* host: room in both types for a chunk, or for the parameter if that is less */
 };
 
 static void begin_writing(struct written *written) {
@@ -257,7 +257,9 @@ int param_initialise(struct param_store *store, struct stream *stream, uint64_t 
     struct param_rect rects[PARAM_MAX_SLICES];
     int count = param_part_rects(&store->map.part, store->map.table, id, rects);
     begin_writing(&written);
-    int status = device_host_alloc(store->device, INITIAL_CHUNK * (sizeof(float) + sizeof(uint16_t)), &written.values);
+    size_t most =
+        (size_t)(param_local_elements(store, id) < INITIAL_CHUNK ? param_local_elements(store, id) : INITIAL_CHUNK);
+    int status = device_host_alloc(store->device, most * (sizeof(float) + sizeof(uint16_t)), &written.values);
     for (int r = 0; r < count && !status; r++) {
         bool is_whole = rects[r].columns == row->shape[1];
         int64_t runs = is_whole ? 1 : rects[r].rows, length = rects[r].columns * (is_whole ? rects[r].rows : 1);
