@@ -1,18 +1,24 @@
 # Tests of all that computes, once more on other devices.
 
 # On the stand-ins for a card: cuda_NAME, with the label cuda. They are skipped by name where this build has no CUDA. The
-# other programs take too long on an interpreter, or need int8 weights, which the card lacks.
+# other programs take too long on an interpreter, or test what the CPU alone promises or has, such as int8 weights.
 set(on_card
-    kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test kernels_grouped_test
-    kernels_lstm_test kernels_missing_test kernels_norm_test kernels_optimizer_test kernels_pointwise_test
-    kernels_rotary_test kernels_sample_test kernels_stream_test kernels_tails_test kernels_vocab_parts_test
-    comm_allocation_test comm_comm_test tensor_allocation_test tensor_map_test tensor_pack_test tensor_part_test
-    parallel_layout_test parallel_rounds_test parallel_sketch_test parallel_sync_test parallel_unit_slots_test
-    model_family_config_test model_family_test model_golden_test model_hook_test model_hub_models_test
-    model_layers_test model_order_test model_text_ends_test model_tied_test model_units_test optim_schedule_test
-    ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test ckpt_flat_test ckpt_gguf_test ckpt_model_test
-    ckpt_safetensors_test pretrained_allocation_test train_metrics_test train_trainer_test infer_graphs_test
-    infer_greedy_test infer_likelihood_test infer_sample_test infer_steps_test infer_window_test)
+    kernels_adapter_test kernels_draw_test kernels_ends_test kernels_fp8_test kernels_gemm_test
+    kernels_grouped_test kernels_lstm_test kernels_missing_test kernels_norm_test kernels_optimizer_test
+    kernels_pointwise_test kernels_rotary_test kernels_sample_test kernels_stream_test kernels_tails_test
+    kernels_vocab_parts_test comm_allocation_test comm_comm_test tensor_allocation_test tensor_map_test
+    tensor_pack_test tensor_part_test parallel_allocation_test parallel_layout_test parallel_rounds_test
+    parallel_sharded_test parallel_sketch_test parallel_sync_test parallel_unit_slots_test
+    model_allocation_test model_family_config_test model_family_test model_golden_test model_hook_test
+    model_hub_models_test model_layers_test model_order_test model_recompute_test model_tensor_parallel_test
+    model_text_ends_test model_tied_test model_units_test optim_allocation_test optim_schedule_test
+    ckpt_allocation_test ckpt_checkpoint_test ckpt_exchange_test ckpt_flat_test ckpt_gguf_test
+    ckpt_layout_test ckpt_model_test ckpt_safetensors_test pretrained_allocation_test train_allocation_test
+    train_metrics_test train_opening_test train_steps_test train_trainer_test peft_allocation_test
+    peft_backend_test peft_bytes_test peft_config_test peft_expression_test peft_fp8_test peft_frozen_test
+    peft_kept_test peft_merge_test peft_prefix_test peft_units_test infer_allocation_test infer_engine_test
+    infer_family_adapters_test infer_graphs_test infer_greedy_test infer_likelihood_test infer_opening_test
+    infer_sample_test infer_scale_test infer_scheduler_test infer_steps_test infer_window_test)
 
 # What the stand-ins have freed counts as held while it lies in a thread's cache, so tests that count go without it.
 set(cuda_lib ${CMAKE_CURRENT_BINARY_DIR}/cuda/lib)

@@ -20,6 +20,7 @@ static const char *model_directory(void) {
 
 static struct engine *open_engine(int precision, int threads) {
     struct engine_options options = {.device = test_device(),
+                                     .is_batch_invariant = true,
                                      .model = model_directory(),
                                      .precision = precision,
                                      .threads = threads,
