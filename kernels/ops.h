@@ -98,6 +98,36 @@ struct dropout {
     struct row_keys keys;
 };
 
+/* ---- FP8 matrices ---- */
+
+/* The products that will read an FP8 matrix: those with A as it is or B transposed read it by rows, others by columns.
+ */
+enum fp8_copies { FP8_ANY, FP8_BY_ROWS, FP8_BY_COLUMNS };
+
+/* Memory that receives a bf16 matrix in FP8: each element times scale in fp32, rounded as fp8_from_float does. Of *amax
+ * and of the largest size of an element, *amax receives the larger one; NaN counts as 0. */
+struct fp8_output {
+    enum dtype type; /* DTYPE_E4M3 or DTYPE_E5M2; any other: there is no such memory */
+    enum fp8_copies copies;
+    const float *scale;   /* [1] */
+    const float *inverse; /* [1] the scale of y's view, as products after this cast read it */
+    float *amax;          /* [1] read and written, or NULL */
+    void *y;              /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
+};                        /* fp8_is_wanted returns true if there is such memory. */
+static inline bool fp8_is_wanted(const struct fp8_output *to) {
+    return to->type == DTYPE_E4M3 || to->type == DTYPE_E5M2;
+}
+
+/* Returns the bytes of an FP8 matrix, on every backend. A GPU has it twice, by rows and by columns, and then `inverse`;
+ * its rows are filled to multiples of 16 bytes. The CPU has its numbers as bf16, which has them all. */
+static inline int64_t fp8_padded(int64_t count) {
+    return (count + 15) / 16 * 16;
+}
+enum { FP8_TAIL_BYTES = 256 };
+static inline size_t fp8_bytes(int64_t rows, int64_t cols) {
+    return (size_t)(fp8_padded(rows) * fp8_padded(cols)) * 2 + FP8_TAIL_BYTES;
+}
+
 enum norm_kind {
     NORM_LAYER, /* LayerNorm: (x - mean) * rstd * gain + bias, rstd = 1 / sqrt(variance + epsilon) */
     NORM_RMS    /* RMSNorm: x * rstd * gain, rstd = 1 / sqrt(mean of squares + epsilon); no mean, bias or dbias */
@@ -123,16 +153,24 @@ struct norm {
     int64_t x_stride;  /* of x, from row to row; 0: H * C */
     int64_t y_stride;  /* of y and dy; 0: H * C */
     int64_t dx_stride; /* of dx and dx_add; 0: H * C */
+    /* Forward: y is written in FP8 as well, for bf16 and one vector a row. It is copied by rows, and all rows are whole
+     * accesses of 16 bytes, but with is_again. */
+    struct fp8_output fp8;
+    bool is_fp8_alone; /* y is written in FP8 alone, and its pointer is not read */
+    bool is_again;     /* with is_fp8_alone: a forward has written mean and rstd, which are read */
 };
 
 struct gelu {
     int64_t count;
     enum dtype type;
     bool is_tanh;
-    const void *x;  /* [count] the GELU's input */
-    void *y;        /* [count] forward out */
-    const void *dy; /* [count] backward in */
-    void *dx;       /* [count] backward out; may be dy */
+    const void *x;         /* [count] the GELU's input */
+    void *y;               /* [count] forward out */
+    const void *dy;        /* [count] backward in */
+    void *dx;              /* [count] backward out; may be dy */
+    int64_t cols;          /* count is rows of these; read for FP8 alone */
+    struct fp8_output fp8; /* y or, backward, dx in FP8 as well, for bf16 */
+    bool is_fp8_alone;     /* y or dx is written in FP8 alone, and its pointer is not read */
 };
 
 /* Activations of adapters other than the GELU: max(x, 0), x sigmoid(x), and tanh(x). */
@@ -151,10 +189,12 @@ struct unit_call {
 struct swiglu {
     int64_t rows, cols; /* N, F */
     enum dtype type;
-    const void *x;  /* [N,2F]: a row's F columns of the gate, then those of up */
-    void *y;        /* forward: [N,F] out */
-    const void *dy; /* backward: [N,F] */
-    void *dx;       /* backward: [N,2F] out; may be x */
+    const void *x;         /* [N,2F]: a row's F columns of the gate, then those of up */
+    void *y;               /* forward: [N,F] out */
+    const void *dy;        /* backward: [N,F] */
+    void *dx;              /* backward: [N,2F] out; may be x */
+    struct fp8_output fp8; /* as in struct gelu */
+    bool is_fp8_alone;
 };
 
 /* Rotary positions, in place (Su et al. 2021, arXiv 2104.09864). Features j and j + rotary / 2 of each head are rotated
@@ -248,33 +288,13 @@ struct transpose {
     void *y;         /* [cols, rows] */
 };
 
-/* The products that will read an FP8 matrix: those with A as it is or B transposed read it by rows, others by columns.
- */
-enum fp8_copies { FP8_ANY, FP8_BY_ROWS, FP8_BY_COLUMNS };
-
-/* Casts a bf16 matrix to FP8: x * scale in fp32, rounded as fp8_from_float does. Of *amax and of the largest size of an
- * element of x, *amax receives the larger one; NaN counts as 0. */
+/* Casts a bf16 matrix to FP8. */
 struct fp8_cast {
     int64_t rows, cols;
-    int64_t stride;  /* of x, from row to row */
-    enum dtype type; /* DTYPE_E4M3 or DTYPE_E5M2 */
-    enum fp8_copies copies;
-    const void *x;        /* [rows, cols] bf16 */
-    const float *scale;   /* [1] */
-    const float *inverse; /* [1] the scale of y's view, as products after this cast read it */
-    float *amax;          /* [1] read and written, or NULL */
-    void *y;              /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
+    int64_t stride; /* of x, from row to row */
+    const void *x;  /* [rows, cols] bf16 */
+    struct fp8_output to;
 };
-
-/* Returns the bytes of an FP8 matrix, on every backend. A GPU has it twice, by rows and by columns, and then `inverse`;
- * its rows are filled to multiples of 16 bytes. The CPU has its numbers as bf16, which has them all. */
-static inline int64_t fp8_padded(int64_t count) {
-    return (count + 15) / 16 * 16;
-}
-enum { FP8_TAIL_BYTES = 256 };
-static inline size_t fp8_bytes(int64_t rows, int64_t cols) {
-    return (size_t)(fp8_padded(rows) * fp8_padded(cols)) * 2 + FP8_TAIL_BYTES;
-}
 
 /* Ends a step of delayed scaling, as TransformerEngine does. Each of `count` tensors has a history of the largest sizes
  * of its elements in the last `length` steps, and a scale:

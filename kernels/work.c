@@ -112,15 +112,20 @@ struct op_work kv_append_work(const struct kv_append *a) {
 
 /* ---- element by element ---- */
 
+/* Returns the bytes of the copies of a matrix in FP8. */
+static double fp8_copies_bytes(int64_t rows, int64_t columns, const struct fp8_output *to) {
+    return fp8_is_wanted(to) ? (double)rows * (double)columns * (to->copies == FP8_ANY ? 2 : 1) : 0;
+}
+
 static int64_t heads_of(const struct norm *a) {
     return a->heads ? a->heads : 1;
 }
 
 struct op_work norm_forward_work(const struct norm *a) {
-    struct op_work work = tensors_of(a->rows, a->cols * heads_of(a), a->type, 2);
+    struct op_work work = tensors_of(a->rows, a->cols * heads_of(a), a->type, a->is_fp8_alone ? 1 : 2);
     work.weights = (double)a->cols * (a->kind == NORM_LAYER ? 2 : 1);
     work.lasting = work.weights * bytes_of(a->type);
-    work.bytes += work.lasting;
+    work.bytes += work.lasting + fp8_copies_bytes(a->rows, a->cols, &a->fp8);
     return work;
 }
 
@@ -129,11 +134,15 @@ struct op_work norm_backward_work(const struct norm *a) {
 }
 
 struct op_work gelu_forward_work(const struct gelu *a) {
-    return tensors_of(a->count, 1, a->type, 2);
+    struct op_work work = tensors_of(a->count, 1, a->type, a->is_fp8_alone ? 1 : 2);
+    work.bytes += fp8_copies_bytes(a->count, 1, &a->fp8);
+    return work;
 }
 
 struct op_work gelu_backward_work(const struct gelu *a) {
-    return tensors_of(a->count, 1, a->type, 3);
+    struct op_work work = tensors_of(a->count, 1, a->type, a->is_fp8_alone ? 2 : 3);
+    work.bytes += fp8_copies_bytes(a->count, 1, &a->fp8);
+    return work;
 }
 
 struct op_work unit_forward_work(const struct unit_call *a) {
@@ -145,11 +154,15 @@ struct op_work unit_backward_work(const struct unit_call *a) {
 }
 
 struct op_work swiglu_forward_work(const struct swiglu *a) {
-    return tensors_of(a->rows, a->cols, a->type, 3);
+    struct op_work work = tensors_of(a->rows, a->cols, a->type, a->is_fp8_alone ? 2 : 3);
+    work.bytes += fp8_copies_bytes(a->rows, a->cols, &a->fp8);
+    return work;
 }
 
 struct op_work swiglu_backward_work(const struct swiglu *a) {
-    return tensors_of(a->rows, a->cols, a->type, 5);
+    struct op_work work = tensors_of(a->rows, a->cols, a->type, a->is_fp8_alone ? 3 : 5);
+    work.bytes += fp8_copies_bytes(a->rows, 2 * a->cols, &a->fp8);
+    return work;
 }
 
 struct op_work rotary_work(const struct rotary *a) {
@@ -199,7 +212,9 @@ struct op_work add_work(int64_t count, enum dtype type, const void *x, void *y) 
 }
 
 struct op_work fp8_cast_work(const struct fp8_cast *a) {
-    return moved(a->rows, a->cols, bytes_of(DTYPE_BF16) + (double)(a->copies == FP8_ANY ? 2 : 1));
+    struct op_work work = tensors_of(a->rows, a->cols, DTYPE_BF16, 1);
+    work.bytes += fp8_copies_bytes(a->rows, a->cols, &a->to);
+    return work;
 }
 
 struct op_work fp8_scales_work(const struct fp8_scales *a) {

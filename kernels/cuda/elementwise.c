@@ -1,4 +1,5 @@
 /* Operations that work on their elements, or on the rows of a table, one by one. */
+#include "cuda/fp8.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.h"
 
@@ -15,10 +16,14 @@ static int rows(const struct exec *exec, enum cuda_kernel kernel, enum dtype typ
 }
 
 int cuda_gelu_forward(const struct exec *exec, const struct gelu *a) {
+    if (fp8_is_wanted(&a->fp8))
+        return cuda_fp8_gelu(exec, a, false);
     return elements(exec, CUDA_gelu_forward, a->type, a->count, a);
 }
 
 int cuda_gelu_backward(const struct exec *exec, const struct gelu *a) {
+    if (fp8_is_wanted(&a->fp8))
+        return cuda_fp8_gelu(exec, a, true);
     return elements(exec, CUDA_gelu_backward, a->type, a->count, a);
 }
 
@@ -31,10 +36,14 @@ int cuda_unit_backward(const struct exec *exec, const struct unit_call *a) {
 }
 
 int cuda_swiglu_forward(const struct exec *exec, const struct swiglu *a) {
+    if (fp8_is_wanted(&a->fp8))
+        return cuda_fp8_swiglu(exec, a, false);
     return rows(exec, CUDA_swiglu_forward, a->type, a->rows, a->cols, a);
 }
 
 int cuda_swiglu_backward(const struct exec *exec, const struct swiglu *a) {
+    if (fp8_is_wanted(&a->fp8))
+        return cuda_fp8_swiglu(exec, a, true);
     return rows(exec, CUDA_swiglu_backward, a->type, a->rows, a->cols, a);
 }
 

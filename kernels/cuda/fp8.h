@@ -25,11 +25,29 @@ struct fp8_cast_call {
     int64_t rows, cols, stride; /* of x */
     int64_t by_rows_stride, by_columns_stride;
     const void *x;
+    void *result; /* [rows, cols] receives the bf16 matrix, or NULL; not of a matrix in memory */
     const float *scale, *inverse;
     float *kept_inverse;
     uint32_t *amax;      /* the bits of a float; or NULL */
     uint8_t *by_rows;    /* [rows, by_rows_stride], or NULL */
     uint8_t *by_columns; /* [cols, by_columns_stride], or NULL */
 };
+
+/* A result of an operation, cast by tiles. */
+struct fp8_result_call {
+    struct fp8_cast_call to; /* x: the operation's */
+    bool is_e5m2;
+    bool is_tanh;             /* of a GELU */
+    const void *dy;           /* of a gradient */
+    bool is_rms;              /* of a norm, as the next ones */
+    const void *gain, *bias;  /* bias: NULL if is_rms */
+    const float *mean, *rstd; /* mean: NULL if is_rms */
+};
+
+/* Operations whose result, in bf16, is cast to FP8 in the same kernel; of a norm, one whose statistics are known. They
+ * fail as cuda_launch. */
+int cuda_fp8_gelu(const struct exec *exec, const struct gelu *a, bool is_backward);
+int cuda_fp8_swiglu(const struct exec *exec, const struct swiglu *a, bool is_backward);
+int cuda_fp8_norm(const struct exec *exec, const struct norm *a);
 
 #endif

@@ -89,9 +89,16 @@
     PLAIN(fp8, fp8_cast_e4m3)                                                                                          \
     PLAIN(fp8, fp8_cast_e5m2)                                                                                          \
     PLAIN(fp8, fp8_scales)                                                                                             \
+    PLAIN(fp8_results, fp8_gelu)                                                                                       \
+    PLAIN(fp8_results, fp8_gelu_gradient)                                                                              \
+    PLAIN(fp8_results, fp8_norm)                                                                                       \
+    PLAIN(fp8_results, fp8_swiglu)                                                                                     \
+    PLAIN(fp8_results, fp8_swiglu_gradient)                                                                            \
     PLAIN(gemm_deltas, gemm_deltas)                                                                                    \
     PLAIN(lstm, lstm_backward)                                                                                         \
     PLAIN(lstm, lstm_forward)                                                                                          \
+    PLAIN(norm, norm_long_fp8)                                                                                         \
+    PLAIN(norm_rows, norm_rows_fp8)                                                                                    \
     PLAIN(paged_attention_tiles, paged_attention_tiles_64)                                                             \
     PLAIN(paged_attention_tiles, paged_attention_tiles_128)                                                            \
     PLAIN(paged_attention_tiles, paged_attention_tiles_256)                                                            \

@@ -1,5 +1,6 @@
 /* Launches of the normalisations. */
 #include "cuda/norm.h"
+#include "cuda/fp8.h"
 #include "cuda/kernels.h"
 #include "cuda/partial_sums.h"
 
@@ -11,18 +12,56 @@ static int64_t heads_of(const struct norm *a) {
     return a->heads > 1 ? a->heads : 1;
 }
 
-/* Returns the accesses of 16 bytes that a lane has of a vector, if a warp can keep it in registers, else 0. Addresses
- * that are not known yet are aligned. */
-static int lane_parts(const struct norm *a) {
-    int64_t bytes = vector_bytes(a), strides = a->x_stride | a->y_stride | a->dx_stride;
+/* True if all vectors are accesses of 16 bytes. Addresses that are not known yet are aligned. */
+static bool has_accesses(const struct norm *a) {
+    int64_t strides = a->x_stride | a->y_stride | a->dx_stride;
     uintptr_t addresses = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->gain | (uintptr_t)a->bias |
                           (uintptr_t)a->dy | (uintptr_t)a->dx | (uintptr_t)a->dx_add;
-    int64_t access = a->type == DTYPE_F32 ? 4 : 8, parts = (bytes + 511) / 512;
-    bool is_whole = a->cols % access == 0 && strides % access == 0 && addresses % 16 == 0;
-    return is_whole && parts <= NORM_WIDE_PARTS ? (int)parts : 0;
+    int64_t access = a->type == DTYPE_F32 ? 4 : 8;
+    return a->cols % access == 0 && strides % access == 0 && addresses % 16 == 0;
+}
+
+/* Returns the accesses of 16 bytes that a lane has of a vector, if a warp can keep it in registers, else 0. */
+static int lane_parts(const struct norm *a) {
+    int64_t parts = (vector_bytes(a) + 511) / 512;
+    return has_accesses(a) && parts <= NORM_WIDE_PARTS ? (int)parts : 0;
+}
+
+static int64_t forward_blocks(int64_t vectors) {
+    return (vectors + NORM_FORWARD_WARPS - 1) / NORM_FORWARD_WARPS;
+}
+
+/* Returns the shared memory of a block that keeps its vector, if that fits. */
+static size_t forward_shared(int64_t bytes) {
+    return NORM_SUM_BYTES + (bytes <= NORM_KEPT_BYTES ? (size_t)bytes : 0);
+}
+
+/* The forward that writes rows of FP8: its blocks have whole rows. */
+static int forward_fp8(const struct exec *exec, const struct norm *a) {
+    const struct norm_cast call = {
+        .call = *a, .stride = fp8_row_stride(a->cols), .kept_inverse = fp8_scale(a->fp8.y, a->rows, a->cols)};
+    struct cuda_launch launch = {.type = DTYPE_F32, .arguments = &call};
+    if (heads_of(a) > 1 || !has_accesses(a) || a->fp8.copies != FP8_BY_ROWS)
+        return status_fail(
+            STATUS_UNSUPPORTED,
+            "norm_forward: FP8 of %d heads, %lld columns on cuda (by rows of whole 16-byte accesses only)",
+            (int)heads_of(a), (long long)a->cols);
+    if (lane_parts(a)) {
+        launch.kernel = CUDA_norm_rows_fp8;
+        launch.blocks = forward_blocks(a->rows);
+        launch.threads = NORM_FORWARD_WARPS * 32;
+    } else {
+        launch.kernel = CUDA_norm_long_fp8;
+        launch.blocks = a->rows;
+        launch.threads = cuda_row_threads(a->type, a->cols);
+        launch.shared_bytes = forward_shared(vector_bytes(a));
+    }
+    return cuda_launch(exec, &launch);
 }
 
 int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
+    if (fp8_is_wanted(&a->fp8))
+        return a->is_again && a->is_fp8_alone ? cuda_fp8_norm(exec, a) : forward_fp8(exec, a);
     int64_t bytes = vector_bytes(a), vectors = a->rows * heads_of(a);
     int parts = lane_parts(a);
     struct cuda_launch launch = {.type = a->type, .arguments = a};
@@ -32,13 +71,13 @@ int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
         launch.threads = parts * 32;
     } else if (parts) {
         launch.kernel = parts <= NORM_NARROW_PARTS ? CUDA_norm_narrow_forward : CUDA_norm_wide_forward;
-        launch.blocks = (vectors + NORM_FORWARD_WARPS - 1) / NORM_FORWARD_WARPS;
+        launch.blocks = forward_blocks(vectors);
         launch.threads = NORM_FORWARD_WARPS * 32;
     } else {
         launch.kernel = CUDA_norm_forward;
         launch.blocks = vectors;
         launch.threads = cuda_row_threads(a->type, a->cols);
-        launch.shared_bytes = NORM_SUM_BYTES + (bytes <= NORM_KEPT_BYTES ? (size_t)bytes : 0);
+        launch.shared_bytes = forward_shared(bytes);
     }
     return cuda_launch(exec, &launch);
 }

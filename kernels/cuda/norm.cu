@@ -1,8 +1,7 @@
 /* Normalisation of rows: LayerNorm (Ba, Kiros, Hinton 2016) and RMSNorm (Zhang, Sennrich 2019). A block works on one
  * vector and keeps it in shared memory where it fits, so that global memory is read once. A thread reads there no more
  * than what it wrote. */
-#include "cuda/norm.h"
-#include "cuda/typed.cuh"
+#include "cuda/norm.cuh"
 
 /* One vector of cols elements. */
 template <class T, int WIDTH> struct vector {
@@ -60,23 +59,26 @@ template <class T, int WIDTH> static __device__ statistics measure(const vector<
     return {mean + off, 1.0f / sqrtf((variance > 0 ? variance : 0) + a.epsilon)};
 }
 
-template <class T, int WIDTH>
-static __device__ void write(const vector<T, WIDTH> &v, const struct norm &a, statistics s, pack<T, WIDTH> *y) {
+/* Calls store(pack's number, value) for all packs of y. */
+template <class T, int WIDTH, class STORE>
+static __device__ void write(const vector<T, WIDTH> &v, const struct norm &a, statistics s, STORE store) {
     const pack<T, WIDTH> *gain = (const pack<T, WIDTH> *)a.gain, *bias = (const pack<T, WIDTH> *)a.bias;
     for (int64_t j = threadIdx.x; j < v.packs; j += blockDim.x) {
         pack<T, WIDTH> x = again(v, j), g = gain[j], b = {}, out;
         if (a.kind == NORM_LAYER)
             b = bias[j];
 #pragma unroll
-        for (int k = 0; k < WIDTH; k++) {
-            float value = (to_float(x.at[k]) - s.mean) * s.rstd * to_float(g.at[k]);
-            from_float(a.kind == NORM_LAYER ? value + to_float(b.at[k]) : value, out.at[k]);
-        }
-        y[j] = out;
+        for (int k = 0; k < WIDTH; k++)
+            from_float(
+                norm_value(to_float(x.at[k]), s.mean, s.rstd, to_float(g.at[k]), to_float(b.at[k]), a.kind == NORM_RMS),
+                out.at[k]);
+        store(j, out);
     }
 }
 
-template <class T, int WIDTH> static __device__ void forward(const struct norm &a, int64_t x_stride, int64_t y_stride) {
+/* Calls store(first element of the vector in y, vector, pack's number, value) for all packs of y. */
+template <class T, int WIDTH, class STORE>
+static __device__ void forward(const struct norm &a, int64_t x_stride, int64_t y_stride, STORE store) {
     extern __shared__ uint4 shared[];
     bool fits = a.cols * (int64_t)sizeof(T) <= NORM_KEPT_BYTES;
     pack<T, WIDTH> *kept = fits ? (pack<T, WIDTH> *)(shared + NORM_SUM_BYTES / sizeof *shared) : nullptr;
@@ -86,13 +88,19 @@ template <class T, int WIDTH> static __device__ void forward(const struct norm &
         vector<T, WIDTH> v = {(const pack<T, WIDTH> *)((const T *)a.x + row * x_stride + within), kept,
                               (float2 *)shared, a.cols / WIDTH};
         statistics s = measure(v, a);
-        write(v, a, s, (pack<T, WIDTH> *)((T *)a.y + row * y_stride + within));
+        write(v, a, s, [&](int64_t j, const pack<T, WIDTH> &value) { store(row * y_stride + within, i, j, value); });
         if (threadIdx.x == 0 && a.rstd) {
             a.rstd[i] = s.rstd;
             if (a.kind == NORM_LAYER)
                 a.mean[i] = s.mean;
         }
     }
+}
+
+template <class T, int WIDTH> static __device__ void forward(const struct norm &a, int64_t x_stride, int64_t y_stride) {
+    forward<T, WIDTH>(a, x_stride, y_stride, [&](int64_t first, int64_t, int64_t j, const pack<T, WIDTH> &value) {
+        ((pack<T, WIDTH> *)((T *)a.y + first))[j] = value;
+    });
 }
 
 template <class T> static __device__ void any_forward(const struct norm &a) {
@@ -126,6 +134,25 @@ extern "C" __global__ void __launch_bounds__(256) norm_forward_bf16(struct norm 
     fetch_weights<bf16>(a);
     wait_for_last();
     any_forward<bf16>(a);
+}
+
+/* Rows of whole accesses of 16 bytes, which are cast to FP8. */
+static __device__ __forceinline__ void forward_fp8(const struct norm_cast &c) {
+    const struct norm &a = c.call;
+    extern __shared__ uint4 shared[];
+    fp8_row_writer writer = {c, *a.fp8.scale, 0};
+    int64_t x_stride = a.x_stride ? a.x_stride : a.cols, y_stride = a.y_stride ? a.y_stride : a.cols;
+    forward<bf16, QUAD>(a, x_stride, y_stride,
+                        [&](int64_t first, int64_t row, int64_t j, const pack<bf16, QUAD> &value) {
+                            if (!a.is_fp8_alone)
+                                ((pack<bf16, QUAD> *)((bf16 *)a.y + first))[j] = value;
+                            writer.write(row, (int)j, *(const uint4 *)&value);
+                        });
+    writer.end((uint32_t *)(shared + NORM_SUM_BYTES / sizeof *shared / 2)); /* after the sums of warps */
+}
+
+extern "C" __global__ void __launch_bounds__(256) norm_long_fp8(struct norm_cast c) {
+    forward_fp8(c);
 }
 
 /* ---- backward: with h = (x - mean) rstd and g = dy gain, dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no

@@ -16,6 +16,13 @@ enum { NORM_NARROW_PARTS = 3, NORM_WIDE_PARTS = 7, NORM_FORWARD_WARPS = 8, NORM_
 enum { NORM_JOINED = 8 }; /* sums that may change places in shared memory: it has whole groups of these */
 enum { NORM_NARROW_BLOCKS = 512, NORM_WIDE_BLOCKS = 256, NORM_LEAST_ROWS = 8 };
 
+/* The forward that also writes rows of FP8. */
+struct norm_cast {
+    struct norm call;
+    int64_t stride;      /* from row to row of FP8 */
+    float *kept_inverse; /* receives *fp8.inverse */
+};
+
 /* The backward. A block takes `block_rows` rows, one after the other. It writes the sums of its part of dgain, then of
  * dbias, to its row of `partial`. */
 struct norm_backward {

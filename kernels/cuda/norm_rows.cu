@@ -3,8 +3,7 @@
  *
  * The forward of few rows has a block for each row, and a warp for each part of it. Both forms add the same sums in the
  * same order, so the bits of a row do not depend on the number of rows. */
-#include "cuda/accesses.cuh"
-#include "cuda/norm.h"
+#include "cuda/norm.cuh"
 
 /* A lane's part of a row: every 32nd access of 16 bytes. Beyond the row's end it is 0. */
 template <int PARTS> struct lane_row { uint4 at[PARTS]; };
@@ -124,10 +123,8 @@ static __device__ __forceinline__ uint4 normalised(const struct norm &a, uint4 x
                                                    uint4 bias) {
     elements<T> e = unpack<T>(x), scale = unpack<T>(gain), shift = unpack<T>(bias);
 #pragma unroll
-    for (int k = 0; k < PACK<T>; k++) {
-        float value = (e.at[k] - s.mean) * s.rstd;
-        e.at[k] = a.kind == NORM_LAYER ? fmaf(value, scale.at[k], shift.at[k]) : value * scale.at[k];
-    }
+    for (int k = 0; k < PACK<T>; k++)
+        e.at[k] = norm_value(e.at[k], s.mean, s.rstd, scale.at[k], shift.at[k], a.kind == NORM_RMS);
     return packed<T>(e);
 }
 
@@ -150,7 +147,9 @@ static __device__ __forceinline__ places places_of(const struct norm &a, int64_t
     return {row * (a.x_stride ? a.x_stride : whole) + within, row * (a.y_stride ? a.y_stride : whole) + within};
 }
 
-template <class T, int PARTS> static __device__ __forceinline__ void forward(const struct norm &a) {
+/* Calls store(vector, access, value) for all accesses of y. */
+template <class T, int PARTS, class STORE>
+static __device__ __forceinline__ void forward(const struct norm &a, STORE store) {
     int64_t vectors = a.rows * (a.heads > 1 ? a.heads : 1);
     int accesses = accesses_of<T>(a);
     const uint4 *gain = (const uint4 *)a.gain, *bias = (const uint4 *)a.bias;
@@ -158,14 +157,19 @@ template <class T, int PARTS> static __device__ __forceinline__ void forward(con
         places at = places_of(a, i);
         lane_row<PARTS> x = read_row<PARTS>((const T *)a.x + at.x, accesses);
         statistics s = measure<T>(a, sum_by_warp<T, PARTS>{x, accesses});
-        uint4 *y = (uint4 *)((T *)a.y + at.y);
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
             if (int place = lane_access(p); place < accesses)
-                y[place] = normalised<T>(a, x.at[p], s, gain[place], a.kind == NORM_LAYER ? bias[place] : uint4{});
+                store(at.y, i, place,
+                      normalised<T>(a, x.at[p], s, gain[place], a.kind == NORM_LAYER ? bias[place] : uint4{}));
         if (threadIdx.x % 32 == 0)
             write_statistics(a, i, s);
     }
+}
+
+template <class T, int PARTS> static __device__ __forceinline__ void forward(const struct norm &a) {
+    forward<T, PARTS>(
+        a, [&](int64_t first, int64_t, int place, uint4 value) { ((uint4 *)((T *)a.y + first))[place] = value; });
 }
 
 /* One vector. Gain and bias are read while the kernels before this one run. */
@@ -184,6 +188,18 @@ template <class T> static __device__ __forceinline__ void forward_by_block(const
         ((uint4 *)((T *)a.y + at.y))[place] = normalised<T>(a, x, s, gain, bias);
     if (threadIdx.x == 0)
         write_statistics(a, blockIdx.x, s);
+}
+
+/* The vectors are rows, and are cast to FP8. */
+template <int PARTS> static __device__ __forceinline__ void forward_fp8(const struct norm_cast &c) {
+    __shared__ uint32_t of_warps[NORM_FORWARD_WARPS];
+    fp8_row_writer writer = {c, *c.call.fp8.scale, 0};
+    forward<bf16, PARTS>(c.call, [&](int64_t first, int64_t row, int place, uint4 value) {
+        if (!c.call.is_fp8_alone)
+            ((uint4 *)((bf16 *)c.call.y + first))[place] = value;
+        writer.write(row, place, value);
+    });
+    writer.end(of_warps);
 }
 
 /* ---- backward ---- */
@@ -334,3 +350,7 @@ template <class T, int PARTS> static __device__ __forceinline__ void backward(co
     }
 KERNELS(fp32, float)
 KERNELS(bf16, bf16)
+
+extern "C" __global__ void __launch_bounds__(256) norm_rows_fp8(struct norm_cast c) {
+    forward_fp8<NORM_WIDE_PARTS>(c);
+}

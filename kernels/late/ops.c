@@ -3,7 +3,10 @@
 
 #define POINTER(type, member) offsetof(struct type, member)
 
-#define DELTA(i)              POINTER(gemm, delta[i].left), POINTER(gemm, delta[i].right)
+/* The pointers of a struct fp8_output. */
+#define FP8(type, member)                                                                                              \
+    POINTER(type, member.scale), POINTER(type, member.inverse), POINTER(type, member.amax), POINTER(type, member.y)
+#define DELTA(i) POINTER(gemm, delta[i].left), POINTER(gemm, delta[i].right)
 static const size_t gemm_pointers[] = {
     POINTER(gemm, a.data),
     POINTER(gemm, a.scale),
@@ -30,18 +33,18 @@ _Static_assert(GEMM_DELTAS_MOST == 12, "all deltas are listed");
 static const size_t norm_pointers[] = {
     POINTER(norm, x),      POINTER(norm, gain),  POINTER(norm, bias),  POINTER(norm, y),
     POINTER(norm, mean),   POINTER(norm, rstd),  POINTER(norm, dy),    POINTER(norm, dx),
-    POINTER(norm, dx_add), POINTER(norm, dgain), POINTER(norm, dbias),
+    POINTER(norm, dx_add), POINTER(norm, dgain), POINTER(norm, dbias), FP8(norm, fp8),
 };
-static const size_t gelu_pointers[] = {POINTER(gelu, x), POINTER(gelu, y), POINTER(gelu, dy), POINTER(gelu, dx)};
+static const size_t gelu_pointers[] = {POINTER(gelu, x), POINTER(gelu, y), POINTER(gelu, dy), POINTER(gelu, dx),
+                                       FP8(gelu, fp8)};
 static const size_t unit_call_pointers[] = {POINTER(unit_call, x), POINTER(unit_call, y), POINTER(unit_call, dy),
                                             POINTER(unit_call, dx)};
 static const size_t swiglu_pointers[] = {POINTER(swiglu, x), POINTER(swiglu, y), POINTER(swiglu, dy),
-                                         POINTER(swiglu, dx)};
+                                         POINTER(swiglu, dx), FP8(swiglu, fp8)};
 static const size_t rotary_pointers[] = {POINTER(rotary, positions), POINTER(rotary, cos), POINTER(rotary, sin),
                                          POINTER(rotary, x)};
 static const size_t column_sum_pointers[] = {POINTER(column_sum, x), POINTER(column_sum, out)};
-static const size_t fp8_cast_pointers[] = {POINTER(fp8_cast, x), POINTER(fp8_cast, scale), POINTER(fp8_cast, inverse),
-                                           POINTER(fp8_cast, amax), POINTER(fp8_cast, y)};
+static const size_t fp8_cast_pointers[] = {POINTER(fp8_cast, x), FP8(fp8_cast, to)};
 static const size_t fp8_scales_pointers[] = {POINTER(fp8_scales, amax), POINTER(fp8_scales, history),
                                              POINTER(fp8_scales, scale), POINTER(fp8_scales, inverse)};
 static const size_t scale_add_pointers[] = {POINTER(scale_add, x), POINTER(scale_add, y)};

@@ -221,13 +221,30 @@ static int attention_core_forward(const struct block_pass *block) {
     return status ? status : rank_run_scratch(block->pass->model->rank, PHASE_ATTENTION, attention_forward, &call);
 }
 
-static int norm1_forward(const struct block_pass *block) {
+/* True when FP8 products alone read a norm's output. Hooks of its linear and after its half read it in bf16. */
+static bool is_norm_in_fp8(const struct block_pass *block, enum attach_place linear, enum attach_place after) {
+    return fp8_has_norms(block->pass->model) && !hooks_at(block, linear)->count && !hooks_at(block, after)->count;
+}
+
+/* Gives a norm the FP8 matrix that it writes as well, or NULL. By columns, a backward wants what the forward wrote by
+ * rows. */
+static void set_norm_output(const struct fp8_output *fp8, bool is_alone, struct norm *norm) {
+    if (!fp8)
+        return;
+    norm->fp8 = *fp8;
+    norm->is_again = fp8->copies == FP8_BY_COLUMNS;
+    norm->is_fp8_alone = norm->is_again || is_alone;
+}
+
+/* The writer of qkv's input. */
+static int norm1_forward(const void *self, const struct fp8_output *fp8) {
+    const struct block_pass *block = self;
     const struct model *model = block->pass->model;
     const struct block_saved *saved = block->saved;
-    return norm_forward(
-        model, &model->blocks[block->layer].norm1,
-        &(const struct norm){
-            .rows = stream_rows(block), .x = saved->x, .y = saved->norm1, .mean = saved->mean1, .rstd = saved->rstd1});
+    struct norm norm = {
+        .rows = stream_rows(block), .x = saved->x, .y = saved->norm1, .mean = saved->mean1, .rstd = saved->rstd1};
+    set_norm_output(fp8, is_norm_in_fp8(block, ATTACH_QKV, ATTACH_AFTER_ATTENTION), &norm);
+    return norm_forward(model, &model->blocks[block->layer].norm1, &norm);
 }
 
 /* Lets a half's last product add the residual and write `out`, if nothing comes between and the backend can. */
@@ -246,10 +263,12 @@ static int attention_half_forward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    int status = norm1_forward(block);
+    const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = saved->norm1;
     qkv.y = saved->qkv;
+    qkv.x_writer = fp8_has_norms(model) ? &norm1 : NULL;
+    int status = qkv.x_writer ? STATUS_OK : norm1_forward(block, NULL);
     if (!status)
         status = linear_forward(&params->qkv, &qkv);
     if (!status)
@@ -297,8 +316,10 @@ static int attention_core_backward(const struct block_pass *block) {
         status = rank_run_scratch(model->rank, PHASE_ATTENTION, attention_backward, &core);
     if (!status)
         status = heads_backward(block);
+    const struct fp8_writer norm1 = {norm1_forward, block};
     struct linear_call qkv = linear_call_at(block, ATTACH_QKV);
     qkv.x = block->saved->norm1;
+    qkv.x_writer = fp8_has_norms(model) ? &norm1 : NULL;
     qkv.dy = model->gradients.qkv;
     qkv.has_no_dx = block->is_lowest;
     qkv.dx = block->is_lowest ? NULL : model->gradients.norm;
@@ -315,8 +336,9 @@ static int attention_half_backward(const struct block_pass *block) {
     int status = STATUS_OK;
     if (block->is_lowest)
         after.dx = NULL;
-    if (is_recomputed(block, model->options.train.recompute.layernorm))
-        status = norm1_forward(block);
+    if (is_recomputed(block, model->options.train.recompute.layernorm) &&
+        !is_norm_in_fp8(block, ATTACH_QKV, ATTACH_AFTER_ATTENTION))
+        status = norm1_forward(block, NULL);
     if (!status)
         status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 0),
                                   block->pass->d, model->scratch.branch);
@@ -362,10 +384,10 @@ int block_choose_activation(struct model *model) {
                               .store = &model->store,
                               .hooks = &no_hooks,
                               .dtype = model->options.dtype,
-                              .fp8 = fp8_linear_at(model, chunk->first, ATTACH_FC1),
                               .rows = model->options.max_rows,
                               .epilogue = activation_epilogue(model)};
-    if (model->share.lowest <= chunk->first || !chunk->count || fc1.epilogue == EPILOGUE_NONE)
+    bool is_apart = fc1.epilogue == EPILOGUE_NONE || model->fp8.linears; /* in FP8 the activation writes fc2's input */
+    if (model->share.lowest <= chunk->first || !chunk->count || is_apart)
         return STATUS_OK;
     int status = param_unshard(&model->store, (int)chunk->first, PARAM_READ);
     if (status)
@@ -374,7 +396,7 @@ int block_choose_activation(struct model *model) {
     return param_reshard_after(&model->store, (int)chunk->first, STATUS_OK);
 }
 
-static struct gelu gelu_call(const struct block_pass *block) {
+static struct gelu gelu_call(const struct block_pass *block, const struct fp8_output *fp8, bool is_fp8_alone) {
     const struct model *model = block->pass->model;
     return (struct gelu){.count = block->pass->rows * model->share.widths.ffn,
                          .type = model->options.dtype,
@@ -382,10 +404,13 @@ static struct gelu gelu_call(const struct block_pass *block) {
                          .x = block->saved->fc1,
                          .y = block->saved->activated,
                          .dy = model->gradients.ffn,
-                         .dx = model->gradients.fc1};
+                         .dx = model->gradients.fc1,
+                         .cols = model->share.widths.ffn,
+                         .fp8 = *fp8,
+                         .is_fp8_alone = is_fp8_alone};
 }
 
-static struct swiglu swiglu_call(const struct block_pass *block) {
+static struct swiglu swiglu_call(const struct block_pass *block, const struct fp8_output *fp8, bool is_fp8_alone) {
     const struct model *model = block->pass->model;
     return (struct swiglu){.rows = block->pass->rows,
                            .cols = model->share.widths.ffn,
@@ -393,28 +418,53 @@ static struct swiglu swiglu_call(const struct block_pass *block) {
                            .x = block->saved->fc1,
                            .y = block->saved->activated,
                            .dy = model->gradients.ffn,
-                           .dx = model->gradients.fc1};
+                           .dx = model->gradients.fc1,
+                           .fp8 = *fp8,
+                           .is_fp8_alone = is_fp8_alone};
 }
 
-/* Computes saved->activated from saved->fc1. */
-static int activate(const struct block_pass *block) {
+/* True when the activation is the writer of fc2's input: no hook changes what it computes. */
+static bool writes_activation(const struct block_pass *block) {
+    return block->pass->model->fp8.linears && !hook_list_has(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION);
+}
+
+/* True when FP8 products alone read the activation's output. */
+static bool is_activation_in_fp8(const struct block_pass *block) {
+    return writes_activation(block) && !hooks_at(block, ATTACH_FC2)->count;
+}
+
+/* Computes saved->activated from saved->fc1. `fp8`: receives it as well, for fc2; or NULL. By columns, for the
+ * backward, it is computed again. */
+static int activate(const void *self, const struct fp8_output *fp8) {
+    const struct block_pass *block = self;
     const struct model *model = block->pass->model;
+    const struct fp8_output none = {0}, *to = fp8 ? fp8 : &none;
+    bool is_alone = fp8 && (fp8->copies == FP8_BY_COLUMNS || is_activation_in_fp8(block));
     if (model->options.config.swiglu) {
-        struct swiglu swiglu = swiglu_call(block);
+        struct swiglu swiglu = swiglu_call(block, to, is_alone);
         return rank_run(model->rank, PHASE_NORM, swiglu_forward, &swiglu);
     }
-    struct gelu gelu = gelu_call(block);
+    struct gelu gelu = gelu_call(block, to, is_alone);
     return rank_run(model->rank, PHASE_NORM, gelu_forward, &gelu);
 }
 
-/* Computes gradients.fc1 from gradients.ffn. */
-static int activate_backward(const struct block_pass *block) {
+/* True when the activation's gradient is the writer of that of fc1's output: no hook reads or changes it. */
+static bool writes_gradient(const struct block_pass *block) {
+    return block->pass->model->fp8.linears && !hooks_at(block, ATTACH_FC1)->count;
+}
+
+/* Computes gradients.fc1 from gradients.ffn. `fp8`: receives it as well, for fc1; or NULL. */
+static int activate_backward(const void *self, const struct fp8_output *fp8) {
+    const struct block_pass *block = self;
     const struct model *model = block->pass->model;
+    const struct fp8_output none = {0}, *to = fp8 ? fp8 : &none;
+    int bias = model->blocks[block->layer].fc1.bias; /* its gradient sums the columns in bf16 */
+    bool is_alone = fp8 && (bias == PARAM_NONE || !param_trains(&model->store, bias));
     if (model->options.config.swiglu) {
-        struct swiglu swiglu = swiglu_call(block);
+        struct swiglu swiglu = swiglu_call(block, to, is_alone);
         return rank_run(model->rank, PHASE_NORM, swiglu_backward, &swiglu);
     }
-    struct gelu gelu = gelu_call(block);
+    struct gelu gelu = gelu_call(block, to, is_alone);
     return rank_run(model->rank, PHASE_NORM, gelu_backward, &gelu);
 }
 
@@ -434,43 +484,46 @@ static struct hook_call activated_hook_call(const struct block_pass *block) {
 /* Recomputes the activation's output from its input. */
 static int activation_again(const struct block_pass *block) {
     struct hook_call activated = activated_hook_call(block);
-    int status = activate(block);
+    int status = activate(block, NULL);
     return status ? status : hook_list_forward(hooks_at(block, ATTACH_FC1), HOOK_AFTER_ACTIVATION, &activated);
 }
 
-static int norm2_forward(const struct block_pass *block) {
+/* The writer of fc1's input. */
+static int norm2_forward(const void *self, const struct fp8_output *fp8) {
+    const struct block_pass *block = self;
     const struct model *model = block->pass->model;
     const struct block_saved *saved = block->saved;
-    return norm_forward(model, &model->blocks[block->layer].norm2,
-                        &(const struct norm){.rows = stream_rows(block),
-                                             .x = saved->middle,
-                                             .y = saved->norm2,
-                                             .mean = saved->mean2,
-                                             .rstd = saved->rstd2});
+    struct norm norm = {
+        .rows = stream_rows(block), .x = saved->middle, .y = saved->norm2, .mean = saved->mean2, .rstd = saved->rstd2};
+    set_norm_output(fp8, is_norm_in_fp8(block, ATTACH_FC1, ATTACH_AFTER_MLP), &norm);
+    return norm_forward(model, &model->blocks[block->layer].norm2, &norm);
 }
 
 static int mlp_half_forward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     const struct block_params *params = &model->blocks[block->layer];
     const struct block_saved *saved = block->saved;
-    int status = norm2_forward(block);
+    const struct fp8_writer norm2 = {norm2_forward, block}, activation = {activate, block};
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     fc1.x = saved->norm2;
+    fc1.x_writer = fp8_has_norms(model) ? &norm2 : NULL;
     fc1.y = saved->activated;
     fc1.epilogue = activation_epilogue(model);
     fc1.aux = block->pass->kv
                   ? NULL
                   : saved->fc1; /* kept for a backward; NULL in layers without one, and inference has none */
-    bool is_fused = fc1.epilogue != EPILOGUE_NONE && linear_can_fuse(&params->fc1, &fc1);
+    bool is_written = writes_activation(block);
+    bool is_fused = fc1.epilogue != EPILOGUE_NONE && !is_written && linear_can_fuse(&params->fc1, &fc1);
     if (!is_fused) {
         fc1.y = saved->fc1;
         fc1.epilogue = EPILOGUE_NONE;
         fc1.aux = NULL;
     }
+    int status = fc1.x_writer ? STATUS_OK : norm2_forward(block, NULL);
     if (!status)
         status = linear_forward(&params->fc1, &fc1);
-    if (!status && !is_fused)
-        status = activate(block);
+    if (!status && !is_fused && !is_written)
+        status = activate(block, NULL);
     struct hook_call activated = activated_hook_call(block);
     if (!status)
         status = hook_list_forward(fc1.hooks, HOOK_AFTER_ACTIVATION, &activated);
@@ -478,6 +531,7 @@ static int mlp_half_forward(const struct block_pass *block) {
     if (block->is_again && !fc2.hooks->count && !hooks_at(block, ATTACH_AFTER_MLP)->count)
         return status; /* nothing after this is kept for the backward */
     fc2.x = saved->activated;
+    fc2.x_writer = is_written ? &activation : NULL;
     fc2.y = model->scratch.branch;
     bool is_added = add_residual(block, &params->fc2, &fc2, ATTACH_AFTER_MLP, saved->middle, block->out);
     if (!status)
@@ -505,14 +559,17 @@ static int activation_backward(const struct block_pass *block) {
     const struct linear *linear = &model->blocks[block->layer].fc2;
     struct linear_call fc2 = linear_call_at(block, ATTACH_FC2);
     bool is_end = ends_at(block, ATTACH_FC2);
+    const struct fp8_writer activation = {activate, block};
     fc2.x = block->saved->activated;
+    fc2.x_writer = writes_activation(block) ? &activation : NULL;
     fc2.dy = model->scratch.branch;
     fc2.has_no_dx = is_end;
     fc2.dx = is_end ? NULL : model->gradients.ffn;
     fc2.epilogue = activation_backward_epilogue(model);
     fc2.aux = block->saved->fc1;
     bool is_fused = !hook_list_has(fc1_hooks, HOOK_AFTER_ACTIVATION) && !fc2.hooks->count &&
-                    !model->options.config.swiglu && (is_end || linear_can_fuse_backward(linear, &fc2));
+                    !model->options.config.swiglu && !writes_gradient(block) &&
+                    (is_end || linear_can_fuse_backward(linear, &fc2));
     if (!is_fused) {
         fc2.epilogue = EPILOGUE_NONE;
         fc2.aux = NULL;
@@ -522,7 +579,7 @@ static int activation_backward(const struct block_pass *block) {
         return status;
     struct hook_call activated = activated_hook_call(block);
     status = hook_list_backward_output(fc1_hooks, HOOK_AFTER_ACTIVATION, &activated);
-    return status || !wants_fc1(block) ? status : activate_backward(block);
+    return status || !wants_fc1(block) || writes_gradient(block) ? status : activate_backward(block, NULL);
 }
 
 /* Computes the gradient of norm2's output from that of the MLP's result, in scratch.branch. */
@@ -530,8 +587,11 @@ static int mlp_backward(const struct block_pass *block) {
     const struct model *model = block->pass->model;
     struct linear_call fc1 = linear_call_at(block, ATTACH_FC1);
     struct hook_call activated = activated_hook_call(block);
+    const struct fp8_writer norm2 = {norm2_forward, block}, gradient = {activate_backward, block};
     fc1.x = block->saved->norm2;
+    fc1.x_writer = fp8_has_norms(model) ? &norm2 : NULL;
     fc1.dy = model->gradients.fc1;
+    fc1.dy_writer = writes_gradient(block) ? &gradient : NULL;
     fc1.has_no_dx = activated.has_no_dx = ends_at(block, ATTACH_FC1);
     fc1.dx = activated.dx = fc1.has_no_dx ? NULL : model->gradients.norm;
     int status = activation_backward(block);
@@ -551,9 +611,10 @@ static int mlp_half_backward(const struct block_pass *block) {
     int status = STATUS_OK;
     if (is_end)
         after.dx = NULL;
-    if (is_recomputed(block, model->options.train.recompute.layernorm))
-        status = norm2_forward(block);
-    if (!status && is_recomputed(block, model->options.train.recompute.mlp_act))
+    if (is_recomputed(block, model->options.train.recompute.layernorm) &&
+        !is_norm_in_fp8(block, ATTACH_FC1, ATTACH_AFTER_MLP))
+        status = norm2_forward(block, NULL);
+    if (!status && is_recomputed(block, model->options.train.recompute.mlp_act) && !is_activation_in_fp8(block))
         status = activation_again(block);
     if (!status)
         status = dropout_backward(block->pass, hidden_dropout(block), model_dropout_site(block->layer, 1),

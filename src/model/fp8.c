@@ -78,6 +78,11 @@ struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum 
     return linears ? &linears[local_layer(model, layer) * FP8_PLACES + place - ATTACH_QKV] : NULL;
 }
 
+bool fp8_has_norms(const struct model *model) {
+    const struct rank *rank = model->rank;
+    return model->fp8.linears && !(rank->grid.tensor > 1 && rank->is_sequence_parallel);
+}
+
 /* Calls `visit` for every linear of the stage. */
 static int every_linear(struct model *model,
                         int (*visit)(struct model *model, int64_t layer, enum attach_place place)) {

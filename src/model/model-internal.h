@@ -328,6 +328,8 @@ int fp8_open(struct model *model);
 void fp8_close(struct model *model);
 /* Returns a linear of a layer; NULL without FP8. */
 struct fp8_linear *fp8_linear_at(const struct model *model, int64_t layer, enum attach_place place);
+/* Returns true if norms write the inputs of FP8 products. They do not where the ranks' rows are gathered in between. */
+bool fp8_has_norms(const struct model *model);
 
 /* layers.c: the parts that blocks, embedding and head share. */
 /* norm_call returns a norm of the model's kind. The other two borrow its parameters and run it. */

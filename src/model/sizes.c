@@ -45,6 +45,16 @@ static bool has_hooks(const struct model *model, int64_t layer, enum attach_plac
     return false;
 }
 
+/* True when a norm's output is read in bf16. FP8 products do not read it; hooks at the two places do. */
+static bool is_norm_read(const struct model *model, int64_t layer, enum attach_place linear, enum attach_place after) {
+    return !fp8_has_norms(model) || has_hooks(model, layer, linear, after);
+}
+
+/* The same of the activation's output. */
+static bool is_activated_read(const struct model *model, int64_t layer) {
+    return !model->fp8.linears || has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2);
+}
+
 /* Places the statistics of a norm over `count` vectors. */
 static void place_statistics(const struct model *model, struct arena *arena, size_t count, float **mean, float **rstd) {
     bool has_mean = model->options.config.normalization == NORMALIZATION_LAYER;
@@ -78,14 +88,17 @@ static void place_saved(struct model *model, struct arena *arena, int64_t layer,
     bool no_norm2 = no_norms || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_AFTER_MLP));
     bool no_activated =
         (is_within && o->train.recompute.mlp_act) || (is_unread && !has_hooks(model, layer, ATTACH_FC1, ATTACH_FC2));
-    saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
+    if (is_norm_read(model, layer, ATTACH_QKV, ATTACH_AFTER_ATTENTION))
+        saved->norm1 = no_norm1 ? shared->norm1 : arena_take(arena, stream_bytes(model));
     saved->qkv = arena_take(arena, whole_bytes(model, widths->qkv));
     place_heads(model, arena, saved);
     saved->attention = arena_take(arena, whole_bytes(model, widths->q));
     saved->middle = arena_take(arena, stream_bytes(model));
-    saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
+    if (is_norm_read(model, layer, ATTACH_FC1, ATTACH_AFTER_MLP))
+        saved->norm2 = no_norm2 ? shared->norm2 : arena_take(arena, stream_bytes(model));
     saved->fc1 = arena_take(arena, whole_bytes(model, widths->fc1));
-    saved->activated = no_activated ? shared->activated : arena_take(arena, whole_bytes(model, widths->ffn));
+    if (is_activated_read(model, layer))
+        saved->activated = no_activated ? shared->activated : arena_take(arena, whole_bytes(model, widths->ffn));
     place_statistics(model, arena, local, &saved->mean1, &saved->rstd1);
     place_statistics(model, arena, local, &saved->mean2, &saved->rstd2);
     saved->lse = arena_take(arena, N * (size_t)widths->heads * sizeof(float));
@@ -182,11 +195,13 @@ static void place_stashes(struct model *model, struct arena *arena) {
     struct block_saved shared = {0};
     int64_t placed = 0;
     bool is_frozen = model->options.train.is_frozen;
-    if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->layernorm)) {
+    bool norms_are_read = is_norm_read(model, EVERY_LAYER, ATTACH_QKV, ATTACH_AFTER_ATTENTION) ||
+                          is_norm_read(model, EVERY_LAYER, ATTACH_FC1, ATTACH_AFTER_MLP);
+    if (norms_are_read && (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->layernorm))) {
         shared.norm1 = arena_take(arena, stream_bytes(model));
         shared.norm2 = arena_take(arena, stream_bytes(model));
     }
-    if (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act))
+    if (is_activated_read(model, EVERY_LAYER) && (is_frozen || (r->how == RECOMPUTE_SELECTIVE && r->mlp_act)))
         shared.activated = arena_take(arena, whole_bytes(model, model->share.widths.ffn));
     for (int stash = 0; stash < model->options.train.stashes; stash++) {
         place_batch(model, arena, &model->kept.stashes[stash].batch);

@@ -14,14 +14,16 @@ int fp8_cast(struct rank *rank, const struct fp8_linear *fp8, struct fp8_cast_of
     struct fp8_cast call = {.rows = matrix->rows,
                             .cols = matrix->columns,
                             .stride = matrix->stride,
-                            .type = tensor->type,
-                            .copies = cast.copies,
                             .x = matrix->data,
-                            .scale = tensor->scale,
-                            .inverse = tensor->inverse,
-                            .amax = cast.measures ? tensor->amax : NULL,
-                            .y = tensor->values};
+                            .to = {.type = tensor->type,
+                                   .copies = cast.copies,
+                                   .scale = tensor->scale,
+                                   .inverse = tensor->inverse,
+                                   .amax = cast.measures ? tensor->amax : NULL,
+                                   .y = tensor->values}};
     *matrix = fp8_view(fp8, cast.operand, matrix);
+    if (cast.writer)
+        return cast.writer->write(cast.writer->self, &call.to);
     return rank_run(rank, PHASE_GEMM, fp8_cast, &call);
 }
 
@@ -33,7 +35,7 @@ static int plan_weight(struct rank *rank, const struct fp8_linear *fp8, struct m
     if (part != WORK_FORWARD)
         return STATUS_OK;
     rank->work.part = WORK_GRADIENTS;
-    int status = fp8_cast(rank, fp8, (struct fp8_cast_of){FP8_WEIGHT, FP8_ANY, true}, &cast);
+    int status = fp8_cast(rank, fp8, (struct fp8_cast_of){.operand = FP8_WEIGHT, .measures = true}, &cast);
     rank->work.part = part;
     return status;
 }
@@ -47,5 +49,5 @@ int fp8_cast_weight(struct rank *rank, struct fp8_linear *fp8, bool measures, st
         return STATUS_OK;
     }
     fp8->weight = wanted;
-    return fp8_cast(rank, fp8, (struct fp8_cast_of){FP8_WEIGHT, FP8_ANY, measures}, weight);
+    return fp8_cast(rank, fp8, (struct fp8_cast_of){.operand = FP8_WEIGHT, .measures = measures}, weight);
 }

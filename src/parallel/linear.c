@@ -132,7 +132,7 @@ bool linear_can_fuse_backward(const struct linear *linear, const struct linear_c
 
 /* Casts the operands of a forward product, if it is in FP8. */
 static int cast_operands(const struct linear_call *call, struct gemm *gemm) {
-    const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_ROWS, call->measures_fp8};
+    const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_ROWS, call->measures_fp8, call->x_writer};
     int status = call->fp8 ? fp8_cast(call->rank, call->fp8, input, &gemm->a) : STATUS_OK;
     return status || !call->fp8 ? status : fp8_cast_weight(call->rank, call->fp8, input.measures, &gemm->b);
 }
@@ -212,7 +212,7 @@ static int weight_gradients(const struct linear *linear, const struct linear_cal
             .accumulate = !call->overwrite_gradients,
             .bias_gradient = call->fp8 ? NULL : dbias,
         };
-        const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_COLUMNS, false};
+        const struct fp8_cast_of input = {FP8_INPUT, FP8_BY_COLUMNS, false, call->x_writer};
         int status = call->fp8 ? fp8_cast(rank, call->fp8, input, &gemm.b) : STATUS_OK;
         if (!status)
             status = rank_multiply(rank, PHASE_GEMM, &gemm);
@@ -249,7 +249,7 @@ static int plan_input_gradient(const struct linear *linear, const struct linear_
 
 /* Casts the output's gradient for the products that read it. */
 static int cast_gradient(const struct linear_call *call, bool wants_dx, bool wants_dw, struct matrix_view *dy) {
-    struct fp8_cast_of gradient = {.operand = FP8_GRADIENT, .measures = true};
+    struct fp8_cast_of gradient = {.operand = FP8_GRADIENT, .measures = true, .writer = call->dy_writer};
     if (wants_dx != wants_dw)
         gradient.copies = wants_dx ? FP8_BY_ROWS : FP8_BY_COLUMNS;
     if (wants_dx || wants_dw)

@@ -29,6 +29,10 @@ struct linear_call {
     enum dtype dtype;
     struct fp8_linear *fp8; /* its casts, for FP8 products; NULL: products of `dtype` */
     bool measures_fp8;      /* forward: largest sizes of input and weight count in this step; those of dy always do */
+    /* In FP8: the operations that make x and dy, which then write them in FP8 where the linear would cast them. They
+     * also write the bf16 matrix if anything reads that. NULL: the operation has run, and the linear casts. A linear
+     * with hooks has no writer of dy. */
+    const struct fp8_writer *x_writer, *dy_writer;
     int64_t rows;
     const void *x; /* [N, in] */
     void *y;       /* [N, out] forward; row stride y_stride, or `out` if that is 0 */

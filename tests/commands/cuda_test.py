@@ -123,10 +123,10 @@ def counted(action):
 class Counts(Runs):
     """The calls of one step are the difference between two runs, divided by the steps between them."""
 
-    def step(self, layers, ranks=1):
+    def step(self, layers, ranks=1, **keys):
         def train(iterations):
             return counted(lambda: self.train(f"{layers}-{ranks}-{iterations}", ["--ranks", str(ranks)], train__train_iters=iterations,
-                                              train__global_batch_size=2 * ranks, model__num_layers=layers))
+                                              train__global_batch_size=2 * ranks, model__num_layers=layers, **keys))
         more = train(6)
         more.subtract(train(4))
         return {name: count / 2 for name, count in more.items()}
@@ -142,6 +142,16 @@ class Counts(Runs):
                 del step[name]
         # A layer has 11 launches forward and 24 backward, 4 and 8 of which are the library's products.
         self.assertLessEqual(sum(three.values()) - sum(two.values()), 11 + 24 - 4 - 8)
+
+    def test_a_training_step_in_fp8(self):
+        two, three = (self.step(layers, train__precision="fp8") for layers in (2, 3))
+        layer = {name: three[name] - two[name] for name in three}
+        # Four weights, and attention's output forward and backward; the gradients of all outputs but fc1's.
+        self.assertEqual((layer["fp8_cast_e4m3"], layer["fp8_cast_e5m2"]), (4 + 2, 3))
+        # Norms and activations write the other inputs, forward by rows and backward by columns.
+        writers = ("norm_rows_fp8", "fp8_norm", "fp8_gelu", "fp8_gelu_gradient")
+        self.assertEqual([layer[name] for name in writers], [2, 2, 2, 1])
+        self.assertLessEqual(layer["launches"], 39)  # without the library's 12 products
 
     def decode(self, *more):
         """Returns the counts of five decode steps."""

@@ -20,6 +20,11 @@ enum { E5M2 = 1, HAS_AMAX = 2, STRIDED = 4, SPECIAL = 8, BY_ROWS = 16, BY_COLUMN
 enum { X, SCALE, INVERSE_SCALE, AMAX, Y };
 enum { UNTOUCHED = 0x5a };
 
+static void cast_cost(const struct op_run *run, double *flops, double *bytes) {
+    *flops = 0;
+    *bytes = (double)run->shape[0] * (double)run->shape[1] * (run->variant & (BY_ROWS | BY_COLUMNS) ? 3 : 4);
+}
+
 static enum dtype type_of(const struct op_run *run) {
     return run->variant & E5M2 ? DTYPE_E5M2 : DTYPE_E4M3;
 }
@@ -70,20 +75,24 @@ static void cast_setup(struct op_run *run) {
     }
 }
 
+static struct fp8_output output_of(const struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    return (struct fp8_output){.type = type_of(run),
+                               .copies = run->variant & BY_ROWS      ? FP8_BY_ROWS
+                                         : run->variant & BY_COLUMNS ? FP8_BY_COLUMNS
+                                                                     : FP8_ANY,
+                               .scale = t[SCALE].data,
+                               .inverse = t[INVERSE_SCALE].data,
+                               .amax = t[AMAX].data,
+                               .y = t[Y].data};
+}
+
 static int cast_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
     const struct op_tensor *t = run->tensor;
-    return ops->fp8_cast(exec, &(const struct fp8_cast){.rows = run->shape[0],
-                                                        .cols = run->shape[1],
-                                                        .stride = t[X].stride,
-                                                        .type = type_of(run),
-                                                        .copies = run->variant & BY_ROWS      ? FP8_BY_ROWS
-                                                                  : run->variant & BY_COLUMNS ? FP8_BY_COLUMNS
-                                                                                              : FP8_ANY,
-                                                        .x = t[X].data,
-                                                        .scale = t[SCALE].data,
-                                                        .inverse = t[INVERSE_SCALE].data,
-                                                        .amax = t[AMAX].data,
-                                                        .y = t[Y].data});
+    return ops->fp8_cast(
+        exec,
+        &(const struct fp8_cast){
+            .rows = run->shape[0], .cols = run->shape[1], .stride = t[X].stride, .x = t[X].data, .to = output_of(run)});
 }
 
 static bool cast_supports(const struct op_run *run, const struct ops *ops, struct device *device) {
@@ -133,7 +142,7 @@ static const struct op_kind cast = {.name = "fp8_cast",
                                     .supports = cast_supports,
                                     .call = cast_call,
                                     .reference = cast_reference,
-                                    .cost = any_bytes};
+                                    .cost = cast_cost};
 
 /* ---- scales ---- */
 

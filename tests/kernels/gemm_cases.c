@@ -161,14 +161,13 @@ static int cast_factor(const struct op_run *run, const struct ops *ops, const st
     *view = matrix_plain(fp8_type_of(run, t), memory, t->rows, t->cols);
     view->form = MATRIX_FP8;
     view->scale = run->tensor[index == A ? A_SCALE : B_SCALE].data;
-    return ops->fp8_cast(exec, &(const struct fp8_cast){.rows = t->rows,
-                                                        .cols = t->cols,
-                                                        .stride = t->stride,
-                                                        .type = view->type,
-                                                        .x = t->data,
-                                                        .scale = run->tensor[ONE].data,
-                                                        .inverse = view->scale,
-                                                        .y = memory});
+    return ops->fp8_cast(
+        exec, &(const struct fp8_cast){
+                  .rows = t->rows,
+                  .cols = t->cols,
+                  .stride = t->stride,
+                  .x = t->data,
+                  .to = {.type = view->type, .scale = run->tensor[ONE].data, .inverse = view->scale, .y = memory}});
 }
 
 static int prepare_fp8(struct op_run *run, const struct ops *ops, const struct exec *exec) {

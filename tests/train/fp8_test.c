@@ -383,7 +383,7 @@ static double plan_gpt2(const char **prefix, struct device *device, int precisio
     return (double)train_plan_total(&plan);
 }
 
-/* Cast weights are kept: 2 bytes beside the 18 of bf16's training. */
+/* Cast weights are kept: 2 bytes beside the 18 of bf16's training. Outputs of norms and activations are not. */
 static void a_plan_takes_a_tenth_more_than_that_of_bf16(void **state) {
     (void)state;
     test_skip_without_bf16();
@@ -393,7 +393,7 @@ static void a_plan_takes_a_tenth_more_than_that_of_bf16(void **state) {
     double bf16 = plan_gpt2((const char **)&prefix, device, PRECISION_BF16);
     double fp8 = plan_gpt2((const char **)&prefix, device, PRECISION_FP8);
     print_message("%.3f times the bytes of bf16\n", fp8 / bf16);
-    assert_true(fp8 > bf16 && fp8 <= 1.15 * bf16);
+    assert_true(fp8 > bf16 && fp8 <= 1.10 * bf16);
     device_close(device);
     free(prefix);
 }

@@ -19,21 +19,28 @@ TYPED_BODY uint32_t cast_row(const uint16_t *x, uint16_t *y, int64_t cols, float
 
 int LEVEL(cpu_fp8_cast)(const struct exec *exec, const struct fp8_cast *a) {
     const uint16_t *x = a->x;
-    uint16_t *y = a->y;
-    float scale = *a->scale;
+    uint16_t *y = a->to.y;
+    float scale = *a->to.scale;
     uint32_t most = 0;
     (void)exec;
 #pragma omp parallel for num_threads(threads_for(exec, a->rows * a->cols)) schedule(static) reduction(max : most)
     for (int64_t i = 0; i < a->rows; i++) {
-        uint32_t of_row = a->type == DTYPE_E4M3
+        uint32_t of_row = a->to.type == DTYPE_E4M3
                               ? cast_row(x + i * a->stride, y + i * a->cols, a->cols, scale, DTYPE_E4M3)
                               : cast_row(x + i * a->stride, y + i * a->cols, a->cols, scale, DTYPE_E5M2);
         most = of_row > most ? of_row : most;
     }
     float size = vbits_to_float(most);
-    if (a->amax && size > *a->amax)
-        *a->amax = size;
+    if (a->to.amax && size > *a->to.amax)
+        *a->to.amax = size;
     return STATUS_OK;
+}
+
+int LEVEL(cpu_fp8_result)(const struct exec *exec, const struct fp8_result *a) {
+    if (!fp8_is_wanted(a->to))
+        return STATUS_OK;
+    return LEVEL(cpu_fp8_cast)(
+        exec, &(const struct fp8_cast){.rows = a->rows, .cols = a->cols, .stride = a->cols, .x = a->x, .to = *a->to});
 }
 
 int LEVEL(cpu_fp8_scales)(const struct exec *exec, const struct fp8_scales *a) {

@@ -34,14 +34,25 @@ TYPED_BODY void backward_chunk(const struct gelu *a, int64_t first, int64_t coun
 
 TYPED_CHUNK(forward_chunk, gelu)
 
+static int cast_result(const struct exec *exec, const struct gelu *a, const void *result) {
+    int64_t cols = a->cols ? a->cols : 1;
+    return LEVEL(cpu_fp8_result)(exec, &(const struct fp8_result){a->count / cols, cols, result, &a->fp8});
+}
+
 int LEVEL(cpu_gelu_forward)(const struct exec *exec, const struct gelu *a) {
-    return every_chunk(exec, &(struct pieces){"gelu_forward", a->type, a->count, 1, a, .chunk = forward_chunk_of},
-                       CHUNK);
+    struct gelu call = *a;
+    call.y = a->is_fp8_alone ? a->fp8.y : a->y;
+    int status = every_chunk(
+        exec, &(struct pieces){"gelu_forward", a->type, a->count, 1, &call, .chunk = forward_chunk_of}, CHUNK);
+    return status ? status : cast_result(exec, a, call.y);
 }
 
 TYPED_CHUNK(backward_chunk, gelu)
 
 int LEVEL(cpu_gelu_backward)(const struct exec *exec, const struct gelu *a) {
-    return every_chunk(exec, &(struct pieces){"gelu_backward", a->type, a->count, 1, a, .chunk = backward_chunk_of},
-                       CHUNK);
+    struct gelu call = *a;
+    call.dx = a->is_fp8_alone ? a->fp8.y : a->dx;
+    int status = every_chunk(
+        exec, &(struct pieces){"gelu_backward", a->type, a->count, 1, &call, .chunk = backward_chunk_of}, CHUNK);
+    return status ? status : cast_result(exec, a, call.dx);
 }

@@ -83,4 +83,14 @@ LEVEL_OP(group_scale, group_scale);
 LEVEL_WORKSPACE(sample, sample);
 LEVEL_OP(sample, sample);
 
+/* ---- parts of operations ---- */
+
+/* The bf16 result of an operation. x may be to->y. */
+struct fp8_result {
+    int64_t rows, cols;
+    const void *x; /* [rows, cols] */
+    const struct fp8_output *to;
+}; /* cpu_fp8_result casts it to FP8, if the operation's call wants that. */
+int LEVEL(cpu_fp8_result)(const struct exec *exec, const struct fp8_result *a);
+
 #endif

@@ -104,7 +104,11 @@ TYPED_ROW(forward_kind, norm)
 
 int LEVEL(cpu_norm_forward)(const struct exec *exec, const struct norm *a) {
     int64_t cols = heads_of(a) * a->cols;
-    return every_row(exec, &(struct pieces){"norm_forward", a->type, a->rows, cols, a, .row = forward_kind_of});
+    struct norm call = *a;
+    call.y = a->is_fp8_alone ? a->fp8.y : a->y;
+    int status =
+        every_row(exec, &(struct pieces){"norm_forward", a->type, a->rows, cols, &call, .row = forward_kind_of});
+    return status ? status : LEVEL(cpu_fp8_result)(exec, &(const struct fp8_result){a->rows, cols, call.y, &a->fp8});
 }
 
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no mean(g). */

@@ -31,7 +31,11 @@ TYPED_BODY void forward_row(const struct swiglu *a, int64_t i, enum dtype type) 
 TYPED_ROW(forward_row, swiglu)
 
 int LEVEL(cpu_swiglu_forward)(const struct exec *exec, const struct swiglu *a) {
-    return every_row(exec, &(struct pieces){"swiglu_forward", a->type, a->rows, a->cols, a, .row = forward_row_of});
+    struct swiglu call = *a;
+    call.y = a->is_fp8_alone ? a->fp8.y : a->y;
+    int status =
+        every_row(exec, &(struct pieces){"swiglu_forward", a->type, a->rows, a->cols, &call, .row = forward_row_of});
+    return status ? status : LEVEL(cpu_fp8_result)(exec, &(const struct fp8_result){a->rows, a->cols, call.y, &a->fp8});
 }
 
 struct gradients {
@@ -69,5 +73,10 @@ TYPED_BODY void backward_row(const struct swiglu *a, int64_t i, enum dtype type)
 TYPED_ROW(backward_row, swiglu)
 
 int LEVEL(cpu_swiglu_backward)(const struct exec *exec, const struct swiglu *a) {
-    return every_row(exec, &(struct pieces){"swiglu_backward", a->type, a->rows, a->cols, a, .row = backward_row_of});
+    struct swiglu call = *a;
+    call.dx = a->is_fp8_alone ? a->fp8.y : a->dx;
+    int status =
+        every_row(exec, &(struct pieces){"swiglu_backward", a->type, a->rows, a->cols, &call, .row = backward_row_of});
+    return status ? status
+                  : LEVEL(cpu_fp8_result)(exec, &(const struct fp8_result){a->rows, 2 * a->cols, call.dx, &a->fp8});
 }

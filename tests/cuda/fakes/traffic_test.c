@@ -46,6 +46,15 @@ static const struct row rows[] = {
     {"cross_entropy_fused", "gpt2", DTYPE_BF16, {8}},
     {"adamw", "20 M", DTYPE_F32, {1 << 18}},
     {"adamw", "20 M", DTYPE_BF16, {1 << 18}},
+    {"fp8_cast", "gpt2 fc2 input", DTYPE_BF16, {256}},
+    {"fp8_cast", "gpt2 fc2 gradient", DTYPE_BF16, {256}},
+    {"fp8_result", "gpt2 norm", DTYPE_BF16, {512}},
+    {"fp8_result", "gpt2 norm, again", DTYPE_BF16, {512}},
+    {"fp8_result", "gpt2 gelu", DTYPE_BF16, {128}},
+    {"fp8_result", "gpt2 gelu, columns", DTYPE_BF16, {128}},
+    {"fp8_result", "gpt2 gelu backward", DTYPE_BF16, {128}},
+    {"fp8_result", "smollm2 swiglu", DTYPE_BF16, {128}},
+    {"fp8_result", "smollm2 swiglu backward", DTYPE_BF16, {128}},
     {"paged_attention", "gpt2 decode, 16 sequences", DTYPE_BF16, {0}},
     {"paged_attention", "gpt2 decode", DTYPE_F32, {0}},
 };
@@ -84,8 +93,8 @@ static void check_row(const struct row *row, struct device *device, struct strea
     double bytes = ratio(after.bytes - before.bytes, least);
     double sectors = ratio(after.sectors - before.sectors, after.least_sectors - before.least_sectors);
     double passes = ratio(after.passes - before.passes, after.least_passes - before.least_passes);
-    print_message("%s %s: bytes %.3f, sectors %.3f, passes %.3f\n", row->kind, dtype_name(row->type), bytes, sectors,
-                  passes);
+    print_message("%s (%s) %s: bytes %.3f, sectors %.3f, passes %.3f\n", row->kind, row->note, dtype_name(row->type),
+                  bytes, sectors, passes);
     bool is_sum = strstr(row->kind, "norm_backward"); /* each block writes sums of its rows, which are added after */
     assert_true(bytes >= 1 && bytes <= (is_sum ? most : most_bytes));
     assert_true(sectors <= most);
