@@ -113,7 +113,8 @@ struct fp8_output {
     const float *inverse; /* [1] the scale of y's view, as products after this cast read it */
     float *amax;          /* [1] read and written, or NULL */
     void *y;              /* fp8_bytes of memory: the backend's form, which a view of form MATRIX_FP8 names */
-};                        /* fp8_is_wanted returns true if there is such memory. */
+};
+/* Returns true if there is such memory. */
 static inline bool fp8_is_wanted(const struct fp8_output *to) {
     return to->type == DTYPE_E4M3 || to->type == DTYPE_E5M2;
 }

@@ -52,23 +52,23 @@
     TYPED(unit, unit_backward)                                                                                         \
     TYPED(unit, unit_forward)                                                                                          \
     PLAIN(adamw, zero_ranges)                                                                                          \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tf32_tiles_64)                                             \
-    PLAIN(attention_gradient_tiles, attention_backward_keys_tf32_tiles_128)                                            \
+    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_64)                                              \
+    PLAIN(attention_gradient_tf32, attention_backward_keys_tf32_tiles_128)                                             \
     PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_32)                                                  \
     PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_64)                                                  \
     PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_96)                                                  \
     PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_128)                                                 \
     PLAIN(attention_gradient_tiles, attention_backward_keys_tiles_256)                                                 \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tf32_tiles_64)                                          \
-    PLAIN(attention_gradient_tiles, attention_backward_queries_tf32_tiles_128)                                         \
+    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_64)                                           \
+    PLAIN(attention_gradient_tf32, attention_backward_queries_tf32_tiles_128)                                          \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_32)                                               \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_64)                                               \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_96)                                               \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_128)                                              \
     PLAIN(attention_gradient_tiles, attention_backward_queries_tiles_256)                                              \
     PLAIN(attention_kept, attention_kept)                                                                              \
-    PLAIN(attention_tiles, attention_forward_tf32_tiles_64)                                                            \
-    PLAIN(attention_tiles, attention_forward_tf32_tiles_128)                                                           \
+    PLAIN(attention_tf32, attention_forward_tf32_tiles_64)                                                             \
+    PLAIN(attention_tf32, attention_forward_tf32_tiles_128)                                                            \
     PLAIN(attention_tiles, attention_forward_tiles_32)                                                                 \
     PLAIN(attention_tiles, attention_forward_dropout_tiles_32)                                                         \
     PLAIN(attention_tiles, attention_forward_tiles_64)                                                                 \

@@ -90,7 +90,8 @@ struct fp8_result {
     int64_t rows, cols;
     const void *x; /* [rows, cols] */
     const struct fp8_output *to;
-}; /* cpu_fp8_result casts it to FP8, if the operation's call wants that. */
+};
+/* Casts it to FP8, if the operation's call wants that. */
 int LEVEL(cpu_fp8_result)(const struct exec *exec, const struct fp8_result *a);
 
 #endif
