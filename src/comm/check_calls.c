@@ -61,8 +61,10 @@ static int start_note(struct comm *comm, const struct comm_call *call, struct no
                                    : comm_receive_start(comm, &data, call->peer, &note->request);
 }
 
-static int finish_note(struct comm *comm, const struct comm_call *call, struct note *note) {
+/* Counts the notes that have come, in *come. */
+static int finish_note(struct comm *comm, const struct comm_call *call, struct note *note, size_t *come) {
     int status = comm_wait(&note->request);
+    *come += !status;
     struct comm_call theirs = call_of(&note->words);
     bool agrees =
         call->kind == COMM_SEND || (theirs.data.count == call->data.count && theirs.data.dtype == call->data.dtype);
@@ -71,7 +73,7 @@ static int finish_note(struct comm *comm, const struct comm_call *call, struct n
 
 /* Every message has a note, and the receiver compares it. */
 static int check_messages(struct comm *comm, const struct comm_request *first) {
-    size_t count = 0, i = 0;
+    size_t count = 0, i = 0, come = 0;
     for (const struct comm_request *at = first; at; at = at->next)
         count++;
     struct note *notes = calloc(count, sizeof *notes);
@@ -80,8 +82,8 @@ static int check_messages(struct comm *comm, const struct comm_request *first) {
         status = start_note(comm, &at->call, &notes[i++]);
     i = 0;
     for (const struct comm_request *at = first; at && !status; at = at->next)
-        status = finish_note(comm, &at->call, &notes[i++]);
-    if (!status) /* else calls of the host channel may still use them: the run is over */
+        status = finish_note(comm, &at->call, &notes[i++], &come);
+    if (come == count) /* else calls of the host channel may still use them: the run is over */
         free(notes);
     return status;
 }
