@@ -1,9 +1,8 @@
 /* FP8: casts {rows, cols, exponent of the scale}, and scales {tensors, length, position}. The products are gemm's. */
-#include "op_cases.h"
+#include "fp8_memory.h"
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 static struct op_tensor tensor(const char *name, enum op_role role, enum dtype type, int64_t rows, int64_t cols) {
     return (struct op_tensor){.name = name, .role = role, .type = type, .rows = rows, .cols = cols};
@@ -18,7 +17,6 @@ static void any_bytes(const struct op_run *run, double *flops, double *bytes) {
 
 enum { E5M2 = 1, HAS_AMAX = 2, STRIDED = 4, SPECIAL = 8, BY_ROWS = 16, BY_COLUMNS = 32 };
 enum { X, SCALE, INVERSE_SCALE, AMAX, Y };
-enum { UNTOUCHED = 0x5a };
 
 static void cast_cost(const struct op_run *run, double *flops, double *bytes) {
     *flops = 0;
@@ -27,15 +25,6 @@ static void cast_cost(const struct op_run *run, double *flops, double *bytes) {
 
 static enum dtype type_of(const struct op_run *run) {
     return run->variant & E5M2 ? DTYPE_E5M2 : DTYPE_E4M3;
-}
-
-/* Returns true if Y is compared as the bytes that a card has; otherwise it is bf16, by rows. */
-static bool is_on_card(const struct op_run *run) {
-    return strcmp(run->backend, "cuda") == 0;
-}
-
-static void fill_scale(const struct op_run *run, struct op_tensor *t) {
-    t->value[0] = (double)(float)(ldexp(1.37, (int)run->shape[2]));
 }
 
 static void fill_amax(const struct op_run *run, struct op_tensor *t) {
@@ -50,12 +39,6 @@ static void fill_special(const struct op_run *run, struct op_tensor *t) {
     }
 }
 
-static void fill_untouched(const struct op_run *run, struct op_tensor *t) {
-    (void)run;
-    for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = UNTOUCHED;
-}
-
 static void cast_setup(struct op_run *run) {
     struct op_tensor *t = run->tensor;
     t[X] = tensor("x", OP_IN, DTYPE_BF16, run->shape[0], run->shape[1]);
@@ -68,11 +51,7 @@ static void cast_setup(struct op_run *run) {
         t[AMAX] = tensor("amax", OP_INOUT, DTYPE_F32, 1, 1);
         t[AMAX].fill = fill_amax;
     }
-    t[Y] = tensor("y", OP_OUT, DTYPE_BF16, run->shape[0], run->shape[1]);
-    if (is_on_card(run)) {
-        t[Y] = tensor("y", OP_INOUT, DTYPE_I8, 1, (int64_t)fp8_bytes(run->shape[0], run->shape[1]));
-        t[Y].fill = fill_untouched;
-    }
+    t[Y] = fp8_memory(run, run->shape[0], run->shape[1]);
 }
 
 static struct fp8_output output_of(const struct op_run *run) {
@@ -93,11 +72,6 @@ static int cast_call(const struct op_run *run, const struct ops *ops, const stru
         exec,
         &(const struct fp8_cast){
             .rows = run->shape[0], .cols = run->shape[1], .stride = t[X].stride, .x = t[X].data, .to = output_of(run)});
-}
-
-static bool cast_supports(const struct op_run *run, const struct ops *ops, struct device *device) {
-    (void)run, (void)device;
-    return ops->fp8_cast != ops_absent.fp8_cast;
 }
 
 /* Writes a matrix as a card has it. Rows are filled with zeros to multiples of 16 numbers. The transpose follows in the

@@ -1,15 +1,13 @@
 /* Operations that write their result in FP8 {rows, columns of the result, exponent of the scale}. What they must give
  * is what the same operation in bf16 and a cast after it give, bit for bit: prepare runs these. */
-#include "op_cases-internal.h"
+#include "fp8_memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* The operation, and how it writes. AGAIN: a norm's forward by rows, then the call for columns alone. */
 enum result { NORM, GELU, GELU_BACKWARD, SWIGLU, SWIGLU_BACKWARD, RESULTS = 7 };
 enum { E5M2 = 8, BY_ROWS = 16, BY_COLUMNS = 32, ALONE = 64, AGAIN = 128, RMS = 256, EXACT = 512, NO_AMAX = 1024 };
 enum { X, GAIN, BIAS, DY, SCALE, INVERSE, MEAN, RSTD, AMAX, RESULT, Y };
-enum { UNTOUCHED = 0x5a };
 static const float EPSILON = 1e-5f;
 
 static enum result result_of(const struct op_run *run) {
@@ -18,21 +16,6 @@ static enum result result_of(const struct op_run *run) {
 
 static bool has(const struct op_run *run, int flag) {
     return run->variant & flag;
-}
-
-/* Returns true if Y is compared as the bytes that a card has; otherwise it is bf16, by rows. */
-static bool is_on_card(const struct op_run *run) {
-    return strcmp(run->backend, "cuda") == 0;
-}
-
-static void fill_scale(const struct op_run *run, struct op_tensor *t) {
-    t->value[0] = (double)(1.37f * (float)(1 << run->shape[2]));
-}
-
-static void fill_untouched(const struct op_run *run, struct op_tensor *t) {
-    (void)run;
-    for (int64_t i = 0; i < t->cols; i++)
-        t->value[i] = UNTOUCHED;
 }
 
 static struct op_tensor tensor(const char *name, enum op_role role, enum dtype type, int64_t rows, int64_t cols) {
@@ -62,11 +45,7 @@ static void setup(struct op_run *run) {
         t[AMAX] = tensor("amax", OP_INOUT, DTYPE_F32, 1, 1);
     if (!has(run, ALONE))
         t[RESULT] = tensor("result", OP_OUT, DTYPE_BF16, rows, cols);
-    t[Y] = tensor("y", OP_OUT, DTYPE_BF16, rows, cols);
-    if (is_on_card(run)) {
-        t[Y] = tensor("y", OP_INOUT, DTYPE_I8, 1, (int64_t)fp8_bytes(rows, cols));
-        t[Y].fill = fill_untouched;
-    }
+    t[Y] = fp8_memory(run, rows, cols);
 }
 
 /* The memory that a call writes to. Of the operation in bf16, `fp8` has no type. */
@@ -221,11 +200,6 @@ static int prepare(struct op_run *run, const struct ops *ops, const struct exec 
     return status ? status : waited;
 }
 
-static bool supports(const struct op_run *run, const struct ops *ops, struct device *device) {
-    (void)run, (void)device;
-    return ops->fp8_cast != ops_absent.fp8_cast;
-}
-
 static void reference(struct op_run *run) {
     (void)run; /* see prepare */
 }
@@ -243,7 +217,7 @@ static void cost(const struct op_run *run, double *flops, double *bytes) {
 static const struct op_kind kind = {.name = "fp8_result",
                                     .setup = setup,
                                     .prepare = prepare,
-                                    .supports = supports,
+                                    .supports = cast_supports,
                                     .call = call,
                                     .reference = reference,
                                     .cost = cost};
