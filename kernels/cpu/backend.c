@@ -34,12 +34,16 @@ static const struct {
     const char *level, *instructions;
     const struct ops *ops;
 } levels[] = {
-#ifndef CAMBIUM_WITHOUT_AVX512
+#ifdef CAMBIUM_HAS_v4bf16
     {"v4bf16", "avx512_bf16", &cpu_ops_v4bf16},
+#endif
+#ifdef CAMBIUM_HAS_v4
     {"v4", "avx512", &cpu_ops_v4},
 #endif
     {"v3", "avx2", &cpu_ops_v3},
+#ifdef CAMBIUM_HAS_v2
     {"v2", "sse4.2", &cpu_ops_v2},
+#endif
 };
 
 static const struct ops *cpu_ops_for_level(const struct device *device, const char *level) {

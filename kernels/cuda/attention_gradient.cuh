@@ -26,6 +26,10 @@ multiply_both(float (&s)[N][4], float (&dp)[N][4], const left_rows<TILE, KEPT> &
     }
 }
 
+/* Tiles of bf16 that a warp sees whole have a loop without dropout. Those of TF32 have one loop, so that kernels are
+ * smaller. */
+template <class T> constexpr bool FINDS_DROPOUT = sizeof(T) == 4;
+
 /* Query rows of a head, or the gradients of its output, from `row` on. */
 template <class T>
 static __device__ __forceinline__ keys_of<T> rows_of(const void *rows, int64_t stride, int64_t row, int head,
@@ -140,7 +144,7 @@ template <class TILE> static __device__ __forceinline__ void backward_queries(co
             continue;
         if (!sees_all)
             warp.template take<true, true>(g, kept, at, first);
-        else if (a.dropout.p > 0)
+        else if (FINDS_DROPOUT<T> || a.dropout.p > 0)
             warp.template take<false, true>(g, kept, at, first);
         else
             warp.template take<false, false>(g, kept, at, first);
@@ -417,7 +421,7 @@ template <class TILE> static __device__ __forceinline__ void backward_keys(const
         if (warp_row() < rows && warp.seen.sees_some(first, QUERIES)) {
             if (!sees_all)
                 warp.template take<true, true>(g, work, queries.head(step), taken[step % 2], at, first);
-            else if (a.dropout.p > 0)
+            else if (FINDS_DROPOUT<T> || a.dropout.p > 0)
                 warp.template take<false, true>(g, work, queries.head(step), taken[step % 2], at, first);
             else
                 warp.template take<false, false>(g, work, queries.head(step), taken[step % 2], at, first);

@@ -32,9 +32,9 @@
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
     TYPED(norm_rows, norm_few_forward)                                                                                 \
-    TYPED(norm_rows, norm_narrow_backward)                                                                             \
+    TYPED(norm_rows_backward, norm_narrow_backward)                                                                    \
     TYPED(norm_rows, norm_narrow_forward)                                                                              \
-    TYPED(norm_rows, norm_wide_backward)                                                                               \
+    TYPED(norm_rows_backward, norm_wide_backward)                                                                      \
     TYPED(norm_rows, norm_wide_forward)                                                                                \
     TYPED(paged_attention, paged_attention)                                                                            \
     TYPED(paged_attention, paged_attention_merge)                                                                      \

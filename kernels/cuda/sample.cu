@@ -74,6 +74,7 @@ static __device__ choice block_best(choice own, choice *warps) {
     if (threadIdx.x % 32 == 0)
         warps[threadIdx.x / 32] = own;
     __syncthreads();
+#pragma unroll 1
     for (int w = 0; w < blockDim.x / 32; w++)
         own = better(own, warps[w]);
     return own;
@@ -111,12 +112,15 @@ static __device__ choice write_scores(const struct sample &a, const struct sampl
                                       choice *warps) {
     choice own = {-INFINITY, NO_ID};
     int64_t whole = a.vocab / WIDTH * WIDTH;
+#pragma unroll(4 / WIDTH > 0 ? 4 / WIDTH : 1)
     for (int64_t j = WIDTH * threadIdx.x; j < whole; j += WIDTH * blockDim.x)
         score_pack<T, WIDTH>(x, j, score, own);
+#pragma unroll 1
     for (int64_t j = whole + threadIdx.x; j < a.vocab; j += blockDim.x)
         score_pack<T, 1>(x, j, score, own);
     if (row.change_count) {
         __syncthreads(); /* the scores are written */
+#pragma unroll 1
         for (int i = threadIdx.x; i < row.change_count; i += blockDim.x) {
             struct sample_change change = a.changes[row.first_change + i];
             score[change.id] = changed(to_float(x[change.id]), row, change);
@@ -163,6 +167,7 @@ static __device__ __forceinline__ mass mass_at(uint32_t distance, const measure_
 /* Fills the bins with tokens inside a cut whose higher digits are `prefix`. */
 static __device__ void fill_bins(const tokens &t, const cut &inside, const measure_by &by, int shift, uint32_t prefix,
                                  mass *bins) {
+#pragma unroll 1
     for (int b = threadIdx.x; b < BINS; b += blockDim.x)
         bins[b] = 0;
     __syncthreads();
@@ -184,6 +189,7 @@ static __device__ void choose_bin(mass before, mass own, mass least, scratch &s)
     if (before >= least || before + own < least)
         return;
     int b = threadIdx.x * each;
+#pragma unroll 1
     for (; before + s.bins[b] < least; b++)
         before += s.bins[b];
     s.before = before;
@@ -199,6 +205,7 @@ static __device__ cut find_cut(const tokens &t, const cut &inside, const measure
     for (int shift = 20; shift >= 0; shift -= 10) {
         fill_bins(t, inside, by, shift, prefix, s.bins);
         mass own = 0;
+#pragma unroll 1
         for (int b = 0; b < each_thread; b++)
             own += s.bins[threadIdx.x * each_thread + b];
         mass end = before + block_sum_to(own, &total, s.masses);
@@ -245,6 +252,7 @@ static __device__ void sum_range(const tokens &t, const cut &cut, float min_p, i
 static __device__ void draw_in_range(const tokens &t, const cut &cut, float min_p, int64_t first, int64_t end,
                                      mass before, mass ties, mass target, scratch &s) {
     int lane = threadIdx.x % 32;
+#pragma unroll 1
     for (; first < end; first += 32) {
         uint32_t distance = first + lane < end ? distance_bits(t.distance[first + lane]) : ~0u;
         uint32_t equal = __ballot_sync(~0u, distance == cut.distance);
@@ -315,6 +323,7 @@ static __device__ void write_top(const struct sample &a, int64_t i, const T *x, 
     int32_t *token = a.top_token + i * SAMPLE_MAX_TOP;
     float *logprob = a.top_logprob + i * SAMPLE_MAX_TOP;
     choice last = {INFINITY, -1};
+#pragma unroll 1
     for (int n = 0; n < SAMPLE_MAX_TOP; n++) {
         choice own = {-INFINITY, NO_ID};
         for (int64_t j = threadIdx.x; n < a.row[i].top_count && j < a.vocab; j += blockDim.x) {
@@ -348,6 +357,7 @@ static __device__ choice measure_best(const T *x, int64_t vocab, figures &all, s
         for (int k = 0; k < WIDTH; k++)
             best = better(best, {bounded(to_float(logits.at[k])), (int32_t)(j * WIDTH + k)});
     }
+#pragma unroll 1
     for (int64_t j = whole * WIDTH + threadIdx.x; j < vocab; j += blockDim.x) {
         add_pack<T, 1>((const pack<T, 1> *)x + j, own);
         best = better(best, {bounded(to_float(x[j])), (int32_t)j});

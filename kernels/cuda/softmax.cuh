@@ -48,6 +48,7 @@ template <class T, int WIDTH> static __device__ figures measure(const T *x, int6
     own_figures own = {-INFINITY, 0, 0};
     for (int64_t j = threadIdx.x; j < count / WIDTH; j += blockDim.x)
         add_pack<T, WIDTH>((const pack<T, WIDTH> *)x + j, own);
+#pragma unroll 1
     for (int64_t j = count / WIDTH * WIDTH + threadIdx.x; j < count; j += blockDim.x)
         add_pack<T, 1>((const pack<T, 1> *)x + j, own);
     return join_figures(own, checks, warps);
