@@ -163,13 +163,13 @@ static int post_rounds(struct pipeline *pipeline, const struct pipeline_rounds *
         const struct pipeline_post *first = &rounds->posts[*at];
         for (; *at < rounds->count && !status; ++*at) {
             const struct pipeline_post *post = &rounds->posts[*at];
-            if (post->round != first->round || post->kind != first->kind)
+            if (post->round != first->round)
                 break;
             status = post->is_receive ? post_receive(pipeline, post->kind, post->number)
                                       : post_send(pipeline, post->kind, post->number, pipeline->lanes[post->kind].to);
         }
         if (!status)
-            status = comm_post(pipeline->rank->pipeline[first->kind]);
+            status = comm_post(pipeline->rank->pipeline[PIPELINE_FORWARD]);
     }
     return status;
 }

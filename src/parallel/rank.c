@@ -19,9 +19,11 @@ static int open_group(struct rank *rank, unsigned axes, struct comm **group) {
 }
 
 static int open_pipeline_groups(struct rank *rank) {
-    int ranks[2], status = STATUS_OK;
-    for (int kind = 0; kind < 2 && !status; kind++)
-        status = open_group(rank, GRID_PIPELINE, &rank->pipeline[kind]);
+    int ranks[2], status = open_group(rank, GRID_PIPELINE, &rank->pipeline[0]);
+    if (!status && comm_holds_messages(rank->pipeline[0]))
+        rank->pipeline[1] = rank->pipeline[0];
+    else if (!status)
+        status = open_group(rank, GRID_PIPELINE, &rank->pipeline[1]);
     if (status || rank->grid.pipeline == 1)
         return status;
     int count = rank_grid_embedding_group(&rank->grid, rank->world->rank, ranks);
@@ -117,8 +119,9 @@ void rank_close(struct rank *rank) {
     comm_close(rank->sharers);
     comm_close(rank->data);
     comm_close(rank->buckets);
+    if (rank->pipeline[1] != rank->pipeline[0])
+        comm_close(rank->pipeline[1]);
     comm_close(rank->pipeline[0]);
-    comm_close(rank->pipeline[1]);
     comm_close(rank->embedding);
     *rank = (struct rank){0};
 }

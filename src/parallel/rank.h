@@ -39,7 +39,8 @@ struct rank {
     struct comm
         *sharers; /* neighbours in the tensor group that hold the same key and value heads; NULL: there are none */
     struct comm *buckets;     /* the ranks of `data` again, for calls that run beside all others */
-    struct comm *pipeline[2]; /* the stages of one model, in order: a group for each enum pipeline_step_kind */
+    struct comm *pipeline[2]; /* the stages of one model, in order: a group for each enum pipeline_step_kind. It is the
+                                 same group where messages are held back: both kinds of a round then move together */
     struct comm *embedding;   /* first and last stage, which share tied embeddings; NULL in other stages, or with one */
     struct device *device;
     const struct ops *ops;

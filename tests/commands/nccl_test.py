@@ -160,12 +160,13 @@ class Messages(Cards):
     def test_stages_send_each_boundary_once(self):
         boundary = self.ROWS * self.POSITIONS * self.HIDDEN * 4
         table = 2 * VOCAB * self.HIDDEN * 4  # a tied one, summed over the first and the last stage
-        for ranks, chunks, micro_batches in ((4, 1, 4), (2, 2, 4)):
-            with self.subTest(ranks=ranks, chunks=chunks, micro_batches=micro_batches):
+        micro_batches = 4
+        for ranks, chunks, most in ((4, 1, 2.25), (2, 2, 4)):  # a launch has all messages of a round
+            with self.subTest(ranks=ranks, chunks=chunks):
                 sent, launched = self.step(ranks, micro_batches=micro_batches, layers=4, pipeline_model_parallel_size=ranks,
                                            virtual_pipeline_model_parallel_size=chunks)
                 self.check(sent, 2 * (ranks * chunks - 1) * micro_batches * boundary + table)
-                self.assertLessEqual((launched - 2 * ranks) / ranks / micro_batches / chunks, 4)
+                self.assertLessEqual((launched - 2 * ranks) / ranks / micro_batches, most)
 
 
 class Refusals(Cards):
