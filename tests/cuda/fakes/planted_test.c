@@ -11,26 +11,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 70, SIZE = 64, COUNT = ROWS * SIZE, BYTES = COUNT * 2, TILES = 2 };
-enum { Q, K, V, OUT, DOUT, DQ, DK, DV, LSE, DELTA, TENSORS };
+enum { ROWS = 70, SIZE = 64, COUNT = ROWS * SIZE, TILES = 2 };
+enum { Q, K, V, OUT, DOUT, DQ, DK, DV, LSE, DELTA, TURNED, TENSORS };
 
-/* One head of causal attention, and the results of kernels without faults. */
-static uint16_t tensors[TENSORS][COUNT];
+union tensor {
+    uint16_t bf16[COUNT];
+    float fp32[COUNT];
+};
+/* One head of causal attention in bf16 and in TF32, and the results of kernels without faults. */
+static union tensor tensors[2][TENSORS];
 
 struct scene {
     const char *file, *kernel;
     int results[2]; /* tensors that it writes */
     uint32_t blocks, threads, shared;
+    bool is_tf32;
 };
-static const struct scene forward = {"attention_tiles", "attention_forward_tiles_64", {OUT, LSE}, TILES,
-                                     TILE_WARPS * 32,   ATTENTION_TILE_BYTES(SIZE, 2)};
-static const struct scene queries = {
-    "attention_gradient_tiles",  "attention_backward_queries_tiles_64", {DQ, DELTA}, TILES, TILE_WARPS * 32,
-    GRADIENT_TILE_BYTES(SIZE, 2)};
-static const struct scene keys = {
-    "attention_gradient_tiles",  "attention_backward_keys_tiles_64", {DK, DV}, TILES, TILE_WARPS * 32,
-    GRADIENT_TILE_BYTES(SIZE, 2)};
-static const struct scene turn = {"transpose", "transpose_bf16", {OUT, OUT}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS, 0};
+#define TILES_SCENE(file, kernel, one, two, bytes, is_tf32)                                                            \
+    { file, "attention_" kernel "_64", {one, two}, TILES, TILE_WARPS * 32, bytes, is_tf32 }
+static const struct scene forward =
+    TILES_SCENE("attention_tiles", "forward_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 2), false);
+static const struct scene queries =
+    TILES_SCENE("attention_gradient_tiles", "backward_queries_tiles", DQ, DELTA, GRADIENT_TILE_BYTES(SIZE, 2), false);
+static const struct scene keys =
+    TILES_SCENE("attention_gradient_tiles", "backward_keys_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 2), false);
+static const struct scene tf32_forward =
+    TILES_SCENE("attention_tf32", "forward_tf32_tiles", OUT, LSE, ATTENTION_TILE_BYTES(SIZE, 4), true);
+static const struct scene tf32_queries = TILES_SCENE("attention_gradient_tf32", "backward_queries_tf32_tiles", DQ,
+                                                     DELTA, GRADIENT_TILE_BYTES(SIZE, 4), true);
+static const struct scene tf32_keys =
+    TILES_SCENE("attention_gradient_tf32", "backward_keys_tf32_tiles", DK, DV, GRADIENT_TILE_BYTES(SIZE, 4), true);
+static const struct scene turn = {"transpose", "transpose_bf16", {TURNED, TURNED}, 6, TRANSPOSE_TILE *TRANSPOSE_ROWS, 0,
+                                  false};
+/* Each one takes the results of those before it. */
+static const struct scene *const scenes[] = {&forward,      &queries,   &keys, &tf32_forward,
+                                             &tf32_queries, &tf32_keys, &turn};
+enum { SCENES = sizeof scenes / sizeof *scenes };
 
 struct fault {
     const struct scene *scene;
@@ -87,6 +103,15 @@ static const struct fault faults[] = {
     TILES_FAULT("mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"),
     {&turn, "mov.u32", ALL, "%tid.x", NULL, "reads a register that has no value"},
     {&turn, "st.shared", ALL, NULL, NULL, "nobody has written"},
+    /* Faults in TF32, where threads round what they have copied before others read it: a missing barrier, an early
+     * read, a chunk of another thread, and no rounding. Then wrong fragments: a transposed one, and chunks of another
+     * row. */
+    {&tf32_forward, "bar.sync", ALL, NULL, NULL, "shared memory"},
+    {&tf32_queries, "cp.async.wait_group", ALL, NULL, NULL, UNFILLED},
+    {&tf32_forward, "st.shared.v4", 0, "]", "+16]", "race in shared memory"},
+    {&tf32_keys, "st.shared.v4", ALL, NULL, NULL, NULL},
+    {&tf32_forward, "ldmatrix", 0, ".x4", ".x4.trans", NULL},
+    {&tf32_queries, "xor.b32", ALL, ", 16", ", 0", NULL},
 };
 
 /* ---- texts ---- */
@@ -140,9 +165,19 @@ static int plant(char **text, const struct fault *fault) {
 
 /* ---- launches ---- */
 
+static enum dtype type_of(const struct scene *scene) {
+    return scene->is_tf32 ? DTYPE_F32 : DTYPE_BF16;
+}
+
+/* Returns the bytes of a scene's tensor. */
+static size_t bytes_of(const struct scene *scene) {
+    return COUNT * dtype_bytes(type_of(scene));
+}
+
 static void argue(const struct scene *scene, const uint64_t *at, void *arguments) {
     struct attention a = {.rows = ROWS, .segments = 1, .heads = 1, .kv_heads = 1, .head_size = SIZE, .scale = 0.125f};
-    a.type = DTYPE_BF16;
+    a.type = type_of(scene);
+    a.is_tf32 = scene->is_tf32;
     a.q_stride = a.k_stride = a.v_stride = a.out_stride = SIZE;
     const void **const memory[] = {&a.q,
                                    &a.k,
@@ -157,7 +192,7 @@ static void argue(const struct scene *scene, const uint64_t *at, void *arguments
         *memory[i] = (const void *)(uintptr_t)at[i];
     a.segment_start = (const int64_t *)(uintptr_t)at[TENSORS];
     struct attention_part part = {.a = a, .heads = 1, .delta = (float *)(uintptr_t)at[DELTA]};
-    struct transpose t = {.rows = ROWS, .cols = SIZE, .type = DTYPE_BF16, .x = a.q, .y = a.out};
+    struct transpose t = {.rows = ROWS, .cols = SIZE, .type = DTYPE_BF16, .x = a.q, .y = (void *)(uintptr_t)at[TURNED]};
     if (scene == &turn)
         memcpy(arguments, &t, sizeof t);
     else
@@ -165,7 +200,7 @@ static void argue(const struct scene *scene, const uint64_t *at, void *arguments
 }
 
 /* Runs a kernel on the tensors; its results go to `results`. Returns 0, or -1 with a message of PTX_MESSAGE bytes. */
-static int run(const struct scene *scene, const char *text, uint16_t results[2][COUNT], char *message) {
+static int run(const struct scene *scene, const char *text, union tensor results[2], char *message) {
     struct machine machine;
     struct ptx_module *module;
     uint64_t at[TENSORS + 1];
@@ -174,7 +209,7 @@ static int run(const struct scene *scene, const char *text, uint16_t results[2][
     kernel_machine(&machine, 1);
     module = kernel_module(&machine, text);
     for (int i = 0; i < TENSORS; i++)
-        at[i] = kernel_memory(&machine, tensors[i], BYTES);
+        at[i] = kernel_memory(&machine, &tensors[scene->is_tf32][i], bytes_of(scene));
     at[TENSORS] = kernel_memory(&machine, starts, sizeof starts);
     argue(scene, at, arguments);
     int status = launch_run(&machine, &(const struct launch){.kernel = ptx_kernel_find(module, scene->kernel),
@@ -183,51 +218,77 @@ static int run(const struct scene *scene, const char *text, uint16_t results[2][
                                                              .dynamic_shared = scene->shared,
                                                              .params = arguments});
     for (int i = 0; i < 2 && !status; i++)
-        assert_int_equal(memory_read(&machine, results[i], at[scene->results[i]], BYTES), 0);
+        assert_int_equal(memory_read(&machine, &results[i], at[scene->results[i]], bytes_of(scene)), 0);
     memcpy(message, machine.message, PTX_MESSAGE);
     ptx_close(module);
     machine_close(&machine);
     return status;
 }
 
-/* Runs the kernels without faults, each on the results of those before it. */
-static void fill_tensors(void) {
-    const struct scene *const scenes[] = {&forward, &queries, &keys};
-    static uint16_t results[2][COUNT];
-    char message[PTX_MESSAGE];
-    for (int i = 0; i < TENSORS * COUNT; i++)
-        tensors[i / COUNT][i % COUNT] = bf16_from_float((float)(i * 37 % 101 - 50) / 50);
-    for (int i = 0; i < 3; i++) {
-        char *text = text_of(scenes[i]);
-        if (run(scenes[i], text, results, message))
-            fail_msg("%s", message);
+/* Runs a kernel without faults. */
+static void run_right(const struct scene *scene, union tensor results[2]) {
+    char *text = text_of(scene), message[PTX_MESSAGE];
+    if (run(scene, text, results, message))
+        fail_msg("%s: %s", scene->kernel, message);
+    free(text);
+}
+
+/* Returns true if a scene's results are those in its tensors. */
+static bool is_right(const struct scene *scene, union tensor results[2]) {
+    for (int i = 0; i < 2; i++)
+        if (memcmp(&results[i], &tensors[scene->is_tf32][scene->results[i]], bytes_of(scene)))
+            return false;
+    return true;
+}
+
+/* Fills the tensors with numbers, and then with the results of the kernels without faults. */
+static int fill_tensors(void **state) {
+    static union tensor results[2];
+    (void)state;
+    for (int i = 0; i < TENSORS * COUNT; i++) {
+        float value = (float)(i * 37 % 101 - 50) / 50;
+        tensors[0][i / COUNT].bf16[i % COUNT] = bf16_from_float(value);
+        tensors[1][i / COUNT].fp32[i % COUNT] = value;
+    }
+    for (int i = 0; i < SCENES; i++) {
+        run_right(scenes[i], results);
         for (int r = 0; r < 2; r++)
-            memcpy(tensors[scenes[i]->results[r]], results[r], BYTES);
-        free(text);
+            memcpy(&tensors[scenes[i]->is_tf32][scenes[i]->results[r]], &results[r], bytes_of(scenes[i]));
+    }
+    return 0;
+}
+
+static void kernels_without_faults_repeat_their_results(void **state) {
+    static union tensor results[2];
+    (void)state;
+    for (int i = 0; i < SCENES; i++) {
+        run_right(scenes[i], results);
+        assert_true(is_right(scenes[i], results));
     }
 }
 
 static void each_fault_is_found(void **state) {
-    static uint16_t right[2][COUNT], results[2][COUNT];
+    static union tensor results[2];
     char message[PTX_MESSAGE];
     (void)state;
-    fill_tensors();
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         const struct fault *fault = &faults[i];
         char *text = text_of(fault->scene);
-        assert_int_equal(run(fault->scene, text, right, message), 0);
         if (plant(&text, fault) == 0)
             fail_msg("fault %zu: %s has no such %s", i, fault->scene->kernel, fault->opcode);
         int status = run(fault->scene, text, results, message);
         if (!fault->message != !status)
             fail_msg("fault %zu: %s", i, status ? message : "the launch ends");
-        if (status ? !strstr(message, fault->message) : !memcmp(right, results, sizeof right))
+        if (status ? !strstr(message, fault->message) : is_right(fault->scene, results))
             fail_msg("fault %zu: %s", i, status ? message : "the results are the same");
         free(text);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_fault_is_found)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_without_faults_repeat_their_results),
+        cmocka_unit_test(each_fault_is_found),
+    };
+    return cmocka_run_group_tests(tests, fill_tensors, NULL);
 }
