@@ -374,7 +374,7 @@ struct residual_dropout {
 /* Causal attention over segments of a flat batch. Row i sees rows j <= i of its own segment and the prefix; with a
  * window it sees only the last `window` of those rows. A row that it does not see cannot change its bits, not even with
  * a NaN. A backend that multiplies in bf16 rounds the probabilities and their gradients to bf16 before each product.
- * TF32 is as in gemm. A backend may take fp32 in its place for some sizes of heads.
+ * TF32 is as in gemm, for heads of the sizes of attention_has_tf32. Products of others are in fp32.
  * The workspace of one segment of all rows is enough for the same rows cut into any segments. It does not depend on
  * which pointers are NULL. */
 struct attention {
@@ -403,6 +403,12 @@ struct attention {
     void *dq, *dk, *dv;           /* strides as q, k, v */
     float *dprefix_k, *dprefix_v; /* [P, G, D] accumulated, or NULL */
 };
+
+enum { ATTENTION_TF32_SIZE_MOST = 128 };
+/* True for sizes of heads whose attention may be in TF32: a row has whole chunks of 16 bytes, and a tile holds it. */
+static inline bool attention_has_tf32(int64_t head_size) {
+    return head_size % 4 == 0 && head_size <= ATTENTION_TF32_SIZE_MOST;
+}
 
 enum { KV_PAGE_TOKENS = 16 };
 

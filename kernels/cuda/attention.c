@@ -42,9 +42,9 @@ static int launch_warps(const struct exec *exec, enum cuda_kernel kernel, const 
 
 /* Returns the kernels by tiles for this type and size of heads, or NULL. */
 static const struct tile_kernels *tiles_of_size(const struct attention *a) {
-    const struct tile_kernels *tiles = a->type == DTYPE_BF16 ? bf16_kernels : tf32_kernels;
-    int most = a->type == DTYPE_BF16 ? TILE_SIZE_MOST : TF32_SIZE_MOST;
-    if (a->head_size > most || (a->type == DTYPE_F32 && !a->is_tf32))
+    bool is_bf16 = a->type == DTYPE_BF16;
+    const struct tile_kernels *tiles = is_bf16 ? bf16_kernels : tf32_kernels;
+    if (is_bf16 ? a->head_size > TILE_SIZE_MOST : !a->is_tf32 || !attention_has_tf32(a->head_size))
         return NULL;
     while (a->head_size > tiles->size)
         tiles++;

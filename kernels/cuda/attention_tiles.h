@@ -14,10 +14,10 @@ enum { TILE_WARPS = 4, TILE_ROWS = 16 * TILE_WARPS };
 /* A warp finds the bits of a query row's elements for this many heads. */
 enum { KEPT_HEADS = 4 };
 
-/* SIZE(n): the sizes to which heads are padded, in bf16 and in TF32. */
+/* SIZE(n): the sizes to which heads are padded, in bf16 and in TF32. The last ones are the largest heads. */
 #define ATTENTION_TILE_SIZES(SIZE) SIZE(32) SIZE(64) SIZE(96) SIZE(128) SIZE(256)
 #define ATTENTION_TF32_SIZES(SIZE) SIZE(64) SIZE(128)
-enum { TILE_SIZE_MOST = 256, TF32_SIZE_MOST = 128 };
+enum { TILE_SIZE_MOST = 256 };
 
 /* The keys of a tile, whose elements have this many bytes. A block has at most 96 KiB of shared memory: two tiles of
  * keys, two of values and one of queries. With dropout, two tiles of its bits follow. */

@@ -157,10 +157,9 @@ const struct config_row run_rows[] = {
     INT("train.micro_batch_size", train.micro_batch_size, "1", 1, 65536, "samples of one forward and backward pass"),
     INT("train.global_batch_size", train.global_batch_size, NULL, 1, 1048576,
         "samples of one iteration: a multiple of micro_batch_size, which is the default"),
-    CHOICE(
-        "train.precision", train.precision, "fp32", precision_names,
-        "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8 and tf32: bf16 and fp32 with "
-        "products in FP8 and TF32, except those of attention"),
+    CHOICE("train.precision", train.precision, "fp32", precision_names,
+           "data type of the computation; bf16 keeps fp32 master weights and gradients; fp8: bf16 with products of "
+           "layers' linears in FP8; tf32: fp32 with products in TF32"),
     CHOICE("train.fp8_format", train.fp8_format, "hybrid", fp8_formats,
            "of fp8: hybrid casts inputs and weights to E4M3 and gradients to E5M2; e4m3 casts all to E4M3"),
     INT("train.fp8_margin", train.fp8_margin, "0", 0, 64, "of fp8: powers of two by which scales are smaller"),

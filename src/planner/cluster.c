@@ -2,6 +2,7 @@
 #include "cluster-internal.h"
 
 #include "config/run.h"
+#include "kernels/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -251,7 +252,12 @@ double cluster_peak(const struct cluster *cluster, int precision) {
                                          : cluster->peak_bf16.value;
 }
 
-double cluster_attention_peak(const struct cluster *cluster, int precision) {
+double cluster_attention_peak(const struct cluster *cluster, int precision, int64_t head_size) {
+    bool is_fp32 = precision == PRECISION_TF32 && !attention_has_tf32(head_size);
+    return cluster_peak(cluster, is_fp32 ? PRECISION_FP32 : precision);
+}
+
+double cluster_paged_attention_peak(const struct cluster *cluster, int precision) {
     return cluster_peak(cluster, precision == PRECISION_TF32 ? PRECISION_FP32 : precision);
 }
 

@@ -77,9 +77,11 @@ int cluster_open_text(const char *name, const char *text, size_t length, struct 
 void cluster_close(struct cluster *cluster);
 /* Returns a device's peak of products in FLOP/s in an enum precision; 0 for tf32 or fp8 if the file has none. */
 double cluster_peak(const struct cluster *cluster, int precision);
-/* Returns that of attention's kernels. For tf32 it is fp32's, which attention over the KV cache and that of large heads
- * have. */
-double cluster_attention_peak(const struct cluster *cluster, int precision);
+/* Returns that of attention in training, with heads of this size. In tf32, the sizes that
+ * attention_has_tf32 refuses have fp32's. */
+double cluster_attention_peak(const struct cluster *cluster, int precision, int64_t head_size);
+/* Returns that of attention over the KV cache. In tf32 it is fp32's. */
+double cluster_paged_attention_peak(const struct cluster *cluster, int precision);
 /* Refuses a precision of which the file has no peak: STATUS_USAGE. */
 int cluster_check_precision(const struct cluster *cluster, int precision);
 

@@ -32,10 +32,18 @@ struct rates {
     const struct cost_work *work;
     double product, half; /* FLOP/s of large products; the dimension that halves it */
     double fp8;           /* FLOP/s of large products of FP8 operands */
-    double attention;     /* FLOP/s of attention's own kernel */
     double bytes;         /* bytes/s of other operations */
     bool stores_attention, selects_attention;
 };
+
+/* Returns the FLOP/s of an operation's large products. */
+static double product_rate(const struct rates *rates, const struct work_item *item, bool is_attention) {
+    int plain = cost_plain_precision(rates->work->precision);
+    if (is_attention)
+        return cluster_attention_peak(rates->cluster, plain, item->work.shape[2]) *
+               rates->cluster->achieved[CLUSTER_PRODUCTS].value;
+    return item->work.fp8_flops > 0 ? rates->fp8 : rates->product;
+}
 
 /* Returns the seconds of FLOPs at this rate in products with this smallest dimension. */
 static double product_seconds(const struct rates *rates, double rate, double flops, double least) {
@@ -90,8 +98,8 @@ static void add_operation(const struct rates *rates, const struct work_item *ite
         double least = is_attention ? (double)work->shape[2] : INFINITY;
         for (int i = 0; i < 3 && !is_attention; i++)
             least = work->shape[i] > 0 && (double)work->shape[i] < least ? (double)work->shape[i] : least;
-        double rate = is_attention ? rates->attention : work->fp8_flops > 0 ? rates->fp8 : rates->product;
-        double seconds = product_seconds(rates, rate, work->flops, least), moved = work->bytes / rates->bytes;
+        double seconds = product_seconds(rates, product_rate(rates, item, is_attention), work->flops, least);
+        double moved = work->bytes / rates->bytes;
         sum->products += count * (seconds > moved ? seconds : moved);
     } else {
         sum->other += count * work->bytes / rates->bytes;
@@ -146,7 +154,6 @@ void cost_units_find(const struct cost_work *work, const struct cluster *cluster
         .work = work,
         .product = cluster_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
         .fp8 = cluster_peak(cluster, PRECISION_FP8) * achieved[CLUSTER_PRODUCTS].value,
-        .attention = cluster_attention_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
         .half = achieved[CLUSTER_SMALL_DIMENSION].value,
         .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,
         .stores_attention = cluster->train == CLUSTER_TRAINS_MEGATRON_2022,

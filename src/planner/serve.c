@@ -98,7 +98,7 @@ static double operation_seconds(const struct work_item *item, const struct clust
     for (int i = is_attention ? 2 : 1; i < 3; i++) /* few rows make a product wait for memory, which is counted */
         least = w->shape[i] > 0 && (double)w->shape[i] < least ? (double)w->shape[i] : least;
     double half = cluster->achieved[CLUSTER_SERVE_SMALL_DIMENSION].value;
-    double peak = is_attention ? cluster_attention_peak(cluster, precision) : cluster_peak(cluster, precision);
+    double peak = is_attention ? cluster_paged_attention_peak(cluster, precision) : cluster_peak(cluster, precision);
     double rate = peak * cluster->achieved[CLUSTER_SERVE_PRODUCTS].value;
     double products = w->flops > 0 ? w->flops * (1 + half / least) / rate : 0;
     return both_seconds(bytes / (cluster->memory_bandwidth.value * share), products, cluster);

@@ -483,6 +483,7 @@ static const struct op_case cases[] = {
     TF32_BOTH_WAYS("size 128, window", 0, 140, 2, 1, 128, 0, 1, 0, 0, 40),
     TF32_BOTH_WAYS("rows at 4 bytes", STRIDED, 40, 2, 2, 16, 0, 1, 100),
     TF32_BOTH_WAYS("size 132", 0, 20, 1, 1, 132, 0, 1, 100),
+    TF32_BOTH_WAYS("size 10", 0, 20, 2, 2, 10, 0, 1, 100),
     BOTH_WAYS(OP_LONG, "long", 0, 700, 2, 1, 64, 0, 2, 100),
     BOTH_WAYS(OP_LONG, "size 65", 0, 257, 3, 3, 65, 70, 3, 100),
 

@@ -208,8 +208,7 @@ static void computation_hides_a_share_of_sums(void **state) {
     close_run(&p);
 }
 
-/* Products are faster, attention is not. */
-static void tf32_speeds_up_products_alone(void **state) {
+static void tf32_speeds_up_products(void **state) {
     (void)state;
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32"};
     double seconds[2], without;
@@ -222,7 +221,7 @@ static void tf32_speeds_up_products_alone(void **state) {
         without = seconds_of(&p, 1);
         assert_true(without == seconds[0]);
         p.cluster.peak_tf32.value = 1e30;
-        assert_true(seconds_of(&p, 1) > 0.01 * without); /* attention and memory remain */
+        assert_true(seconds_of(&p, 1) > 0.01 * without); /* memory remains */
         p.cluster.peak_tf32.value = 0;
         cost_work_free(&p.work);
         int status = cost_work_make(&p.run, &p.cluster, &p.work);
@@ -233,6 +232,41 @@ static void tf32_speeds_up_products_alone(void **state) {
         close_run(&p);
     }
     assert_true(seconds[1] < seconds[0]);
+}
+
+/* With free memory and free products in TF32, a step takes the FLOPs of attention that stays in fp32. */
+static void attention_of_some_heads_is_in_tf32(void **state) {
+    (void)state;
+    static const struct {
+        int size; /* of one of two heads */
+        bool is_tf32;
+    } heads[] = {{4, true}, {66, false}, {128, true}, {130, false}, {132, false}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        char hidden[40];
+        snprintf(hidden, sizeof hidden, "model.hidden_size=%d", 2 * heads[i].size);
+        const char *const keys[] = {hidden, "model.num_attention_heads=2", "train.precision=tf32", NULL};
+        struct planned p;
+        struct cost_step step;
+        struct train_plan plan;
+        struct work_list list = {0};
+        double flops = 0, all = 0;
+        open_run(&p, keys);
+        p.cluster.memory_bandwidth.value = p.cluster.peak_tf32.value = 1e30;
+        p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = 0;
+        test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &step, NULL));
+        test_ok(train_plan_rank(&p.run, 1, 0, p.cluster.device, &plan, &list));
+        for (int at = 0; at < list.count; at++) {
+            const struct work_item *item = &list.items[at];
+            bool is_step = item->part == WORK_FORWARD || item->part == WORK_BACKWARD;
+            all += is_step ? (double)item->count * item->work.flops : 0;
+            flops += is_step && item->phase == PHASE_ATTENTION ? (double)item->count * item->work.flops : 0;
+        }
+        double micro_batches = 8, rate = p.cluster.peak_fp32.value * p.cluster.achieved[CLUSTER_PRODUCTS].value;
+        double expected = heads[i].is_tf32 ? 0 : flops * micro_batches / rate;
+        assert_true(flops > 0 && fabs(step.work.products - expected) < 1e-9 * all * micro_batches / rate);
+        work_free(&list);
+        close_run(&p);
+    }
 }
 
 /* FP8 is for the products of linears. Its casts take time. */
@@ -288,7 +322,8 @@ int main(void) {
         cmocka_unit_test(every_cause_has_its_effect),
         cmocka_unit_test(measured_speeds_take_the_place_of_constants),
         cmocka_unit_test(computation_hides_a_share_of_sums),
-        cmocka_unit_test(tf32_speeds_up_products_alone),
+        cmocka_unit_test(tf32_speeds_up_products),
+        cmocka_unit_test(attention_of_some_heads_is_in_tf32),
         cmocka_unit_test(fp8_speeds_up_linears_alone),
         cmocka_unit_test(a_bound_of_time_is_below_the_step),
     };

@@ -137,6 +137,36 @@ static void pages_are_read_at_the_speed_of_the_memory(void **state) {
     cluster_close(&cluster);
 }
 
+/* With free memory and free products in TF32, a step takes the FLOPs of attention over the cache, in fp32. The heads
+ * have a size whose attention in training is in TF32. */
+static void attention_over_the_cache_stays_in_fp32(void **state) {
+    (void)state;
+    enum { BATCH = 4, LAYERS = 4, COLUMNS = 64, INPUT = 32, OUTPUT = 16 };
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct serve_times times;
+    struct serve_work work;
+    static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
+                                       "model.vocab_size=512", "data.seq_length=64"};
+    const struct serve_layout layout = {1, 1, BATCH, INPUT, OUTPUT, 0, 0, PRECISION_TF32};
+    test_ok(cluster_open("a100-80gb", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    cluster.memory_bandwidth.value = cluster.peak_tf32.value = 1e30;
+    cluster.achieved[CLUSTER_SERVE_LAYER].value = cluster.achieved[CLUSTER_SERVE_STEP].value = 0;
+    cluster.achieved[CLUSTER_SERVE_SMALL_DIMENSION].value = 0;
+    test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
+    serve_times_find(&work, &cluster, &times);
+    double rate = cluster.peak_fp32.value * cluster.achieved[CLUSTER_SERVE_PRODUCTS].value;
+    double seconds = 4.0 * BATCH * LAYERS * COLUMNS / rate; /* of a row for each key that it sees */
+    assert_true(fabs(times.prompts / (seconds * INPUT * (INPUT + 1) / 2) - 1) < 1e-6);
+    assert_true(fabs(times.token / (seconds * (INPUT + OUTPUT / 2)) - 1) < 1e-6);
+    serve_work_free(&work);
+    run_file_close(&file);
+    cluster_close(&cluster);
+}
+
 static void rows_are_of_one_kind(void **state) {
     (void)state;
     struct cluster cluster;
@@ -167,6 +197,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_hidden_takes_time),
         cmocka_unit_test(adapters_take_memory_and_time),
         cmocka_unit_test(pages_are_read_at_the_speed_of_the_memory),
+        cmocka_unit_test(attention_over_the_cache_stays_in_fp32),
         cmocka_unit_test(rows_are_of_one_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -237,15 +237,17 @@ static void attention_in_tf32_runs_by_tiles_where_there_are_tiles(void **state) 
         {"tf32, size 128, window", "attention_forward_tf32_tiles_128", "attention_backward_queries_tf32_tiles_128"},
         {"tf32, rows at 4 bytes", "attention_forward_fp32", "attention_backward_keys_fp32"},
         {"tf32, size 132", "attention_forward_fp32", "attention_backward_queries_fp32"},
+        {"tf32, size 10", "attention_forward_fp32", "attention_backward_keys_fp32"},
         {"size 64, whole tiles", "attention_forward_fp32", "attention_backward_keys_fp32"},
     };
+    enum { KINDS = sizeof rows / sizeof *rows };
     struct scene scene = {0};
     int count = 0;
     (void)state;
     test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
     test_ok(stream_open(scene.device, &scene.stream));
     for (int c = 0; c < attention_family.count; c++)
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < KINDS; i++) {
             const struct op_case *op_case = &attention_family.cases[c];
             if (op_case->type != DTYPE_F32 || strcmp(op_case->note, rows[i][0]))
                 continue;
@@ -253,7 +255,7 @@ static void attention_in_tf32_runs_by_tiles_where_there_are_tiles(void **state) 
             assert_int_equal(launches_of(&scene, op_case, rows[i][1 + is_backward]), 1);
             count++;
         }
-    assert_int_equal(count, 5 * 2);
+    assert_int_equal(count, KINDS * 2);
     stream_close(scene.stream);
     device_close(scene.device);
 }
