@@ -37,44 +37,60 @@ TYPED_BODY bool are_pairs(enum dtype a_type, enum dtype type) {
     return SIMD_PAIRS && a_type == DTYPE_BF16 && type == DTYPE_BF16;
 }
 
-TYPED_BODY vfloat load_pairs(const void *x, int64_t i, int64_t count) {
-    uint16_t part[2 * SIMD_LANES] = {0};
+TYPED_BODY vfloat load_step(const void *x, int64_t i, bool pairs, enum dtype type) {
     vfloat units;
-    if (count == 2 * SIMD_LANES) {
-        memcpy(&units, (const uint16_t *)x + i, sizeof units);
-        return units;
-    }
-    for (int64_t j = 0; j < count; j++)
-        part[j] = ((const uint16_t *)x)[i + j];
-    memcpy(&units, part, sizeof units);
+    if (!pairs)
+        return load_vector(x, i, type);
+    memcpy(&units, (const uint16_t *)x + i, sizeof units);
     return units;
 }
 
-TYPED_BODY vfloat load_step(const void *x, int64_t i, int64_t count, bool pairs, enum dtype type) {
-    if (pairs)
-        return load_pairs(x, i, count);
-    return count == SIMD_LANES ? load_vector(x, i, type) : load_part(x, i, count, type);
-}
-
-TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, int64_t count, vfloat sum[][BLOCK_WIDE],
-                         enum dtype a_type, enum dtype type) {
+TYPED_BODY void add_step(const struct block *b, int rows, int64_t j, vfloat sum[][BLOCK_WIDE], enum dtype a_type,
+                         enum dtype type) {
     const bool pairs = are_pairs(a_type, type);
     vfloat w[BLOCK_WIDE];
 #pragma GCC unroll 4
     for (int v = 0; v < BLOCK_WIDE; v++) { /* a column outside the block is replaced by one inside */
         int64_t at = (v < b->cols ? v : 0) * b->stride + j;
-        w[v] = load_step(b->matrix, at, count, pairs, type);
+        w[v] = load_step(b->matrix, at, pairs, type);
         if (rows == 1)
             __builtin_prefetch(at_const(b->matrix, at + b->ahead, type));
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-        int64_t at = r * b->lda + j;
-        vfloat x = load_step(b->a, at, count, pairs, a_type);
+        vfloat x = load_step(b->a, r * b->lda + j, pairs, a_type);
 #pragma GCC unroll 4
         for (int v = 0; v < BLOCK_WIDE; v++)
             sum[r][v] = simd_dot(pairs, x, w[v], sum[r][v]);
     }
+}
+
+/* The last elements along k of a block's rows and columns, with zeros after them. */
+struct block_end {
+    float a[BLOCK_ROWS][2 * SIMD_LANES], matrix[BLOCK_WIDE][2 * SIMD_LANES];
+};
+
+/* Copies the ends of `count` rows that begin `stride` elements from each other. */
+static void copy_ends(float (*to)[2 * SIMD_LANES], const void *from, int64_t stride, int count, size_t bytes,
+                      enum dtype type) {
+    memset(to, 0, (size_t)count * sizeof *to);
+    for (int i = 0; i < count; i++)
+        memcpy(to[i], at_const(from, i * stride, type), bytes);
+}
+
+/* Returns a block of the elements from `j` on, which lie in `end`. */
+static struct block take_end(const struct block *b, int rows, int64_t j, enum dtype a_type, enum dtype type,
+                             struct block_end *end) {
+    struct block last = *b;
+    copy_ends(end->a, at_const(b->a, j, a_type), b->lda, rows, (size_t)(b->k - j) * dtype_bytes(a_type), a_type);
+    copy_ends(end->matrix, at_const(b->matrix, j, type), b->stride, b->cols, (size_t)(b->k - j) * dtype_bytes(type),
+              type);
+    last.a = end->a;
+    last.lda = (int64_t)(sizeof *end->a / dtype_bytes(a_type));
+    last.matrix = end->matrix;
+    last.stride = (int64_t)(sizeof *end->matrix / dtype_bytes(type));
+    last.ahead = 0;
+    return last;
 }
 
 TYPED_BODY void dot_block(const struct block *b, int rows, enum dtype a_type, enum dtype type) {
@@ -87,9 +103,12 @@ TYPED_BODY void dot_block(const struct block *b, int rows, enum dtype a_type, en
     int64_t j = 0;
     const int64_t step = are_pairs(a_type, type) ? 2 * SIMD_LANES : SIMD_LANES;
     for (; j + step <= b->k; j += step)
-        add_step(b, rows, j, step, sum, a_type, type);
-    if (j < b->k)
-        add_step(b, rows, j, b->k - j, sum, a_type, type);
+        add_step(b, rows, j, sum, a_type, type);
+    if (j < b->k) {
+        struct block_end end;
+        struct block last = take_end(b, rows, j, a_type, type, &end);
+        add_step(&last, rows, 0, sum, a_type, type);
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
