@@ -26,6 +26,22 @@ struct scene {
     bool lacks_room; /* the workspace has room for the bits of dropout of one of two key/value heads */
 };
 
+static int open_scene(void **state) {
+    static struct scene scene;
+    scene = (struct scene){0};
+    *state = &scene;
+    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
+    test_ok(stream_open(scene.device, &scene.stream));
+    return 0;
+}
+
+static int close_scene(void **state) {
+    struct scene *scene = *state;
+    stream_close(scene->stream);
+    device_close(scene->device);
+    return 0;
+}
+
 /* Returns the number of a tensor; -1 if the case lacks it. */
 static int find(const struct op_run *run, const char *name) {
     for (int i = 0; i < OP_TENSORS; i++)
@@ -118,17 +134,12 @@ static void check_case(struct scene *scene, const struct op_case *op_case) {
 }
 
 static void a_row_that_is_nan_changes_no_row_that_does_not_see_it(void **state) {
-    struct scene scene = {0};
-    (void)state;
-    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
-    test_ok(stream_open(scene.device, &scene.stream));
+    struct scene *scene = *state;
     for (int i = 0; i < attention_family.count; i++) {
         const struct op_case *op_case = &attention_family.cases[i];
         if (op_case->use & OP_TEST && op_case->shape[ROWS] <= FEW_ROWS)
-            check_case(&scene, op_case);
+            check_case(scene, op_case);
     }
-    stream_close(scene.stream);
-    device_close(scene.device);
 }
 
 /* Calls the operation once more in another order of blocks and warps. Fails if a result's bits differ from `first`. */
@@ -165,22 +176,17 @@ static bool has_tiles(const struct op_case *op_case) {
 static void tiles_give_the_same_bits_in_20_orders(void **state) {
     static const char *const notes[] = {"size 24, dropout, prefix, grouped heads", "size 64, segments",
                                         "size 256, window", "tf32, size 20, dropout, prefix, grouped heads"};
-    struct scene scene = {0};
+    struct scene *scene = *state;
     int count = 0;
-    (void)state;
-    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
-    test_ok(stream_open(scene.device, &scene.stream));
     for (int c = 0; c < attention_family.count; c++)
         for (int i = 0; i < 4; i++) {
             const struct op_case *op_case = &attention_family.cases[c];
             if (!has_tiles(op_case) || strcmp(op_case->note, notes[i]))
                 continue;
-            check_20_orders(&scene, op_case);
+            check_20_orders(scene, op_case);
             count++;
         }
     assert_int_equal(count, 4 * 2); /* forward and backward */
-    stream_close(scene.stream);
-    device_close(scene.device);
 }
 
 /* Calls the operation with room for the bits of one key/value head, and expects the bits of a call with room for all.
@@ -205,21 +211,16 @@ static void check_parts(struct scene *scene, const struct op_case *op_case) {
 }
 
 static void dropout_gives_the_same_bits_with_room_for_some_heads(void **state) {
-    struct scene scene = {0};
+    struct scene *scene = *state;
     int count = 0;
-    (void)state;
-    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
-    test_ok(stream_open(scene.device, &scene.stream));
     for (int i = 0; i < attention_family.count; i++) {
         const struct op_case *op_case = &attention_family.cases[i];
         if (has_tiles(op_case) && strstr(op_case->note, ", dropout, prefix, grouped heads")) {
-            check_parts(&scene, op_case);
+            check_parts(scene, op_case);
             count++;
         }
     }
     assert_int_equal(count, 2 * 2); /* forward and backward */
-    stream_close(scene.stream);
-    device_close(scene.device);
 }
 
 /* Launches of a kernel by one call of a case. */
@@ -241,23 +242,18 @@ static void attention_in_tf32_runs_by_tiles_where_there_are_tiles(void **state) 
         {"size 64, whole tiles", "attention_forward_fp32", "attention_backward_keys_fp32"},
     };
     enum { KINDS = sizeof rows / sizeof *rows };
-    struct scene scene = {0};
+    struct scene *scene = *state;
     int count = 0;
-    (void)state;
-    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
-    test_ok(stream_open(scene.device, &scene.stream));
     for (int c = 0; c < attention_family.count; c++)
         for (int i = 0; i < KINDS; i++) {
             const struct op_case *op_case = &attention_family.cases[c];
             if (op_case->type != DTYPE_F32 || strcmp(op_case->note, rows[i][0]))
                 continue;
             bool is_backward = strcmp(op_case->kind->name, "attention_backward") == 0;
-            assert_int_equal(launches_of(&scene, op_case, rows[i][1 + is_backward]), 1);
+            assert_int_equal(launches_of(scene, op_case, rows[i][1 + is_backward]), 1);
             count++;
         }
     assert_int_equal(count, KINDS * 2);
-    stream_close(scene.stream);
-    device_close(scene.device);
 }
 
 /* ---- the KV cache ---- */
@@ -374,24 +370,21 @@ static void check_rows_alone(struct scene *scene, enum dtype type) {
 }
 
 static void a_row_of_the_cache_has_the_same_bits_alone_and_among_many(void **state) {
-    struct scene scene = {0};
-    (void)state;
-    test_ok(device_open("cuda", DEVICE_FIRST, 1, &scene.device));
-    test_ok(stream_open(scene.device, &scene.stream));
-    check_rows_alone(&scene, DTYPE_F32);
-    check_rows_alone(&scene, DTYPE_BF16);
-    stream_close(scene.stream);
-    device_close(scene.device);
+    struct scene *scene = *state;
+    check_rows_alone(scene, DTYPE_F32);
+    check_rows_alone(scene, DTYPE_BF16);
 }
+
+#define ON_A_CARD(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_the_references),
-        cmocka_unit_test(a_row_that_is_nan_changes_no_row_that_does_not_see_it),
-        cmocka_unit_test(tiles_give_the_same_bits_in_20_orders),
-        cmocka_unit_test(dropout_gives_the_same_bits_with_room_for_some_heads),
-        cmocka_unit_test(attention_in_tf32_runs_by_tiles_where_there_are_tiles),
-        cmocka_unit_test(a_row_of_the_cache_has_the_same_bits_alone_and_among_many),
+        ON_A_CARD(a_row_that_is_nan_changes_no_row_that_does_not_see_it),
+        ON_A_CARD(tiles_give_the_same_bits_in_20_orders),
+        ON_A_CARD(dropout_gives_the_same_bits_with_room_for_some_heads),
+        ON_A_CARD(attention_in_tf32_runs_by_tiles_where_there_are_tiles),
+        ON_A_CARD(a_row_of_the_cache_has_the_same_bits_alone_and_among_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
