@@ -81,6 +81,7 @@ ABSENT(change_ids, const struct change_ids *a)
 ABSENT(transpose, const struct transpose *a)
 ABSENT(grouped_gemm, const struct grouped_gemm *a)
 ABSENT(group_scale, const struct group_scale *a)
+ABSENT(grouped_norm, const struct grouped_norm *a)
 ABSENT(sample, const struct sample *a)
 
 ABSENT_BYTES(gemm_workspace, const struct gemm *gemm)
@@ -145,6 +146,7 @@ ABSENT_BYTES(sample_workspace, const struct sample *a)
     ROW(transpose)                                                                                                     \
     ROW(grouped_gemm)                                                                                                  \
     ROW(group_scale)                                                                                                   \
+    ROW(grouped_norm)                                                                                                  \
     ROW(sample)
 #define ARITHMETIC(ROW)                                                                                                \
     ROW(sizes)                                                                                                         \

@@ -561,12 +561,13 @@ enum group_unit {
     GROUP_UNIT_TANH
 };
 struct group_entry {
-    int64_t n, k;         /* outputs and inputs; group_scale reads n alone */
+    int64_t n, k;         /* outputs and inputs; k is of products alone */
     int64_t first_column; /* the column of output 0: in c; in x and y */
-    const void *data;     /* grouped_gemm: the matrix, [n, k] or, with is_by_input, [k, n]; group_scale: [n] */
+    const void *data;     /* grouped_gemm: the matrix, [n, k] or, with is_by_input, [k, n]; the others: [n] */
     bool is_by_input;
-    enum dtype type;  /* of data: fp32 or bf16 */
-    const void *bias; /* grouped_gemm: [n] added, or NULL; group_scale: [n] the fixed part, or NULL */
+    enum dtype type; /* of data: fp32 or bf16 */
+    /* grouped_gemm: [n] added, or NULL; group_scale: [n] the fixed part, or NULL; grouped_norm: [n] */
+    const void *bias;
     enum dtype bias_type;
     float scale; /* read by grouped_gemm alone; 0 is allowed */
     enum group_unit unit;
@@ -607,6 +608,20 @@ struct group_scale {
     int64_t y_row, ldy;
     enum dtype y_type;
     bool is_difference;
+};
+
+/* Replaces columns first_column .. first_column + n - 1 of each row by their LayerNorm, with the gain (`data`) and the
+ * bias of the row's entry. Both have the type of x. A row's bits depend on that row and its entry alone, as those of
+ * grouped_gemm do. */
+struct grouped_norm {
+    int64_t count;
+    const struct group_segment *segments;
+    int64_t entry;
+    int64_t first_row, rows;
+    void *x; /* row i at x + (i - x_row) * ldx; ldx is at least first_column + n */
+    int64_t x_row, ldx;
+    enum dtype type; /* fp32 or bf16 */
+    float epsilon;
 };
 
 /* ---- draws ---- */
@@ -773,6 +788,7 @@ struct ops {
 
     int (*grouped_gemm)(const struct exec *exec, const struct grouped_gemm *a);
     int (*group_scale)(const struct exec *exec, const struct group_scale *a);
+    int (*grouped_norm)(const struct exec *exec, const struct grouped_norm *a);
 
     size_t (*sample_workspace)(struct device *device, const struct sample *a);
     int (*sample)(const struct exec *exec, const struct sample *a);

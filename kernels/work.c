@@ -53,6 +53,10 @@ struct op_work group_scale_work(const struct group_scale *a) {
     return (struct op_work){.shape = {a->rows, a->count}};
 }
 
+struct op_work grouped_norm_work(const struct grouped_norm *a) {
+    return (struct op_work){.shape = {a->rows, a->count}};
+}
+
 /* Returns the work of `products` products of each step with the state, and of the gates, cells and outputs. */
 static struct op_work lstm_work(const struct lstm *a, double products) {
     double T = (double)a->steps, H = (double)a->hidden, weights = 4 * H * H;

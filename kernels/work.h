@@ -24,6 +24,8 @@ struct op_work gemm_work(const struct gemm *a);
 struct op_work grouped_gemm_work(const struct grouped_gemm *a);
 /* Does not count entries, which lie in device memory. */
 struct op_work group_scale_work(const struct group_scale *a);
+/* Does not count entries, which lie in device memory. */
+struct op_work grouped_norm_work(const struct grouped_norm *a);
 struct op_work lstm_forward_work(const struct lstm *a);
 struct op_work lstm_backward_work(const struct lstm *a);
 /* Counts the pairs of a query and a key that it sees: two products forward, five backward. It takes all segments as

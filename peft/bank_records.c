@@ -39,7 +39,7 @@ static bool has_method(const struct bank_level *level, int round, int type) {
 /* Ratios scale outputs in the first round alone: their adapter is the only one of its slot at these sites. */
 static bool has_list(const struct peft_bank *bank, int level, int round, int type) {
     const struct bank_list *list = &bank->lists[round][type];
-    return has_method(level_at(level), round, type) && list->columns <= bank->columns_by_row && !list->has_norm &&
+    return has_method(level_at(level), round, type) && list->columns <= bank->columns_by_row &&
            (level_at(level)->has_inputs || !list->has_inputs) &&
            (round == 0 || !(list->has_ratios || list->has_inputs));
 }
@@ -116,6 +116,7 @@ static void act_by_row(void *self, int level, int64_t rows) {
             bool is_there = has_method(level_at(level), round, type);
             list->count = list->total = is_there ? rows : 0;
             list->columns = bank->columns_by_row;
+            list->has_norm = true;
             list->has_ratios = round == 0;
             list->has_inputs = round == 0 && level_at(level)->has_inputs;
             for (int64_t layer = 0; layer < bank->layers; layer++)

@@ -1,4 +1,5 @@
-/* Bottleneck adapters in a bank. Their inputs are put together run by run; each product is one call. */
+/* Bottleneck adapters in a bank. Their inputs are put together run by run. The norms of all runs are one call, and so
+ * is each product. */
 #include "bank-internal.h"
 #include "bottleneck-internal.h"
 
@@ -55,12 +56,11 @@ int bottleneck_make_image(struct image_maker *maker) {
 
 /* ---- the rows ---- */
 
-/* Rows of a run within a piece of the batch, and intermediate results: inputs, inputs before a norm, and the first
- * product. */
+/* A piece of the batch, and intermediate results: inputs, the streams of a recorded step, and the first product. */
 struct half_piece {
     const struct bank_call *call;
     int64_t first, rows;
-    char *in, *raw, *inner;
+    char *in, *streams, *inner;
 };
 
 static size_t piece_row_bytes(const struct bank_call *call) {
@@ -79,7 +79,7 @@ static int add(const struct hook_call *hook, int64_t count, const void *x, bool 
     return rank_run(hook->rank, PHASE_NORM, scale_add, &call);
 }
 
-/* Puts one run's rows into `in`: S, X + S, or X, or their norm. */
+/* Puts one run's rows into `in`: S, X + S, or X. */
 static int put_together(const struct half_piece *piece, const struct bank_rows *run) {
     const struct hook_call *hook = piece->call->hook;
     const struct peft_image *image = run->image;
@@ -88,28 +88,18 @@ static int put_together(const struct half_piece *piece, const struct bank_rows *
     int64_t rows = (run_end < piece_end ? run_end : piece_end) - first;
     if (rows <= 0 || !entry_of(piece->call, image, ENTRY_HALF_DOWN)->n)
         return STATUS_OK;
-    const struct group_entry *norm = entry_of(piece->call, image, ENTRY_NORM);
     size_t row = (size_t)hook->out * dtype_bytes(hook->dtype), from = (size_t)first * row,
            to = (size_t)(first - piece->first) * row;
-    char *x = (norm->n ? piece->raw : piece->in) + to;
+    char *x = piece->in + to;
     int64_t count = rows * hook->out;
     const char *half = (const char *)hook->y + from, *stream = (const char *)hook->residual + from;
     int status = add(hook, count, is_input_stream(image) ? stream : half, false, x);
     if (!status && image->config.adapter_style == PEFT_PFEIFFER)
         status = add(hook, count, stream, true, x);
-    struct norm call = {.kind = NORM_LAYER,
-                        .rows = rows,
-                        .cols = hook->out,
-                        .type = hook->dtype,
-                        .x = x,
-                        .gain = norm->data,
-                        .bias = norm->bias,
-                        .epsilon = bottleneck_norm_epsilon,
-                        .y = piece->in + to};
-    return status || !norm->n ? status : rank_run(hook->rank, PHASE_NORM, norm_forward, &call);
+    return status;
 }
 
-/* The same in a recorded step, whose rows get their images later: none of them has a norm. */
+/* The same in a recorded step, whose rows get their images later. */
 static int put_together_by_row(const struct half_piece *piece) {
     const struct bank_list *list = piece->call->list;
     const struct hook_call *hook = piece->call->hook;
@@ -119,9 +109,27 @@ static int put_together_by_row(const struct half_piece *piece) {
                           list->half_index + first, piece->in);
     if (!status)
         status = rank_run(rank, PHASE_NORM, gather_rows, piece->rows, hook->out, hook->dtype, hook->residual,
-                          list->stream_index + first, piece->raw);
+                          list->stream_index + first, piece->streams);
     return status ? status
-                  : rank_run(rank, PHASE_NORM, add, piece->rows * hook->out, hook->dtype, piece->raw, piece->in);
+                  : rank_run(rank, PHASE_NORM, add, piece->rows * hook->out, hook->dtype, piece->streams, piece->in);
+}
+
+/* Normalises the inputs of the images that have a norm. */
+static int norm(const struct half_piece *piece) {
+    const struct bank_call *call = piece->call;
+    const struct hook_call *hook = call->hook;
+    bool is_mlp = call->site->place == ATTACH_AFTER_MLP;
+    struct grouped_norm norm = {.count = call->list->count,
+                                .segments = call->list->segments,
+                                .entry = bank_half_entry(call->bank, call->site->layer, is_mlp, ENTRY_NORM),
+                                .first_row = piece->first,
+                                .rows = piece->rows,
+                                .x = piece->in,
+                                .x_row = piece->first,
+                                .ldx = hook->out,
+                                .type = hook->dtype,
+                                .epsilon = bottleneck_norm_epsilon};
+    return rank_run(hook->rank, PHASE_NORM, grouped_norm, &norm);
 }
 
 static int multiply(const struct half_piece *piece) {
@@ -168,12 +176,14 @@ int bottleneck_batched(const struct bank_call *call) {
         size_t bytes = (size_t)(rows * hook->out) * dtype_bytes(hook->dtype);
         struct arena arena = arena_over(bank->scratch, bank->scratch_bytes);
         struct half_piece piece = {.call = call, .first = first, .rows = rows, .in = arena_take(&arena, bytes)};
-        piece.raw = arena_take(&arena, bytes);
+        piece.streams = arena_take(&arena, bytes);
         piece.inner = arena_take(&arena, (size_t)(rows * call->list->columns) * dtype_bytes(hook->dtype));
         if (bank->is_by_row)
             status = put_together_by_row(&piece);
         for (int64_t i = 0; i < call->list->count && !bank->is_by_row && !status; i++)
             status = put_together(&piece, &call->list->rows[i]);
+        if (!status && call->list->has_norm)
+            status = norm(&piece);
         if (!status)
             status = multiply(&piece);
     }

@@ -29,6 +29,7 @@
     TYPED(group_scale, group_scale)                                                                                    \
     TYPED(grouped_gemm, grouped_gemm)                                                                                  \
     TYPED(kv_append, kv_append)                                                                                        \
+    TYPED(norm, grouped_norm)                                                                                          \
     TYPED(norm, norm_backward)                                                                                         \
     TYPED(norm, norm_forward)                                                                                          \
     TYPED(norm_rows, norm_few_forward)                                                                                 \
@@ -175,6 +176,7 @@ CUDA_OPERATION(gelu_forward, gelu)
 CUDA_OPERATION(gelu_backward, gelu)
 CUDA_OPERATION(group_scale, group_scale)
 CUDA_OPERATION(grouped_gemm, grouped_gemm)
+CUDA_OPERATION(grouped_norm, grouped_norm)
 CUDA_OPERATION(kv_append, kv_append)
 CUDA_OPERATION(lstm_forward, lstm)
 CUDA_OPERATION(lstm_backward, lstm)

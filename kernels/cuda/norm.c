@@ -82,6 +82,15 @@ int cuda_norm_forward(const struct exec *exec, const struct norm *a) {
     return cuda_launch(exec, &launch);
 }
 
+/* A block for each row, which may have fewer columns to normalise: their number is in device memory. */
+int cuda_grouped_norm(const struct exec *exec, const struct grouped_norm *a) {
+    return cuda_launch(exec, &(const struct cuda_launch){.kernel = CUDA_grouped_norm,
+                                                         .type = a->type,
+                                                         .blocks = a->count ? a->rows : 0,
+                                                         .threads = cuda_row_threads(a->type, a->ldx),
+                                                         .arguments = a});
+}
+
 /* Returns the sums of one block: of the gain, and of the bias if there is one. */
 static int64_t block_sums(const struct norm *a) {
     return (a->kind == NORM_RMS ? 1 : 2) * a->cols;

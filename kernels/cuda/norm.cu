@@ -1,6 +1,7 @@
 /* Normalisation of rows: LayerNorm (Ba, Kiros, Hinton 2016) and RMSNorm (Zhang, Sennrich 2019). A block works on one
  * vector and keeps it in shared memory where it fits, so that global memory is read once. A thread reads there no more
  * than what it wrote. */
+#include "cuda/groups.cuh"
 #include "cuda/norm.cuh"
 
 /* One vector of cols elements. */
@@ -134,6 +135,45 @@ extern "C" __global__ void __launch_bounds__(256) norm_forward_bf16(struct norm 
     fetch_weights<bf16>(a);
     wait_for_last();
     any_forward<bf16>(a);
+}
+
+/* ---- rows of many adapters ---- */
+
+/* Decoding has few rows, which stay in the first-level cache, so they are not kept. */
+template <class T, int WIDTH> static __device__ void replace_row(const struct norm &one, float2 *warps) {
+    vector<T, WIDTH> v = {(const pack<T, WIDTH> *)one.x, nullptr, warps, one.cols / WIDTH};
+    write(v, one, measure(v, one),
+          [&](int64_t j, const pack<T, WIDTH> &value) { ((pack<T, WIDTH> *)one.y)[j] = value; });
+}
+
+/* Accesses are as wide for all rows of a matrix, so a row's sums do not depend on its number. */
+template <class T> static __device__ void replace_rows(const struct grouped_norm &a) {
+    __shared__ float2 warps[256 / 32];
+    for (int64_t i = a.first_row + blockIdx.x; i < a.first_row + a.rows; i += gridDim.x) {
+        const struct group_entry *e = entry_of(a, i);
+        if (!e)
+            continue;
+        T *x = (T *)a.x + (i - a.x_row) * a.ldx + e->first_column;
+        struct norm one = {};
+        one.kind = NORM_LAYER;
+        one.cols = e->n;
+        one.x = one.y = x;
+        one.gain = e->data;
+        one.bias = e->bias;
+        one.epsilon = a.epsilon;
+        if ((e->n | e->first_column | a.ldx) % PACK<T> == 0 && is_aligned(a.x) && is_aligned(e->data) &&
+            is_aligned(e->bias))
+            replace_row<T, PACK<T>>(one, warps);
+        else
+            replace_row<T, 1>(one, warps);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) grouped_norm_fp32(struct grouped_norm a) {
+    replace_rows<float>(a);
+}
+extern "C" __global__ void __launch_bounds__(256) grouped_norm_bf16(struct grouped_norm a) {
+    replace_rows<bf16>(a);
 }
 
 /* Rows of whole accesses of 16 bytes, which are cast to FP8. */

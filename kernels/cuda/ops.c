@@ -78,6 +78,7 @@ const struct ops cuda_ops = {
     .fp8_scales = cuda_fp8_scales,
     .grouped_gemm = cuda_grouped_gemm,
     .group_scale = cuda_group_scale,
+    .grouped_norm = cuda_grouped_norm,
     .sample_workspace = cuda_sample_workspace,
     .sample = cuda_sample,
 };

@@ -117,6 +117,7 @@ static const size_t grouped_gemm_pointers[] = {POINTER(grouped_gemm, segments), 
                                                POINTER(grouped_gemm, c)};
 static const size_t group_scale_pointers[] = {POINTER(group_scale, segments), POINTER(group_scale, x),
                                               POINTER(group_scale, y)};
+static const size_t grouped_norm_pointers[] = {POINTER(grouped_norm, segments), POINTER(grouped_norm, x)};
 static const size_t sample_pointers[] = {
     POINTER(sample, logits),  POINTER(sample, row),       POINTER(sample, changes),    POINTER(sample, token),
     POINTER(sample, logprob), POINTER(sample, top_token), POINTER(sample, top_logprob)};
@@ -191,6 +192,7 @@ OPERATION(adamw, adamw)
 OPERATION(clip_factor, clip_factor)
 OPERATION(grouped_gemm, grouped_gemm)
 OPERATION(group_scale, group_scale)
+OPERATION(grouped_norm, grouped_norm)
 OPERATION(sample, sample)
 WORKSPACE(sample, sample)
 
@@ -391,6 +393,7 @@ const struct ops late_ops = {
     .transpose = late_transpose,
     .grouped_gemm = late_grouped_gemm,
     .group_scale = late_group_scale,
+    .grouped_norm = late_grouped_norm,
     .sample_workspace = late_sample_workspace,
     .sample = late_sample,
 };

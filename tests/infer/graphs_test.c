@@ -27,9 +27,10 @@ static const struct stack stacks[] = {
     {{"lora", "ia3", "lora_regex", "lora_all_linear"}, 4, 0, 0},
     {{"adapter_double_seq_bn"}, 1, 0, 0},
     {{"prompt", "lora", "ia3", "adapter_seq_bn"}, 4, 0, 5},
-    {{"adapter_pre_norm"}, 1, 0, 0}, /* not in records */
+    {{"adapter_pre_norm"}, 1, 0, 0},
+    {{"adapter_par_bn", "adapter_pre_norm", "lora"}, 3, 0, 0},
 };
-enum { STACKS = sizeof stacks / sizeof *stacks, PRE_NORM = STACKS - 1, EVERY_STACK = 150 /* steps that see each */ };
+enum { STACKS = sizeof stacks / sizeof *stacks, EVERY_STACK = 150 /* steps that see each */ };
 
 struct text {
     bool is_open;
@@ -154,7 +155,7 @@ static int choose_rows(struct scene *s, struct engine_row rows[2][ROWS], bool *i
         for (int i = 0; has_turn && i < 6; i++) {
             for (int e = 0; e < 2; e++)
                 rows[e][count] = next_row(s, t, e);
-            *is_decode &= rows[0][count].wants_logits && s->stack[text->slot] != PRE_NORM;
+            *is_decode &= rows[0][count].wants_logits;
             has_turn = !is_decoding(text);
             text->length++;
             count++;

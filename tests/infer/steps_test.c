@@ -122,8 +122,10 @@ static void a_decode_step_is_one_replay(void **state) {
         {{"adapter_seq_bn"}, 1, 0, 0},
         {{"adapter_double_seq_bn"}, 1, 0, 0},
         {{"adapter_par_bn"}, 1, 0, 0},
+        {{"adapter_pre_norm"}, 1, 0, 0},
         {{"lora_all_linear", "ia3"}, 2, 0, 0},
         {{"adapter_par_bn", "dora"}, 2, 0, 0},
+        {{"adapter_seq_bn", "adapter_pre_norm"}, 2, 0, 0},
         {{"ia3", "adapter_seq_bn", "lora", "adapter_double_seq_bn"}, 4, 0, 0},
         {{"lora", "lora_all_linear", "rslora", "lora_patterns"}, 4, 0, 0},
     };

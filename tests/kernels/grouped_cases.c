@@ -18,7 +18,8 @@ enum {
     BY_ZERO = 512,
     IN_PLACE = 1024,
     DIFFERENCE = 2048,
-    UNCUT = 4096, /* each adapter has one segment, and each row one */
+    UNCUT = 4096,   /* each adapter has one segment, and each row one */
+    ALIGNED = 8192, /* rows of whole accesses */
 };
 enum { A, MATRIX, BIAS_VECTOR, C };
 enum { SEGMENTS = 1100, ENTRY = 1, ENTRIES = 3, MARGIN = 3, ABSENT = 1 /* the adapter that has nothing here */ };
@@ -79,7 +80,7 @@ static struct group_entry entry_of(const struct op_run *run, int adapter) {
              : is_small && n > 1                          ? n - 1
                                                           : n,
         .k = is_small && k > 1 ? k - 1 : k,
-        .first_column = MARGIN - adapter % MARGIN,
+        .first_column = run->variant & ALIGNED ? 0 : MARGIN - adapter % MARGIN,
         .data = (char *)t[MATRIX].data + (size_t)(adapter * n * k) * dtype_bytes(t[MATRIX].type),
         .is_by_input = run->variant & BOTH_LAYOUTS ? adapter % 2 : run->variant & BY_INPUT,
         .type = t[MATRIX].type,
@@ -329,6 +330,69 @@ static const struct op_kind scale = {.name = "group_scale",
                                      .reference = scale_reference,
                                      .cost = scale_cost};
 
+/* ---- norms: k is 1 ---- */
+
+static const float epsilon = 1e-5f;
+
+static void norm_setup(struct op_run *run) {
+    struct op_tensor *t = run->tensor;
+    int64_t rows = run->shape[0], adapters = run->shape[1], n = run->shape[3];
+    t[MATRIX] = tensor("gain", OP_IN, run->type, adapters, n);
+    t[MATRIX].center = 1;
+    t[BIAS_VECTOR] = tensor("bias", OP_IN, run->type, adapters, n);
+    t[C] = tensor("x", OP_INOUT, run->type, rows, n + 2 * MARGIN);
+    t[C].center = 0.5;
+    t[C].stride = n + (run->variant & ALIGNED ? 16 : 2 * MARGIN + 2);
+    t[C].bound = op_bound(n);
+}
+
+static int norm_call(const struct op_run *run, const struct ops *ops, const struct exec *exec) {
+    const struct op_tensor *x = &run->tensor[C];
+    char *first = (char *)x->data + (size_t)(first_row(run) * x->stride) * dtype_bytes(x->type);
+    struct grouped_norm a = {.count = run->host[0],
+                             .segments = segments_of(run),
+                             .entry = ENTRY,
+                             .first_row = first_row(run),
+                             .rows = range_rows(run),
+                             .x = first,
+                             .x_row = first_row(run),
+                             .ldx = x->stride,
+                             .type = run->type,
+                             .epsilon = epsilon};
+    return ops->grouped_norm(exec, &a);
+}
+
+static void norm_reference(struct op_run *run) {
+    const struct op_tensor *t = run->tensor;
+    struct op_tensor *x = &run->tensor[C];
+    int *adapter = adapters_of(run);
+    keep_values(x);
+    for (int64_t row = 0; row < run->shape[0]; row++) {
+        if (adapter[row] < 0)
+            continue;
+        struct group_entry e = entry_of(run, adapter[row]);
+        int64_t at = row * x->cols + e.first_column, vectors = adapter[row] * run->shape[3];
+        double mean = 0, variance = 0;
+        for (int64_t j = 0; j < e.n; j++)
+            mean += x->value[at + j] / (double)e.n;
+        for (int64_t j = 0; j < e.n; j++)
+            variance += (x->value[at + j] - mean) * (x->value[at + j] - mean) / (double)e.n;
+        for (int64_t j = 0; j < e.n; j++)
+            x->expected[at + j] =
+                (x->value[at + j] - mean) / sqrt(variance + (double)epsilon) * t[MATRIX].value[vectors + j] +
+                t[BIAS_VECTOR].value[vectors + j];
+    }
+    free(adapter);
+}
+
+static const struct op_kind norm = {.name = "grouped_norm",
+                                    .setup = norm_setup,
+                                    .prepare = prepare,
+                                    .release = release,
+                                    .call = norm_call,
+                                    .reference = norm_reference,
+                                    .cost = scale_cost};
+
 /* ---- rows added where they belong: shape {rows, cols, columns after those of x} ---- */
 
 enum { X = A, INDEX = MATRIX, Y = C };
@@ -442,6 +506,12 @@ static const struct op_case cases[] = {
     BOTH_TYPES(scale, "difference", OP_TEST, DIFFERENCE | RANGE, 61, 5, 1, 149, 9),
     BOTH_TYPES(scale, "difference, other type", OP_TEST, DIFFERENCE | OUT_OTHER, 61, 5, 1, 149, 9),
     BOTH_TYPES(scale, "parallel, some rows", OP_TEST, RANGE | IN_PLACE, 300, 5, 1, 768, 40),
+    BOTH_TYPES(norm, NULL, OP_TEST, 0, 40, 4, 1, 64, 3),
+    BOTH_TYPES(norm, "odd", OP_TEST, 0, 61, 5, 1, 149, 9),
+    BOTH_TYPES(norm, "whole accesses", OP_TEST, UNCUT | ALIGNED, 61, 3, 1, 768, 1),
+    BOTH_TYPES(norm, "no rows", OP_TEST, 0, 0, 2, 1, 48, 1),
+    BOTH_TYPES(norm, "parallel, some rows", OP_TEST, RANGE, 300, 5, 1, 768, 40),
+    {&norm, "long rows", OP_TEST, DTYPE_F32, 0, {5, 3, 1, 13000, 2}},
     BOTH_TYPES(scatter, NULL, OP_TEST, 0, 37, 77),
     BOTH_TYPES(scatter, "strides", OP_TEST, 0, 37, 77, 9),
     BOTH_TYPES(scatter, "other type, parallel", OP_TEST, OUT_OTHER, 61, 768),
@@ -456,6 +526,7 @@ static const struct op_case cases[] = {
     BOTH_TYPES(gemm, "lora down, prefill, rank 256", OP_BENCH, UNCUT, 512, 1, 768, 256, 512),
     BOTH_TYPES(gemm, "lora up, prefill, rank 256", OP_BENCH, UNCUT | BY_INPUT | ACCUMULATE, 512, 1, 256, 2304, 512),
     BOTH_TYPES(gemm, "bottleneck up, decode", OP_BENCH, UNCUT | BIAS | ACCUMULATE, 16, 16, 64, 768, 1),
+    BOTH_TYPES(norm, "bottleneck, decode", OP_BENCH, UNCUT | ALIGNED, 16, 16, 1, 768, 1),
     BOTH_TYPES(scale, "ia3, decode", OP_BENCH, UNCUT | IN_PLACE, 16, 16, 1, 2304, 1),
 };
 

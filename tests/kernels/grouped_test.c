@@ -57,6 +57,18 @@ static void spoil(const struct scene *s, char *a) {
     }
 }
 
+/* Segments of `length` rows, all of the one entry. Returns their number. */
+static int64_t put_segments(const struct scene *s, int64_t length, char *image) {
+    int64_t count = 0;
+    for (int64_t row = 0; row < ROWS; row += length, count++) {
+        struct group_segment segment = {.first_row = row,
+                                        .rows = ROWS - row < length ? ROWS - row : length,
+                                        .entries = (const struct group_entry *)(void *)(s->memory + ENTRY_AT)};
+        memcpy(image + SEGMENTS_AT + count * (int64_t)sizeof segment, &segment, sizeof segment);
+    }
+    return count;
+}
+
 /* The bits of c after calls over the rows, which are cut into segments of `length`, in calls of `call_rows` rows. With
  * `is_shifted` each call's rows stand at the beginning of a and c, as a piece's do. */
 static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, void *bits) {
@@ -75,13 +87,7 @@ static void cut_bits(const struct scene *s, int64_t length, int64_t call_rows, v
                                 .scale = s->scale,
                                 .unit = GROUP_UNIT_GELU_EXACT};
     memcpy(image + ENTRY_AT, &entry, sizeof entry);
-    int64_t count = 0;
-    for (int64_t row = 0; row < ROWS; row += length, count++) {
-        struct group_segment segment = {.first_row = row,
-                                        .rows = ROWS - row < length ? ROWS - row : length,
-                                        .entries = (const struct group_entry *)(void *)(s->memory + ENTRY_AT)};
-        memcpy(image + SEGMENTS_AT + count * (int64_t)sizeof segment, &segment, sizeof segment);
-    }
+    int64_t count = put_segments(s, length, image);
     test_ok(stream_copy_to_device(s->stream, s->memory, image, sizeof image));
     size_t size = dtype_bytes(s->type);
     for (int64_t row = 0; row < ROWS; row += call_rows) {
@@ -181,12 +187,71 @@ static void infinities_and_nans_stay_in_their_row(void **state) {
     with_each_level(check_spoiled);
 }
 
+/* ---- norms ---- */
+
+enum { NORMED = N - 1, NORM_BIAS_AT = A_AT + 1024, CONTENTS = 16 }; /* whole accesses, but rows do not begin at one */
+
+/* Two neighbours have the same numbers. */
+static uint32_t content_of(size_t row) {
+    return (uint32_t)(row / 2 % CONTENTS);
+}
+
+/* The bits of a norm in place; cut as above. */
+static void norm_bits(const struct scene *s, int64_t length, int64_t call_rows, void *bits) {
+    static char image[BYTES];
+    size_t row_bytes = LDC * dtype_bytes(s->type);
+    memset(image, 0, sizeof image);
+    fill(image + A_AT, 1024, s->type, 2);
+    for (size_t row = 0; row < ROWS; row++)
+        fill(image + C_AT + row * row_bytes, LDC, s->type, 3 + content_of(row));
+    struct group_entry entry = {
+        .n = NORMED, .first_column = FIRST, .data = s->memory + A_AT, .bias = s->memory + NORM_BIAS_AT};
+    memcpy(image + ENTRY_AT, &entry, sizeof entry);
+    int64_t count = put_segments(s, length, image);
+    test_ok(stream_copy_to_device(s->stream, s->memory, image, sizeof image));
+    for (int64_t row = 0; row < ROWS; row += call_rows) {
+        struct grouped_norm g = {.count = count,
+                                 .segments = (const struct group_segment *)(void *)(s->memory + SEGMENTS_AT),
+                                 .first_row = row,
+                                 .rows = call_rows,
+                                 .x = s->memory + C_AT,
+                                 .ldx = LDC,
+                                 .type = s->type,
+                                 .epsilon = 1e-5f};
+        test_ok(s->ops->grouped_norm(&(struct exec){.stream = s->stream}, &g));
+    }
+    test_ok(stream_copy_to_host(s->stream, bits, s->memory + C_AT, ROWS * row_bytes));
+    test_ok(stream_wait(s->stream));
+}
+
+static void check_norms(struct scene *s) {
+    static char bits[ROWS * LDC * 4], first[ROWS * LDC * 4];
+    static const int64_t cuts[][2] = {{ROWS, ROWS}, {1, ROWS}, {1, 1}, {7, ROWS}, {ROWS, 25}, {40, 33}};
+    for (int i = 0; i < 2; i++) {
+        s->type = i ? DTYPE_BF16 : DTYPE_F32;
+        size_t row_bytes = LDC * dtype_bytes(s->type);
+        for (size_t j = 0; j < sizeof cuts / sizeof *cuts; j++) {
+            norm_bits(s, cuts[j][0], cuts[j][1], bits);
+            if (j == 0)
+                memcpy(first, bits, ROWS * row_bytes);
+            for (size_t row = 0; row < ROWS; row++)
+                assert_memory_equal(bits + row * row_bytes, first + 2 * content_of(row) * row_bytes, row_bytes);
+        }
+    }
+}
+
+static void a_norm_has_the_same_bits_in_every_row(void **state) {
+    (void)state;
+    with_each_level(check_norms);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_operations_equal_fp64),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(a_row_has_its_bits_however_rows_are_cut),
         cmocka_unit_test(infinities_and_nans_stay_in_their_row),
+        cmocka_unit_test(a_norm_has_the_same_bits_in_every_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,7 @@ LEVEL_OP(change_ids, change_ids);
 LEVEL_OP(transpose, transpose);
 LEVEL_OP(grouped_gemm, grouped_gemm);
 LEVEL_OP(group_scale, group_scale);
+LEVEL_OP(grouped_norm, grouped_norm);
 LEVEL_WORKSPACE(sample, sample);
 LEVEL_OP(sample, sample);
 

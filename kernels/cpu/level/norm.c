@@ -2,6 +2,7 @@
  * The mean has a rounding error, whose square is subtracted from the mean square of the deviations. So the variance is
  * accurate even if the mean is much larger than the deviations. RMSNorm (Zhang, Sennrich 2019) is the same with a mean
  * and a bias of 0: y = x / sqrt(mean of squares + epsilon) * gain. `kind` is a constant in each body, as `type` is. */
+#include "cpu/level/groups.h"
 #include "cpu/level/typed_vectors.h"
 
 #include <math.h>
@@ -109,6 +110,31 @@ int LEVEL(cpu_norm_forward)(const struct exec *exec, const struct norm *a) {
     int status =
         every_row(exec, &(struct pieces){"norm_forward", a->type, a->rows, cols, &call, .row = forward_kind_of});
     return status ? status : LEVEL(cpu_fp8_result)(exec, &(const struct fp8_result){a->rows, cols, call.y, &a->fp8});
+}
+
+/* The rows of a segment are normalised together. */
+int LEVEL(cpu_grouped_norm)(const struct exec *exec, const struct grouped_norm *a) {
+    const struct group_work work = {
+        .count = a->count, .segments = a->segments, .entry = a->entry, .first_row = a->first_row, .rows = a->rows};
+    int status = require_activation("grouped_norm", a->type);
+    for (int64_t s = 0; s < a->count && !status; s++) {
+        struct group_part part = group_part(&work, s);
+        if (!part.tiles)
+            continue;
+        void *x = at(a->x, (part.first - a->x_row) * a->ldx + part.entry->first_column, a->type);
+        status = LEVEL(cpu_norm_forward)(exec, &(const struct norm){.kind = NORM_LAYER,
+                                                                    .rows = part.rows,
+                                                                    .cols = part.entry->n,
+                                                                    .type = a->type,
+                                                                    .x = x,
+                                                                    .gain = part.entry->data,
+                                                                    .bias = part.entry->bias,
+                                                                    .epsilon = a->epsilon,
+                                                                    .y = x,
+                                                                    .x_stride = a->ldx,
+                                                                    .y_stride = a->ldx});
+    }
+    return status;
 }
 
 /* With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm's has no mean(g). */

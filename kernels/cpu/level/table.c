@@ -67,6 +67,7 @@ const struct ops LEVEL(cpu_ops) = {
     .transpose = LEVEL(cpu_transpose),
     .grouped_gemm = LEVEL(cpu_grouped_gemm),
     .group_scale = LEVEL(cpu_group_scale),
+    .grouped_norm = LEVEL(cpu_grouped_norm),
     .sample_workspace = LEVEL(cpu_sample_workspace),
     .sample = LEVEL(cpu_sample),
 };
