@@ -130,8 +130,8 @@ static int call_once(struct op_scene *scene, struct op_run *run) {
     return status ? status : left;
 }
 
-/* A call that the device lacks is refused at once, or by the wait. Errors stay on a device (backend.h), so the call has
- * one of its own. */
+/* A call that the device lacks is refused in its preparation, at once, or by the wait. Errors stay on a device
+ * (backend.h), so the call has one of its own. */
 static int check_refusal(const struct op_scene *scene, const struct op_run *run) {
     struct op_scene other;
     struct op_run own = {0};
@@ -139,10 +139,10 @@ static int check_refusal(const struct op_scene *scene, const struct op_run *run)
     other.ops = scene->ops;
     if (!status)
         status = op_run_open(&own, run->op_case, other.device, other.stream);
-    if (!status)
-        status = op_scene_enter(&other, &own);
     if (!status) {
-        int called = own.op_case->kind->call(&own, other.ops, &other.exec), waited = stream_wait(other.stream);
+        int called = op_scene_enter(&other, &own);
+        called = called ? called : own.op_case->kind->call(&own, other.ops, &other.exec);
+        int waited = stream_wait(other.stream);
         op_scene_leave(&other, &own);
         if ((called ? called : waited) != STATUS_UNSUPPORTED)
             status =
