@@ -113,13 +113,14 @@ static int run_bare_piece(const struct exec *exec, const struct gemm *g, int64_t
 /* A product times 0. oneDNN 2.6 leaves NaN of C where it has no instructions for bf16. */
 static void clear_result(const struct gemm *g) {
     size_t element = dtype_bytes(g->c.type);
-    for (int64_t row = 0; row < gemm_m(g) && !g->accumulate; row++)
+    for (int64_t row = 0; row < gemm_m(g); row++)
         memset((char *)gemm_c(g) + (size_t)(row * g->c.stride) * element, 0, (size_t)gemm_n(g) * element);
 }
 
 static int run_bare(const struct exec *exec, const struct gemm *g) {
     if (g->is_scaled && g->scale == 0) {
-        clear_result(g);
+        if (!g->accumulate)
+            clear_result(g);
         return STATUS_OK;
     }
     int64_t width = width_of(g), depth = depth_of(g);

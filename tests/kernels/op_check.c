@@ -8,10 +8,10 @@
 static const char *const levels[] = {"v2", "v3", "v4", "v4bf16"};
 enum { LEVELS = 4, SAMPLED_ELEMENTS = 12, ORDERS = 6, ORDERS_LONG = 20 };
 
-/* Opens the device on which cases are checked. */
-static int open_scene(struct op_scene *scene, const char *backend) {
+/* Opens a device on which cases are checked. */
+static int open_scene(struct op_scene *scene, const char *backend, int threads) {
     *scene = (struct op_scene){.backend = backend};
-    int status = device_open(backend, DEVICE_FIRST, 2, &scene->device);
+    int status = device_open(backend, DEVICE_FIRST, threads, &scene->device);
     if (!status)
         status = stream_open(scene->device, &scene->stream);
     scene->exec.stream = scene->stream;
@@ -135,7 +135,7 @@ static int call_once(struct op_scene *scene, struct op_run *run) {
 static int check_refusal(const struct op_scene *scene, const struct op_run *run) {
     struct op_scene other;
     struct op_run own = {0};
-    int status = open_scene(&other, scene->backend);
+    int status = open_scene(&other, scene->backend, 2);
     other.ops = scene->ops;
     if (!status)
         status = op_run_open(&own, run->op_case, other.device, other.stream);
@@ -237,11 +237,10 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
     if (!run_supports(run, scene))
         return STATUS_OK;
     for (int threads = 1; threads <= 3 && !status; threads++) {
-        struct op_scene other = {.ops = scene->ops};
-        status = device_open(scene->backend, DEVICE_FIRST, threads, &other.device);
-        if (!status)
-            status = stream_open(other.device, &other.stream);
+        struct op_scene other;
         struct op_run own = {0};
+        status = open_scene(&other, scene->backend, threads);
+        other.ops = scene->ops;
         if (!status)
             status = op_run_open(&own, run->op_case, other.device, other.stream);
         if (!status)
@@ -256,8 +255,7 @@ static int check_case_threads(struct op_scene *scene, struct op_run *run) {
         else
             first = now;
         op_run_close(&own, other.device);
-        stream_close(other.stream);
-        device_close(other.device);
+        close_scene(&other);
     }
     free(first);
     return status;
@@ -293,7 +291,7 @@ static int check_case(const struct op_case *c, struct op_scene *scene,
 static int check_family(const struct op_family *family, const char *backend, bool is_long,
                         int (*check)(struct op_scene *scene, struct op_run *run), bool needs_reference) {
     struct op_scene scene;
-    int status = open_scene(&scene, backend);
+    int status = open_scene(&scene, backend, 2);
     for (int i = 0; i < family->count && !status; i++) {
         enum op_use use = family->cases[i].use;
         if (use & OP_TEST || (is_long && use & OP_LONG))
@@ -360,7 +358,7 @@ static int check_case_whole(struct op_scene *scene, struct op_run *run) {
 int op_check_each(const char *backend, bool (*chooses)(const struct op_case *op_case, const void *context),
                   int (*report)(const struct op_case *op_case, int status, void *context), void *context) {
     struct op_scene scene;
-    int status = open_scene(&scene, backend);
+    int status = open_scene(&scene, backend, 2);
     for (int f = 0; op_family_at(f) && !status; f++)
         for (int i = 0; i < op_family_at(f)->count && !status; i++) {
             const struct op_case *op_case = &op_family_at(f)->cases[i];
