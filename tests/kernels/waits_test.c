@@ -9,8 +9,9 @@
 #include <omp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
+#include <stdio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the choice ---- */
@@ -107,7 +108,11 @@ static void the_largest_device_of_a_thread_counts(void **state) {
 
 /* ---- libgomp ---- */
 
-enum { SECTIONS = 100, PAUSE_MICROSECONDS = 1000 };
+/* A thread that spins for this long, in seconds of its own processor time, does not go to sleep after the few
+ * microseconds of libgomp's short spinning. The machine's other work does not count. */
+static const double spinning = 2e-4;
+
+enum { SECTIONS = 100 };
 
 static void *hog(void *context) {
     for (volatile bool is_endless = true; is_endless;)
@@ -115,25 +120,53 @@ static void *hog(void *context) {
     return context;
 }
 
-/* How often the second thread of a team went to sleep while the first paused between sections. A thread that spins for
- * milliseconds never does. */
-static long count_sleeps(void) {
-    struct rusage before = {0}, after = {0};
-    for (int i = 0; i <= SECTIONS; i++) {
-#pragma omp parallel num_threads(2)
-        if (omp_get_thread_num() == 1)
-            getrusage(RUSAGE_THREAD, i ? &after : &before);
-        usleep(PAUSE_MICROSECONDS);
-    }
-    return after.ru_nvcsw - before.ru_nvcsw;
+static double seconds_of(clockid_t clock) {
+    struct timespec time;
+    assert_int_equal(clock_gettime(clock, &time), 0);
+    return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Looks until the threads do as is expected: the machine may have other work, but not for long. */
-static bool is_reached(bool is_asleep) {
-    for (int i = 0; i < 30; i++) {
-        long sleeps = count_sleeps();
-        if (is_asleep ? sleeps > SECTIONS / 2 : sleeps < SECTIONS / 10)
+/* Returns true if the system says that this thread sleeps. */
+static bool is_sleeping(pid_t thread) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+    fclose(file);
+    return state == 'S';
+}
+
+/* How often the second thread of a team went to sleep right after a section. */
+static int count_sleeps(void) {
+    int sleeps = 0;
+    for (int i = 0; i < SECTIONS; i++) {
+        pid_t second = 0;
+        clockid_t clock = CLOCK_MONOTONIC;
+        double begin = 0;
+#pragma omp parallel num_threads(2)
+        if (omp_get_thread_num() == 1) {
+            second = gettid();
+            pthread_getcpuclockid(pthread_self(), &clock);
+            begin = seconds_of(clock);
+        }
+        assert_true(second);
+        bool is_asleep = false, has_spun = false;
+        while (!is_asleep && !has_spun) {
+            is_asleep = is_sleeping(second);
+            has_spun = seconds_of(clock) > begin + spinning; /* and may sleep since, where the first had no core */
+        }
+        sleeps += !has_spun;
+    }
+    return sleeps;
+}
+
+/* Looks until the threads sleep: the watch needs a few looks of its own. */
+static bool do_threads_sleep(void) {
+    for (int i = 0; i < 300; i++) {
+        if (count_sleeps() > SECTIONS / 2)
             return true;
+        usleep(100000);
     }
     return false;
 }
@@ -161,12 +194,12 @@ static void busy_machines_make_the_threads_sleep_and_idle_ones_let_them_spin(voi
     waits_begin(&team, usable_cores());
     pid_t child = start_hogs();
     assert_true(child > 0);
-    bool slept = is_reached(true);
+    bool slept = do_threads_sleep();
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     waits_end(&team);
     assert_true(slept);
-    assert_true(is_reached(false)); /* without the watch, libgomp's own choice is back */
+    assert_true(count_sleeps() < SECTIONS / 10); /* without the watch, libgomp's own choice is back */
 }
 
 int main(void) {
