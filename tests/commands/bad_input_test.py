@@ -18,6 +18,7 @@ from model_support import (CAMBIUM, SANITIZED, floats, gpt2_config, read_safeten
 from pretrain_support import write_dataset
 
 LARGE = 1 << 62
+PATIENCE = 300 if SANITIZED else 60  # seconds, for what takes a few at most where nothing is wrong
 COMMANDS = {"tokenizer": ["tokenizer", "train"], "tokenize": ["tokenize"], "detokenize": ["detokenize"],
             "preprocess": ["preprocess"], "data": ["data", "show"], "pretrain": ["pretrain"], "generate": ["generate"],
             "score": ["score"], "bench": ["bench", "train"], "finetune": ["finetune"], "merge": ["merge"],
@@ -84,7 +85,7 @@ class Refusal(unittest.TestCase):
 
     def call(self, words, **more):
         words = [CAMBIUM, *map(str, words)]
-        return subprocess.run(words, **({"capture_output": True, "timeout": 60, "cwd": self.bad, "input": b""} | more))
+        return subprocess.run(words, **({"capture_output": True, "timeout": PATIENCE, "cwd": self.bad, "input": b""} | more))
 
     def refuse(self, words, *parts, status=1, input=b""):
         before = tree(self.bad)
@@ -624,7 +625,7 @@ class FullDisk(Refusal):
                           ["pretrain", "--config", "run.yaml", "--model.hidden_size=64",
                            "--checkpoint.save=tokenizer/save"]):
                 before = tree(full)
-                done = subprocess.run([CAMBIUM, *words], capture_output=True, text=True, timeout=60, cwd=self.bad)
+                done = subprocess.run([CAMBIUM, *words], capture_output=True, text=True, timeout=PATIENCE, cwd=self.bad)
                 after = tree(full)
                 errors = [line for line in done.stderr.splitlines() if line.startswith("cambium: error: ")]
                 with self.subTest(words[0]):
