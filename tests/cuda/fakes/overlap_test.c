@@ -14,17 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-    RANKS = 2,
-    STEPS = 3,
-    FIGURES = 2 * STEPS,
-    LINES = 20000,
-    TRACE_BYTES = 1 << 22,
-    LOOKED_AT = 1,
-    TURNS = 6, /* tries to find what is missing: threads of the ranks run as they like */
-    CARD = 4,
-    SPARED = 1
-};
+enum { RANKS = 2, STEPS = 3, FIGURES = 2 * STEPS, LINES = 20000, LOOKED_AT = 1, CARD = 4, SPARED = 1 };
 
 /* The linker puts __wrap_ops_for in the place of ops_for. */
 const struct ops *__real_ops_for(const struct device *device);
@@ -215,11 +205,8 @@ static int check_edges(const struct run *run, const char *order, const char *pat
         if (edges++ % 3 && !test_is_long())
             continue;
         char fault[32];
-        bool is_found = false;
         snprintf(fault, sizeof fault, "event:%d@1", line->number);
-        for (int turn = 0; turn < TURNS && !is_found; turn++)
-            is_found = !run_apart(run, order, fault, NULL) || memcmp(run->figures, right, FIGURES * sizeof *right);
-        if (!is_found)
+        if (run_apart(run, order, fault, NULL) && !memcmp(run->figures, right, FIGURES * sizeof *right))
             fail_msg("%s: without edge %d the figures are right", order, line->number);
     }
     free(trace.lines);
@@ -247,7 +234,7 @@ static void check(bool is_sharded) {
     free(trace.lines);
     for (int i = 0; i < 2; i++) {
         if (is_sharded || test_is_long())
-            assert_true(check_edges(&run, orders[i], paths[i], right) >= 2);
+            assert_true(check_edges(&run, orders[i], paths[i], right) > 0); /* the last sum's, at least */
         free(paths[i]);
     }
     munmap(run.figures, FIGURES * sizeof(double));
