@@ -108,8 +108,9 @@ static cpu_set_t cores_of_rank(const cpu_set_t *set, const struct share *share) 
 }
 
 /* Logs a line for each set of cores. */
-static void log_sites(const struct whereabouts *all, int ranks, int threads) {
-    for (int first = 0; first < ranks; first++) {
+static int log_sites(const struct whereabouts *all, int ranks, int threads) {
+    int status = STATUS_OK;
+    for (int first = 0; first < ranks && !status; first++) {
         struct share share = share_of(all, ranks, first, threads);
         struct strbuf text = STRBUF_INIT;
         for (int r = first; r < ranks && share.place == 0; r++)
@@ -118,12 +119,14 @@ static void log_sites(const struct whereabouts *all, int ranks, int threads) {
         const char *how = share.is_bound     ? "each bound to its part of cores"
                           : share.ranks == 1 ? "cores"
                                              : "more than there are, of cores";
-        if (share.place == 0 && !strbuf_status(&text))
+        status = strbuf_status(&text);
+        if (share.place == 0 && !status)
             log_info("rank%s %s on %s: %d thread%s%s, %s %s", share.ranks > 1 ? "s" : "", strbuf_text(&text),
                      all[first].host.name, share.threads, share.threads > 1 ? "s" : "", share.ranks > 1 ? " each" : "",
                      how, all[first].cores);
         strbuf_free(&text);
     }
+    return status;
 }
 
 static int settle(const struct whereabouts *all, const struct comm *world, cpu_set_t *set, int threads,
@@ -172,7 +175,7 @@ int rank_site_find(struct comm *world, int threads, struct rank_site *site) {
     if (!status)
         status = settle(all, world, &set, threads, site);
     if (!status && world->size > 1)
-        log_sites(all, world->size, threads);
+        status = log_sites(all, world->size, threads);
     free(all);
     return status;
 }

@@ -19,8 +19,8 @@ long failing_mapped(void);
 /* Calls use(context) once without failures, and then with each of its allocations failing. Of more than about `limit`
  * allocations it tries a sample with a fixed seed (all under CAMBIUM_TEST_LONG). Each call must end with STATUS_MEMORY
  * and a text that says so, and leave no file open and nothing mapped. AddressSanitizer reports other leaks at the end.
- * Returns how many calls succeeded nevertheless, because they do not need that memory, or because several threads
- * allocated in another order. */
+ * Returns how many calls succeeded although an allocation failed, because they do not need that memory. Where threads
+ * allocate less than in the first call, the last ones do not come, and do not count. */
 long failing_try_all(int (*use)(void *context), void *context, long limit);
 
 #endif

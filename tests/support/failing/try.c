@@ -28,9 +28,9 @@ long failing_try_all(int (*use)(void *context), void *context, long limit) {
                                                  (uint32_t)(2 * step - 1))) {
         failing_start(n);
         int status = use(context);
-        failing_stop();
-        through += !status;
-        if (!status && getenv("CAMBIUM_FAIL_TRACE"))
+        bool has_failed = failing_stop() >= n, is_through = has_failed && !status;
+        through += is_through;
+        if (is_through && getenv("CAMBIUM_FAIL_TRACE"))
             print_message("allocation %ld was not needed\n", n);
         if (status && status != STATUS_MEMORY)
             fail_msg("allocation %ld of %ld: status %d (%s)", n, count, status, status_text());
