@@ -1,5 +1,7 @@
 #include "cases.h"
 
+#include "support/processor_time.h"
+
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -423,12 +425,6 @@ int cases_run(struct comm *world, void *context) {
 static const double most_of_a_core = 0.05;
 enum { IDLE_SECONDS = 2, MESSAGE = 1 << 20 };
 
-static double cpu_seconds(clockid_t clock) {
-    struct timespec time = {0};
-    clock_gettime(clock, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 /* Rank 0 waits until the others have started their calls, sleeps, and wakes them. */
 static int wake_the_others(struct comm *world, float *numbers) {
     int32_t word = 11;
@@ -448,9 +444,9 @@ static int wait_patiently(struct comm *world, float *numbers, clockid_t clock) {
     for (int64_t i = 0; i < MESSAGE; i++)
         numbers[i] = (float)world->rank;
     expect_ok(comm_send_start(world, &(struct comm_data){numbers, NULL, MESSAGE, DTYPE_F32, NULL}, 0, &sending));
-    double start = clock_seconds(), before = cpu_seconds(clock);
+    double start = clock_seconds(), before = processor_seconds(clock);
     expect_ok(comm_receive_patient(world, &(struct comm_data){NULL, &word, 1, DTYPE_I32, NULL}, 0));
-    double waited = clock_seconds() - start, used = cpu_seconds(clock) - before;
+    double waited = clock_seconds() - start, used = processor_seconds(clock) - before;
     expect(word == 11);
     expect_ok(comm_wait(&sending));
     if (used > most_of_a_core * waited)

@@ -261,12 +261,14 @@ static void hostile_templates_end_with_one_line(void **state) {
 
 static void a_rendering_ends_at_its_deadline(void **state) {
     static const char template[] =
-        "{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}";
-    const struct jinja_limits limits = {.steps = INT64_MAX, .memory = 1 << 26, .depth = 500, .seconds = 0.02};
+        "{#\n#}{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"; /* all in line 2 */
+    const struct jinja_limits limits = {.steps = INT64_MAX, .memory = 1 << 26, .depth = 500, .seconds = 0.5};
     struct jinja_text text;
     (void)state;
+    test_ends_within(60); /* without a deadline: minutes */
     test_fails(render(template, strlen(template), NULL, &limits, &text), STATUS_INVALID,
-               "line 1: the template takes longer than the 0.02 s that it may take"); /* else it would take minutes */
+               "line 2: the template takes longer than the 0.5 s that it may take");
+    test_ends_within(0);
     assert_true(jinja_default_limits.seconds == 1);
 }
 

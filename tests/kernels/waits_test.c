@@ -1,6 +1,7 @@
 /* Threads that wait for each other: when they spin, when they sleep, and that libgomp does what is chosen. */
 #include "cpu/waits.h"
 
+#include "support/processor_time.h"
 #include "support/test.h"
 
 #include "base/base.h"
@@ -11,7 +12,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- the choice ---- */
@@ -120,12 +120,6 @@ static void *hog(void *context) {
     return context;
 }
 
-static double seconds_of(clockid_t clock) {
-    struct timespec time;
-    assert_int_equal(clock_gettime(clock, &time), 0);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
 /* Returns true if the system says that this thread sleeps. */
 static bool is_sleeping(pid_t thread) {
     char path[64], state = 0;
@@ -148,13 +142,13 @@ static int count_sleeps(void) {
         if (omp_get_thread_num() == 1) {
             second = gettid();
             pthread_getcpuclockid(pthread_self(), &clock);
-            begin = seconds_of(clock);
+            begin = processor_seconds(clock);
         }
         assert_true(second);
         bool is_asleep = false, has_spun = false;
         while (!is_asleep && !has_spun) {
             is_asleep = is_sleeping(second);
-            has_spun = seconds_of(clock) > begin + spinning; /* and may sleep since, where the first had no core */
+            has_spun = processor_seconds(clock) > begin + spinning; /* and may sleep since */
         }
         sleeps += !has_spun;
     }

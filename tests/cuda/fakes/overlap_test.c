@@ -233,8 +233,9 @@ static void check(bool is_sharded) {
         check_products(&trace);
     free(trace.lines);
     for (int i = 0; i < 2; i++) {
+        int least = is_sharded || i == 0 ? 2 : 1; /* data ranks' compute stream waits for the last sum alone */
         if (is_sharded || test_is_long())
-            assert_true(check_edges(&run, orders[i], paths[i], right) > 0); /* the last sum's, at least */
+            assert_true(check_edges(&run, orders[i], paths[i], right) >= least);
         free(paths[i]);
     }
     munmap(run.figures, FIGURES * sizeof(double));
