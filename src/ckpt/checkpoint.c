@@ -75,7 +75,7 @@ int directory_check(const char *path) {
 }
 
 int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
-    char **names;
+    char **names, damaged[PATH_MAX] = "";
     size_t count;
     int64_t best = -1;
     int status = directory_check(root);
@@ -92,17 +92,25 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
         status = is_displaced ? STATUS_OK : file_join(path, sizeof path, root, names[i]);
         if (status)
             break;
-        if ((!directory_has_model(path) && !has_stack(path)) || !directory_has_file(path, STATE_FILE)) {
-            log_warning("%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", path,
-                        CONFIG_FILE, MODEL_FILE, STATE_FILE);
+        bool has_weights = directory_has_model(path) || has_stack(path);
+        if (!has_weights || !directory_has_file(path, STATE_FILE)) {
+            status = copy_path(path, damaged, sizeof damaged);
             continue;
         }
         best = number;
         status = copy_path(path, out, bytes);
     }
     file_list_free(names, count);
-    if (!status && best < 0)
+    if (!status && best < 0 && *damaged)
+        status = status_fail(STATUS_INVALID,
+                             "%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter), and %s has no "
+                             "other: bring back the missing file, or remove the directory to start afresh",
+                             damaged, CONFIG_FILE, MODEL_FILE, STATE_FILE, root);
+    else if (!status && best < 0)
         status = status_fail(STATUS_NOT_FOUND, "%s holds no checkpoint (iter_*)", root);
+    else if (!status && *damaged)
+        log_warning("%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", damaged,
+                    CONFIG_FILE, MODEL_FILE, STATE_FILE);
     if (iteration)
         *iteration = best;
     return status;

@@ -106,9 +106,12 @@ struct ckpt_array ckpt_flat_array(struct ckpt_flat *flat, const char *prefix, bo
  * when it is neither, STATUS_INVALID for a file. The error of a GGUF file and of a hub's name says what to do. */
 int ckpt_resolve_model(const char *path, char *out, size_t bytes);
 /* The same for resuming: a training checkpoint itself, or the newest one in `path`. STATUS_NOT_FOUND when `path` does
- * not exist or holds no checkpoint yet; STATUS_INVALID for a model directory without training state. */
+ * not exist or holds no checkpoint yet; STATUS_INVALID for a model directory without training state, and where all
+ * checkpoints in `path` lack files. */
 int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes);
-/* Finds the newest whole iter_* directory of `root`, by number; `iteration` may be NULL. STATUS_NOT_FOUND. */
+/* Finds the newest whole iter_* directory of `root`, by number; `iteration` may be NULL. STATUS_NOT_FOUND when there is
+ * none; STATUS_INVALID when there are some and all of them lack files. A warning names one that lacks files beside a
+ * whole one. */
 int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration);
 
 /* Lists the numbers of the iter_* directories of `root` above `iteration`, in order; the caller frees *iterations. A
@@ -122,8 +125,8 @@ int ckpt_read_generation_config(const char *directory, struct strbuf *text);
 int ckpt_read_adapter_config(const char *directory, struct strbuf *text);
 int ckpt_read_state(const char *directory, struct strbuf *text);
 
-/* Checks that the files of a checkpoint, and the values of its trainer_state.json, were saved together. A checkpoint
- * without digests, from an older version, is accepted. STATUS_INVALID names the file. */
+/* Checks that the files of a checkpoint, and the values of its trainer_state.json, were saved together. STATUS_INVALID
+ * names the file, also when it has no digests. */
 int ckpt_check_state(const char *directory);
 /* Checks that a directory named like a checkpoint has this number. STATUS_INVALID. */
 int ckpt_check_iteration(const char *directory, int64_t iteration);

@@ -94,12 +94,17 @@ static int check_file(const char *directory, const char *name, const json_t *exp
     return status;
 }
 
-/* `digest` is the one in the state. */
+/* `digest` is the one in the state; NULL: it has none. */
 static int check_state(const char *directory, json_t *state, const json_t *digest) {
     const json_t *files = json_object_get(state, files_key), *expected;
     const char *name;
     char found[DIGEST_TEXT];
     json_begin();
+    if (!digest || !json_is_object(files))
+        return status_fail(STATUS_INVALID,
+                           "%s/%s has no digests ('%s' and '%s'), so nothing says whether the checkpoint is whole: resume "
+                           "from another one",
+                           directory, STATE_FILE, files_key, digest_key);
     int status = digest_state(state, found);
     if (!status && (!json_is_string(digest) || strcmp(found, json_string_value(digest))))
         return status_fail(STATUS_INVALID, "%s/%s was changed after it was saved: its digest is that of other values",
@@ -123,7 +128,7 @@ int ckpt_check_state(const char *directory) {
     if (!status)
         status = json_object_parse(path, 0, strbuf_text(&text), text.length, &state);
     json_t *digest = status ? NULL : json_incref(json_object_get(state, digest_key));
-    if (digest) {
+    if (!status) {
         json_object_del(state, digest_key);
         status = check_state(directory, state, digest);
     }

@@ -110,8 +110,14 @@ static int take_checkpoint_model(struct train_run *run, bool is_tuning) {
  * another tuning run is refused, because readers take the newest checkpoint in it. */
 static int check_older_run(const struct run_config *config, bool is_tuning) {
     char newest[PATH_MAX];
-    if (!config->checkpoint.save || ckpt_latest(config->checkpoint.save, newest, sizeof newest, NULL))
+    const char *save = config->checkpoint.save;
+    if (!save || !file_is_directory(save))
         return STATUS_OK;
+    int status = ckpt_latest(save, newest, sizeof newest, NULL);
+    if (status == STATUS_INVALID && !is_tuning)
+        log_warning("%s", status_text());
+    if (status)
+        return status == STATUS_INVALID && is_tuning ? status : STATUS_OK;
     if (is_tuning && !config->checkpoint.load)
         return status_fail(STATUS_USAGE,
                            "%s is already there, of another run: resume from it (checkpoint.load), or name another "

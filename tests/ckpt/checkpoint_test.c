@@ -314,6 +314,27 @@ static void half_a_directory_is_passed_over(void **state) {
     trainer_close(&t);
 }
 
+static void only_damaged_checkpoints_are_an_error(void **state) {
+    (void)state;
+    static const char *const needed[] = {"config.json", "model.safetensors", "trainer_state.json"};
+    struct trainer t;
+    trainer_open(&t, DTYPE_F32);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        char *root = test_directory(), *first = tiny_path(root, "iter_0000003"), *file = tiny_path(first, needed[i]),
+             latest[4096];
+        test_ok(trainer_save(&t, root, 3, 0));
+        assert_int_equal(unlink(file), 0);
+        test_fails(ckpt_latest(root, latest, sizeof latest, NULL), STATUS_INVALID, "iter_0000003 is no whole checkpoint");
+        test_fails(ckpt_resolve_checkpoint(root, latest, sizeof latest), STATUS_INVALID, "to start afresh");
+        test_ok(trainer_save(&t, root, 2, 0)); /* an older one that is whole serves */
+        check_latest(&t, root, 2);
+        free(file);
+        free(first);
+        free(root);
+    }
+    trainer_close(&t);
+}
+
 /* A box as a writer leaves it that is killed while it saves `target`. */
 static char *leave_box(const char *root, const char *name, const char *target) {
     char *box = tiny_path(root, name), *new = tiny_path(box, "new"), *mark;
@@ -503,6 +524,7 @@ int main(void) {
         cmocka_unit_test(an_iteration_saved_again_replaces_itself),
         cmocka_unit_test(paths_mean_themselves_or_the_newest_in_them),
         cmocka_unit_test(half_a_directory_is_passed_over),
+        cmocka_unit_test(only_damaged_checkpoints_are_an_error),
         cmocka_unit_test(leftovers_of_dead_writers_go_and_what_is_not_ours_stays),
         cmocka_unit_test(a_displaced_checkpoint_is_found_and_put_back),
         cmocka_unit_test(kill_at_any_moment_leaves_the_last_whole_checkpoint),

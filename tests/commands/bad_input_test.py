@@ -481,6 +481,27 @@ class Impossible(Refusal):
                         "token at byte", f"expected 0 to {size - 1} of the vocabulary")
 
 
+def as_jansson(value):
+    """JSON without spaces, with keys in order and with the digits of numbers that the program writes."""
+    if isinstance(value, dict):
+        return "{" + ",".join(json.dumps(k, ensure_ascii=False) + ":" + as_jansson(value[k]) for k in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_jansson, value)) + "]"
+    if isinstance(value, float):
+        text = re.sub(r"e([+-])0*", lambda m: "e" + m[1].strip("+"), "%.17g" % value)
+        return text if re.search("[.e]", text) else text + ".0"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def sign_state(path, **keys):
+    """Changes keys of a trainer_state.json, and its digest with them (FNV-1a)."""
+    state = {k: v for k, v in (json.loads(path.read_text()) | keys).items() if k != "digest"}
+    digest = 0xcbf29ce484222325
+    for byte in as_jansson(state).encode():
+        digest = (digest ^ byte) * 0x100000001b3 & (1 << 64) - 1
+    path.write_text(json.dumps(state | {"digest": f"{digest:016x}"}))
+
+
 class Resuming(Refusal):
     """The files of a checkpoint beside its weights."""
 
@@ -489,8 +510,7 @@ class Resuming(Refusal):
         done = self.call(words)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         path = self.bad / "save/iter_0000001/optimizer.safetensors"
-        state = self.bad / "save/iter_0000001/trainer_state.json"  # without digests, as of an older version
-        state.write_text(json.dumps({k: v for k, v in json.loads(state.read_text()).items() if k not in ("files", "digest")}))
+        sign_state(self.bad / "save/iter_0000001/trainer_state.json", files={})
         good, tensors = path.read_bytes(), read_safetensors(path)
         name = next(n for n in tensors if n.startswith("exp_avg_sq.") and n.endswith("ln_f.weight"))
         for content in (b"", good[:50], good[:-1], good + b"\0", struct.pack("<Q", LARGE) + good[8:]):
@@ -508,6 +528,29 @@ class Resuming(Refusal):
         path.write_bytes(good)
         done = self.call(words)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
+
+
+    def test_a_state_without_digests(self):
+        words = ["pretrain", "--config", "run.yaml", "--train.exit_interval=1", "--checkpoint.load=save"]
+        self.assertEqual(self.call(words).returncode, 0)
+        state = self.bad / "save/iter_0000001/trainer_state.json"
+        whole = json.loads(state.read_text())
+        for key in ("digest", "files"):
+            state.write_text(json.dumps({k: v for k, v in whole.items() if k != key}))
+            self.refuse(words, "save/iter_0000001/trainer_state.json has no digests")
+
+    def test_the_only_checkpoint_is_damaged(self):
+        words = ["pretrain", "--config", "run.yaml", "--train.exit_interval=1", "--checkpoint.load=save",
+                 "--log.metrics_file=metrics.jsonl"]
+        self.assertEqual(self.call(words).returncode, 0)
+        records = (self.bad / "metrics.jsonl").read_bytes()
+        for name in ("config.json", "model.safetensors", "trainer_state.json"):
+            path = self.bad / "save/iter_0000001" / name
+            path.rename(self.bad / name)
+            self.refuse(words, "save/iter_0000001 is no whole checkpoint", "start afresh")
+            self.assertEqual((self.bad / "metrics.jsonl").read_bytes(), records)
+            (self.bad / name).rename(path)
+        self.assertEqual(self.call(words).returncode, 0)
 
 
 class Tokenizers(Refusal):
