@@ -169,9 +169,10 @@ int ckpt_resolve_checkpoint(const char *path, char *out, size_t bytes) {
         return status;
     if (directory_has_file(path, STATE_FILE))
         return copy_path(path, out, bytes);
-    if (directory_has_file(path, CONFIG_FILE))
+    status = ckpt_latest(path, out, bytes, NULL);
+    if (status == STATUS_NOT_FOUND && directory_has_file(path, CONFIG_FILE))
         return status_fail(STATUS_INVALID, "%s is a model directory without training state (no %s)", path, STATE_FILE);
-    return ckpt_latest(path, out, bytes, NULL);
+    return status;
 }
 
 static int read_text(const char *directory, const char *name, size_t limit, struct strbuf *text) {

@@ -246,6 +246,12 @@ struct ckpt_model {
  * directory is whole. When one fails, all do, and nothing remains. The rank that failed returns its status; the others
  * return STATUS_PEER with its number and text. Files have the same bytes for any number of ranks. */
 int ckpt_write_model(const char *directory, const struct ckpt_model *model);
+/* Writes a model into a directory that also holds the checkpoints of its run. Its files replace those of the model that
+ * an earlier run wrote there, as one generation (staging.h). The errors of ckpt_write_model and ckpt_check_beside. */
+int ckpt_write_beside(const char *directory, const struct ckpt_model *model);
+/* Checks that ckpt_write_beside would replace nothing but a model of the newest checkpoint's configuration.
+ * STATUS_USAGE. */
+int ckpt_check_beside(const char *directory);
 /* Computes the memory that writing takes at one of `ranks` ranks; of the arrays only prefix, type and only_trainable
  * matter. */
 int ckpt_model_bytes(const struct ckpt_model *model, int ranks, int rank, size_t *bytes);

@@ -25,6 +25,37 @@ static bool is_of_model(const char *name) {
     return !strcmp(name, CONFIG_FILE) || !strcmp(name, MODEL_FILE) || !strcmp(name, MODEL_INDEX_FILE) || is_shard(name);
 }
 
+/* Of a model that stands beside its run's checkpoints. */
+static const char *const beside_names[] = {CONFIG_FILE,      GENERATION_FILE, MODEL_FILE,
+                                           MODEL_INDEX_FILE, "tokenizer.json", "tokenizer_config.json",
+                                           "vocab.json",     "merges.txt",    "special_tokens_map.json",
+                                           "added_tokens.json", "chat_template.jinja", NULL};
+const struct staging_files save_beside_files = {.kind = "model", .key = CONFIG_FILE, .names = beside_names};
+
+/* True when the model in `directory` has the configuration of its newest checkpoint. */
+static bool is_of_checkpoints(const char *directory) {
+    char newest[PATH_MAX];
+    struct strbuf ours = STRBUF_INIT, theirs = STRBUF_INIT;
+    bool is = !ckpt_latest(directory, newest, sizeof newest, NULL) && !ckpt_read_config(newest, &ours) &&
+              !ckpt_read_config(directory, &theirs) && ours.length == theirs.length &&
+              !memcmp(strbuf_text(&ours), strbuf_text(&theirs), ours.length);
+    strbuf_free(&ours);
+    strbuf_free(&theirs);
+    return is;
+}
+
+int ckpt_check_beside(const char *directory) {
+    if (directory_has_file(directory, CONFIG_FILE))
+        return is_of_checkpoints(directory)
+                   ? STATUS_OK
+                   : status_fail(STATUS_USAGE, "%s holds a model: the new one needs another directory", directory);
+    for (const char *const *name = beside_names; *name; name++)
+        if (directory_has_file(directory, *name))
+            return status_fail(STATUS_USAGE, "%s holds %s, which a model would replace: name another directory", directory,
+                               *name);
+    return STATUS_OK;
+}
+
 int save_check_replaceable(const char *directory) {
     char **names, *other = NULL;
     size_t count;

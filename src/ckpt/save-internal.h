@@ -101,6 +101,8 @@ void save_exchange_wait(struct save_exchange *exchange, struct save_failure *fai
 /* ---- publish.c: the first rank's part ---- */
 
 /* Refuses to replace other contents, because an --output may name the wrong directory. STATUS_INVALID. */
+/* The files of ckpt_write_beside. */
+extern const struct staging_files save_beside_files;
 int save_check_replaceable(const char *directory);
 /* Writes everything except the tensors and the trainer's state. */
 int save_texts(const char *directory, const struct ckpt_save *save);

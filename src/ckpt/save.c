@@ -520,6 +520,21 @@ int ckpt_write_model(const char *directory, const struct ckpt_model *model) {
     return save_once(&(struct ckpt_save){.root = directory, .model = *model}, true);
 }
 
+int ckpt_write_beside(const char *directory, const struct ckpt_model *model) {
+    bool is_first = together_is_first(model->world);
+    struct staging staging = {.mark = -1};
+    int status = is_first ? staging_begin_files(&staging, directory, &save_beside_files) : STATUS_OK;
+    if (is_first && !status)
+        status = ckpt_check_beside(directory);
+    status = together_agree(model->world, status);
+    if (!status)
+        status = ckpt_write_model(staging.directory ? staging.directory : directory, model);
+    if (!status)
+        status = together_agree(model->world, is_first ? staging_commit(&staging) : STATUS_OK);
+    staging_abort(&staging);
+    return status;
+}
+
 int ckpt_save(const struct ckpt_save *save) {
     return save_once(save, false);
 }

@@ -300,13 +300,15 @@ struct tuning {
  * are models; whose they are is checked when the run is prepared. */
 static int check_output(const struct options *options, const struct stack *stack) {
     char found[PATH_MAX], path[PATH_MAX];
-    const char *place = options->output;
-    if (!stack->is_full && !ckpt_resolve_model(options->output, found, sizeof found))
-        place = found;
+    if (stack->is_full) {
+        int status = ckpt_check_beside(options->output);
+        return status ? status_wrap(status, "--output") : STATUS_OK;
+    }
+    const char *place = ckpt_resolve_model(options->output, found, sizeof found) ? options->output : found;
     if (!file_join(path, sizeof path, place, "config.json") && file_exists(path))
-        return status_fail(STATUS_USAGE, "--output %s holds a model: %s needs a directory of its own", options->output,
-                           stack->is_full ? "the new one" : "the adapter");
-    return stack->is_full ? STATUS_OK : peft_check_output(options->output, stack->configs, stack->count);
+        return status_fail(STATUS_USAGE, "--output %s holds a model: the adapter needs another directory",
+                           options->output);
+    return peft_check_output(options->output, stack->configs, stack->count);
 }
 
 static int check_given(const struct options *options) {
@@ -592,7 +594,7 @@ static int export(struct trainer *trainer, const struct train_run *run) {
     const char *output = run->config.checkpoint.save;
     if (!output || trainer_iteration(trainer) == 0) /* stopped before it was trained */
         return STATUS_OK;
-    int status = run->tuner ? trainer_export(trainer, output, true) : STATUS_OK;
+    int status = trainer_export(trainer, output, true);
     if (!status)
         log_info("the %s is in %s", run->tuner ? "adapter" : "model", output);
     return status;

@@ -75,7 +75,7 @@ int train_saver_bytes(const struct train_run *run, const struct rank *rank, cons
     if (!status)
         status = ckpt_saver_bytes(&save, run->config.checkpoint.async_save, ranks, number, &bytes->host);
     save.model.threads = 0;
-    bool is_exported = run->tuner || (train_keeps_best(run) && run->config.train.eval_interval);
+    bool is_exported = run->tuning || (train_keeps_best(run) && run->config.train.eval_interval);
     if (!status && is_exported) /* trainer_export writes while the saver is open */
         status = ckpt_model_bytes(&save.model, ranks, number, &of_export);
     bytes->host += of_export;
@@ -223,19 +223,21 @@ int trainer_save(struct trainer *trainer) {
 
 /* ---- what others read ---- */
 
-static int export_model(struct trainer *trainer, const char *directory) {
+static int export_model(struct trainer *trainer, const char *directory, bool is_shared) {
     struct run_saver *saver = trainer->saver;
     struct ckpt_save save;
     int status = describe(&trainer->run, train_state_table(trainer), NULL, &saver->weights, NULL, &save);
     save.model.config_text = saver->config_text;
     save.model.world = trainer->world;
-    return status ? status : ckpt_write_model(directory, &save.model);
+    if (status)
+        return status;
+    return is_shared ? ckpt_write_beside(directory, &save.model) : ckpt_write_model(directory, &save.model);
 }
 
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared) {
     const struct tuner *tuner = trainer->run.tuner;
     if (!tuner)
-        return export_model(trainer, directory);
+        return export_model(trainer, directory, is_shared);
     const struct ckpt_array *arrays;
     struct optimizer_arrays *state;
     int status = optimizer_arrays_open(trainer, &state, &arrays);

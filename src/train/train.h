@@ -169,7 +169,7 @@ int trainer_save_wait(struct trainer *trainer);
 void trainer_save_times(const struct trainer *trainer, double *stall, double *write);
 
 /* Writes the files of the run's tuner for other programs; see tuner.export. Without a tuner it writes a model directory
- * and needs checkpoint.save; `is_shared` must be false. */
+ * and needs checkpoint.save; `is_shared`: beside the checkpoints there. */
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
 /* Reports the peak memory of this run on the first rank's host, next to the planned memory. All ranks call it together,

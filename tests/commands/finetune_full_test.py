@@ -58,6 +58,7 @@ class Full(Tuning):
                 for a, b in zip(whole, lines, strict=True):
                     self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-5 * a["lm_loss"])
                 found = self.weights(f"layout-{i}")
+                self.assertEqual(found, values(self.root / f"layout-{i}/model.safetensors"))
                 for name, numbers in expected.items():
                     off = max(abs(x - y) for x, y in zip(numbers, found[name], strict=True))
                     self.assertLessEqual(off, 1e-3 * max(map(abs, numbers)), name)
@@ -72,8 +73,10 @@ class Full(Tuning):
         _, errors = self.tune("files", "full", "--valid-data", self.data, "--train.eval_interval=4", "--optim.lr=1e-2")[0]
         out = self.root / "files"
         self.assertIn(f"the model is in {out}\n", errors)
-        self.assertEqual({path.name for path in out.iterdir()}, {"best", "iter_0000008"})
         model = {path.name for path in self.base.iterdir()}
+        self.assertEqual({path.name for path in out.iterdir()}, model | {"best", "iter_0000008"})
+        for name in model:
+            self.assertEqual((out / name).read_bytes(), (out / "iter_0000008" / name).read_bytes(), name)
         self.assertEqual({path.name for path in (out / "best").iterdir()}, model)
         self.assertEqual({path.name for path in (out / "iter_0000008").iterdir()},
                          model | {"optimizer.safetensors", "trainer_state.json"})
@@ -112,6 +115,9 @@ class Full(Tuning):
         self.tune("halfway", *words, "--train.exit_interval=4")
         self.tune("halfway", *words, f"--checkpoint.load={self.root / 'halfway'}")
         self.assertEqual(self.weights("straight"), self.weights("halfway"))
+        for name in ("straight", "halfway"):  # the last model replaces that of the first half
+            self.assertEqual((self.root / name / "model.safetensors").read_bytes(),
+                             (self.root / name / "iter_0000008/model.safetensors").read_bytes())
         other = self.root / "other"
         support.write_byte_model(other, n_layer=2, n_head=4, n_embd=32, n_positions=48)
         _, errors = self.tune("halfway", *words, f"--checkpoint.load={self.root / 'halfway'}", "--model", other, expect=2)[0]
@@ -127,8 +133,11 @@ class Full(Tuning):
         self.refuse("peft.r is no key of --peft full", words=["--peft", "full", "--peft.r=4"])
         self.refuse("peft.ia3.target_modules without --peft ia3", words=["--peft", "full", "--peft.ia3.target_modules=c_fc"])
         self.refuse("--init-adapter does nothing with --peft full", words=["--peft", "full", "--init-adapter", self.root])
-        self.refuse("holds a model: the new one needs a directory of its own",
-                    words=["--peft", "full", "--output", self.base])
+        self.refuse("holds a model: the new one needs another directory", words=["--peft", "full", "--output", self.base])
+        other = self.root / "holds-a-tokenizer"
+        other.mkdir()
+        (other / "tokenizer.json").write_text("{}")
+        self.refuse("holds tokenizer.json, which a model would replace", words=["--peft", "full", "--output", other])
 
     def test_the_resolved_run_can_be_read_again(self):
         words = ["finetune", "--model", self.base, "--data", self.data, "--output", self.root / "again", "--dry-run"]
