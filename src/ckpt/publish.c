@@ -26,9 +26,9 @@ static bool is_of_model(const char *name) {
 }
 
 /* Of a model that stands beside its run's checkpoints. */
-static const char *const beside_names[] = {CONFIG_FILE,      GENERATION_FILE, MODEL_FILE,
-                                           MODEL_INDEX_FILE, "tokenizer.json", "tokenizer_config.json",
-                                           "vocab.json",     "merges.txt",    "special_tokens_map.json",
+static const char *const beside_names[] = {CONFIG_FILE,         GENERATION_FILE,       MODEL_FILE,
+                                           MODEL_INDEX_FILE,    "tokenizer.json",      "tokenizer_config.json",
+                                           "vocab.json",        "merges.txt",          "special_tokens_map.json",
                                            "added_tokens.json", "chat_template.jinja", NULL};
 const struct staging_files save_beside_files = {.kind = "model", .key = CONFIG_FILE, .names = beside_names};
 
@@ -51,8 +51,8 @@ int ckpt_check_beside(const char *directory) {
                    : status_fail(STATUS_USAGE, "%s holds a model: the new one needs another directory", directory);
     for (const char *const *name = beside_names; *name; name++)
         if (directory_has_file(directory, *name))
-            return status_fail(STATUS_USAGE, "%s holds %s, which a model would replace: name another directory", directory,
-                               *name);
+            return status_fail(STATUS_USAGE, "%s holds %s, which a model would replace: name another directory",
+                               directory, *name);
     return STATUS_OK;
 }
 

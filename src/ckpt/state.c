@@ -101,10 +101,11 @@ static int check_state(const char *directory, json_t *state, const json_t *diges
     char found[DIGEST_TEXT];
     json_begin();
     if (!digest || !json_is_object(files))
-        return status_fail(STATUS_INVALID,
-                           "%s/%s has no digests ('%s' and '%s'), so nothing says whether the checkpoint is whole: resume "
-                           "from another one",
-                           directory, STATE_FILE, files_key, digest_key);
+        return status_fail(
+            STATUS_INVALID,
+            "%s/%s has no digests ('%s' and '%s'), so nothing says whether the checkpoint is whole: resume "
+            "from another one",
+            directory, STATE_FILE, files_key, digest_key);
     int status = digest_state(state, found);
     if (!status && (!json_is_string(digest) || strcmp(found, json_string_value(digest))))
         return status_fail(STATUS_INVALID, "%s/%s was changed after it was saved: its digest is that of other values",

@@ -56,6 +56,9 @@ struct source {
 /* Finds what the path is, and opens it. STATUS_NOT_FOUND, STATUS_IO, STATUS_INVALID, STATUS_UNSUPPORTED, STATUS_MEMORY.
  * Call source_close in any case. */
 int source_open(const char *path, struct source *source);
+/* Reads the files of a tokenizer, and opens them: a damaged one is refused, one of a kind that is not built is copied.
+ */
+int source_read_tokenizer(const char *directory, struct tokenizer_files *files);
 void source_close(struct source *source);
 
 /* ---- model_source.c ---- */

@@ -29,6 +29,8 @@ int convert(const struct convert_request *request) {
     if (!status)
         log_info("%s: %s, %zu tensors with %.1f million numbers", source.directory, source.kind,
                  ckpt_count(source.tensors), (double)ckpt_elements(source.tensors) / 1e6);
+    if (!status && (request->to == CONVERT_TENSORS || request->to == CONVERT_DCP)) /* the others check as they read */
+        status = ckpt_check_finite(source.tensors);
     if (!status && request->to == CONVERT_TENSORS)
         status = exchange_write_tensors(request->output, source.tensors, request->max_shard_bytes);
     else if (!status && request->to == CONVERT_DCP)

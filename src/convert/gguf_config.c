@@ -112,6 +112,13 @@ static void read_vocabulary(const struct gguf *file, struct gguf_keys *keys, str
         return;
     }
     config->vocab_size = embedding->shape[0];
+    int64_t named = gguf_integer(keys, "vocab_size", config->vocab_size, 1, INT64_MAX);
+    if (named != config->vocab_size && !keys->status)
+        keys->status =
+            status_fail(STATUS_INVALID, "%s: the key '%svocab_size' is %lld, but token_embd.weight has %lld rows",
+                        gguf_path(file), keys->prefix, (long long)named, (long long)config->vocab_size);
+    if (keys->status)
+        return;
     if (head)
         keys->status = gguf_is_equal(file, embedding, head, &is_equal);
     config->untie_embeddings_and_output_weights = head && !is_equal;

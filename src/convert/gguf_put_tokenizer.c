@@ -47,16 +47,24 @@ static int fill(const struct tokenizer_lists *lists, struct arrays *a) {
     return STATUS_OK;
 }
 
+/* Where the ids are that end a text or a turn. */
+enum { GGUF_ENDS = 3 };
+static const char *const end_keys[GGUF_ENDS] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                                "tokenizer.ggml.eom_token_id"};
+
 static void put_id(struct gguf_output *output, const char *key, int64_t id) {
     if (id >= 0)
         gguf_put_integer(output, key, (uint32_t)id);
 }
 
-/* The ids at the ends of a text are the model's, where it names them. */
+/* The ids that end a text are the model's, and then the tokenizer's: where they differ, a chat may end with either. */
 static void put_ids(const struct model_source *m, const struct tokenizer_lists *lists, struct gguf_output *output) {
     put_id(output, "tokenizer.ggml.bos_token_id", m->ends.has_bos ? m->ends.bos : lists->bos);
-    put_id(output, "tokenizer.ggml.eos_token_id", m->ends.count ? m->ends.eos[0] : lists->eos);
-    put_id(output, "tokenizer.ggml.eot_token_id", m->ends.count > 1 ? m->ends.eos[1] : -1);
+    struct model_text_ends ends = m->ends;
+    if (lists->eos >= 0 && ends.count < GGUF_ENDS)
+        model_add_eos(&ends, (int32_t)lists->eos, false);
+    for (int i = 0; i < GGUF_ENDS && i < ends.count; i++)
+        put_id(output, end_keys[i], ends.eos[i]);
     put_id(output, "tokenizer.ggml.unknown_token_id", lists->unk);
     put_id(output, "tokenizer.ggml.padding_token_id", lists->pad);
     gguf_put_bool(output, "tokenizer.ggml.add_bos_token", lists->adds_bos);

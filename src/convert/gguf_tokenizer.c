@@ -185,8 +185,8 @@ static int read_ends(struct reading *r, const struct model_config *config, struc
             model_add_eos(ends, (int32_t)id, false);
     }
     if (!r->keys.status && r->lists.count > (size_t)config->vocab_size)
-        return status_fail(STATUS_INVALID, "%s: there are %zu tokens, but the embedding has %lld", gguf_path(r->file),
-                           r->lists.count, (long long)config->vocab_size);
+        return status_fail(STATUS_INVALID, "%s: there are %zu tokens, but the embedding has %lld rows",
+                           gguf_path(r->file), r->lists.count, (long long)config->vocab_size);
     return r->keys.status;
 }
 

@@ -177,7 +177,7 @@ int model_source_open(const struct convert_request *request, struct source *sour
     if (!status)
         status = read_state(m);
     if (!status)
-        status = tokenizer_files_read(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer);
+        status = source_read_tokenizer(request->tokenizer ? request->tokenizer : source->directory, &m->tokenizer);
     return status;
 }
 

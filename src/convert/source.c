@@ -76,6 +76,21 @@ int source_open(const char *path, struct source *source) {
     return has_files && (is_sharded || !has_config) ? open_safetensors(source) : open_model(newest, source);
 }
 
+int source_read_tokenizer(const char *directory, struct tokenizer_files *files) {
+    struct tokenizer *tokenizer = NULL;
+    int status = tokenizer_files_read(directory, files);
+    if (status)
+        return status;
+    if (files->is_there[TOKENIZER_JSON] || files->is_there[TOKENIZER_VOCAB])
+        status = tokenizer_open_files(files, &tokenizer);
+    tokenizer_close(tokenizer);
+    if (status == STATUS_UNSUPPORTED)
+        status = STATUS_OK;
+    if (status)
+        tokenizer_files_free(files);
+    return status;
+}
+
 void source_close(struct source *source) {
     ckpt_close(source->tensors);
 }

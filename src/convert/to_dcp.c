@@ -20,7 +20,7 @@ int write_dcp(const struct convert_request *request, const struct source *source
     if (!status)
         status = read_text(source, state_name, &state);
     if (!status)
-        status = tokenizer_files_read(source->directory, &tokenizer);
+        status = source_read_tokenizer(source->directory, &tokenizer);
     if (!status) {
         struct ckpt_text text = {.text = strbuf_text(&state)};
         snprintf(text.name, sizeof text.name, "%s", state_name);

@@ -15,7 +15,7 @@ import unittest
 
 from model_support import (CAMBIUM, SANITIZED, floats, gpt2_config, read_safetensors, without_notices, write_byte_tokenizer,
                            write_model, write_safetensors)
-from pretrain_support import write_dataset
+from pretrain_support import sign_state, write_dataset
 
 LARGE = 1 << 62
 PATIENCE = 300 if SANITIZED else 60  # seconds, for what takes a few at most where nothing is wrong
@@ -479,27 +479,6 @@ class Impossible(Refusal):
         for size in (1, 8):
             self.refuse(["pretrain", "--config", "run.yaml", f"--model.vocab_size={size}"], "sample ", "data.bin",
                         "token at byte", f"expected 0 to {size - 1} of the vocabulary")
-
-
-def as_jansson(value):
-    """JSON without spaces, with keys in order and with the digits of numbers that the program writes."""
-    if isinstance(value, dict):
-        return "{" + ",".join(json.dumps(k, ensure_ascii=False) + ":" + as_jansson(value[k]) for k in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(as_jansson, value)) + "]"
-    if isinstance(value, float):
-        text = re.sub(r"e([+-])0*", lambda m: "e" + m[1].strip("+"), "%.17g" % value)
-        return text if re.search("[.e]", text) else text + ".0"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def sign_state(path, **keys):
-    """Changes keys of a trainer_state.json, and its digest with them (FNV-1a)."""
-    state = {k: v for k, v in (json.loads(path.read_text()) | keys).items() if k != "digest"}
-    digest = 0xcbf29ce484222325
-    for byte in as_jansson(state).encode():
-        digest = (digest ^ byte) * 0x100000001b3 & (1 << 64) - 1
-    path.write_text(json.dumps(state | {"digest": f"{digest:016x}"}))
 
 
 class Resuming(Refusal):

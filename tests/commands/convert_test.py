@@ -738,9 +738,43 @@ class Tokenizers(Convert):
         }.items():
             with self.subTest(part):
                 self.refuse(part, keys | lists | {f"tokenizer.ggml.{key}": value for key, value in change.items()}, tensors)
+        for size in (19, 21):
+            self.refuse(f"'llama.vocab_size' is {size}, but token_embd.weight has 20 rows", keys | lists | {"llama.vocab_size": size}, tensors)
+        self.convert(keys | lists | {"llama.vocab_size": 20}, tensors)
+
+    def test_a_file_has_the_ends_of_model_and_tokenizer(self):
+        lists = byte_tokens(20)
+        lists["tokenizer.ggml.tokens"][17:19] = ["<|a|>", "<|b|>"]
+        lists["tokenizer.ggml.token_type"][17:19] = [CONTROL, CONTROL]
+        self.write(lists)  # the tokenizer's is 19
+        config = json.loads((self.output / "config.json").read_text())
+        for ends, expected in (([17, 18], [17, 18, 19]), ([17], [17, 19]), ([19, 17], [19, 17]), ([], [19])):
+            (self.output / "config.json").write_text(json.dumps(config | {"eos_token_id": ends}))
+            keys = self.again()
+            self.assertEqual([keys[name] for name in (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom")) if name in keys], expected)
+            self.assertEqual(json.loads((self.root / "again/config.json").read_text())["eos_token_id"], expected if len(expected) > 1 else expected[0])
+            self.file.write_bytes(b"")
+            shutil.rmtree(self.root / "again")
 
 
 class Refusals(Convert):
+    def test_numbers_that_are_not_finite_and_damaged_tokenizers_become_nothing(self):
+        source = self.root / "source"
+        shutil.copytree(TINY, source)
+        good = {name: (source / name).read_bytes() for name in ("model.safetensors", "tokenizer.json")}
+        tensors = read_safetensors(source / "model.safetensors")
+        name = next(iter(tensors))
+        kind, shape, content = tensors[name]
+        write_safetensors(source / "model.safetensors", tensors | {name: (kind, shape, struct.pack("<f", math.nan) + content[4:])})
+        for is_damaged in (False, True):
+            for to in ("model", "dcp", "megatron", "gguf", *(() if is_damaged else ("tensors",))):  # which has no tokenizer
+                target = self.root / ("out.gguf" if to == "gguf" else "out")
+                _, errors = run("convert", "--from", source, "--to", to, "--output", target, expect=1)
+                self.assertRegex(errors, "\ncambium: error: [^\n]*" + ("tokenizer.json" if is_damaged else re.escape(name) + "[^\n]*nan") + "[^\n]*\n$", to)
+                self.assertFalse(target.exists())
+            (source / "model.safetensors").write_bytes(good["model.safetensors"])
+            (source / "tokenizer.json").write_bytes(good["tokenizer.json"][:-20])
+
     def test_hostile_models(self):
         source = MODELS / "llama_wide_heads"
         keys, tensors = keys_of(source) | byte_tokens(VOCABULARY), tensors_of(source)

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 from model_support import read_safetensors, run, write_byte_model, write_model, write_safetensors
+from pretrain_support import sign_state
 from requests_support import ADAPTERS, BASE, ask
 
 LINE = "cambium: error: a token has no probability: the model's numbers are broken\n"
@@ -146,9 +147,7 @@ class Named(Case):
             self.refuse(self.weights, "transformer.h.0.ln_1.bias", value, *words, "--init-from", self.model, "--checkpoint.save", self.out)
         run(*words, "--init-from", self.model, "--checkpoint.save", self.top / "run")
         (newest,) = (self.top / "run").glob("iter_*")
-        state = json.loads((newest / "trainer_state.json").read_text())
-        state = {key: value for key, value in state.items() if key not in ("files", "digest")}
-        (newest / "trainer_state.json").write_text(json.dumps(state))
+        sign_state(newest / "trainer_state.json", files={})
         for file, tensor in (("model", "transformer.wte.weight"), ("optimizer", "exp_avg_sq.transformer.wte.weight")):
             self.refuse(newest / f"{file}.safetensors", tensor, math.nan, *words, "--init-from", self.model, "--checkpoint.load",
                         self.top / "run", "--checkpoint.save", self.out)

@@ -1,11 +1,32 @@
 """The common part of the tests of pretrain: datasets, runs, and their files."""
-import itertools, json, os, pathlib, random, signal, struct, subprocess, tempfile, time
+import itertools, json, os, pathlib, random, re, signal, struct, subprocess, tempfile, time
 
 CAMBIUM = os.environ["CAMBIUM"]
 SOURCE = pathlib.Path(os.environ["CAMBIUM_SOURCE"])
 LONG = os.environ.get("CAMBIUM_TEST_LONG", "0") not in ("", "0")
 VOCAB = 61
 os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from whatever else a machine under test runs
+
+
+def as_jansson(value):
+    """JSON without spaces, with keys in order and with the digits of numbers that the program writes."""
+    if isinstance(value, dict):
+        return "{" + ",".join(json.dumps(k, ensure_ascii=False) + ":" + as_jansson(value[k]) for k in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_jansson, value)) + "]"
+    if isinstance(value, float):
+        text = re.sub(r"e([+-])0*", lambda m: "e" + m[1].strip("+"), "%.17g" % value)
+        return text if re.search("[.e]", text) else text + ".0"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def sign_state(path, **keys):
+    """Changes keys of a trainer_state.json (None: removes), and its digest with them (FNV-1a)."""
+    state = {k: v for k, v in (json.loads(path.read_text()) | keys).items() if k != "digest" and v is not None}
+    digest = 0xcbf29ce484222325
+    for byte in as_jansson(state).encode():
+        digest = (digest ^ byte) * 0x100000001b3 & (1 << 64) - 1
+    path.write_text(json.dumps(state | {"digest": f"{digest:016x}"}))
 
 
 def write_dataset(prefix, documents):
