@@ -183,6 +183,9 @@ int ckpt_checkpoint_facts(const char *directory, struct facts *facts);
 enum dtype ckpt_dtype(const struct ckpt_tensors *tensors);
 /* True when any tensor's name begins with the prefix: "master." exists only after a bf16 run. */
 bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix);
+/* Returns the length of the prefix of a name that a checkpoint gives to what the optimizer keeps of a weight
+ * ("master.", "exp_avg.", "exp_avg_sq."); 0: it has none. */
+size_t ckpt_optimizer_prefix(const char *name);
 /* Checks that every tensor of the arrays exists with the right type and shape (one error names those that do not), and
  * then delivers everything through `put`.
  *

@@ -159,6 +159,12 @@ static int check_claimed(const struct param_table *table, const struct ckpt_arra
     return STATUS_OK;
 }
 
+/* True for what the optimizer of a checkpoint keeps of one of these tensors. */
+static bool is_of_optimizer(const struct ckpt_tensors *tensors, const char *name) {
+    size_t length = ckpt_optimizer_prefix(name);
+    return length && !tensors->is_strict && ckpt_has_tensor(tensors, name + length);
+}
+
 /* Reports tensors without a row: an error for a model's parameter or in an adapter, else one warning. */
 static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_table *table,
                         const struct ckpt_array *arrays, int array_count, const bool *is_used) {
@@ -168,7 +174,7 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
     struct problems unknown = {0};
     for (size_t i = 0; i < tensors->count && !status; i++) {
         const char *name = tensors->entries[i].tensor->name;
-        bool is_known = is_used[i] || is_silent(table->files, name, is_tied);
+        bool is_known = is_used[i] || is_silent(table->files, name, is_tied) || is_of_optimizer(tensors, name);
         if (!is_known)
             status = is_repeated(tensors, &tensors->entries[i], &is_known);
         if (!is_known && !status)

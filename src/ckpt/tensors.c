@@ -326,6 +326,14 @@ bool ckpt_has_prefix(const struct ckpt_tensors *tensors, const char *prefix) {
     return false;
 }
 
+size_t ckpt_optimizer_prefix(const char *name) {
+    static const char *const prefixes[] = {"exp_avg.", "exp_avg_sq.", "master."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+            return strlen(prefixes[i]);
+    return 0;
+}
+
 static const struct tensor_entry *find_exactly(const struct ckpt_tensors *tensors, const char *name) {
     struct safetensor key = {.name = name};
     struct tensor_entry entry = {.tensor = &key};

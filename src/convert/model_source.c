@@ -46,10 +46,6 @@ static int read_config(const struct convert_request *request, struct model_sourc
 
 /* ---- the prefix of names ---- */
 
-static bool is_moment(const char *name) {
-    return !strncmp(name, "exp_avg.", 8) || !strncmp(name, "exp_avg_sq.", 11) || !strncmp(name, "master.", 7);
-}
-
 /* True when there is a tensor of this parameter's name, with or without the family's prefix. */
 static bool has_name(const struct model_source *m, const char *prefix, const char *name) {
     char full[3 * PARAM_NAME_BYTES];
@@ -87,7 +83,8 @@ static int find_prefix(const struct model_source *m, char prefix[PARAM_NAME_BYTE
         char candidate[PARAM_NAME_BYTES];
         const char *name = ckpt_tensor_at(tensors, i)->name;
         size_t length = strlen(name), end = strlen(wanted), family = strlen(m->table.files->prefix);
-        if (length <= end || length >= sizeof candidate || strcmp(name + length - end, wanted) || is_moment(name))
+        if (length <= end || length >= sizeof candidate || strcmp(name + length - end, wanted) ||
+            ckpt_optimizer_prefix(name))
             continue;
         snprintf(candidate, sizeof candidate, "%.*s", (int)(length - end), name);
         length -= end;
@@ -156,7 +153,7 @@ static void choose_type(const struct convert_request *request, struct model_sour
     int64_t most = 0;
     for (size_t i = 0; i < ckpt_count(tensors); i++) {
         const struct safetensor *tensor = ckpt_tensor_at(tensors, i);
-        if (tensor->elements > most && !is_moment(tensor->name)) {
+        if (tensor->elements > most && !ckpt_optimizer_prefix(tensor->name)) {
             most = tensor->elements;
             found = tensor->dtype;
         }

@@ -238,6 +238,10 @@ class Torch(Convert):
             again = f"{name}2"
             run("convert", "--from", run_.directory / f"{name}.dcp", "--to", "model", "--output", run_.directory / again)
             self.assertEqual({file: zlib.crc32(content) for file, content in run_.files(again).items()}, first)
+            for source in (run_.directory / name, run_.directory / f"{name}.dcp"):  # these have no place for an optimizer
+                for to in ("megatron", "gguf"):
+                    _, messages = run("convert", "--from", source, "--to", to, "--output", run_.directory / f"{source.name}.{to}")
+                    self.assertNotIn("warning", messages)
             run_.run(again, train__train_iters=4, train__precision=precision, model__num_layers=1)
             self.assertEqual([r["iteration"] for r in run_.records(again)], [4])
 
