@@ -105,7 +105,7 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
         status =
             status_fail(STATUS_INVALID,
                         "%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter), and %s has no "
-                        "other: bring back the missing file, or remove the directory to start afresh",
+                        "other. Bring back the missing file, or remove the directory to start afresh",
                         damaged, CONFIG_FILE, MODEL_FILE, STATE_FILE, root);
     else if (!status && best < 0)
         status = status_fail(STATUS_NOT_FOUND, "%s holds no checkpoint (iter_*)", root);

@@ -25,7 +25,7 @@ static bool is_of_model(const char *name) {
     return !strcmp(name, CONFIG_FILE) || !strcmp(name, MODEL_FILE) || !strcmp(name, MODEL_INDEX_FILE) || is_shard(name);
 }
 
-/* Of a model that stands beside its run's checkpoints. */
+/* The files of a model beside its run's checkpoints. */
 static const char *const beside_names[] = {CONFIG_FILE,         GENERATION_FILE,       MODEL_FILE,
                                            MODEL_INDEX_FILE,    "tokenizer.json",      "tokenizer_config.json",
                                            "vocab.json",        "merges.txt",          "special_tokens_map.json",

@@ -47,7 +47,7 @@ static int fill(const struct tokenizer_lists *lists, struct arrays *a) {
     return STATUS_OK;
 }
 
-/* Where the ids are that end a text or a turn. */
+/* The keys of the ids that end a text or a turn. */
 enum { GGUF_ENDS = 3 };
 static const char *const end_keys[GGUF_ENDS] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                                 "tokenizer.ggml.eom_token_id"};
