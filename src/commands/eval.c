@@ -24,7 +24,7 @@ static const struct config_row rows[] = {
      .is_required = true,
      .help = "a task and the file of its rows, JSON lines, plain or packed by gzip. Names are hellaswag, "
              "lambada_openai, lambada_standard, wikitext, piqa, winogrande, boolq, arc_easy, arc_challenge and race. "
-             "choice and text take your own data"},
+             "choice, text and generate take your own data"},
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(job.output),
@@ -36,7 +36,8 @@ static const struct config_row rows[] = {
      .offset = AT(job.samples),
      .metavar = "FILE.jsonl",
      .is_path = true,
-     .help = "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest"},
+     .help = "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest; or "
+             "the completion"},
     MODEL_ADAPTER_ROW(AT(base), "adapters on the model, from finetune or PEFT, or a directory of several; all apply"),
     {.path = "limit",
      .type = CONFIG_INT,
@@ -45,6 +46,43 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 1e15,
      .help = "rows of each task; 0: all"},
+    {.path = "num-fewshot",
+     .type = CONFIG_INT,
+     .offset = AT(job.shots),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1000,
+     .metavar = "K",
+     .help = "examples before each row, with an empty line between them: the first rows, never the row itself"},
+    {.path = "fewshot-data",
+     .type = CONFIG_STRING,
+     .offset = AT(job.shots_path),
+     .metavar = "FILE.jsonl",
+     .is_path = true,
+     .help = "rows to take the examples from; the task's own rows when not given"},
+    {.path = "fewshot-seed",
+     .type = CONFIG_INT,
+     .offset = AT(job.shots_seed),
+     .default_text = "-1",
+     .minimum = -1,
+     .maximum = 4294967295,
+     .metavar = "N",
+     .help = "draw the examples, as lm_eval does with this seed; -1: take the first rows"},
+    {.path = "until",
+     .type = CONFIG_LIST,
+     .offset = AT(job.until),
+     .metavar = "TEXT...",
+     .help = "texts that end a completion of the task generate; an empty line when not given"},
+    {.path = "max-gen-toks",
+     .type = CONFIG_INT,
+     .offset = AT(job.max_gen_toks),
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = 1e9,
+     .metavar = "N",
+     .help = "tokens of a completion; 0: 256, or half of what the model sees where that is less"},
+    CHAT_TEMPLATE_ROW("chat-template", AT(job.chat_template), "messages",
+                      "as the adapter's training had it, or the tokenizer's own"),
     {.path = "max-length",
      .type = CONFIG_INT,
      .offset = AT(base.max_model_len),
@@ -67,15 +105,17 @@ static const struct config_command command = {
     .name = "eval",
     .synopsis = "cambium eval --model DIR --task NAME=FILE.jsonl... [OPTIONS]",
     .description =
-        "Runs standard benchmarks without examples (0-shot) and prints their metrics; tokens, texts and metrics are "
+        "Runs standard benchmarks, with or without examples, and prints their metrics; tokens, texts and metrics are "
         "those of EleutherAI's lm_eval. Rows come from your files, with the field names of the data sets; nothing is "
-        "fetched. The task choice takes {\"context\", \"choices\", \"gold\"}, and text takes {\"text\"}. On Ctrl-C it "
+        "fetched. The task choice takes {\"context\", \"choices\", \"gold\"}, text takes {\"text\"}, and "
+        "generate takes {\"context\", \"answer\"}; \"messages\" may take the place of \"context\". On Ctrl-C it "
         "prints and writes what is finished. Several ranks, threads or processes of mpirun or srun, hold the model "
         "together; data-parallel ones share the rows.",
     .examples =
         "  cambium eval --model out/gpt --task hellaswag=hellaswag_val.jsonl --output metrics.json\n"
         "  cambium eval --model out/gpt --task wikitext=wikitext.jsonl lambada_openai=lambada.jsonl.gz\n"
         "  cambium eval --model out/gpt --adapter out/adapter --task choice=mine.jsonl --samples requests.jsonl\n"
+        "  cambium eval --model out/gpt --task generate=questions.jsonl --num-fewshot 5 --fewshot-data solved.jsonl\n"
         "  cambium eval --model out/gpt --task arc_easy=arc.jsonl --limit 100 --ranks 2 "
         "--parallel.tensor_model_parallel_size=2\n",
     .rows = rows,
@@ -83,13 +123,33 @@ static const struct config_command command = {
     .positional_offset = SIZE_MAX,
 };
 
+/* Refuses options that do nothing for these tasks. */
+static int check(const struct eval_command *c, const struct config *config) {
+    static const char *const of_completions[] = {"until", "max-gen-toks"}, *const of_shots[] = {"fewshot-data", "fewshot-seed"};
+    bool generates = false;
+    for (size_t i = 0; i < c->tasks.count; i++) {
+        generates |= c->read[i].task->kind == TASK_GENERATE;
+        if (c->job.shots && c->read[i].task->kind == TASK_ROLLING)
+            return status_fail(STATUS_USAGE, "--num-fewshot does nothing for %s, whose texts have no questions",
+                               c->read[i].task->name);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!generates && config_is_given(config, of_completions[i]))
+            return status_fail(STATUS_USAGE, "--%s is for the task generate", of_completions[i]);
+        if (!c->job.shots && config_is_given(config, of_shots[i]))
+            return status_fail(STATUS_USAGE, "--%s does nothing without --num-fewshot", of_shots[i]);
+    }
+    return STATUS_OK;
+}
+
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct eval_command *c = context;
-    (void)config;
     c->read = calloc(c->tasks.count, sizeof *c->read);
     if (!c->read)
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = eval_tasks_read(&c->tasks, c->read);
+    if (!status)
+        status = check(c, config);
     return status ? status : model_grid(&c->base, launch, true);
 }
 

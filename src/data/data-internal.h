@@ -1,23 +1,13 @@
-/* Shared inside the room: numpy's generator, corpus readers, the file of index maps, blends. Functions return STATUS_OK
+/* Shared inside the room: corpus readers, the file of index maps, blends. Functions return STATUS_OK
  * or a negative status; where a comment names none, it is STATUS_IO or STATUS_MEMORY. */
 #ifndef CAMBIUM_DATA_DATA_INTERNAL_H
 #define CAMBIUM_DATA_DATA_INTERNAL_H
 
 #include "data/data.h"
+#include "data/random_state.h"
 
 /* Publishes a dataset's files into a directory that has other files; the index is the key. */
 extern const struct staging_files indexed_staging_files;
-
-/* ---- random_state.c: numpy.random.RandomState, the legacy MT19937 stream ---- */
-
-struct random_state {
-    uint32_t word[624];
-    int next;
-};
-void random_state_seed(struct random_state *state, uint32_t seed);
-uint32_t random_state_next(struct random_state *state);
-/* RandomState.shuffle of a one-dimensional array of at most 2^32 values. */
-void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t count);
 
 /* ---- corpus.c: documents out of files ---- */
 

@@ -1,6 +1,9 @@
-/* numpy.random.RandomState: MT19937 (Matsumoto and Nishimura, 1998) seeded by init_genrand, and its shuffle. numpy
- * promises never to change this stream, so Megatron's order of samples is fixed with it. */
-#include "data-internal.h"
+/* MT19937 (random_state.h), numpy's shuffle and Python's sample. Megatron's order of samples is fixed with the first,
+ * and lm_eval's examples with the second. */
+#include "random_state.h"
+
+#include <math.h>
+#include <stdbool.h>
 
 enum { STATE_WORDS = 624, SHIFT_WORDS = 397 };
 
@@ -10,6 +13,20 @@ void random_state_seed(struct random_state *state, uint32_t seed) {
         seed = 1812433253u * (seed ^ (seed >> 30)) + (uint32_t)i + 1;
     }
     state->next = STATE_WORDS;
+}
+
+/* init_by_array with the seed as its one word. */
+void random_state_seed_python(struct random_state *state, uint32_t seed) {
+    uint32_t *w = state->word;
+    random_state_seed(state, 19650218);
+    for (int k = 0; k < 2 * STATE_WORDS - 1; k++) {
+        int i = k % (STATE_WORDS - 1) + 1;
+        uint32_t last = w[i - 1] ^ (w[i - 1] >> 30);
+        w[i] = k < STATE_WORDS ? (w[i] ^ (last * 1664525u)) + seed : (w[i] ^ (last * 1566083941u)) - (uint32_t)i;
+        if (i == STATE_WORDS - 1)
+            w[0] = w[i];
+    }
+    w[0] = 0x80000000u;
 }
 
 static uint32_t twist(uint32_t upper, uint32_t lower) {
@@ -56,5 +73,28 @@ void random_state_shuffle(struct random_state *state, uint32_t *values, int64_t 
             values[i] = values[partners[k]];
             values[partners[k]] = value;
         }
+    }
+}
+
+/* random._randbelow: a number below n >= 1. */
+static uint32_t draw_below(struct random_state *state, uint32_t n) {
+    int bits = 32 - __builtin_clz(n);
+    uint32_t drawn;
+    while ((drawn = random_state_next(state) >> (32 - bits)) >= n)
+        ;
+    return drawn;
+}
+
+void random_state_sample(struct random_state *state, uint32_t total, uint32_t count, uint32_t *room, uint32_t *out) {
+    double set_size = 21 + (count > 5 ? pow(4, ceil(log(count * 3.0) / log(4))) : 0); /* Python's choice of two ways */
+    bool takes_away = total <= set_size;
+    for (uint32_t i = 0; i < total; i++)
+        room[i] = takes_away ? i : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t j = draw_below(state, takes_away ? total - i : total);
+        while (!takes_away && room[j])
+            j = draw_below(state, total);
+        out[i] = takes_away ? room[j] : j;
+        room[j] = takes_away ? room[total - i - 1] : 1;
     }
 }

@@ -1,4 +1,4 @@
-/* Generation by one request of the scheduler. */
+/* Generation: a request of the scheduler for each prompt. */
 #include "infer/generate.h"
 #include "infer/engine.h"
 #include "infer/slots.h"
@@ -14,6 +14,7 @@ struct generation {
     struct generated *out;
     int32_t *end_ids; /* the end ids that the model can draw */
     int64_t end_count;
+    struct writer_stops *stops;
     struct writer *writers; /* [samples] */
     size_t *given;          /* [samples] bytes already passed to on_text */
     bool is_done;
@@ -72,9 +73,8 @@ static bool is_interrupted(const struct generate_options *options) {
     return options->is_interrupted && options->is_interrupted(options->context);
 }
 
-static int run(struct engine *engine, struct generation *g) {
+static int submit(const struct engine *engine, struct scheduler *scheduler, struct generation *g) {
     const struct generate_options *options = g->options;
-    struct scheduler *scheduler = NULL;
     enum scheduler_refusal refusal;
     uint64_t number;
     int slot = options->slot;
@@ -92,14 +92,24 @@ static int run(struct engine *engine, struct generation *g) {
         .calls = {.on_token = on_token, .on_end = on_end, .on_done = on_done},
         .context = g,
     };
+    return scheduler_submit(scheduler, &request, &number, &refusal);
+}
+
+static int run(struct engine *engine, struct generation *all, int64_t count) {
+    struct scheduler *scheduler = NULL;
     int status = engine_open_scheduler(engine, &(struct scheduler_options){0}, &scheduler);
-    if (!status)
-        status = scheduler_submit(scheduler, &request, &number, &refusal);
-    while (!g->is_done && !g->status && status >= 0 && !is_interrupted(options))
-        status = scheduler_step(scheduler);
+    for (int64_t i = 0; i < count && !status; i++)
+        status = submit(engine, scheduler, &all[i]);
+    for (int64_t i = 0; i < count && status >= 0 && !all[i].status && !is_interrupted(all[i].options);)
+        if (all[i].is_done)
+            i++;
+        else
+            status = scheduler_step(scheduler);
     if (scheduler)
         scheduler_close(scheduler); /* calls on_end of completions that are not finished */
-    return g->status ? g->status : status < 0 ? status : STATUS_OK;
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        status = all[i].status;
+    return status < 0 ? status : STATUS_OK;
 }
 
 static int open_stops(const char *const *stop, size_t count, struct writer_stops **stops) {
@@ -127,36 +137,56 @@ int generate_check(const struct engine *engine, const struct generate_options *o
     return engine_check_tokens(engine, options->slot, "the prompt has ", options->prompt, options->prompt_length);
 }
 
+static int open_generation(const struct engine *engine, const struct tokenizer *tokenizer,
+                           const struct generate_options *options, struct generated *out, struct generation *g) {
+    *g = (struct generation){.tokenizer = tokenizer, .options = options, .out = out};
+    g->writers = calloc((size_t)options->samples, sizeof *g->writers);
+    g->given = calloc((size_t)options->samples, sizeof *g->given);
+    g->end_ids = calloc(options->end_count + 1, sizeof *g->end_ids);
+    if (!g->writers || !g->given || !g->end_ids)
+        return status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < options->end_count; i++)
+        if (options->end_ids[i] < engine_config(engine)->vocab_size)
+            g->end_ids[g->end_count++] = options->end_ids[i];
+    int status = open_stops(options->stop, options->stop_count, &g->stops);
+    for (int64_t i = 0; i < options->samples && !status; i++)
+        writer_begin(&g->writers[i], g->stops);
+    return status;
+}
+
+static void close_generation(struct generation *g) {
+    for (int64_t i = 0; g->writers && i < g->options->samples; i++)
+        writer_free(&g->writers[i]);
+    writer_stops_close(g->stops);
+    free(g->writers);
+    free(g->given);
+    free(g->end_ids);
+}
+
+int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
+                 int64_t count, struct generated *out) {
+    struct generation *all = calloc((size_t)count + 1, sizeof *all);
+    int64_t samples = 0, opened = 0;
+    int status = all ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; samples += options[i++].samples) {
+        for (int64_t k = 0; k < options[i].samples; k++)
+            out[samples + k] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .reason = FINISH_LENGTH};
+        if (!status)
+            status = generate_check(engine, &options[i]);
+        if (!status && options[i].max_new_tokens > 0)
+            status = open_generation(engine, tokenizer, &options[i], out + samples, &all[opened++]);
+    }
+    if (!status)
+        status = run(engine, all, opened);
+    for (int64_t i = 0; i < opened; i++)
+        close_generation(&all[i]);
+    free(all);
+    return status;
+}
+
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out) {
-    for (int64_t i = 0; i < options->samples; i++)
-        out[i] = (struct generated){.tokens = TOKEN_BUFFER_INIT, .text = STRBUF_INIT, .reason = FINISH_LENGTH};
-    int status = generate_check(engine, options);
-    if (status || options->max_new_tokens < 1)
-        return status;
-    struct writer_stops *stops = NULL;
-    struct generation g = {.tokenizer = tokenizer, .options = options, .out = out};
-    g.writers = calloc((size_t)options->samples, sizeof *g.writers);
-    g.given = calloc((size_t)options->samples, sizeof *g.given);
-    g.end_ids = calloc(options->end_count + 1, sizeof *g.end_ids);
-    for (size_t i = 0; i < options->end_count && g.end_ids; i++)
-        if (options->end_ids[i] < engine_config(engine)->vocab_size)
-            g.end_ids[g.end_count++] = options->end_ids[i];
-    if (!g.writers || !g.given || !g.end_ids)
-        status = status_fail(STATUS_MEMORY, "out of memory");
-    if (!status)
-        status = open_stops(options->stop, options->stop_count, &stops);
-    for (int64_t i = 0; i < options->samples && !status; i++)
-        writer_begin(&g.writers[i], stops);
-    if (!status)
-        status = run(engine, &g);
-    for (int64_t i = 0; i < options->samples && g.writers; i++)
-        writer_free(&g.writers[i]);
-    writer_stops_close(stops);
-    free(g.writers);
-    free(g.given);
-    free(g.end_ids);
-    return status;
+    return generate_all(engine, tokenizer, options, 1, out);
 }
 
 void generated_free(struct generated *generated) {

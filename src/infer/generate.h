@@ -1,4 +1,4 @@
-/* Generation: completions of one prompt. Only the leader calls these functions. */
+/* Generation: completions of prompts. Only the leader calls these functions. */
 #ifndef CAMBIUM_INFER_GENERATE_H
 #define CAMBIUM_INFER_GENERATE_H
 
@@ -40,6 +40,9 @@ int generate_check(const struct engine *engine, const struct generate_options *o
  * is not finite; STATUS_MEMORY; errors of the engine and of on_text. */
 int generate(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
              struct generated *out);
+/* The same for options[count], whose completions follow each other in `out`; all of them run together. */
+int generate_all(struct engine *engine, const struct tokenizer *tokenizer, const struct generate_options *options,
+                 int64_t count, struct generated *out);
 void generated_free(struct generated *generated);
 
 #endif

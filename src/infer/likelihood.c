@@ -127,6 +127,23 @@ int likelihood_add(struct likelihood_encoder *e, struct likelihood_text context,
     return status ? status : add_request(e, before ? -1 : e->prefix, e->whole.ids, total, total - before, list);
 }
 
+int likelihood_add_prompt(struct likelihood_encoder *e, struct likelihood_text context, int64_t room,
+                          struct likelihood_list *list) {
+    struct likelihood request = {.start = (int64_t)list->ids.count};
+    int status = encode(e, context.bytes, context.length, &e->whole);
+    if (!status && !e->whole.count)
+        status = token_buffer_add(&e->whole, e->prefix);
+    int64_t total = (int64_t)e->whole.count, first = total > e->max_length - room ? total - (e->max_length - room) : 0;
+    for (int64_t i = first; i < total && !status; i++)
+        status = token_buffer_add(&list->ids, e->whole.ids[i]);
+    if (!status)
+        status = likelihood_list_reserve(list, list->count + 1);
+    request.count = request.first = (int64_t)list->ids.count - request.start;
+    if (!status)
+        list->items[list->count++] = request;
+    return status;
+}
+
 int likelihood_add_rolling(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
     int status = encode(e, text.bytes, text.length, &e->whole);
     int64_t total = (int64_t)e->whole.count;

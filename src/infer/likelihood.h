@@ -11,9 +11,10 @@
 /* A request: tokens, of which those from `first` on are the continuation. */
 struct likelihood {
     int64_t start;        /* its first token in likelihood_list.ids */
-    int64_t count, first; /* 1 <= first < count */
+    int64_t count, first; /* 1 <= first < count; first == count: a prompt, which is completed (likelihood_add_prompt) */
     double logprob;       /* result: the sum over the continuation */
     bool is_greedy;       /* result: each token of the continuation is the likeliest */
+    bool is_turn;         /* of a prompt, for the caller: it ends with the header of a turn */
     int64_t cached;       /* result: tokens at its beginning that were found in the prefix cache */
 };
 /* Requests and their tokens. Starts zeroed. */
@@ -45,6 +46,9 @@ struct likelihood_text {
  * STATUS_UNSUPPORTED. */
 int likelihood_add(struct likelihood_encoder *encoder, struct likelihood_text context,
                    struct likelihood_text continuation, struct likelihood_list *list);
+/* Adds a prompt: the last tokens of a text, at most max_length - `room`. STATUS_MEMORY, STATUS_UNSUPPORTED. */
+int likelihood_add_prompt(struct likelihood_encoder *encoder, struct likelihood_text context, int64_t room,
+                          struct likelihood_list *list);
 /* Adds the windows of a whole text: each scores up to max_length tokens after those that the last one scored. The last
  * window sees max_length tokens, the ones before it only one token of context. STATUS_MEMORY, STATUS_UNSUPPORTED. */
 int likelihood_add_rolling(struct likelihood_encoder *encoder, struct likelihood_text text,

@@ -1,10 +1,12 @@
-/* The results of `eval` so far, which its two files share, and how they are written. */
+/* What the files of `eval` share: lines and contexts, completions, the results so far, and how they are written. */
 #ifndef CAMBIUM_JOBS_EVAL_INTERNAL_H
 #define CAMBIUM_JOBS_EVAL_INTERNAL_H
 
 #include "eval.h"
 
+#include "data/lines.h"
 #include "infer/likelihood.h"
+#include "text/prompt.h"
 
 #include <stdio.h>
 
@@ -22,10 +24,58 @@ struct eval_row {
     int64_t first, request_count; /* its requests in the round; a rolling text has one for each window */
 };
 
+/* ---- lines and contexts: eval_prompt.c ---- */
+
+/* Moves to the next line that is not blank. The errors of lines_next. */
+int eval_next_line(struct lines *lines, bool *is_end);
+/* Reads the current line as a row of a task. *root is a new reference, also after a failure. STATUS_INVALID. */
+int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row);
+
+struct eval_prompter;
+/* Opens what makes contexts; the arguments stay alive. `template` NULL: there is none. Close it also after a failure. */
+int eval_prompter_open(const struct eval_job *job, const struct tokenizer *tokenizer, int32_t eos,
+                       struct chat_template *template, struct eval_prompter **prompter);
+void eval_prompter_close(struct eval_prompter *prompter);
+/* Begins a task: reads the rows that examples are taken from. STATUS_INVALID where there are too few of them. */
+int eval_prompter_begin(struct eval_prompter *prompter, const struct eval_task *task);
+/* Chooses the examples of the next row of the task. */
+int eval_prompter_choose(struct eval_prompter *prompter, const json_t *asked);
+/* Makes a context of that row, with the examples before it; `text` is valid until the next call. */
+int eval_prompter_context(struct eval_prompter *prompter, const struct task_row *row, struct task_span context,
+                          struct likelihood_text *text);
+
+/* ---- completions: eval_answer.c ---- */
+
+struct eval_completer {
+    struct engine *engine;
+    const struct tokenizer *tokenizer;
+    struct chat_template *template;  /* NULL: none */
+    const struct config_list *until; /* each ends a completion */
+    int64_t most;                    /* tokens of a completion */
+    struct prompt_ends ends[2];      /* of a text; of a turn */
+};
+/* Finds the ends. STATUS_MEMORY. */
+int eval_completer_open(struct eval_completer *completer);
+/* A prompt and its completion. */
+struct eval_prompt {
+    const struct likelihood *request;
+    int64_t *drawn; /* [1 + most] how many tokens there are, and these */
+};
+/* Completes prompts[count] greedily, all together. */
+int eval_complete(const struct eval_completer *completer, const int32_t *ids, const struct eval_prompt *prompts,
+                  int64_t count);
+/* Sets `out` to the text of a completion, without special tokens and before its end. */
+int eval_completion(const struct eval_completer *completer, const struct eval_prompt *prompt, struct strbuf *out);
+
+/* ---- results: eval_output.c ---- */
+
 /* Prints the table of the tasks that have rows to standard output. STATUS_IO. */
 int eval_print(const struct eval_job *job, const struct eval_result *results);
 /* Writes the metrics to the job's output, which appears whole. STATUS_IO, STATUS_MEMORY. */
 int eval_write(const struct eval_job *job, const struct engine *engine, int ranks, const struct eval_result *results);
+/* Writes a line for a completion of a row. */
+void eval_write_completion(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
+                           const struct eval_prompt *prompt, const struct strbuf *text, bool is_answer, FILE *out);
 /* Writes a line for each request of a row. */
 void eval_write_samples(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
                         FILE *out);

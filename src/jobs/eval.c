@@ -4,7 +4,7 @@
 
 #include "base/stop.h"
 #include "data/json_line.h"
-#include "data/lines.h"
+#include "infer/generate.h"
 #include "infer/slots.h"
 
 #include <stdlib.h>
@@ -26,6 +26,8 @@ struct evaluator {
     /* Members of the first rank: */
     struct tokenizer *tokenizer;
     struct likelihood_encoder *encoder;
+    struct eval_prompter *prompter;
+    struct strbuf completion;
     struct lines *input;         /* of the task that is being read */
     int64_t task, number;        /* that task, and its next row */
     struct eval_result *results; /* [task_count] */
@@ -35,10 +37,14 @@ struct evaluator {
     int64_t tokens, cached; /* of requests so far, and those of them that the prefix cache had */
     struct eval_row *rows;  /* [capacity] of the round */
     int64_t row_count, capacity;
-    /* The round, on all leaders: */
+    /* On all leaders, and the round: */
+    struct eval_completer completer;
     struct likelihood_list requests;
     int32_t *owners;           /* [requests.count] the leader that computes each */
-    struct likelihood **share; /* [requests.count] those of this leader */
+    struct likelihood **share; /* [requests.count] those of this leader, without prompts */
+    struct eval_prompt *prompts, *shared_prompts; /* [prompt_count] all, and [requests.count] those of this leader */
+    int64_t *drawn;                               /* [prompt_count, 1 + most] */
+    int64_t prompt_count, next_prompt;
     double *found;             /* [requests.count, FOUND] logprob, flag, cached tokens */
     int64_t room;              /* of these arrays */
 };
@@ -76,15 +82,20 @@ int eval_tasks_read(const struct config_list *list, struct eval_task *tasks) {
 static int add_requests(struct evaluator *e, struct eval_row *row) {
     const struct task_row *texts = &row->texts;
     const char *bytes = strbuf_text(&texts->texts);
-    bool is_rolling = e->job->tasks[row->task].task->kind == TASK_ROLLING;
+    enum task_kind kind = e->job->tasks[row->task].task->kind;
     int status = STATUS_OK;
     row->first = e->requests.count;
     for (int64_t i = 0; i < texts->count && !status; i++) {
-        struct task_span context = texts->requests[i].context, continuation = texts->requests[i].continuation;
-        const struct likelihood_text before = {bytes + context.start, context.length},
-                                     text = {bytes + continuation.start, continuation.length};
-        status = is_rolling ? likelihood_add_rolling(e->encoder, text, &e->requests)
-                            : likelihood_add(e->encoder, before, text, &e->requests);
+        struct task_span continuation = texts->requests[i].continuation;
+        struct likelihood_text before, text = {bytes + continuation.start, continuation.length};
+        if (kind == TASK_ROLLING)
+            status = likelihood_add_rolling(e->encoder, text, &e->requests);
+        else if (!(status = eval_prompter_context(e->prompter, texts, texts->requests[i].context, &before)))
+            status = kind == TASK_GENERATE
+                         ? likelihood_add_prompt(e->encoder, before, e->completer.most, &e->requests)
+                         : likelihood_add(e->encoder, before, text, &e->requests);
+        if (!status && kind == TASK_GENERATE)
+            e->requests.items[e->requests.count - 1].is_turn = texts->messages;
     }
     row->request_count = e->requests.count - row->first;
     return status;
@@ -92,31 +103,20 @@ static int add_requests(struct evaluator *e, struct eval_row *row) {
 
 /* Makes a row of the round from the current line. */
 static int read_row(struct evaluator *e, struct eval_row *row) {
-    const struct strbuf *line = lines_text(e->input);
-    json_t *root;
-    int status = json_line_read(strbuf_text(line), line->length, lines_number(e->input) == 1, &root);
-    if (status)
-        return status;
+    json_t *root = NULL;
     row->task = e->task;
     row->number = e->number++;
-    if (!json_is_object(root))
-        status = status_fail(STATUS_INVALID, "expected a JSON object");
+    int status = eval_read_line(e->input, e->job->tasks[e->task].task, &root, &row->texts);
     if (!status)
-        status = e->job->tasks[e->task].task->build(root, &row->texts);
+        status = eval_prompter_choose(e->prompter, root);
     json_decref(root);
     return status ? status : add_requests(e, row);
 }
 
 /* Moves to the next line that is a row. *is_end: the task has no more. */
 static int next_line(struct evaluator *e, bool *is_end) {
-    int status = STATUS_OK;
     *is_end = e->job->limit && e->number >= e->job->limit;
-    while (!*is_end && !(status = lines_next(e->input, is_end)) && !*is_end) {
-        const struct strbuf *line = lines_text(e->input);
-        if (!json_line_is_blank(strbuf_text(line), line->length, lines_number(e->input) == 1))
-            break;
-    }
-    return status;
+    return *is_end ? STATUS_OK : eval_next_line(e->input, is_end);
 }
 
 static int open_task(struct evaluator *e) {
@@ -136,8 +136,8 @@ static int read_next(struct evaluator *e, struct eval_row *row, bool *is_end) {
     int status = STATUS_OK;
     for (*is_end = e->task == e->job->task_count; !*is_end && !status; *is_end = e->task == e->job->task_count) {
         bool has_ended = false;
-        if (!e->input)
-            status = open_task(e);
+        if (!e->input && !(status = open_task(e)))
+            status = eval_prompter_begin(e->prompter, &e->job->tasks[e->task]);
         if (!status)
             status = next_line(e, &has_ended);
         if (!status && !has_ended) {
@@ -186,10 +186,14 @@ static int make_room(struct evaluator *e, int64_t count) {
     free(e->owners);
     free(e->share);
     free(e->found);
+    free(e->prompts);
+    free(e->shared_prompts);
+    e->prompts = calloc((size_t)count, sizeof *e->prompts);
+    e->shared_prompts = calloc((size_t)count, sizeof *e->shared_prompts);
     e->owners = calloc((size_t)count, sizeof *e->owners);
     e->share = calloc((size_t)count, sizeof *e->share);
     e->found = calloc((size_t)count, FOUND * sizeof *e->found);
-    e->room = e->owners && e->share && e->found ? count : 0;
+    e->room = e->owners && e->share && e->found && e->prompts && e->shared_prompts ? count : 0;
     return e->room ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
@@ -242,8 +246,15 @@ static int collect(struct evaluator *e) {
         e->found[FOUND * i + 1] = is_own && e->requests.items[i].is_greedy;
         e->found[FOUND * i + 2] = is_own ? (double)e->requests.items[i].cached : 0;
     }
+    struct comm_data drawn = {.send = e->drawn,
+                              .receive = e->drawn,
+                              .count = e->prompt_count * (1 + e->completer.most),
+                              .dtype = DTYPE_I64};
+    if (drawn.count)
+        status = comm_all_reduce(e->leaders, &drawn, COMM_SUM);
     struct comm_data data = {.send = e->found, .receive = e->found, .count = FOUND * count, .dtype = DTYPE_F64};
-    status = comm_all_reduce(e->leaders, &data, COMM_SUM);
+    if (!status)
+        status = comm_all_reduce(e->leaders, &data, COMM_SUM);
     for (int64_t i = 0; i < count && !status; i++) {
         e->requests.items[i].logprob = e->found[FOUND * i];
         e->requests.items[i].is_greedy = e->found[FOUND * i + 1] != 0;
@@ -252,15 +263,49 @@ static int collect(struct evaluator *e) {
     return status;
 }
 
-static int compute(struct evaluator *e) {
-    int64_t mine = 0;
+/* Lists the prompts of the round, and makes room for their completions. */
+static int list_prompts(struct evaluator *e) {
+    int64_t each = 1 + e->completer.most;
+    e->prompt_count = e->next_prompt = 0;
     for (int64_t i = 0; i < e->requests.count; i++)
-        if (e->owners[i] == engine_rank(e->engine)->place.data)
+        if (e->requests.items[i].first == e->requests.items[i].count)
+            e->prompts[e->prompt_count++].request = &e->requests.items[i];
+    free(e->drawn);
+    e->drawn = calloc((size_t)(e->prompt_count * each) + 1, sizeof *e->drawn);
+    for (int64_t i = 0; i < e->prompt_count && e->drawn; i++)
+        e->prompts[i].drawn = e->drawn + i * each;
+    return e->drawn ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+}
+
+static int compute(struct evaluator *e) {
+    int64_t mine = 0, my_prompts = 0, prompt = 0;
+    int status = list_prompts(e);
+    for (int64_t i = 0; i < e->requests.count && !status; i++) {
+        bool is_own = e->owners[i] == engine_rank(e->engine)->place.data;
+        bool is_prompt = prompt < e->prompt_count && e->prompts[prompt].request == &e->requests.items[i];
+        if (is_own && is_prompt)
+            e->shared_prompts[my_prompts++] = e->prompts[prompt];
+        else if (is_own)
             e->share[mine++] = &e->requests.items[i];
-    int status = mine
-                     ? likelihood_compute(e->engine, engine_opened_slot(e->engine), e->requests.ids.ids, e->share, mine)
-                     : STATUS_OK;
+        prompt += is_prompt;
+    }
+    if (!status && mine)
+        status = likelihood_compute(e->engine, engine_opened_slot(e->engine), e->requests.ids.ids, e->share, mine);
+    if (!status && my_prompts)
+        status = eval_complete(&e->completer, e->requests.ids.ids, e->shared_prompts, my_prompts);
     return status ? status : collect(e);
+}
+
+/* Compares the completion of a row with its answer. */
+static int note_completion(struct evaluator *e, const struct eval_row *row, struct task_result *found) {
+    const struct eval_prompt *prompt = &e->prompts[e->next_prompt++];
+    struct task_span answer = row->texts.requests[0].continuation;
+    int status = eval_completion(&e->completer, prompt, &e->completion);
+    found->is_answer = task_is_answer(strbuf_text(&e->completion), e->completion.length,
+                                      strbuf_text(&row->texts.texts) + answer.start, answer.length);
+    if (!status && e->samples.stream)
+        eval_write_completion(e->job, row, &e->requests, prompt, &e->completion, found->is_answer, e->samples.stream);
+    return status;
 }
 
 /* Adds a row's results to its task. */
@@ -278,14 +323,15 @@ static int note_row(struct evaluator *e, const struct eval_row *row) {
         e->tokens += request->count;
         e->cached += request->cached;
     }
+    int status = task->kind == TASK_GENERATE ? note_completion(e, row, found) : STATUS_OK;
     task_sums_add(&result->sums, task, &row->texts, found);
     result->requests += row->request_count;
     result->ended = clock_seconds();
     free(found);
-    if (e->samples.stream)
+    if (e->samples.stream && task->kind != TASK_GENERATE)
         eval_write_samples(e->job, row, &e->requests, e->samples.stream);
     progress_update(&e->progress, ++e->done, "%s", task->name);
-    return STATUS_OK;
+    return status;
 }
 
 static int evaluate(struct evaluator *e) {
@@ -323,11 +369,38 @@ static int count_rows(struct evaluator *e) {
     return status;
 }
 
+/* Returns how many tokens the model sees. */
+static int64_t seen(const struct evaluator *e) {
+    return engine_max_positions(e->engine) - engine_slot_virtual_tokens(e->engine, engine_opened_slot(e->engine));
+}
+
+/* Opens what every leader needs: tokenizer, template, and the ends of completions. */
+static int open_leader(struct evaluator *e) {
+    enum { MAX_GEN_TOKS = 256 }; /* of lm_eval */
+    static const char *const until[] = {"\n\n"};
+    static const struct config_list default_until = {.items = (const char **)until, .count = 1};
+    const struct eval_job *job = e->job;
+    const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(e->engine);
+    int64_t most = seen(e) / 2 < MAX_GEN_TOKS ? seen(e) / 2 : MAX_GEN_TOKS;
+    struct eval_completer *c = &e->completer;
+    *c = (struct eval_completer){.engine = e->engine,
+                                 .until = job->until.count ? &job->until : &default_until,
+                                 .most = job->max_gen_toks ? job->max_gen_toks : most};
+    int status = c->most < seen(e) ? generate_check_stops(c->until->items, c->until->count)
+                                   : status_fail(STATUS_USAGE, "--max-gen-toks %lld: the model sees %lld tokens",
+                                                 (long long)c->most, (long long)seen(e));
+    if (!status)
+        status = tokenizer_open(directory, &e->tokenizer);
+    if (!status)
+        status = job_template_of(job->model, job->chat_template, directory, &c->template);
+    c->tokenizer = e->tokenizer;
+    return status ? status : eval_completer_open(c);
+}
+
 /* Opens what the first rank alone needs. */
 static int open_first(struct evaluator *e) {
     const struct eval_job *job = e->job;
-    const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(e->engine);
-    int64_t virtual_tokens = engine_slot_virtual_tokens(e->engine, engine_opened_slot(e->engine));
+    struct model_text_ends ends = engine_text_ends(e->engine, e->tokenizer);
     e->capacity = (int64_t)ROUND_ROWS * e->leaders->size;
     e->rows = calloc((size_t)e->capacity, sizeof *e->rows);
     e->results = calloc((size_t)job->task_count, sizeof *e->results);
@@ -335,9 +408,9 @@ static int open_first(struct evaluator *e) {
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = count_rows(e);
     if (!status)
-        status = tokenizer_open(directory, &e->tokenizer);
+        status = likelihood_encoder_open(e->tokenizer, seen(e), &e->encoder);
     if (!status)
-        status = likelihood_encoder_open(e->tokenizer, engine_max_positions(e->engine) - virtual_tokens, &e->encoder);
+        status = eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), e->completer.template, &e->prompter);
     if (!status && job->samples)
         status = file_writer_open(&e->samples, job->samples);
     return status;
@@ -356,7 +429,9 @@ static int finish(struct evaluator *e) {
 /* The part of a leader. */
 static int lead(struct evaluator *e) {
     e->leaders = engine_rank(e->engine)->data;
-    int status = e->is_first ? open_first(e) : STATUS_OK;
+    int status = open_leader(e);
+    if (!status && e->is_first)
+        status = open_first(e);
     if (status)
         return status;
     progress_begin(&e->progress, "evaluating", e->total);
@@ -376,6 +451,12 @@ static void close_all(struct evaluator *e) {
     free(e->owners);
     free(e->share);
     free(e->found);
+    free(e->prompts);
+    free(e->shared_prompts);
+    free(e->drawn);
+    strbuf_free(&e->completion);
+    eval_prompter_close(e->prompter);
+    chat_template_close(e->completer.template);
     likelihood_list_free(&e->requests);
     likelihood_encoder_close(e->encoder);
     tokenizer_close(e->tokenizer);

@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_error(enum task_metric metric) {
-    return metric == TASK_ACC || metric == TASK_ACC_NORM;
-}
-
 /* ---- the table ---- */
 
 /* Prints a line for each metric; the first one names the task. */
@@ -24,7 +20,7 @@ static void print_task(const struct task *task, const struct eval_result *result
             continue;
         printf("%-16s %8s  %-15s %14.6g", is_first ? task->name : "", is_first ? rows : "", task_metric_names[m],
                task_sums_value(&result->sums, m));
-        if (has_error(m) && result->sums.rows > 1)
+        if (task_metric_counts(m) && result->sums.rows > 1)
             printf("  +/- %.4f", task_sums_error(&result->sums, m));
         printf("\n");
         is_first = false;
@@ -52,7 +48,7 @@ static json_t *task_object(const struct eval_task *task, const struct eval_resul
         if (!(task->task->metrics >> m & 1))
             continue;
         json_object_set_new(metrics, task_metric_names[m], number(task_sums_value(&result->sums, m)));
-        if (has_error(m))
+        if (task_metric_counts(m))
             json_object_set_new(errors, task_metric_names[m], number(task_sums_error(&result->sums, m)));
     }
     return json_pack("{s:s, s:s, s:I, s:I, s:f, s:o, s:o}", "task", task->task->name, "file", task->path, "rows",
@@ -89,6 +85,23 @@ static void write_ids(FILE *out, const char *name, const int32_t *ids, int64_t c
     for (int64_t i = 0; i < count; i++)
         fprintf(out, i ? ", %d" : "%d", ids[i]);
     fputc(']', out);
+}
+
+static void write_text(FILE *out, const char *name, const char *text, size_t length) {
+    struct strbuf quoted = STRBUF_INIT;
+    json_add_string(&quoted, text, length);
+    fprintf(out, ", \"%s\": %s", name, strbuf_text(&quoted));
+    strbuf_free(&quoted);
+}
+
+void eval_write_completion(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
+                           const struct eval_prompt *prompt, const struct strbuf *text, bool is_answer, FILE *out) {
+    struct task_span answer = row->texts.requests[0].continuation;
+    fprintf(out, "{\"task\": \"%s\", \"row\": %lld", job->tasks[row->task].task->name, (long long)row->number);
+    write_ids(out, "context_tokens", requests->ids.ids + prompt->request->start, prompt->request->count);
+    write_text(out, "completion", strbuf_text(text), text->length);
+    write_text(out, "answer", strbuf_text(&row->texts.texts) + answer.start, answer.length);
+    fprintf(out, ", \"exact_match\": %s}\n", is_answer ? "true" : "false");
 }
 
 void eval_write_samples(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,

@@ -57,18 +57,6 @@ static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf 
 
 /* ---- messages ---- */
 
-static int find_template(struct run *run, const char *tokenizer) {
-    const struct config_list *adapters = &run->job->model->adapters;
-    char **found;
-    size_t count;
-    int status = peft_find(adapters->items, adapters->count, &found, &count);
-    if (!status)
-        status =
-            job_chat_template(run->job->chat_template, (const char *const *)found, count, tokenizer, &run->template);
-    file_list_free(found, count);
-    return status;
-}
-
 /* Renders messages as a prompt for an answer. */
 static int render(struct run *run, const char *tokenizer, struct chat_request *request) {
     struct tokenizer_encoder *encoder = NULL;
@@ -76,7 +64,7 @@ static int render(struct run *run, const char *tokenizer, struct chat_request *r
     const struct model_text_ends ends = engine_text_ends(run->engine, run->tokenizer);
     const struct prompt_room room = prompt_room_of(run->tokenizer, engine_max_positions(run->engine));
     request->eos = model_first_eos(&ends);
-    int status = find_template(run, tokenizer);
+    int status = job_template_of(run->job->model, run->job->chat_template, tokenizer, &run->template);
     if (!status)
         status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)

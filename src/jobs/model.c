@@ -84,6 +84,17 @@ int job_chat_template(const char *option, const char *const *directories, size_t
     return status;
 }
 
+int job_template_of(const struct job_model *job, const char *option, const char *tokenizer,
+                    struct chat_template **template) {
+    char **found;
+    size_t count;
+    int status = peft_find(job->adapters.items, job->adapters.count, &found, &count);
+    if (!status)
+        status = job_chat_template(option, (const char *const *)found, count, tokenizer, template);
+    file_list_free(found, count);
+    return status;
+}
+
 int job_read_input(struct strbuf *text) {
     char buffer[1 << 16];
     for (size_t n; (n = fread(buffer, 1, sizeof buffer, stdin)) > 0;)

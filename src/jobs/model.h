@@ -41,6 +41,9 @@ int job_size_for_texts(const struct job_model *job, struct engine_options *optio
  * one; else the one in the files of `tokenizer`. *template is NULL when there is none. The errors of reading them. */
 int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
                       struct chat_template **template);
+/* The same for the adapters of a job. */
+int job_template_of(const struct job_model *job, const char *option, const char *tokenizer,
+                    struct chat_template **template);
 /* Appends standard input to `text`, without a line end at its end. STATUS_IO, STATUS_MEMORY. */
 int job_read_input(struct strbuf *text);
 /* Writes bytes to standard output at once. STATUS_IO. */

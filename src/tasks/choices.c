@@ -141,7 +141,7 @@ int build_choice(const json_t *object, struct task_row *row) {
         if (context_count != count)
             field_refuse(&fields, "context", "one text for each choice");
     } else {
-        row_add(row, field_text(&fields, "context"));
+        row_take_context(row, &fields);
     }
     row->gold = field_index(&fields, "gold", (int64_t)count - 1, false);
     struct task_span shared = row_span(row, 0);

@@ -1,7 +1,10 @@
 /* Metrics of tasks, from the log-probabilities of their requests. */
 #include "tasks.h"
 
+#include "unicode/python.h"
+
 #include <math.h>
+#include <string.h>
 
 /* Returns the first of the largest scores, as numpy's argmax does; NaN counts as larger than any number. */
 static int64_t find_best(const struct task_row *row, const struct task_result *results, bool is_per_character) {
@@ -29,7 +32,19 @@ void task_sums_add(struct task_sums *sums, const struct task *task, const struct
         sums->right[TASK_ACC_NORM] += find_best(row, results, true) == row->gold;
     } else if (task->kind == TASK_ENDING) {
         sums->right[TASK_ACC] += results[0].is_greedy;
+    } else if (task->kind == TASK_GENERATE) {
+        sums->right[TASK_EXACT_MATCH] += results[0].is_answer;
     }
+}
+
+bool task_is_answer(const char *text, size_t length, const char *answer, size_t answer_length) {
+    python_strip(&text, &length);
+    python_strip(&answer, &answer_length);
+    return length == answer_length && !memcmp(text, answer, length);
+}
+
+bool task_metric_counts(enum task_metric metric) {
+    return metric == TASK_ACC || metric == TASK_ACC_NORM || metric == TASK_EXACT_MATCH;
 }
 
 double task_sums_value(const struct task_sums *sums, enum task_metric metric) {
@@ -37,6 +52,7 @@ double task_sums_value(const struct task_sums *sums, enum task_metric metric) {
     switch (metric) {
     case TASK_ACC:
     case TASK_ACC_NORM:
+    case TASK_EXACT_MATCH:
         return (double)sums->right[metric] / rows;
     case TASK_PERPLEXITY:
         return exp(-sums->logprob / rows);

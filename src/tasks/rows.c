@@ -9,12 +9,38 @@
 void task_row_free(struct task_row *row) {
     strbuf_free(&row->texts);
     free(row->requests);
+    json_decref(row->messages);
     *row = (struct task_row){0};
 }
 
 void row_begin(struct task_row *row) {
     strbuf_clear(&row->texts);
+    json_decref(row->messages);
+    row->messages = NULL;
     row->count = row->gold = row->words = row->bytes = 0;
+}
+
+void row_take_context(struct task_row *row, struct fields *fields) {
+    json_t *messages = json_object_get(fields->object, "messages");
+    if (!messages)
+        row_add(row, field_text(fields, "context"));
+    else if (json_object_get(fields->object, "context"))
+        field_refuse(fields, "messages", "no \"context\" beside it");
+    else if (!json_is_array(messages) || !json_array_size(messages))
+        field_refuse(fields, "messages", "a list of at least one message");
+    else
+        row->messages = json_incref(messages);
+}
+
+int task_row_example(const struct task *task, const struct task_row *row, struct strbuf *out) {
+    const struct task_request *right = &row->requests[task->kind == TASK_CHOICE ? row->gold : 0];
+    const char *texts = strbuf_text(&row->texts);
+    if (!row->messages)
+        strbuf_add(out, texts + right->context.start, right->context.length);
+    if (!row->messages && task->kind == TASK_GENERATE)
+        strbuf_add_text(out, " ");
+    strbuf_add(out, texts + right->continuation.start, right->continuation.length);
+    return strbuf_status(out);
 }
 
 void row_add(struct task_row *row, struct text text) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 const char *const task_metric_names[TASK_METRICS] = {
-    "acc", "acc_norm", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"};
+    "acc", "acc_norm", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "exact_match"};
 
 enum {
     ACC = 1 << TASK_ACC,
@@ -26,6 +26,7 @@ const struct task task_list[] = {
     {"race", TASK_CHOICE, ACC, build_race},
     {"choice", TASK_CHOICE, BOTH_ACC, build_choice},
     {"text", TASK_ROLLING, ROLLING, build_text},
+    {"generate", TASK_GENERATE, 1 << TASK_EXACT_MATCH, build_generate},
 };
 const int task_count = sizeof task_list / sizeof *task_list;
 

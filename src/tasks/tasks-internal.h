@@ -35,6 +35,8 @@ void row_add(struct task_row *row, struct text text);
 void row_add_words(struct task_row *row, const char *words);
 /* Returns the texts since byte `start`. */
 struct task_span row_span(const struct task_row *row, size_t start);
+/* Takes the context of a row of the user's own: a text, or the chat in "messages". */
+void row_take_context(struct task_row *row, struct fields *fields);
 /* Adds a request. STATUS_MEMORY. */
 int row_request(struct task_row *row, struct task_span context, struct task_span continuation, int64_t characters);
 /* Adds requests for " " and each of the choices after one context. STATUS_MEMORY. */
@@ -61,5 +63,6 @@ int build_choice(const json_t *object, struct task_row *row);
 int build_lambada(const json_t *object, struct task_row *row);
 int build_wikitext(const json_t *object, struct task_row *row);
 int build_text(const json_t *object, struct task_row *row);
+int build_generate(const json_t *object, struct task_row *row);
 
 #endif

@@ -1,8 +1,8 @@
 /* Benchmarks of language models: the tasks of `eval`.
  *
  * A task turns a row of its data set, a JSON object with the set's own field names, into the texts whose
- * log-probabilities are wanted, without examples (0-shot). Afterwards it turns those log-probabilities into metrics.
- * Texts and metrics equal those of EleutherAI's lm_eval 0.4.13. This room knows no model and no tokenizer. Any number
+ * log-probabilities are wanted, or that are completed. Afterwards it turns the results into metrics. Texts and metrics
+ * equal those of EleutherAI's lm_eval 0.4.13. This room knows no model and no tokenizer. Any number
  * of threads may use it. */
 #ifndef CAMBIUM_TASKS_TASKS_H
 #define CAMBIUM_TASKS_TASKS_H
@@ -18,6 +18,7 @@ enum task_metric {
     TASK_WORD_PERPLEXITY,
     TASK_BYTE_PERPLEXITY,
     TASK_BITS_PER_BYTE,
+    TASK_EXACT_MATCH,
     TASK_METRICS
 };
 /* The metrics' names, which are those of lm_eval. */
@@ -27,6 +28,7 @@ enum task_kind {
     TASK_CHOICE,  /* the likeliest of several continuations should be the right one */
     TASK_ENDING,  /* one continuation */
     TASK_ROLLING, /* a whole text, without a context */
+    TASK_GENERATE, /* a completion that should be the answer */
 };
 
 /* ---- a row's texts ---- */
@@ -36,7 +38,7 @@ struct task_span {
     size_t start, length;
 };
 struct task_request {
-    struct task_span context, continuation; /* TASK_ROLLING: the context is empty */
+    struct task_span context, continuation; /* TASK_ROLLING: no context; TASK_GENERATE: the answer */
     int64_t characters;                     /* TASK_CHOICE: of the choice, without the delimiter before it */
 };
 /* Starts zeroed. */
@@ -47,6 +49,7 @@ struct task_row {
     size_t capacity;
     int64_t gold;         /* TASK_CHOICE: the right choice, 0 .. count - 1 */
     int64_t words, bytes; /* TASK_ROLLING: of the text as the row has it */
+    json_t *messages;     /* a reference: the chat whose rendering is the context; NULL: the contexts are in `texts` */
 };
 /* Frees a row's memory and leaves it zeroed. */
 void task_row_free(struct task_row *row);
@@ -62,6 +65,8 @@ struct task {
 /* The tasks, most used first. */
 extern const struct task task_list[];
 extern const int task_count;
+/* Appends a row as an example for others: its context, unless that is a chat, and the right continuation. STATUS_MEMORY. */
+int task_row_example(const struct task *task, const struct task_row *row, struct strbuf *out);
 /* Returns the task with this name, of `length` bytes; NULL when there is none. */
 const struct task *task_find(const char *name, size_t length);
 
@@ -70,14 +75,14 @@ const struct task *task_find(const char *name, size_t length);
 /* Sums over the rows of a task so far. Starts zeroed. */
 struct task_sums {
     int64_t rows;
-    int64_t right[2]; /* rows that count for TASK_ACC and for TASK_ACC_NORM */
+    int64_t right[TASK_METRICS]; /* rows that count for TASK_ACC, TASK_ACC_NORM and TASK_EXACT_MATCH */
     double logprob;   /* of all requests */
     double words, bytes;
 };
-/* The log-probability of a request's continuation. is_greedy: each of its tokens is the likeliest. */
 struct task_result {
-    double logprob;
-    bool is_greedy;
+    double logprob; /* of a request's continuation */
+    bool is_greedy; /* each of its tokens is the likeliest */
+    bool is_answer; /* TASK_GENERATE: the completion is the answer */
 };
 /* Adds a row with the results of its requests, results[row->count]. For TASK_ROLLING, a request may have had several
  * windows, whose sum this is. */
@@ -85,7 +90,11 @@ void task_sums_add(struct task_sums *sums, const struct task *task, const struct
                    const struct task_result *results);
 /* Returns a metric. It is not finite where it has no value, as without rows. */
 double task_sums_value(const struct task_sums *sums, enum task_metric metric);
-/* Returns the standard error of TASK_ACC or TASK_ACC_NORM; NAN for fewer than two rows. */
+/* True for TASK_EXACT_MATCH's result: the texts are equal without white space around them. */
+bool task_is_answer(const char *text, size_t length, const char *answer, size_t answer_length);
+/* True for the metrics that count rows. */
+bool task_metric_counts(enum task_metric metric);
+/* Returns the standard error of such a metric; NAN for fewer than two rows. */
 double task_sums_error(const struct task_sums *sums, enum task_metric metric);
 
 /* ---- literals ---- */

@@ -53,3 +53,14 @@ int build_wikitext(const json_t *object, struct task_row *row) {
 int build_text(const json_t *object, struct task_row *row) {
     return build_rolling(&(struct fields){.object = object}, "text", false, row);
 }
+
+/* An answer keeps its white space for examples; what is compared has none around it. */
+int build_generate(const json_t *object, struct task_row *row) {
+    struct fields fields = {.object = object};
+    row_begin(row);
+    row_take_context(row, &fields);
+    struct task_span context = row_span(row, 0);
+    size_t start = row->texts.length;
+    row_add(row, field_text(&fields, "answer"));
+    return fields.status ? fields.status : row_request(row, context, row_span(row, start), 0);
+}

@@ -1,0 +1,87 @@
+/* The completions of `eval`: greedy, up to an end of text, the end of a turn or one of --until. */
+#include "eval-internal.h"
+
+#include "base/utf8.h"
+#include "infer/generate.h"
+#include "infer/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int eval_completer_open(struct eval_completer *c) {
+    struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
+    int status = STATUS_OK;
+    for (int turn = 0; turn < 2 && !status; turn++)
+        status = prompt_ends_find(c->tokenizer, text.eos, text.count, turn ? c->template : NULL, 0, &c->ends[turn]);
+    return status;
+}
+
+int eval_complete(const struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts, int64_t count) {
+    struct generate_options *options = calloc((size_t)count + 1, sizeof *options);
+    struct generated *made = calloc((size_t)count + 1, sizeof *made);
+    const char **stop = calloc(c->until->count + 1, sizeof *stop);
+    int status = options && made && stop ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
+    for (size_t i = 0; i < c->until->count && !status; i++)
+        stop[i] = c->until->items[i];
+    if (!status)
+        stop[c->until->count] = c->ends[1].turn_end;
+    for (int64_t i = 0; i < count && !status; i++) {
+        const struct likelihood *request = prompts[i].request;
+        const struct prompt_ends *ends = &c->ends[request->is_turn];
+        options[i] = (struct generate_options){
+            .prompt = ids + request->start,
+            .prompt_length = request->count,
+            .slot = engine_opened_slot(c->engine),
+            .max_new_tokens = c->most,
+            .samples = 1,
+            .sampling = {.top_p = 1, .repetition_penalty = 1},
+            .stop = stop,
+            .stop_count = c->until->count + (*ends->turn_end != 0),
+            .end_ids = ends->ids,
+            .end_count = ends->count,
+        };
+    }
+    if (!status)
+        status = generate_all(c->engine, c->tokenizer, options, count, made);
+    for (int64_t i = 0; i < count && made; i++) {
+        for (size_t k = 0; k < made[i].tokens.count && !status; k++)
+            prompts[i].drawn[k + 1] = made[i].tokens.ids[k];
+        prompts[i].drawn[0] = (int64_t)made[i].tokens.count;
+        generated_free(&made[i]);
+    }
+    free(options);
+    free(made);
+    free(stop);
+    return status;
+}
+
+static void cut(struct strbuf *text, const char *end) {
+    char *at = *end && text->length ? memmem(text->data, text->length, end, strlen(end)) : NULL;
+    if (at) {
+        *at = 0;
+        text->length = (size_t)(at - text->data);
+    }
+}
+
+int eval_completion(const struct eval_completer *c, const struct eval_prompt *prompt, struct strbuf *out) {
+    const int64_t *drawn = prompt->drawn;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    int status = STATUS_OK;
+    strbuf_clear(out);
+    for (int64_t i = 1; i <= drawn[0] && !status; i++)
+        if (drawn[i] < tokenizer_vocab_size(c->tokenizer) && !tokenizer_is_special(c->tokenizer, (int32_t)drawn[i]))
+            status = token_buffer_add(&ids, (int32_t)drawn[i]);
+    struct strbuf bytes = STRBUF_INIT;
+    if (!status)
+        status = tokenizer_decode(c->tokenizer, ids.ids, ids.count, &bytes);
+    if (!status)
+        utf8_add_repaired(out, strbuf_text(&bytes), bytes.length);
+    if (!status)
+        status = strbuf_status(out);
+    strbuf_free(&bytes);
+    token_buffer_free(&ids);
+    for (size_t i = 0; i < c->until->count && !status; i++)
+        cut(out, c->until->items[i]);
+    cut(out, c->ends[prompt->request->is_turn].turn_end);
+    return status;
+}
