@@ -36,8 +36,9 @@ static const struct config_row rows[] = {
      .offset = AT(job.samples),
      .metavar = "FILE.jsonl",
      .is_path = true,
-     .help = "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest; or "
-             "the completion"},
+     .help =
+         "write each request: its tokens, the sum of their log-probabilities, and whether each is the likeliest; or "
+         "the completion"},
     MODEL_ADAPTER_ROW(AT(base), "adapters on the model, from finetune or PEFT, or a directory of several; all apply"),
     {.path = "limit",
      .type = CONFIG_INT,
@@ -125,7 +126,8 @@ static const struct config_command command = {
 
 /* Refuses options that do nothing for these tasks. */
 static int check(const struct eval_command *c, const struct config *config) {
-    static const char *const of_completions[] = {"until", "max-gen-toks"}, *const of_shots[] = {"fewshot-data", "fewshot-seed"};
+    static const char *const of_completions[] = {"until", "max-gen-toks"}, *const of_shots[] = {"fewshot-data",
+                                                                                                "fewshot-seed"};
     bool generates = false;
     for (size_t i = 0; i < c->tasks.count; i++) {
         generates |= c->read[i].task->kind == TASK_GENERATE;

@@ -1,4 +1,4 @@
-/* What the files of `eval` share: lines and contexts, completions, the results so far, and how they are written. */
+/* Parts of `eval`: lines and contexts, completions, the results so far, and how they are written. */
 #ifndef CAMBIUM_JOBS_EVAL_INTERNAL_H
 #define CAMBIUM_JOBS_EVAL_INTERNAL_H
 
@@ -32,7 +32,8 @@ int eval_next_line(struct lines *lines, bool *is_end);
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row);
 
 struct eval_prompter;
-/* Opens what makes contexts; the arguments stay alive. `template` NULL: there is none. Close it also after a failure. */
+/* Opens what makes contexts; the arguments stay alive. `template` NULL: there is none. Close it also after a failure.
+ */
 int eval_prompter_open(const struct eval_job *job, const struct tokenizer *tokenizer, int32_t eos,
                        struct chat_template *template, struct eval_prompter **prompter);
 void eval_prompter_close(struct eval_prompter *prompter);
@@ -74,8 +75,9 @@ int eval_print(const struct eval_job *job, const struct eval_result *results);
 /* Writes the metrics to the job's output, which appears whole. STATUS_IO, STATUS_MEMORY. */
 int eval_write(const struct eval_job *job, const struct engine *engine, int ranks, const struct eval_result *results);
 /* Writes a line for a completion of a row. */
-void eval_write_completion(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
-                           const struct eval_prompt *prompt, const struct strbuf *text, bool is_answer, FILE *out);
+void eval_write_completion(const struct eval_job *job, const struct eval_row *row,
+                           const struct likelihood_list *requests, const struct eval_prompt *prompt,
+                           const struct strbuf *text, bool is_answer, FILE *out);
 /* Writes a line for each request of a row. */
 void eval_write_samples(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
                         FILE *out);

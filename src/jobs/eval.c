@@ -40,13 +40,13 @@ struct evaluator {
     /* On all leaders, and the round: */
     struct eval_completer completer;
     struct likelihood_list requests;
-    int32_t *owners;           /* [requests.count] the leader that computes each */
-    struct likelihood **share; /* [requests.count] those of this leader, without prompts */
+    int32_t *owners;                              /* [requests.count] the leader that computes each */
+    struct likelihood **share;                    /* [requests.count] those of this leader, without prompts */
     struct eval_prompt *prompts, *shared_prompts; /* [prompt_count] all, and [requests.count] those of this leader */
     int64_t *drawn;                               /* [prompt_count, 1 + most] */
     int64_t prompt_count, next_prompt;
-    double *found;             /* [requests.count, FOUND] logprob, flag, cached tokens */
-    int64_t room;              /* of these arrays */
+    double *found; /* [requests.count, FOUND] logprob, flag, cached tokens */
+    int64_t room;  /* of these arrays */
 };
 
 /* ---- options ---- */
@@ -91,9 +91,8 @@ static int add_requests(struct evaluator *e, struct eval_row *row) {
         if (kind == TASK_ROLLING)
             status = likelihood_add_rolling(e->encoder, text, &e->requests);
         else if (!(status = eval_prompter_context(e->prompter, texts, texts->requests[i].context, &before)))
-            status = kind == TASK_GENERATE
-                         ? likelihood_add_prompt(e->encoder, before, e->completer.most, &e->requests)
-                         : likelihood_add(e->encoder, before, text, &e->requests);
+            status = kind == TASK_GENERATE ? likelihood_add_prompt(e->encoder, before, e->completer.most, &e->requests)
+                                           : likelihood_add(e->encoder, before, text, &e->requests);
         if (!status && kind == TASK_GENERATE)
             e->requests.items[e->requests.count - 1].is_turn = texts->messages;
     }
@@ -246,10 +245,8 @@ static int collect(struct evaluator *e) {
         e->found[FOUND * i + 1] = is_own && e->requests.items[i].is_greedy;
         e->found[FOUND * i + 2] = is_own ? (double)e->requests.items[i].cached : 0;
     }
-    struct comm_data drawn = {.send = e->drawn,
-                              .receive = e->drawn,
-                              .count = e->prompt_count * (1 + e->completer.most),
-                              .dtype = DTYPE_I64};
+    struct comm_data drawn = {
+        .send = e->drawn, .receive = e->drawn, .count = e->prompt_count * (1 + e->completer.most), .dtype = DTYPE_I64};
     if (drawn.count)
         status = comm_all_reduce(e->leaders, &drawn, COMM_SUM);
     struct comm_data data = {.send = e->found, .receive = e->found, .count = FOUND * count, .dtype = DTYPE_F64};
@@ -301,10 +298,10 @@ static int note_completion(struct evaluator *e, const struct eval_row *row, stru
     const struct eval_prompt *prompt = &e->prompts[e->next_prompt++];
     struct task_span answer = row->texts.requests[0].continuation;
     int status = eval_completion(&e->completer, prompt, &e->completion);
-    found->is_answer = task_is_answer(strbuf_text(&e->completion), e->completion.length,
+    found->is_greedy = task_is_answer(strbuf_text(&e->completion), e->completion.length,
                                       strbuf_text(&row->texts.texts) + answer.start, answer.length);
     if (!status && e->samples.stream)
-        eval_write_completion(e->job, row, &e->requests, prompt, &e->completion, found->is_answer, e->samples.stream);
+        eval_write_completion(e->job, row, &e->requests, prompt, &e->completion, found->is_greedy, e->samples.stream);
     return status;
 }
 

@@ -19,17 +19,17 @@ struct eval_job {
     const struct job_model *model; /* max_model_len: tokens that the model sees at once */
     const struct eval_task *tasks; /* [task_count] */
     int64_t task_count;
-    int64_t limit;       /* rows of each task; 0: all */
-    int64_t shots;       /* examples before each row */
-    const char *shots_path; /* their rows; NULL: the task's */
-    int64_t shots_seed;  /* they are drawn as lm_eval does; -1: they are the first rows */
-    struct config_list until; /* texts that end a completion */
-    int64_t max_gen_toks;     /* tokens of a completion, at most; 0: 256, or half of what the model sees */
+    int64_t limit;             /* rows of each task; 0: all */
+    int64_t shots;             /* examples before each row */
+    const char *shots_path;    /* their rows; NULL: the task's */
+    int64_t shots_seed;        /* they are drawn as lm_eval does; -1: they are the first rows */
+    struct config_list until;  /* texts that end a completion */
+    int64_t max_gen_toks;      /* tokens of a completion, at most; 0: 256, or half of what the model sees */
     const char *chat_template; /* a name or a file; "auto": the model's */
-    const char *output;  /* JSON of the metrics; NULL: none */
-    const char *samples; /* JSON lines, one for each request; NULL: none */
-    const char *version; /* of the program, for the output */
-    int signal;          /* result on the first rank: the signal that interrupted the run; 0: none */
+    const char *output;        /* JSON of the metrics; NULL: none */
+    const char *samples;       /* JSON lines, one for each request; NULL: none */
+    const char *version;       /* of the program, for the output */
+    int signal;                /* result on the first rank: the signal that interrupted the run; 0: none */
 };
 
 /* Runs the job as a rank of `world`; `job` is a struct eval_job. A failure aborts all ranks (comm_fail). A row that

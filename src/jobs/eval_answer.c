@@ -16,7 +16,8 @@ int eval_completer_open(struct eval_completer *c) {
     return status;
 }
 
-int eval_complete(const struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts, int64_t count) {
+int eval_complete(const struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts,
+                  int64_t count) {
     struct generate_options *options = calloc((size_t)count + 1, sizeof *options);
     struct generated *made = calloc((size_t)count + 1, sizeof *made);
     const char **stop = calloc(c->until->count + 1, sizeof *stop);

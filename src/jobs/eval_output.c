@@ -94,8 +94,9 @@ static void write_text(FILE *out, const char *name, const char *text, size_t len
     strbuf_free(&quoted);
 }
 
-void eval_write_completion(const struct eval_job *job, const struct eval_row *row, const struct likelihood_list *requests,
-                           const struct eval_prompt *prompt, const struct strbuf *text, bool is_answer, FILE *out) {
+void eval_write_completion(const struct eval_job *job, const struct eval_row *row,
+                           const struct likelihood_list *requests, const struct eval_prompt *prompt,
+                           const struct strbuf *text, bool is_answer, FILE *out) {
     struct task_span answer = row->texts.requests[0].continuation;
     fprintf(out, "{\"task\": \"%s\", \"row\": %lld", job->tasks[row->task].task->name, (long long)row->number);
     write_ids(out, "context_tokens", requests->ids.ids + prompt->request->start, prompt->request->count);

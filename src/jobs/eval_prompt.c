@@ -13,9 +13,9 @@
 struct pool {
     json_t **rows; /* [count] */
     size_t count, capacity;
-    bool is_own;                  /* the task's own rows: none is an example for its equal */
-    struct random_state random;   /* of the task; lm_eval draws anew for each row */
-    uint32_t *drawn, *room;       /* [shots + 1] and [count] */
+    bool is_own;                /* the task's own rows: none is an example for its equal */
+    struct random_state random; /* of the task; lm_eval draws anew for each row */
+    uint32_t *drawn, *room;     /* [shots + 1] and [count] */
 };
 
 struct eval_prompter {
@@ -168,14 +168,13 @@ static int64_t draw(struct eval_prompter *p, const json_t *asked) {
 }
 
 int eval_prompter_choose(struct eval_prompter *p, const json_t *asked) {
-    int64_t taken = !p->job->shots               ? 0
-                    : p->job->shots_seed >= 0 ? draw(p, asked)
-                                              : take(p, asked, NULL, p->pool.count);
+    int64_t taken = !p->job->shots ? 0 : p->job->shots_seed >= 0 ? draw(p, asked) : take(p, asked, NULL, p->pool.count);
     if (taken < 0)
         return status_fail(STATUS_MEMORY, "out of memory");
-    return taken == p->job->shots ? STATUS_OK
-                                  : status_fail(STATUS_INVALID, "--num-fewshot %lld: only %lld rows differ from this one",
-                                                (long long)p->job->shots, (long long)taken);
+    return taken == p->job->shots
+               ? STATUS_OK
+               : status_fail(STATUS_INVALID, "--num-fewshot %lld: only %lld rows differ from this one",
+                             (long long)p->job->shots, (long long)taken);
 }
 
 /* ---- contexts ---- */
@@ -217,7 +216,8 @@ static int render(struct eval_prompter *p, const struct task_row *row) {
         python_strip(&answer, &length);
         if (!status)
             status = add_messages(all, p->example.messages, true);
-        if (!status && json_array_append_new(all, json_pack("{s:s, s:s%}", "role", "assistant", "content", answer, length)))
+        if (!status &&
+            json_array_append_new(all, json_pack("{s:s, s:s%}", "role", "assistant", "content", answer, length)))
             status = status_fail(STATUS_MEMORY, "out of memory");
     }
     if (!status)

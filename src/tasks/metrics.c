@@ -30,10 +30,8 @@ void task_sums_add(struct task_sums *sums, const struct task *task, const struct
     if (task->kind == TASK_CHOICE) {
         sums->right[TASK_ACC] += find_best(row, results, false) == row->gold;
         sums->right[TASK_ACC_NORM] += find_best(row, results, true) == row->gold;
-    } else if (task->kind == TASK_ENDING) {
-        sums->right[TASK_ACC] += results[0].is_greedy;
-    } else if (task->kind == TASK_GENERATE) {
-        sums->right[TASK_EXACT_MATCH] += results[0].is_answer;
+    } else if (task->kind != TASK_ROLLING) {
+        sums->right[task->kind == TASK_ENDING ? TASK_ACC : TASK_EXACT_MATCH] += results[0].is_greedy;
     }
 }
 

@@ -37,7 +37,7 @@ int task_row_example(const struct task *task, const struct task_row *row, struct
     const char *texts = strbuf_text(&row->texts);
     if (!row->messages)
         strbuf_add(out, texts + right->context.start, right->context.length);
-    if (!row->messages && task->kind == TASK_GENERATE)
+    if (!row->messages && task->kind != TASK_CHOICE) /* lm_eval's, also before an ending that begins with one */
         strbuf_add_text(out, " ");
     strbuf_add(out, texts + right->continuation.start, right->continuation.length);
     return strbuf_status(out);

@@ -25,9 +25,9 @@ enum task_metric {
 extern const char *const task_metric_names[TASK_METRICS];
 
 enum task_kind {
-    TASK_CHOICE,  /* the likeliest of several continuations should be the right one */
-    TASK_ENDING,  /* one continuation */
-    TASK_ROLLING, /* a whole text, without a context */
+    TASK_CHOICE,   /* the likeliest of several continuations should be the right one */
+    TASK_ENDING,   /* one continuation */
+    TASK_ROLLING,  /* a whole text, without a context */
     TASK_GENERATE, /* a completion that should be the answer */
 };
 
@@ -65,7 +65,8 @@ struct task {
 /* The tasks, most used first. */
 extern const struct task task_list[];
 extern const int task_count;
-/* Appends a row as an example for others: its context, unless that is a chat, and the right continuation. STATUS_MEMORY. */
+/* Appends a row as an example for others: its context, unless that is a chat, and the right continuation.
+ * STATUS_MEMORY. */
 int task_row_example(const struct task *task, const struct task_row *row, struct strbuf *out);
 /* Returns the task with this name, of `length` bytes; NULL when there is none. */
 const struct task *task_find(const char *name, size_t length);
@@ -76,13 +77,12 @@ const struct task *task_find(const char *name, size_t length);
 struct task_sums {
     int64_t rows;
     int64_t right[TASK_METRICS]; /* rows that count for TASK_ACC, TASK_ACC_NORM and TASK_EXACT_MATCH */
-    double logprob;   /* of all requests */
+    double logprob;              /* of all requests */
     double words, bytes;
 };
 struct task_result {
     double logprob; /* of a request's continuation */
-    bool is_greedy; /* each of its tokens is the likeliest */
-    bool is_answer; /* TASK_GENERATE: the completion is the answer */
+    bool is_greedy; /* each of its tokens is the likeliest; TASK_GENERATE: the completion is the answer */
 };
 /* Adds a row with the results of its requests, results[row->count]. For TASK_ROLLING, a request may have had several
  * windows, whose sum this is. */

@@ -13,6 +13,7 @@ import unittest
 
 from model_support import CAMBIUM, SOURCE, TINY, run
 
+SHOTS = json.loads(gzip.decompress((SOURCE / "tests/commands/golden/eval/shots.json.gz").read_bytes()))  # tools/golden/eval_shots.py
 EXPECTED = json.loads(gzip.decompress((SOURCE / "tests/commands/golden/eval/expected.json.gz").read_bytes()))
 TASKS = ["hellaswag", "piqa", "winogrande", "boolq", "arc_easy", "arc_challenge", "race", "wikitext", "lambada_openai",
          "lambada_standard", "choice", "text"]
@@ -34,15 +35,17 @@ class Eval(unittest.TestCase):
     def setUpClass(cls):
         cls.scratch = tempfile.TemporaryDirectory()
         cls.root = pathlib.Path(cls.scratch.name)
-        for task in TASKS:
-            lines = (SOURCE / f"tests/tasks/golden/{task}.jsonl").read_text().splitlines()
-            rows = "".join(json.dumps(json.loads(line)["row"]) + "\n" for line in lines)
-            (cls.root / f"{task}.jsonl").write_text(rows)
-        (cls.root / "boolq.jsonl").write_bytes(gzip.compress((cls.root / "boolq.jsonl").read_bytes()))
 
     @classmethod
     def tearDownClass(cls):
         cls.scratch.cleanup()
+
+    def setUp(self):
+        for task in TASKS:  # a test may have its own
+            lines = (SOURCE / f"tests/tasks/golden/{task}.jsonl").read_text().splitlines()
+            rows = "".join(json.dumps(json.loads(line)["row"]) + "\n" for line in lines)
+            (self.root / f"{task}.jsonl").write_text(rows)
+        (self.root / "boolq.jsonl").write_bytes(gzip.compress((self.root / "boolq.jsonl").read_bytes()))
 
     def evaluate(self, model, *words, tasks=TASKS):
         """The metrics by task, the requests by task, and what was printed."""
@@ -88,6 +91,69 @@ class Eval(unittest.TestCase):
         shutil.copytree(TINY, model)
         add_bos(model)
         self.compare("bos", model)
+
+    def test_examples_and_completions_are_those_of_lm_eval(self):
+        for case in SHOTS["cases"]:
+            name, rows = case["task"], SHOTS["rows"][case["task"]]
+            more = self.root / "more.jsonl"
+            for path, some in ((self.root / f"{name}.jsonl", rows[:SHOTS["asked"]]), (more, rows[SHOTS["asked"]:])):
+                path.write_text("".join(json.dumps(row) + "\n" for row in some))
+            words = [more if word == "FILE" else word for word in case["words"]]
+            for ranks in ((), ("--ranks", 2)) if name == "generate" else ((),):
+                output, requests, _ = self.evaluate(TINY, *words, *ranks, tasks=[name])
+                for ours, expected in zip(requests[name], case["results"], strict=True):
+                    where = f"{name} {case['words']} row {ours['row']}"
+                    if name == "generate":
+                        self.assertEqual((ours["context_tokens"], ours["completion"], ours["exact_match"]),
+                                         (expected["prompt"], expected["completion"], expected["exact_match"]), where)
+                        continue
+                    context, continuation, logprob, is_greedy = expected
+                    self.assertEqual((ours["context_tokens"], ours["continuation_tokens"]), (context, continuation), where)
+                    self.assertLessEqual(abs(ours["logprob"] - logprob), 1e-5 * abs(logprob), where)
+                    self.assertEqual(ours["is_greedy"], is_greedy, where)
+                for metric, value in case["metrics"].items():
+                    bound = 1e-6 * value if metric == "perplexity" else 0
+                    self.assertLessEqual(abs(output["tasks"][0]["metrics"][metric] - value), bound, f"{name} {words} {metric}")
+
+    def test_chats_are_rendered_with_their_examples_as_turns(self):
+        def ask(text):
+            return [{"role": "system", "content": "S"}, {"role": "user", "content": text}]
+        rows = [{"messages": ask(f"q{i}"), "choices": ["a", "b"], "gold": i % 2, "answer": f" A{i} "} for i in range(3)]
+        for task in ("choice", "generate"):
+            (self.root / f"{task}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            answers = [row["choices"][row["gold"]] if task == "choice" else row["answer"].strip() for row in rows]
+            for shots, before in ((0, [[], [], []]), (2, [[1, 2], [0, 2], [0, 1]])):
+                _, requests, _ = self.evaluate(TINY, "--chat-template", "plain", "--num-fewshot", shots, tasks=[task])
+                for one in requests[task]:
+                    chat = ask("")[:1]
+                    for i in before[one["row"]]:
+                        chat += [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": answers[i]}]
+                    chat.append({"role": "user", "content": f"q{one['row']}"})
+                    (self.root / "chat.json").write_text(json.dumps(chat))
+                    ids = run("tokenize", "--tokenizer", TINY, "--messages", self.root / "chat.json", "--chat-template", "plain")[0].split()
+                    whole = one["context_tokens"] + one.get("continuation_tokens", [])  # white space goes to the continuation
+                    self.assertEqual(whole[:len(ids)] if task == "choice" else whole, [int(id) for id in ids])
+        for row, part in ((rows[0] | {"messages": []}, '"messages": expected a list'), (rows[0] | {"context": "x"}, 'no "context" beside it'),
+                          (rows[0] | {"messages": [{"role": 1}]}, 'message 1: field "role" is not a string')):
+            (self.root / "choice.jsonl").write_text(json.dumps(row) + "\n")
+            self.assertIn(part, run("eval", "--model", TINY, "--task", f"choice={self.root}/choice.jsonl", expect=1)[1])
+
+    def test_wrong_examples_are_refused(self):
+        few, chats = self.root / "few.jsonl", self.root / "chats.jsonl"
+        few.write_text('{"context": "a", "answer": "b"}\n' * 2)
+        chats.write_text('{"messages": [{"role": "user", "content": "a"}], "answer": "b"}\n')
+        task = ("--task", f"generate={few}")
+        for words, part, status in (((*task, "--num-fewshot", 2), "few.jsonl has 2 rows, of which one is asked", 1),
+                                    ((*task, "--num-fewshot", 1), "only 0 rows differ from this one", 1),
+                                    ((*task, "--num-fewshot", 1, "--fewshot-seed", 3), "only 0 rows differ from this one", 1),
+                                    ((*task, "--num-fewshot", 3, "--fewshot-data", few), "few.jsonl has 2 rows", 1),
+                                    ((*task, "--num-fewshot", 1, "--fewshot-data", chats), "example 1 has the field", 1),
+                                    ((*task, "--fewshot-data", few), "does nothing without --num-fewshot", 2),
+                                    ((*task, "--until", ""), "empty", 1),
+                                    ((*task, "--max-gen-toks", 64), "the model sees 64 tokens", 2),
+                                    (("--task", f"piqa={few}", "--until", "x"), "--until is for the task generate", 2),
+                                    (("--task", f"text={few}", "--num-fewshot", 1), "--num-fewshot does nothing for text", 2)):
+            self.assertIn(part, run("eval", "--model", TINY, *words, expect=status)[1], words)
 
     def test_layouts_give_the_figures_of_one_rank(self):
         tasks = ["hellaswag", "lambada_openai", "text"]
