@@ -11,7 +11,6 @@ completions, and the metrics. The model is the committed tiny one. Nothing is fe
 import gzip
 import json
 import pathlib
-import random
 import sys
 import tempfile
 
@@ -81,6 +80,8 @@ def main():
                 record(name, way, seed, SHOTS, ["\n\n"], words + (["--max-gen-toks", str(MAX_GEN)] if name == "generate" else []))
         for until in (["\n\n"], [" ", "e"]):
             record("generate", "own", None, 0, until, ["--max-gen-toks", str(MAX_GEN), "--until", *until])
+    (golden / "generate.jsonl").write_text("".join(json.dumps({"row": row, "requests": [[row["context"], row["answer"]]]}) + "\n"
+                                                   for row in rows["generate"]))
     with open(out / "shots.json.gz", "wb") as file:
         file.write(gzip.compress(json.dumps({"asked": ASKED, "rows": rows, "cases": cases}).encode(), mtime=0))
 
