@@ -81,7 +81,7 @@ def main():
         for until in (["\n\n"], [" ", "e"]):
             record("generate", "own", None, 0, until, ["--max-gen-toks", str(MAX_GEN), "--until", *until])
     (golden / "generate.jsonl").write_text("".join(json.dumps({"row": row, "requests": [[row["context"], row["answer"]]]}) + "\n"
-                                                   for row in rows["generate"]))
+                                                   for row in rows["generate"] + make_rows(golden, "generate")))
     with open(out / "shots.json.gz", "wb") as file:
         file.write(gzip.compress(json.dumps({"asked": ASKED, "rows": rows, "cases": cases}).encode(), mtime=0))
 
