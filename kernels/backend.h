@@ -57,7 +57,9 @@ struct backend {
 /* Fills the places of a table that are NULL with functions of ops_absent. */
 void ops_fill(struct ops *ops);
 
-extern const struct backend backend_cpu, backend_late, backend_cuda;
+extern const struct backend backend_cpu, backend_cuda;
+/* The backend of a build with tests (tests/late/); NULL in any other. */
+extern const struct backend *const backend_for_tests;
 
 struct device {
     const struct backend *backend;

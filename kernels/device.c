@@ -5,19 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct backend *const backends[] = {&backend_cpu, &backend_late, &backend_cuda};
-enum { BACKENDS = sizeof backends / sizeof *backends, HOST_BACKENDS = 2 };
+static const struct backend *const backends[] = {&backend_cpu, &backend_cuda};
+enum { BACKENDS = sizeof backends / sizeof *backends };
 enum { DIGITS = 3 }; /* of a device's number, at most: no host has more devices */
 
 const char *device_name_at(int number) {
-    return number < HOST_BACKENDS ? backends[number]->name : NULL;
+    const struct backend *backend = number == 0 ? &backend_cpu : number == 1 ? backend_for_tests : NULL;
+    return backend ? backend->name : NULL;
 }
 
 /* Names the backends that users can choose from: not the one for tests. */
 static int fail_unknown(const char *name) {
     char built[128] = "";
     for (int i = 0, used = 0; i < BACKENDS && used < (int)sizeof built; i++)
-        if (!backends[i]->how_to_build && backends[i] != &backend_late)
+        if (!backends[i]->how_to_build)
             used += snprintf(built + used, sizeof built - (size_t)used, "%s%s", i ? ", " : "", backends[i]->name);
     return status_fail(STATUS_UNSUPPORTED, "device '%s' is not built in (built: %s)", name, built);
 }
@@ -26,9 +27,11 @@ static int fail_unknown(const char *name) {
 
 static const struct backend *find_backend(const char *name) {
     size_t length = name ? strcspn(name, ":") : 0;
-    for (int i = 0; i < BACKENDS; i++)
-        if (!name || (strlen(backends[i]->name) == length && !strncmp(backends[i]->name, name, length)))
-            return backends[i];
+    for (int i = 0; i <= BACKENDS; i++) {
+        const struct backend *backend = i < BACKENDS ? backends[i] : backend_for_tests;
+        if (backend && (!name || (strlen(backend->name) == length && !strncmp(backend->name, name, length))))
+            return backend;
+    }
     return NULL;
 }
 

@@ -28,8 +28,8 @@ struct event;
 struct recording;
 
 /* Returns the name of backend `number` of those that need no more than the host, the preferred one first; NULL after
- * the last. "cpu" is the CPU. "late" is for tests: it runs the CPU's operations as late as it may, on memory that the
- * host cannot read. */
+ * the last. "cpu" is the CPU. A build with tests has "late" (tests/late/): it runs the CPU's operations as late as it
+ * may, on memory that the host cannot read. */
 const char *device_name_at(int number);
 /* Returns STATUS_USAGE if no device of any machine can have this name, such as "cuda:x" or "cuda:-1". Names of unknown
  * backends pass; device_open refuses them. */

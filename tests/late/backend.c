@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+static const struct backend backend_late;
+
 static int late_host_alloc(struct device *device, size_t bytes, void **memory) {
     return device_host_alloc(late_cpu(device), bytes, memory);
 }
@@ -123,7 +125,7 @@ struct late_counts late_counts(const struct device *device) {
     return counts;
 }
 
-const struct backend backend_late = {
+static const struct backend backend_late = {
     .name = "late",
     .open = late_open,
     .sketch = late_sketch,
@@ -151,3 +153,4 @@ const struct backend backend_late = {
     .replay = late_replay,
     .recording_close = late_recording_close,
 };
+const struct backend *const backend_for_tests = &backend_late;
