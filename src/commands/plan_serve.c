@@ -96,11 +96,31 @@ static int find_model(const char *word, struct model_config *model) {
     return status;
 }
 
-/* Prints the command that serves the best row. */
+/* Prints a word as a shell reads it. */
+static void print_word(const char *word) {
+    bool is_plain = *word && !word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./+:,")];
+    if (is_plain) {
+        printf("%s", word);
+        return;
+    }
+    putchar('\'');
+    for (; *word; word++)
+        printf(*word == '\'' ? "'\\''" : "%c", *word);
+    putchar('\'');
+}
+
+/* Prints the command that serves the best row. Limits of the server whose defaults are below the batch come with it. */
 static void print_command(const struct serve_row *row, const char *model, const struct cluster *cluster) {
-    printf("\ncambium serve --model %s%s --precision %s --max-sequences %lld", model,
-           strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda", precision_names[row->layout.precision],
-           (long long)row->layout.batch);
+    enum { DEFAULT_TOKENS = 512, DEFAULT_QUEUED = 256 };
+    long long batch = (long long)row->layout.batch;
+    printf("\ncambium serve --model ");
+    print_word(model);
+    printf("%s --precision %s --max-batch-size %lld", strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda",
+           precision_names[row->layout.precision], batch);
+    if (batch > DEFAULT_TOKENS)
+        printf(" --max-batch-tokens %lld", batch);
+    if (batch > DEFAULT_QUEUED)
+        printf(" --max-queued-requests %lld", batch);
     if (row->layout.tensor * row->layout.pipeline > 1)
         printf(" --ranks %d --parallel.tensor_model_parallel_size=%d --parallel.pipeline_model_parallel_size=%d",
                row->layout.tensor * row->layout.pipeline, row->layout.tensor, row->layout.pipeline);

@@ -2,6 +2,7 @@
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -252,7 +253,7 @@ class Serving(unittest.TestCase):
             output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--html", page,
                             "--adapters", "64", "--rank", "16")
             self.assertIn(b"\ncambium serve --model 126M", output)
-            self.assertIn(b" --precision bf16 --max-sequences ", output)
+            self.assertIn(b" --precision bf16 --max-batch-size ", output)
             memory = int(re.search(rb"--adapter-memory ([0-9]+)\n", output)[1])
             self.assertEqual(memory % 64, 0)
             text = page.read_text()
@@ -271,6 +272,23 @@ class Serving(unittest.TestCase):
         self.assertIn("--rank does nothing without --adapters", errors)
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)
         self.assertIn("nearest: tensor 1", errors)
+
+    def test_serve_takes_the_printed_command(self):
+        """The command goes through a shell to the parser of serve, which refuses only the address that follows it."""
+        with tempfile.TemporaryDirectory() as directory:
+            model = pathlib.Path(directory, "it's a model")
+            model.symlink_to(TINY)
+            for more in ((), ("--batch", "1024"), ("--batch", "4", "--adapters", "2", "--rank", "4"),
+                         ("--tensor", "2", "--pipeline", "2"), ("--precision", "fp32")):
+                output, _ = run("plan", "serve", model, "h100", "--devices", "4", "--input-len", "8", "--output-len", "8", *more)
+                command = output.decode().splitlines()[-1]
+                self.assertTrue(command.startswith("cambium serve --model "), output)
+                words = shlex.split(command)[1:]
+                self.assertEqual(words[2], str(model))
+                if "--adapter-root" in words:
+                    words[words.index("--adapter-root") + 1] = directory
+                _, errors = run(*words, "--listen", "nonsense", expect=2)
+                self.assertIn("nonsense: an address is", errors, command)
 
 
 if __name__ == "__main__":
