@@ -98,7 +98,8 @@ static int find_model(const char *word, struct model_config *model) {
 
 /* Prints a word as a shell reads it. */
 static void print_word(const char *word) {
-    bool is_plain = *word && !word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./+:,")];
+    bool is_plain =
+        *word && !word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./+:,")];
     if (is_plain) {
         printf("%s", word);
         return;

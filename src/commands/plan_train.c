@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COUNTS = 16, POINTS = 300 };
+enum { MOST_COUNTS = 16, POINTS = 300, MOST_DEVICES = 1 << 20 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
@@ -324,8 +324,12 @@ static int read_devices(struct planning *p) {
                                    MOST_COUNTS, &p->wanted);
     for (int i = 0; i < p->wanted && !status; i++) {
         double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
-        if (devices < 1 || devices > 1 << 20 || devices != floor(devices))
-            return status_fail(STATUS_USAGE, "%g devices: expected a whole number from 1 to 1048576", devices);
+        if (devices < 1 || devices > MOST_DEVICES || devices != floor(devices)) {
+            double least = o->nodes ? 1 / (double)p->cluster.per_node : 1;
+            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %g%s",
+                               o->nodes ? "nodes" : "devices", counts[i], devices, least, MOST_DEVICES * least,
+                               o->nodes ? " that is a whole number of devices" : "");
+        }
         p->devices[i] = (int)devices;
     }
     return status;

@@ -144,7 +144,10 @@ class Training(unittest.TestCase):
                 (("--cluster", "h100", "--nodes", "1"), 2, "one of --model-size, --config and --model"),
                 (("--cluster", "h100", "--model-size", "5", "--nodes", "1"), 2, "is not a size"),
                 (("--cluster", "h100", "--model-size", "5B"), 2, "one of --nodes and --devices"),
-                (("--cluster", "h100", "--model-size", "5B", "--nodes", "0"), 2, "0 devices")):
+                (("--cluster", "h100", "--model-size", "5B", "--nodes", "0"), 2, "--nodes 0 is 0 devices"),
+                (("--cluster", "h100", "--model-size", "5B", "--nodes", "8,1000000000"), 2,
+                 "--nodes 1000000000 is 8000000000 devices: expected a number from 0.125 to 131072"),
+                (("--cluster", "h100", "--model-size", "5B", "--devices", "0"), 2, "--devices 0 is 0 devices")):
             _, errors = run("plan", "train", *words, expect=status)
             self.assertIn(part, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
@@ -164,6 +167,24 @@ class Walking(unittest.TestCase):
             self.assertEqual(sum(event["dur"] for event in trace), 4 * (28.5 - 4.5) * 1e6)
             _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1,1", expect=2)
             self.assertIn("--forward has 2 numbers, but there are 4 stages", errors)
+            _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1e308", "--json", "-", expect=2)
+            self.assertIn("--forward 1e308: expected numbers from 0 to 1e+09", errors)
+
+    def test_a_latency_that_no_network_has_is_refused_by_its_line(self):
+        with tempfile.TemporaryDirectory() as directory:
+            ours, events = pathlib.Path(directory, "ours.yaml"), pathlib.Path(directory, "trace.json")
+            text = run("plan", "show", "h100")[0].decode()
+            words = ("plan", "train", "--cluster", ours, "--model-size", "126M", "--nodes", "1", "--top", "2", "--trace", events)
+            for latency, status in (("1e308 us", 2), ("1000 s", 0)):
+                ours.write_text(re.sub("node_latency: [^#\n]*", f"node_latency: {latency} ", text))
+                _, errors = run(*words, expect=status)
+                self.assertEqual(events.exists(), status == 0)
+            json.loads(events.read_text(), parse_constant=self.fail)
+            ours.write_text(re.sub("node_latency: [^#\n]*", "node_latency: 1e308 us ", text))
+            _, errors = run(*words, expect=2)
+            line = text[:text.index("node_latency")].count("\n") + 1
+            self.assertIn(f"ours.yaml:{line}:17: links.node_latency: 1e308 us is out of range: expected 0 to 1000 s", errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
 
 
 class Fitting(unittest.TestCase):
@@ -184,6 +205,13 @@ class Fitting(unittest.TestCase):
             self.assertIn(f"products: {fit['constants']['products']['value']:.5g} (", written)
             _, errors = run(*words, "--only", "3", expect=2)
             self.assertIn("--only 3: expected rows from 1 to 2", errors)
+            for row, part in (("nodes: 0, step_seconds: 3", "nodes is 0: expected a whole number from 1"),
+                              ("nodes: 1.5, step_seconds: 3", "nodes is 1.5: expected a whole number from 1"),
+                              ("nodes: 1, step_seconds: -1", "step_seconds is -1: expected a number from 1e-06"),
+                              ("nodes: 1, step_seconds: 1e308", "step_seconds is 1e308: expected a number from 1e-06")):
+                rows.write_text(f"- {{config: {config}, nodes: 1, step_seconds: 9}}\n- {{config: {config}, {row}}}\n")
+                _, errors = run(*words, expect=2)
+                self.assertIn(f"rows.yaml:2: {part}", errors)
 
 
 class Measuring(unittest.TestCase):
