@@ -68,11 +68,10 @@ static const struct config_row rows[] = {
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
-/* Takes the model: a size, or the config.json of a directory. */
+/* Takes the model: a size or a name, or the config.json of a directory. */
 static int find_model(const char *word, struct model_config *model) {
     struct run_file file = {0};
     struct train_run run = {0};
-    struct size_shape shape;
     double billions;
     if (file_exists(word)) {
         struct pretrained opened;
@@ -81,16 +80,11 @@ static int find_model(const char *word, struct model_config *model) {
         pretrained_close(&opened);
         return status;
     }
-    int status = size_read(word, &billions);
-    if (status)
-        return status_fail(STATUS_USAGE, "%s is no model directory, and no size such as 20B or 126M", word);
-    status = size_shape(billions, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &shape);
+    int status = run_file_read(NULL, NULL, 0, &file);
+    if (!status && (status = size_take(word, SIZE_SEQ_LENGTH, &file.run, &billions)))
+        status_wrap(status, "%.80s is no model directory", word);
     if (!status)
-        status = run_file_read(NULL, NULL, 0, &file);
-    if (!status) {
-        size_apply(&shape, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &file.run);
         status = run_file_resolve(&file.run, &run);
-    }
     *model = run.config.model;
     run_file_close(&file);
     return status;
@@ -228,7 +222,8 @@ int plan_serve_command(int argc, char **argv) {
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is "
-            "a model directory, of which only config.json is read, or a size such as 20B. CLUSTER is a shipped cluster "
+            "a model directory, of which only config.json is read, a size such as 20B, or an open model's name such as "
+            "llama-3.1-8b. CLUSTER is a shipped cluster "
             "or "
             "a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
             "layout is within them.",

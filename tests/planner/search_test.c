@@ -336,10 +336,51 @@ static void sizes_have_the_shapes_of_the_tables(void **state) {
     }
     test_fails(size_shape(2000, 51200, 2048, &shape), STATUS_USAGE, "at most 1100");
     assert_true(fabs(size_rule_billions(5, 300e9, 160, 140e12) - 4.03) < 0.005);
+    struct run_file file;
     double billions;
-    test_ok(size_read("126M", &billions));
+    test_ok(run_file_read(NULL, NULL, 0, &file));
+    test_ok(size_take("126M", 2048, &file.run, &billions));
     assert_true(fabs(billions - 0.126) < 1e-12);
-    test_fails(size_read("20", &billions), STATUS_USAGE, "'20' is not a size");
+    assert_int_equal(file.run.model.num_layers, 12);
+    test_fails(size_take("20", 2048, &file.run, &billions), STATUS_USAGE, "'20' is not a size");
+    test_fails(size_take("llama-3.1-9b", 2048, &file.run, &billions), STATUS_USAGE,
+               "or one of llama-3.1-8b, llama-3.1-70b, ");
+    run_file_close(&file);
+}
+
+/* The numbers of elements in the published files. */
+static void open_models_have_their_own_shapes(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters, vocab, positions;
+    } models[] = {
+        {"llama-3.1-8b", 8030261248, 128256, 131072},     {"llama-3.1-70b", 70553706496, 128256, 131072},
+        {"Llama-3.1-405B", 405853388800, 128256, 131072}, {"qwen3-0.6b", 596049920, 151936, 40960},
+        {"qwen3-1.7b", 1720574976, 151936, 40960},        {"qwen3-4b", 4022468096, 151936, 40960},
+        {"qwen3-8b", 8190735360, 151936, 40960},          {"Qwen3-14B", 14768307200, 151936, 40960},
+        {"qwen3-32b", 32762123264, 151936, 40960},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_file file;
+        struct train_run run;
+        struct param_table table = {0};
+        double billions;
+        test_ok(run_file_read(NULL, NULL, 0, &file));
+        test_ok(size_take(models[i].name, 4096, &file.run, &billions));
+        test_ok(run_file_resolve(&file.run, &run));
+        test_ok(model_describe(&run.config.model, &table));
+        assert_int_equal(param_table_elements(&table, false), models[i].parameters);
+        assert_int_equal(run.config.model.vocab_size, models[i].vocab);
+        assert_int_equal(run.config.model.max_position_embeddings, models[i].positions);
+        assert_int_equal(run.config.data.seq_length, 4096);
+        assert_true(run.config.train.global_batch_size > 0 && run.config.optim.lr > 0);
+        bool is_llama = models[i].vocab == 128256;
+        assert_true(run.config.model.rotary.factor == (is_llama ? 8 : 0));
+        assert_true(run.config.model.qk_layernorm == !is_llama && run.config.model.num_query_groups == 8);
+        param_table_free(&table);
+        run_file_close(&file);
+    }
 }
 
 int main(void) {
@@ -352,6 +393,7 @@ int main(void) {
         cmocka_unit_test(fixed_keys_are_in_every_row),
         cmocka_unit_test(a_row_is_a_run_file),
         cmocka_unit_test(sizes_have_the_shapes_of_the_tables),
+        cmocka_unit_test(open_models_have_their_own_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
