@@ -14,7 +14,7 @@
 
 struct options {
     struct config_list words; /* the model and the cluster */
-    int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank;
+    int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank, max_batch_tokens;
     double max_latency_ms, min_tokens_per_s, memory_share;
     const char *json, *html;
     int space, precision;
@@ -34,6 +34,8 @@ static const struct config_row rows[] = {
     PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
     PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
                    "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    PLAN_COUNT_ROW("max-batch-tokens", AT(max_batch_tokens), "512", 1 << 20,
+                   "rows of a step, as of `serve`; a larger batch raises it"),
     PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
     PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
     PLAN_COUNT_ROW("adapters", AT(adapters), NULL, 1 << 20, "LoRA adapters in memory, which the requests use in turn"),
@@ -106,14 +108,14 @@ static void print_word(const char *word) {
 
 /* Prints the command that serves the best row. Limits of the server whose defaults are below the batch come with it. */
 static void print_command(const struct serve_row *row, const char *model, const struct cluster *cluster) {
-    enum { DEFAULT_TOKENS = 512, DEFAULT_QUEUED = 256 };
+    enum { DEFAULT_QUEUED = 256 };
     long long batch = (long long)row->layout.batch;
     printf("\ncambium serve --model ");
     print_word(model);
     printf("%s --precision %s --max-batch-size %lld", strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda",
            precision_names[row->layout.precision], batch);
-    if (batch > DEFAULT_TOKENS)
-        printf(" --max-batch-tokens %lld", batch);
+    if (row->layout.step_rows != SERVE_STEP_ROWS)
+        printf(" --max-batch-tokens %lld", (long long)row->layout.step_rows);
     if (batch > DEFAULT_QUEUED)
         printf(" --max-queued-requests %lld", batch);
     if (row->layout.tensor * row->layout.pipeline > 1)
@@ -162,6 +164,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
                                         .adapters = options->adapters,
                                         .adapter_rank = options->rank,
                                         .precision = options->precision,
+                                        .step_rows = options->max_batch_tokens,
                                         .is_tool = options->space == 1,
                                         .max_latency = options->max_latency_ms / 1e3,
                                         .min_tokens_per_s = options->min_tokens_per_s,
@@ -212,13 +215,13 @@ static int run(const void *values, const struct config *given) {
 int plan_serve_command(int argc, char **argv) {
     static const struct config_command command = {
         .name = "plan serve",
-        .synopsis =
-            "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
-            "[--pipeline P] [--adapters K [--rank R]] [--precision fp32|bf16|tf32] [--max-latency-ms X] "
-            "[--min-tokens-per-s "
-            "Y] "
-            "[--space all|hp-tool] [--json FILE] "
-            "[--html FILE] [--top N]",
+        .synopsis = "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] "
+                    "[--max-batch-tokens N] [--tensor T] [--pipeline P] [--adapters K [--rank R]] [--precision "
+                    "fp32|bf16|tf32] [--max-latency-ms X] "
+                    "[--min-tokens-per-s "
+                    "Y] "
+                    "[--space all|hp-tool] [--json FILE] "
+                    "[--html FILE] [--top N]",
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is "

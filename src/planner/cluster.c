@@ -62,6 +62,8 @@ static const struct config_row rows[] = {
     {.path = "achieved.source", .type = CONFIG_STRING, .offset = AT(source), .help = "where the constants come from"},
     CONSTANT(CLUSTER_PRODUCTS, "products", "", 1e-6, 100),
     CONSTANT(CLUSTER_SMALL_DIMENSION, "small_dimension", "", 0, 1e6),
+    CONSTANT(CLUSTER_ATTENTION, "attention", "", 1e-6, 100),
+    CONSTANT(CLUSTER_ATTENTION_DROPOUT, "attention_dropout", "", 1e-6, 1),
     CONSTANT(CLUSTER_OTHER, "other", "", 1e-6, 100),
     CONSTANT(CLUSTER_LAYER_FORWARD, "layer_forward", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_LAYER_BACKWARD, "layer_backward", "s", 0, MOST_SECONDS),
@@ -75,9 +77,11 @@ static const struct config_row rows[] = {
     CONSTANT(CLUSTER_SERVE_MEMORY, "serve_memory", "", 1e-6, 100),
     CONSTANT(CLUSTER_SERVE_HIDDEN, "serve_hidden", "", 0, 1),
     CONSTANT(CLUSTER_SERVE_LAYER, "serve_layer", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_ROW, "serve_row", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s", 0, MOST_SECONDS),
     CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_ERROR, "serve_error", "", 0, 1e6),
     {.path = "achieved.speeds",
      .type = CONFIG_LIST,
      .offset = AT(speed_texts),
@@ -100,6 +104,8 @@ static const struct config_row rows[] = {
 static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_PRODUCTS] = {0.7, 0.3, 1},
     [CLUSTER_SMALL_DIMENSION] = {100, 1, 2000},
+    [CLUSTER_ATTENTION] = {1, 0.05, 2},
+    [CLUSTER_ATTENTION_DROPOUT] = {1, 0.05, 1},
     [CLUSTER_OTHER] = {0.5, 0.1, 1},
     [CLUSTER_LAYER_FORWARD] = {3e-3, 1e-6, 0.02},
     [CLUSTER_LAYER_BACKWARD] = {6e-3, 1e-6, 0.02},
@@ -113,9 +119,11 @@ static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_SERVE_MEMORY] = {0.7, 0.1, 1},
     [CLUSTER_SERVE_HIDDEN] = {1, 1, 1}, /* a GPU's copies run beside its products */
     [CLUSTER_SERVE_LAYER] = {50e-6, 1e-6, 1e-3},
+    [CLUSTER_SERVE_ROW] = {0, 0, 1e-3},
     [CLUSTER_SERVE_SUM] = {20e-6, 1e-6, 1e-3},
     [CLUSTER_SERVE_SUM_RANK] = {2e-6, 1e-8, 1e-3},
     [CLUSTER_SERVE_STEP] = {1e-3, 1e-6, 0.05},
+    [CLUSTER_SERVE_ERROR] = {0.3, 0, 100},
 };
 
 /* ---- shipped files ---- */

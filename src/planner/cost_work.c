@@ -72,6 +72,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
         .layers = (double)more,
         .dtype = run_dtype(config),
         .precision = precision,
+        .drops_attention = config->model.attention_dropout > 0,
         .seq_length = config->data.seq_length,
         .tensor = (int)tensor,
     };

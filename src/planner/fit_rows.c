@@ -120,9 +120,15 @@ static int open_row(const struct reader *reader, const struct cluster *cluster, 
     if (!status)
         status = run_file_resolve(&row->file.run, &row->run);
     const double *n = entry->numbers;
-    const struct serve_layout layout = {
-        (int)n[TENSOR], (int)n[PIPELINE], (int64_t)n[BATCH], (int64_t)n[INPUT_LEN], (int64_t)n[OUTPUT_LEN], 0, 0,
-        PRECISION_BF16};
+    const struct serve_layout layout = {(int)n[TENSOR],
+                                        (int)n[PIPELINE],
+                                        (int64_t)n[BATCH],
+                                        (int64_t)n[INPUT_LEN],
+                                        (int64_t)n[OUTPUT_LEN],
+                                        0,
+                                        0,
+                                        PRECISION_BF16,
+                                        n[BATCH] > SERVE_STEP_ROWS ? (int64_t)n[BATCH] : SERVE_STEP_ROWS};
     if (!status && layout.batch)
         status = serve_work_make(&row->run.config.model, &layout, cluster, &row->serving);
     else if (!status)

@@ -42,9 +42,20 @@ double report_days(const struct search_row *row, double tokens);
 /* Prints the same for people, at most 120 columns wide. */
 void report_training_print(const struct report_training *report, FILE *out);
 
-/* Makes {plan, cluster, stack, best, rows}: docs/planning.md. */
+/* Makes {plan, cluster, stack, constants, best, rows}: docs/planning.md. */
 json_t *report_serving(const struct serve_result *result, const struct cluster *cluster);
 /* Prints the best row and the Pareto set, at most `top` rows. */
 void report_serving_print(const struct serve_result *result, int top, FILE *out);
+
+/* Returns where a cluster's constants come from, in words. */
+const char *report_source(const struct cluster *cluster);
+/* Prints it, and the share by which times may be wrong: `error` is CLUSTER_ERROR or CLUSTER_SERVE_ERROR. */
+void report_constants_print(const struct cluster *cluster, enum cluster_constant error, FILE *out);
+/* A number of at least 0 with three significant digits, and a range of which both ends have them. */
+struct report_text {
+    char text[48];
+};
+struct report_text report_number(double value);
+struct report_text report_range(double value, double error);
 
 #endif

@@ -142,13 +142,13 @@ json_t *report_training(const struct report_training *report) {
     const struct search_result *first = &report->results[0];
     double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, REPORT_RULE_FLOPS) : 0;
     double of_rule = report->days > 0 ? rule_billions(report) : billions;
-    return json_pack(
-        "{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
-        report->cluster->name ? report->cluster->name : "", "stack", cluster_training_stacks[report->cluster->train],
-        "constants", report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
-        "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
-        "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops", REPORT_RULE_FLOPS / 1e12,
-        "billions", of_rule, "days", report->days > 0 ? report->days : days, "plans", plans);
+    return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
+                     report->cluster->name ? report->cluster->name : "", "stack",
+                     cluster_training_stacks[report->cluster->train], "constants", report_source(report->cluster),
+                     "model", "parameters", billions * 1e9, "num_layers", (json_int_t)c->model.num_layers,
+                     "hidden_size", (json_int_t)c->model.hidden_size, "num_attention_heads",
+                     (json_int_t)c->model.num_attention_heads, "rule", "tflops", REPORT_RULE_FLOPS / 1e12, "billions",
+                     of_rule, "days", report->days > 0 ? report->days : days, "plans", plans);
 }
 
 /* ---- the table ---- */
@@ -157,13 +157,15 @@ static void print_row(const struct report_training *report, const struct search_
     static const char *const zero[] = {"-", "1", "2", "3"}; /* the stage of ZeRO that is a strategy's other name */
     const struct run_config *c = &row->run.config;
     char text[64];
-    fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9.4g %7.1f %5.1f", (long long)number, row->grid.tensor,
+    double seconds = row->step.seconds, flops = report_flops(row, true);
+    fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9s %15s %7s %5s", (long long)number, row->grid.tensor,
             row->grid.pipeline, row->shape.chunks, row->grid.data, (long long)c->train.micro_batch_size,
             row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", zero[run_sharding(c)],
-            recompute_text(c, text), row->step.seconds, report_flops(row, true) / 1e12,
-            100 * report_flops(row, true) / peak_of(report->cluster, row));
+            recompute_text(c, text), report_number(seconds).text,
+            report_range(seconds, report->cluster->achieved[CLUSTER_ERROR].value).text,
+            report_number(flops / 1e12).text, report_number(100 * flops / peak_of(report->cluster, row)).text);
     if (report->tokens > 0)
-        fprintf(out, " %7.1f", report_days(row, report->tokens));
+        fprintf(out, " %7s", report_number(report_days(row, report->tokens)).text);
     fprintf(out, " %7.1f\n", (double)row->memory.device / 1e9);
 }
 
@@ -199,9 +201,10 @@ static void print_fit(const struct search_result *result, FILE *out) {
     char text[64];
     fprintf(out,
             "this fits: %d devices, tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB and "
-            "%.4g s\n",
+            "%s s\n",
             result->fit_ranks, row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, row->step.seconds);
+            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
+            report_number(row->step.seconds).text);
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
@@ -210,6 +213,7 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 "%.3g billion parameters are the most that end in %g days; by the rule 8TP/(nX) at %g TFLOP/s they are "
                 "%.3g\n",
                 report->billions, report->days, REPORT_RULE_FLOPS / 1e12, rule_billions(report));
+    report_constants_print(report->cluster, CLUSTER_ERROR, out);
     for (int i = 0; i < report->count; i++) {
         const struct search_result *result = &report->results[i];
         const struct search_counts *c = &result->counts;
@@ -224,7 +228,9 @@ void report_training_print(const struct report_training *report, FILE *out) {
             print_fit(result, out);
         if (!c->listed)
             continue;
-        fprintf(out, "row tensor pipe chunks  data micro steps seq zero recompute   step, s  TFLOP/s peak%s   GB\n",
+        fprintf(out,
+                "row tensor pipe chunks  data micro steps seq zero recompute   step, s        range, s TFLOP/s peak%s  "
+                " GB\n",
                 report->tokens > 0 ? "    days  memory," : "  memory,");
         for (int64_t r = 0; r < c->listed; r++)
             print_row(report, &result->rows[r], r + 1, out);
