@@ -77,6 +77,7 @@ static void units_make_up_the_work_of_whole_stages(void **state) {
         p.cluster.node_latency.value = p.cluster.network_latency.value = 0;
         p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = p.cluster.achieved[CLUSTER_STEP].value = 0;
         p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+        p.cluster.achieved[CLUSTER_ATTENTION].value = p.cluster.achieved[CLUSTER_ATTENTION_DROPOUT].value = 1;
         int tensor = (int)p.run.config.parallel.tensor_model_parallel_size;
         int ranks = tensor * (int)p.run.config.parallel.pipeline_model_parallel_size;
         test_ok(cost_step(&p.run, ranks, &p.work, &p.cluster, &step, NULL));
@@ -253,6 +254,7 @@ static void attention_of_some_heads_is_in_tf32(void **state) {
         open_run(&p, keys);
         p.cluster.memory_bandwidth.value = p.cluster.peak_tf32.value = 1e30;
         p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = 0;
+        p.cluster.achieved[CLUSTER_ATTENTION].value = p.cluster.achieved[CLUSTER_ATTENTION_DROPOUT].value = 1;
         test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &step, NULL));
         test_ok(train_plan_rank(&p.run, 1, 0, p.cluster.device, &plan, &list));
         for (int at = 0; at < list.count; at++) {

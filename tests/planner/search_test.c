@@ -136,7 +136,7 @@ static void what_would_fit_is_found(void **state) {
     test_ok(search_run(&p.search, 4, &result));
     double most = (double)result.nearest.memory.device / p.search.memory_share;
     search_free(&result);
-    for (double share = 1; share > 0.3; share *= 0.9) {
+    for (double share = 1; share > 0.3; share *= 0.97) {
         p.search.fixed_count = 1;
         p.cluster.memory.value = share * most;
         test_ok(search_run(&p.search, 4, &result));

@@ -155,7 +155,7 @@ static void attention_over_the_cache_stays_in_fp32(void **state) {
     test_ok(run_file_resolve(&file.run, &run));
     cluster.memory_bandwidth.value = cluster.peak_tf32.value = 1e30;
     cluster.achieved[CLUSTER_SERVE_LAYER].value = cluster.achieved[CLUSTER_SERVE_STEP].value = 0;
-    cluster.achieved[CLUSTER_SERVE_SMALL_DIMENSION].value = 0;
+    cluster.achieved[CLUSTER_SERVE_SMALL_DIMENSION].value = cluster.achieved[CLUSTER_SERVE_ROW].value = 0;
     test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
     serve_times_find(&work, &cluster, &times);
     double rate = cluster.peak_fp32.value * cluster.achieved[CLUSTER_SERVE_PRODUCTS].value;
