@@ -267,7 +267,66 @@ class Measuring(unittest.TestCase):
             self.assertIn("precision tf32: the cluster file has no device.peak_tf32", errors)
 
 
+class Constants(unittest.TestCase):
+    def test_a_plan_says_what_decided_it_and_how_far_it_may_be_off(self):
+        words = ("plan", "train", "--cluster", "h200", "--model-size", "126M", "--devices", "1")
+        text = run(*words)[0].decode()
+        self.assertRegex(text, "constants: not calibrated; fitted on .*; the range is [0-9.]+% either way\n")
+        row, = re.findall(r"(?m)^  1 .*$", text)
+        seconds, low, high = re.search(r" ([0-9.]+) +([0-9.]+)-([0-9.]+) ", row).groups()
+        best = json.loads(run(*words, "--json", "-")[0])["plans"][0]["rows"][0]
+        for printed, value in zip((seconds, low, high), (best["step_seconds"], *best["step_seconds_range"])):
+            self.assertEqual(float(printed), float(f"{value:.2e}"))
+        words = ("plan", "serve", "126M", "h100", "--devices", "1", "--batch", "4")
+        text = run(*words)[0].decode()
+        self.assertRegex(text, "constants: not calibrated; fitted on ")
+        plan = json.loads(run(*words, "--json", "-")[0])
+        self.assertIn("not calibrated", plan["constants"])
+        best = plan["rows"][0]
+        latency, low, high, prompts, token, tokens = re.search(
+            r" 4 +([0-9.]+) +([0-9.]+)-([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+) ", text).groups()
+        for printed, value in zip((latency, low, high, prompts, token, tokens),
+                                  (best["latency_ms"], *best["latency_ms_range"], best["prefill_ms"], best["token_ms"],
+                                   best["tokens_per_s"])):
+            self.assertEqual(float(printed), float(f"{value:.2e}"))
+
+    def test_every_row_of_a_shipped_file_has_its_source(self):
+        for name in ("azure-a100-80gb-2022", "a100-80gb", "h100", "h200"):
+            for line in run("plan", "show", name)[0].decode().splitlines():
+                if line.startswith("  "):
+                    self.assertRegex(line, "^  [a-z_0-9]+: .+ # .+")
+
+    def test_a_lora_step_skips_the_products_of_the_base_s_gradients(self):
+        words = ("plan", "train", "--cluster", "h200", "--model-size", "126M", "--global-batch-size", "16", "--seq-length", "1024",
+                 "--devices", "1", "--fix", "train.micro_batch_size=16", "--json", "-")
+        full, lora = (json.loads(run(*words, *more)[0])["plans"][0]["rows"][0]
+                      for more in ((), ("--method", "lora", "--peft.r", "8")))
+        self.assertLess(lora["step_seconds"], 0.95 * full["step_seconds"])
+        self.assertGreater(lora["step_seconds"], 0.667 * full["step_seconds"])
+        self.assertEqual((lora["time"]["gradients"], lora["time"]["floor"]), (0, 0))
+        self.assertLess(lora["time"]["optimizer"], 0.5 * full["time"]["optimizer"])
+
+
 class Serving(unittest.TestCase):
+    def test_prompts_are_planned_in_the_steps_of_serve(self):
+        words = ("plan", "serve", "llama-3.1-8b", "h100", "--devices", "1", "--batch", "256", "--input-len", "512",
+                 "--output-len", "128", "--adapters", "100")
+        best, large = (json.loads(run(*words, *more, "--json", "-")[0])["rows"][0]
+                       for more in ((), ("--max-batch-tokens", "1024")))
+        self.assertLess(best["memory"]["device"], 80e9)
+        self.assertLess(best["memory"]["workspace"], large["memory"]["workspace"])
+        self.assertGreater(best["prefill_ms"], large["prefill_ms"])
+        self.assertIn(b" --max-batch-tokens 1024", run(*words, "--max-batch-tokens", "1024")[0])
+        self.assertNotIn(b" --max-batch-tokens", run(*words)[0])
+
+    def test_an_adapter_of_rank_1_costs_little(self):
+        words = ("plan", "serve", "llama-3.1-70b", "h100", "--devices", "8", "--tensor", "8", "--pipeline", "1", "--batch", "64",
+                 "--json", "-")
+        base, one, many = (json.loads(run(*words, *more)[0])["rows"][0]["token_ms"]
+                           for more in ((), ("--adapters", "1", "--rank", "1"), ("--adapters", "64", "--rank", "64")))
+        self.assertTrue(base < one < 1.15 * base, (base, one))
+        self.assertGreater(many, 1.1 * one)
+
     def test_a_plan_has_a_best_row_within_its_limits(self):
         output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--json", "-")
         plan = json.loads(output)

@@ -54,6 +54,29 @@ static void shipped_clusters_open_and_are_written_back(void **state) {
     }
 }
 
+/* Each row of a shipped file says where its number comes from. */
+static void shipped_rows_have_their_sources(void **state) {
+    (void)state;
+    const char *name;
+    for (int i = 0; (name = cluster_shipped_name(i)); i++) {
+        struct cluster cluster;
+        int rows = 0;
+        test_ok(cluster_open(name, &cluster));
+        for (const char *line = strbuf_text(&cluster.text), *end; *line; line = end + (*end == '\n')) {
+            end = line + strcspn(line, "\n");
+            const char *mark = memchr(line, '#', (size_t)(end - line));
+            if (*line == ' ' && line[2] != '#') {
+                assert_true(mark && end - mark > 3);
+                rows++;
+            }
+        }
+        assert_true(rows > 30);
+        bool is_of_2022 = cluster.train == CLUSTER_TRAINS_MEGATRON_2022;
+        assert_true(is_of_2022 || strstr(cluster.source, "not calibrated"));
+        cluster_close(&cluster);
+    }
+}
+
 static const char speeds[] = "achieved:\n  small_dimension: 100\n  speeds:\n"
                              "    - \"bf16 gemm 1024x3072x768 800 GFLOP/s\"\n"
                              "    - \"bf16 gemm 1024x768x100 500 GFLOP/s\"\n"
@@ -172,6 +195,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_have_units),
         cmocka_unit_test(shipped_clusters_open_and_are_written_back),
+        cmocka_unit_test(shipped_rows_have_their_sources),
         cmocka_unit_test(measured_speeds_are_found_and_written_back),
         cmocka_unit_test(mistakes_are_named_with_their_lines),
         cmocka_unit_test(every_number_has_bounds),
