@@ -51,11 +51,12 @@ void report_serving_print(const struct serve_result *result, int top, FILE *out)
 const char *report_source(const struct cluster *cluster);
 /* Prints it, and the share by which times may be wrong: `error` is CLUSTER_ERROR or CLUSTER_SERVE_ERROR. */
 void report_constants_print(const struct cluster *cluster, enum cluster_constant error, FILE *out);
-/* A number of at least 0 with three significant digits, and a range of which both ends have them. */
 struct report_text {
     char text[48];
 };
+/* Writes a number of at least 0 with three significant digits. */
 struct report_text report_number(double value);
+/* Writes the range of a number that may be wrong by the share `error`. */
 struct report_text report_range(double value, double error);
 
 #endif

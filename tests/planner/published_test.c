@@ -1,6 +1,6 @@
-/* Published step times of NeMo-Megatron 22.06 on Azure, and of Megatron-LM on Selene (arXiv 2104.04473, table 1);
- * measured times of this program on one H200 (docs/performance.md), and published ones of torchtitan on H100s and
- * H200s. The bounds are those of docs/planning.md; the errors reached are below them. */
+/* Published step times of NeMo-Megatron 22.06 on Azure, and of Megatron-LM on Selene (arXiv 2104.04473, table 1). Step
+ * times of this program on one H200 (docs/performance.md), and published ones of torchtitan on H100s and H200s. The
+ * bounds are those of docs/planning.md; the errors reached are below them. */
 #include "support/test.h"
 
 #include "planner/fit.h"
