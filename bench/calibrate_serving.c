@@ -37,6 +37,7 @@ static int add_row(const struct calibration *c, int request, const struct model_
     *row = (struct fit_row){.nodes = 1, .seconds = c->alone.requests[request], .is_fitted = true};
     struct serve_layout layout = layouts[request];
     layout.precision = c->options->precision;
+    layout.step_rows = layout.batch * layout.input_len; /* the engine's is as large */
     int status = serve_work_make(model, &layout, cluster, &row->serving);
     rows->count += !status;
     return status;

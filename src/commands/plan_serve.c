@@ -109,13 +109,14 @@ static void print_word(const char *word) {
 /* Prints the command that serves the best row. Limits of the server whose defaults are below the batch come with it. */
 static void print_command(const struct serve_row *row, const char *model, const struct cluster *cluster) {
     enum { DEFAULT_QUEUED = 256 };
-    long long batch = (long long)row->layout.batch;
+    long long batch = (long long)row->layout.batch, rows_of_step = (long long)row->layout.step_rows;
+    rows_of_step = rows_of_step > batch ? rows_of_step : batch;
     printf("\ncambium serve --model ");
     print_word(model);
     printf("%s --precision %s --max-batch-size %lld", strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda",
            precision_names[row->layout.precision], batch);
-    if (row->layout.step_rows != SERVE_STEP_ROWS)
-        printf(" --max-batch-tokens %lld", (long long)row->layout.step_rows);
+    if (rows_of_step != SERVE_STEP_ROWS)
+        printf(" --max-batch-tokens %lld", rows_of_step);
     if (batch > DEFAULT_QUEUED)
         printf(" --max-queued-requests %lld", batch);
     if (row->layout.tensor * row->layout.pipeline > 1)

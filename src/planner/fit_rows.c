@@ -120,15 +120,12 @@ static int open_row(const struct reader *reader, const struct cluster *cluster, 
     if (!status)
         status = run_file_resolve(&row->file.run, &row->run);
     const double *n = entry->numbers;
-    const struct serve_layout layout = {(int)n[TENSOR],
-                                        (int)n[PIPELINE],
-                                        (int64_t)n[BATCH],
-                                        (int64_t)n[INPUT_LEN],
-                                        (int64_t)n[OUTPUT_LEN],
-                                        0,
-                                        0,
-                                        PRECISION_BF16,
-                                        n[BATCH] > SERVE_STEP_ROWS ? (int64_t)n[BATCH] : SERVE_STEP_ROWS};
+    const struct serve_layout layout = {.tensor = (int)n[TENSOR],
+                                        .pipeline = (int)n[PIPELINE],
+                                        .batch = (int64_t)n[BATCH],
+                                        .input_len = (int64_t)n[INPUT_LEN],
+                                        .output_len = (int64_t)n[OUTPUT_LEN],
+                                        .precision = PRECISION_BF16};
     if (!status && layout.batch)
         status = serve_work_make(&row->run.config.model, &layout, cluster, &row->serving);
     else if (!status)

@@ -44,17 +44,6 @@ json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster) {
     return json_pack("{s:o, s:o}", "constants", constants, "rows", rows);
 }
 
-/* ---- for people ---- */
-
-const char *report_source(const struct cluster *cluster) {
-    return cluster->source ? cluster->source : "not calibrated";
-}
-
-void report_constants_print(const struct cluster *cluster, enum cluster_constant error, FILE *out) {
-    fprintf(out, "constants: %s; the range is %.3g%% either way\n", report_source(cluster),
-            100 * cluster->achieved[error].value);
-}
-
 struct report_text report_number(double value) {
     struct report_text number;
     snprintf(number.text, sizeof number.text, "%.2e", value);

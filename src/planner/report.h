@@ -47,10 +47,8 @@ json_t *report_serving(const struct serve_result *result, const struct cluster *
 /* Prints the best row and the Pareto set, at most `top` rows. */
 void report_serving_print(const struct serve_result *result, int top, FILE *out);
 
-/* Returns where a cluster's constants come from, in words. */
-const char *report_source(const struct cluster *cluster);
-/* Prints it, and the share by which times may be wrong: `error` is CLUSTER_ERROR or CLUSTER_SERVE_ERROR. */
-void report_constants_print(const struct cluster *cluster, enum cluster_constant error, FILE *out);
+/* Where a cluster's constants come from, and the percentage by which times may be wrong. */
+#define REPORT_CONSTANTS "constants: %s; the range is %.3g%% either way\n"
 struct report_text {
     char text[48];
 };

@@ -20,15 +20,15 @@ json_t *report_serving(const struct serve_result *result, const struct cluster *
     for (int i = 0; i < result->count; i++)
         json_array_append_new(rows, row_json(&result->rows[i], cluster));
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "plan", "serve", "cluster", cluster->name ? cluster->name : "",
-                     "stack", cluster_serving_stacks[cluster->serve], "constants", report_source(cluster), "best",
+                     "stack", cluster_serving_stacks[cluster->serve], "constants", cluster->source, "best",
                      result->best < 0 ? json_null() : json_integer(result->best), "rows", rows);
 }
 
 /* Prints the best row, if it is allowed, and the Pareto set. */
 void report_serving_print(const struct serve_result *result, int top, FILE *out) {
     double error = result->cluster->achieved[CLUSTER_SERVE_ERROR].value;
-    fprintf(out, "%d layouts fit, %d without memory, %d refused\n", result->count, result->no_memory, result->refused);
-    report_constants_print(result->cluster, CLUSTER_SERVE_ERROR, out);
+    fprintf(out, "%d layouts fit, %d without memory, %d refused\n" REPORT_CONSTANTS, result->count, result->no_memory,
+            result->refused, result->cluster->source, 100 * error);
     fprintf(out, "tensor pipe batch  latency, ms        range, ms  prompts, ms  token, ms  tokens/s  requests/s of a "
                  "device      GB\n");
     for (int i = 0, printed = 0; i < result->count && printed < top; i++) {

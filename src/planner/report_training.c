@@ -144,11 +144,11 @@ json_t *report_training(const struct report_training *report) {
     double of_rule = report->days > 0 ? rule_billions(report) : billions;
     return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
                      report->cluster->name ? report->cluster->name : "", "stack",
-                     cluster_training_stacks[report->cluster->train], "constants", report_source(report->cluster),
-                     "model", "parameters", billions * 1e9, "num_layers", (json_int_t)c->model.num_layers,
-                     "hidden_size", (json_int_t)c->model.hidden_size, "num_attention_heads",
-                     (json_int_t)c->model.num_attention_heads, "rule", "tflops", REPORT_RULE_FLOPS / 1e12, "billions",
-                     of_rule, "days", report->days > 0 ? report->days : days, "plans", plans);
+                     cluster_training_stacks[report->cluster->train], "constants", report->cluster->source, "model",
+                     "parameters", billions * 1e9, "num_layers", (json_int_t)c->model.num_layers, "hidden_size",
+                     (json_int_t)c->model.hidden_size, "num_attention_heads", (json_int_t)c->model.num_attention_heads,
+                     "rule", "tflops", REPORT_RULE_FLOPS / 1e12, "billions", of_rule, "days",
+                     report->days > 0 ? report->days : days, "plans", plans);
 }
 
 /* ---- the table ---- */
@@ -213,7 +213,7 @@ void report_training_print(const struct report_training *report, FILE *out) {
                 "%.3g billion parameters are the most that end in %g days; by the rule 8TP/(nX) at %g TFLOP/s they are "
                 "%.3g\n",
                 report->billions, report->days, REPORT_RULE_FLOPS / 1e12, rule_billions(report));
-    report_constants_print(report->cluster, CLUSTER_ERROR, out);
+    fprintf(out, REPORT_CONSTANTS, report->cluster->source, 100 * report->cluster->achieved[CLUSTER_ERROR].value);
     for (int i = 0; i < report->count; i++) {
         const struct search_result *result = &report->results[i];
         const struct search_counts *c = &result->counts;

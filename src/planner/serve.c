@@ -14,9 +14,10 @@ static bool is_2022(const struct cluster *cluster) {
 
 /* ---- work ---- */
 
-/* Returns the most rows of a step. */
+/* Returns the most rows of a step. A batch's further tokens take one step. */
 static int64_t step_rows(const struct serve_layout *layout, const struct cluster *cluster) {
-    return layout->step_rows && !is_2022(cluster) ? layout->step_rows : layout->batch * layout->input_len;
+    int64_t rows = layout->step_rows ? layout->step_rows : SERVE_STEP_ROWS;
+    return is_2022(cluster) ? layout->batch * layout->input_len : rows > layout->batch ? rows : layout->batch;
 }
 
 static struct engine_options options_of(const struct model_config *model, const struct serve_layout *layout,
@@ -155,8 +156,7 @@ static double stage_seconds(const struct work_list *list, const struct serve_wor
             sums += (double)item->count * sum_seconds(item, cluster);
     }
     double floor = work->layers * cluster->achieved[CLUSTER_SERVE_LAYER].value;
-    /* The stack of 2022 launches a layer while the device computes. In a recorded step, one kernel waits for another.
-     */
+    /* The stack of 2022 launches layers while others run; in a recorded step, kernels wait for each other. */
     return (is_2022(cluster) ? fmax(operations, floor) : operations + floor) + sums;
 }
 
@@ -186,9 +186,8 @@ void serve_times_find(const struct serve_work *work, const struct cluster *clust
     /* Stages work on as many batches as there are stages. The rows of a step of a prompt read its pages once for all,
      * so that a page is read once for each step after it. The stack of 2022 has one batch, whose rows read for
      * themselves. */
-    double rows = batch * prompt / steps;
-    struct step_rows prompts = {rows, is_2022(cluster) ? 1 : (prompt + 1) / (prompt / fmin(rows, prompt) + 1)};
-    struct step_rows further = {batch, 1};
+    double rows = batch * prompt / steps, together = (prompt + 1) / (prompt / fmin(rows, prompt) + 1);
+    struct step_rows prompts = {rows, is_2022(cluster) ? 1 : together}, further = {batch, 1};
     times->prompts = step_seconds(work->prompts, work, cluster, prompts, &slowest_prompts);
     times->prompts += (steps - 1) * slowest_prompts;
     times->token = step_seconds(work->token, work, cluster, further, &slowest_token);
@@ -272,10 +271,8 @@ int serve_search_run(const struct serve_search *s, struct serve_result *result) 
         for (int stages = 1; tensor * stages <= s->devices; stages++)
             for (int64_t batch = s->batch ? s->batch : 1; batch <= (s->batch ? s->batch : MOST_BATCH) && !status;
                  batch *= 2) {
-                struct serve_layout layout = {
-                    tensor,          stages,        batch,
-                    s->input_len,    s->output_len, s->adapters,
-                    s->adapter_rank, s->precision,  s->step_rows && s->step_rows < batch ? batch : s->step_rows};
+                struct serve_layout layout = {tensor,      stages,          batch,        s->input_len, s->output_len,
+                                              s->adapters, s->adapter_rank, s->precision, s->step_rows};
                 bool is_asked = (!s->tensor || tensor == s->tensor) && (!s->pipeline || stages == s->pipeline);
                 if (is_asked && is_possible(s, &layout))
                     status = add_row(s, &layout, result);

@@ -10,15 +10,14 @@
 
 #include "infer/engine.h"
 
-/* Rows of a step of `serve` when --max-batch-tokens is not given. */
-enum { SERVE_STEP_ROWS = 512 };
+enum { SERVE_STEP_ROWS = 512 }; /* of `serve` when --max-batch-tokens is not given */
 
 struct serve_layout {
     int tensor, pipeline;
     int64_t batch, input_len, output_len;
     int64_t adapters, adapter_rank; /* LoRA adapters in memory, which the batch's texts use in turn; 0: none */
     int precision;                  /* enum precision: fp32 or bf16 */
-    int64_t step_rows;              /* of a step, as --max-batch-tokens of `serve`; 0: as many as the prompts have */
+    int64_t step_rows;              /* of a step, as --max-batch-tokens of `serve`; at least `batch`; 0: the default */
 };
 
 /* The work of a layout: of a step of the prompts and of a later step, for the first and the last stage. */
@@ -55,7 +54,7 @@ struct serve_search {
     int tensor, pipeline;                 /* 0: every size */
     int64_t adapters, adapter_rank;       /* of each layout */
     int precision;                        /* of each layout */
-    int64_t step_rows;                    /* of each layout that has no larger batch; 0: no limit */
+    int64_t step_rows;                    /* of each layout */
     bool is_tool;                         /* only layouts of NVIDIA's tool */
     double max_latency, min_tokens_per_s; /* seconds; 0: no limit */
     double memory_share;

@@ -116,7 +116,7 @@ static void prompts_take_steps(void **state) {
     struct train_run run;
     struct serve_times times[3];
     struct engine_plan plans[3];
-    static const int64_t rows[] = {0, STEP, BATCH * INPUT * 2};
+    static const int64_t rows[] = {BATCH * INPUT, STEP, BATCH * INPUT * 2};
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=128"};
     test_ok(cluster_open("a100-80gb", &cluster));
