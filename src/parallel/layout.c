@@ -42,7 +42,9 @@ static struct pipeline_split split_of(const struct parallel_layout *layout) {
                                    .stages = layout->grid.pipeline,
                                    .chunks = layout->chunks,
                                    .first = layout->first,
-                                   .last = layout->last};
+                                   .last = layout->last,
+                                   .counts_embedding = layout->counts_embedding,
+                                   .counts_loss = layout->counts_loss};
 }
 
 bool parallel_layout_works(const struct parallel_layout *layout) {

@@ -60,12 +60,15 @@ static const char *recompute_text(const struct run_config *c, char out[64]) {
 static json_t *layout_json(const struct search_row *row) {
     const struct run_config *c = &row->run.config;
     char text[64];
-    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:s, s:s, s:s}", "tensor", row->grid.tensor, "pipeline",
-                     row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
-                     (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches,
-                     "last_stage_layers", (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
-                     (int)c->parallel.sequence_parallel, "recompute", recompute_text(c, text), "precision",
-                     precision_names[c->train.precision], "sharding", run_shardings[run_sharding(c)]);
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:b, s:b, s:s, s:s, s:b, s:s}", "tensor", row->grid.tensor,
+        "pipeline", row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
+        (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches, "last_stage_layers",
+        (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "account_for_embedding_in_pipeline_split",
+        (int)c->parallel.account_for_embedding_in_pipeline_split, "account_for_loss_in_pipeline_split",
+        (int)c->parallel.account_for_loss_in_pipeline_split, "sequence_parallel", (int)c->parallel.sequence_parallel,
+        "recompute", recompute_text(c, text), "precision", precision_names[c->train.precision], "distributed_optimizer",
+        run_sharding(c) >= SHARDING_OPTIM, "sharding", run_shardings[run_sharding(c)]);
 }
 
 static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
@@ -154,13 +157,16 @@ json_t *report_training(const struct report_training *report) {
 /* ---- the table ---- */
 
 static void print_row(const struct report_training *report, const struct search_row *row, int64_t number, FILE *out) {
-    static const char *const zero[] = {"-", "1", "2", "3"}; /* the stage of ZeRO that is a strategy's other name */
+    static const char *const ends[] = {"-", "emb", "loss", "both"}; /* that count as layers */
     const struct run_config *c = &row->run.config;
+    int counted =
+        c->parallel.account_for_embedding_in_pipeline_split + 2 * c->parallel.account_for_loss_in_pipeline_split;
     char text[64];
-    fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9.4g %7.1f %5.1f", (long long)number, row->grid.tensor,
-            row->grid.pipeline, row->shape.chunks, row->grid.data, (long long)c->train.micro_batch_size,
-            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", zero[run_sharding(c)],
-            recompute_text(c, text), row->step.seconds, report_flops(row, true) / 1e12,
+    fprintf(out, "%3lld %6d %5d %6d %4s %5d %5lld %5d %3s %-18s %-10s", (long long)number, row->grid.tensor,
+            row->grid.pipeline, row->shape.chunks, ends[counted], row->grid.data, (long long)c->train.micro_batch_size,
+            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", run_shardings[run_sharding(c)],
+            recompute_text(c, text));
+    fprintf(out, " %9.4g %7.1f %5.1f", row->step.seconds, report_flops(row, true) / 1e12,
             100 * report_flops(row, true) / peak_of(report->cluster, row));
     if (report->tokens > 0)
         fprintf(out, " %7.1f", report_days(row, report->tokens));
@@ -224,8 +230,10 @@ void report_training_print(const struct report_training *report, FILE *out) {
             print_fit(result, out);
         if (!c->listed)
             continue;
-        fprintf(out, "row tensor pipe chunks  data micro steps seq zero recompute   step, s  TFLOP/s peak%s   GB\n",
-                report->tokens > 0 ? "    days  memory," : "  memory,");
+        fprintf(out,
+                "row tensor  pipe chunks ends  data micro steps seq sharding           recompute    step, s TFLOP/s  "
+                "peak%s mem, GB\n",
+                report->tokens > 0 ? "    days" : "");
         for (int64_t r = 0; r < c->listed; r++)
             print_row(report, &result->rows[r], r + 1, out);
         print_savings(result, out);

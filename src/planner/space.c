@@ -41,7 +41,8 @@ static void add_partial(struct listing *listing, struct candidate candidate, int
 }
 
 static void add_recomputations(struct listing *listing, struct candidate candidate, int held) {
-    int chunk_layers = (int)(listing->layers / (candidate.pipeline * candidate.chunks));
+    int ends = candidate.counts_embedding + candidate.counts_loss;
+    int chunk_layers = (int)((listing->layers + ends) / (candidate.pipeline * candidate.chunks));
     for (int how = 0; how < SPACE_RECOMPUTES; how++) {
         candidate.recompute = (enum space_recompute)how;
         candidate.block = 0;
@@ -87,15 +88,21 @@ static void add_flags(struct listing *listing, struct candidate candidate) {
         }
 }
 
-/* Adds even stages, and with a large vocabulary also last stages with fewer layers. */
+/* Adds even stages, also with ends that count as layers, and with a large vocabulary last stages with fewer layers. */
 static void add_splits(struct listing *listing, struct candidate candidate) {
     int64_t layers = listing->layers, stages = candidate.pipeline;
-    for (int chunks = 1; layers % stages == 0 && chunks <= (stages > 1 && !listing->is_2022 ? layers / stages : 1);
-         chunks++) {
-        candidate.chunks = chunks;
-        if (layers / stages % chunks == 0)
-            add_flags(listing, candidate);
+    for (int ends = 0; ends < (stages > 1 && !listing->is_2022 ? 4 : 1); ends++) {
+        candidate.counts_embedding = ends & 1;
+        candidate.counts_loss = ends & 2;
+        int64_t shares = layers + candidate.counts_embedding + candidate.counts_loss;
+        for (int chunks = 1; shares % stages == 0 && chunks <= (stages > 1 && !listing->is_2022 ? shares / stages : 1);
+             chunks++) {
+            candidate.chunks = chunks;
+            if (shares / stages % chunks == 0)
+                add_flags(listing, candidate);
+        }
     }
+    candidate.counts_embedding = candidate.counts_loss = false;
     candidate.chunks = 1;
     for (int last = 1; stages > 1 && listing->search->base.model.vocab_size >= LARGE_VOCABULARY; last++) {
         candidate.last = last;
@@ -197,6 +204,8 @@ void space_apply(const struct candidate *candidate, struct run_config *run) {
     run->parallel.virtual_pipeline_model_parallel_size = candidate->chunks;
     run->parallel.decoder_first_pipeline_num_layers = 0;
     run->parallel.decoder_last_pipeline_num_layers = candidate->last;
+    run->parallel.account_for_embedding_in_pipeline_split = candidate->counts_embedding;
+    run->parallel.account_for_loss_in_pipeline_split = candidate->counts_loss;
     run->parallel.sequence_parallel = candidate->is_sequence;
     space_apply_also(candidate, run);
     run->train.micro_batch_size = candidate->micro_batch;

@@ -16,6 +16,8 @@ static int describe_layout(const struct run_config *run, int ranks, struct paral
                                        .chunks = split.chunks,
                                        .first = split.first,
                                        .last = split.last,
+                                       .counts_embedding = split.counts_embedding,
+                                       .counts_loss = split.counts_loss,
                                        .sequence_parallel = run->parallel.sequence_parallel,
                                        .layers = run->model.num_layers,
                                        .heads = run->model.num_attention_heads,

@@ -104,6 +104,34 @@ class Training(unittest.TestCase):
             _, errors = run(*words, "a100-80gb", expect=2)
             self.assertIn("one of --nodes and --devices", errors)
 
+    def test_uneven_ends_are_tried_and_come_with_the_run_file(self):
+        """126 layers over 16 stages: only with both ends counted are there chunks. The table, JSON and YAML use one set of words."""
+        embedding, loss = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+        words = ("plan", "train", "--cluster", "h100", "--model-size", "llama-3.1-405b", "--devices", "2048",
+                 "--global-batch-size", "256", "--seq-length", "8192", "--top", "1", "--fix", "train.micro_batch_size=1",
+                 "parallel.pipeline_model_parallel_size=16", "parallel.tensor_model_parallel_size=8",
+                 "parallel.sequence_parallel=true", "parallel.use_distributed_optimizer=true",
+                 "parallel.data_parallel_sharding_strategy=optim")
+        with tempfile.TemporaryDirectory() as directory:
+            row = pathlib.Path(directory, "row.yaml")
+            best = json.loads(run(*words, "--json", "-", "--yaml", row)[0])["plans"][0]["rows"][0]
+            layout = best["layout"]
+            self.assertEqual((layout["chunks"], layout[embedding], layout[loss]), (8, True, True))
+            self.assertEqual((layout["distributed_optimizer"], layout["sharding"]), (True, "optim"))
+            text = row.read_text()
+            for line in (f"{embedding}: true", f"{loss}: true", "use_distributed_optimizer: true",
+                         "data_parallel_sharding_strategy: optim\n", "virtual_pipeline_model_parallel_size: 8"):
+                self.assertIn(line, text)
+            same = json.loads(run("plan", "train", "--cluster", "h100", "--config", row, "--devices", "2048", "--space", "run",
+                                  "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual((same["layout"], same["memory"], same["step_seconds"]),
+                             (layout, best["memory"], best["step_seconds"]))
+            table = run(*words)[0].decode()
+            self.assertRegex(table, r"\n +1 +8 +16 +8 both +16 +1 +16 yes optim +")
+            without = json.loads(run(*words, f"parallel.{loss}=false", "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual(without["layout"]["chunks"], 1)
+            self.assertLess(best["step_seconds"], 0.7 * without["step_seconds"])
+
     def test_a_tuning_has_the_memory_of_finetune(self):
         with tempfile.TemporaryDirectory() as directory:
             row, config = pathlib.Path(directory, "row.yaml"), json.loads((TINY / "config.json").read_text())
