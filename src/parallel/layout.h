@@ -41,8 +41,8 @@ struct parallel_layout {
     int64_t seq_length, micro_batch, global_batch; /* global_batch 0: none (inference) */
 };
 
-/* Returns true if a layout is possible. */
-bool parallel_layout_works(const struct parallel_layout *layout);
+/* Returns the name of the first number that does not divide as it must; NULL: the layout is possible. */
+const char *parallel_layout_obstacle(const struct parallel_layout *layout);
 /* Refuses an impossible layout, with the first number that does not divide. It suggests the nearest layouts of as many
  * ranks that work, or the nearest number of ranks that has one. STATUS_USAGE. */
 int parallel_layout_check(const struct parallel_layout *layout);

@@ -121,14 +121,22 @@ static json_t *result_json(const struct report_training *report, int index) {
     json_t *rows = json_array();
     for (int64_t i = 0; i < c->listed; i++)
         json_array_append_new(rows, row_json(report, &result->rows[i]));
+    json_t *refused_by = json_object(), *works = json_array();
+    for (int i = 0; i < SEARCH_REFUSALS && c->refusals[i].name; i++)
+        json_object_set_new(refused_by, c->refusals[i].name, json_integer((json_int_t)c->refusals[i].count));
+    for (int i = 0; i < 2; i++)
+        if (result->works[i])
+            json_array_append_new(works, json_integer(result->works[i]));
+    json_t *closest = result->has_nearest ? row_json(report, &result->nearest) : json_null();
     json_t *fit = result->fit_ranks
                       ? json_pack("{s:i, s:o}", "devices", result->fit_ranks, "row", row_json(report, &result->fit))
                       : json_null();
-    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:o}", "nodes",
+    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:o, s:I, s:I, s:I}, s:o, s:o, s:o, s:o}", "nodes",
                      (double)result->ranks / (double)report->cluster->per_node, "devices", result->ranks, "efficiency",
                      report_efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
-                     (json_int_t)c->all, "refused", (json_int_t)c->refused, "no_memory", (json_int_t)c->no_memory,
-                     "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows, "nearest", fit);
+                     (json_int_t)c->all, "refused", (json_int_t)c->refused, "refused_by", refused_by, "no_memory",
+                     (json_int_t)c->no_memory, "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows",
+                     rows, "nearest", fit, "closest", closest, "devices_that_work", works);
 }
 
 /* Returns the size that ends in the plan's days by the rule. */
@@ -190,6 +198,26 @@ static void print_savings(const struct search_result *result, FILE *out) {
         }
 }
 
+/* Prints the number of refused layouts by their obstacles. */
+static void print_refusals(const struct search_counts *counts, FILE *out) {
+    for (int i = 0; i < SEARCH_REFUSALS && counts->refusals[i].name; i++)
+        fprintf(out, "%s%lld by %s", i ? ", " : " (", (long long)counts->refusals[i].count, counts->refusals[i].name);
+    fprintf(out, "%s", counts->refused ? ")" : "");
+}
+
+/* Prints the numbers of devices, or of nodes, that have a layout. */
+static void print_works(const struct search_result *result, const struct cluster *cluster, FILE *out) {
+    bool are_nodes = result->ranks % cluster->per_node == 0;
+    int below = result->works[0], above = result->works[1], per = are_nodes ? (int)cluster->per_node : 1;
+    if (below || above)
+        fprintf(out, "no layout divides %d %s; nearest that work: ", result->ranks / per,
+                are_nodes ? "nodes" : "devices");
+    if (below)
+        fprintf(out, "%d%s", below / per, above ? " and " : "\n");
+    if (above)
+        fprintf(out, "%d\n", above / per);
+}
+
 static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
     const struct search_row *row = &result->nearest;
     char text[64];
@@ -219,11 +247,14 @@ void report_training_print(const struct report_training *report, FILE *out) {
     for (int i = 0; i < report->count; i++) {
         const struct search_result *result = &report->results[i];
         const struct search_counts *c = &result->counts;
-        fprintf(out,
-                "%s%d devices: %lld layouts, %lld refused, %lld without memory, %lld slower, %lld listed (%.1f s); "
-                "efficiency %.1f%%\n",
-                i ? "\n" : "", result->ranks, (long long)c->all, (long long)c->refused, (long long)c->no_memory,
-                (long long)c->slower, (long long)c->listed, result->seconds, 100 * report_efficiency(report, i));
+        fprintf(out, "%s%d devices: %lld layouts, %lld refused", i ? "\n" : "", result->ranks, (long long)c->all,
+                (long long)c->refused);
+        if (!c->listed)
+            print_refusals(c, out);
+        fprintf(out, ", %lld without memory, %lld slower, %lld listed (%.1f s); efficiency %.1f%%\n",
+                (long long)c->no_memory, (long long)c->slower, (long long)c->listed, result->seconds,
+                100 * report_efficiency(report, i));
+        print_works(result, report->cluster, out);
         if (result->has_nearest)
             print_nearest(report, result, out);
         if (result->fit_ranks)

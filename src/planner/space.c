@@ -91,6 +91,7 @@ static void add_flags(struct listing *listing, struct candidate candidate) {
 /* Adds even stages, also with ends that count as layers, and with a large vocabulary last stages with fewer layers. */
 static void add_splits(struct listing *listing, struct candidate candidate) {
     int64_t layers = listing->layers, stages = candidate.pipeline;
+    bool is_split = false;
     for (int ends = 0; ends < (stages > 1 && !listing->is_2022 ? 4 : 1); ends++) {
         candidate.counts_embedding = ends & 1;
         candidate.counts_loss = ends & 2;
@@ -100,6 +101,7 @@ static void add_splits(struct listing *listing, struct candidate candidate) {
             candidate.chunks = chunks;
             if (shares / stages % chunks == 0)
                 add_flags(listing, candidate);
+            is_split = true;
         }
     }
     candidate.counts_embedding = candidate.counts_loss = false;
@@ -110,17 +112,28 @@ static void add_splits(struct listing *listing, struct candidate candidate) {
             break;
         if ((layers - last) % (stages - 1) == 0)
             add_flags(listing, candidate);
+        is_split |= (layers - last) % (stages - 1) == 0;
     }
+    candidate.last = 0;
+    if (!is_split)
+        add(listing, &candidate); /* to be refused */
 }
 
+/* Of layouts that cannot be, whatever their splits and flags, one is added to be refused. */
 static void list_all(struct listing *listing) {
-    int most = (int)listing->search->cluster->per_node;
+    const struct run_config *base = &listing->search->base;
+    int most = (int)listing->search->cluster->per_node, batch = (int)base->train.global_batch_size;
     for (int tensor = 1; tensor <= most && tensor <= listing->ranks; tensor++)
         for (int stages = 1; listing->ranks % tensor == 0 && stages <= listing->layers; stages++)
             for (int micro = 1; listing->ranks / tensor % stages == 0 && micro <= MOST_MICRO_BATCH; micro++) {
+                const struct candidate candidate = {
+                    .tensor = tensor, .pipeline = stages, .micro_batch = micro, .chunks = 1};
                 int64_t samples = (int64_t)micro * (listing->ranks / tensor / stages);
-                if (listing->search->base.train.global_batch_size % samples == 0)
-                    add_splits(listing, (struct candidate){.tensor = tensor, .pipeline = stages, .micro_batch = micro});
+                bool divides = batch % samples == 0 && base->model.num_attention_heads % tensor == 0;
+                if (divides)
+                    add_splits(listing, candidate);
+                else if (batch % micro == 0)
+                    add(listing, &candidate);
             }
 }
 

@@ -181,6 +181,31 @@ class Training(unittest.TestCase):
             self.assertEqual(errors.count("\n"), 1, errors)
 
 
+class NothingFits(unittest.TestCase):
+    def plan(self, *words):
+        found = json.loads(run("plan", "train", "--cluster", "h100", *words, "--json", "-", expect=1)[0])["plans"][0]
+        self.assertEqual(sum(found["candidates"]["refused_by"].values()), found["candidates"]["refused"])
+        return found, run("plan", "train", "--cluster", "h100", *words, expect=1)[0].decode()
+
+    def test_the_layout_that_takes_least_is_named(self):
+        """Weights, gradients and optimizer of 70B over 8 devices are 140 GB, and all else is least with one sample."""
+        words = ("--model-size", "70B", "--nodes", "1", "--fix", "parallel.tensor_model_parallel_size=8")
+        found, table = self.plan(*words)
+        layout = found["closest"]["layout"]
+        self.assertEqual((layout["recompute"], layout["micro_batch_size"]), ("full", 1))
+        self.assertLess(found["closest"]["memory"]["device"], 162e9)
+        self.assertRegex(table, r"nearest: tensor 8, pipeline 1, micro batch 1, recomputation full takes 16[01]\.[0-9] GB of 80.0 GB")
+        self.assertEqual(found["devices_that_work"], [])
+
+    def test_numbers_of_devices_that_work_are_named(self):
+        found, table = self.plan("--model-size", "530B", "--nodes", "105")
+        self.assertEqual(found["candidates"]["refused"], found["candidates"]["all"])
+        self.assertEqual(found["devices_that_work"], [768, 848])
+        self.assertIn("no layout divides 105 nodes; nearest that work: 96 and 106\n", table)
+        self.assertRegex(table, r" refused \(.*[0-9]+ by train.global_batch_size.*\), 0 without memory")
+        self.assertEqual(found["nearest"]["devices"], 848)
+
+
 class Walking(unittest.TestCase):
     def test_a_walk_is_json_and_an_image_and_a_trace(self):
         with tempfile.TemporaryDirectory() as directory:
