@@ -25,6 +25,8 @@ static struct train_run small_run(const struct train_run *run, const struct clus
     config->parallel.microbatch_group_size_per_vp_stage = 0;
     config->parallel.decoder_first_pipeline_num_layers = 0;
     config->parallel.decoder_last_pipeline_num_layers = 0;
+    config->parallel.account_for_embedding_in_pipeline_split = false;
+    config->parallel.account_for_loss_in_pipeline_split = false;
     config->parallel.use_distributed_optimizer = false;
     config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = 0;

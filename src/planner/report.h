@@ -47,7 +47,7 @@ json_t *report_serving(const struct serve_result *result, const struct cluster *
 /* Prints the best row and the Pareto set, at most `top` rows. */
 void report_serving_print(const struct serve_result *result, int top, FILE *out);
 
-/* Where a cluster's constants come from, and the percentage by which times may be wrong. */
+/* A line for people: where the constants come from, and the percentage by which times may be wrong. */
 #define REPORT_CONSTANTS "constants: %s; the range is %.3g%% either way\n"
 struct report_text {
     char text[48];

@@ -104,6 +104,34 @@ class Training(unittest.TestCase):
             _, errors = run(*words, "a100-80gb", expect=2)
             self.assertIn("one of --nodes and --devices", errors)
 
+    def test_uneven_ends_are_tried_and_come_with_the_run_file(self):
+        """126 layers over 16 stages: only with both ends counted are there chunks. The table, JSON and YAML use one set of words."""
+        embedding, loss = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+        words = ("plan", "train", "--cluster", "h100", "--model-size", "llama-3.1-405b", "--devices", "2048",
+                 "--global-batch-size", "256", "--seq-length", "8192", "--top", "1", "--fix", "train.micro_batch_size=1",
+                 "parallel.pipeline_model_parallel_size=16", "parallel.tensor_model_parallel_size=8",
+                 "parallel.sequence_parallel=true", "parallel.use_distributed_optimizer=true",
+                 "parallel.data_parallel_sharding_strategy=optim")
+        with tempfile.TemporaryDirectory() as directory:
+            row = pathlib.Path(directory, "row.yaml")
+            best = json.loads(run(*words, "--json", "-", "--yaml", row)[0])["plans"][0]["rows"][0]
+            layout = best["layout"]
+            self.assertEqual((layout["chunks"], layout[embedding], layout[loss]), (8, True, True))
+            self.assertEqual((layout["distributed_optimizer"], layout["sharding"]), (True, "optim"))
+            text = row.read_text()
+            for line in (f"{embedding}: true", f"{loss}: true", "use_distributed_optimizer: true",
+                         "data_parallel_sharding_strategy: optim\n", "virtual_pipeline_model_parallel_size: 8"):
+                self.assertIn(line, text)
+            same = json.loads(run("plan", "train", "--cluster", "h100", "--config", row, "--devices", "2048", "--space", "run",
+                                  "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual((same["layout"], same["memory"], same["step_seconds"]),
+                             (layout, best["memory"], best["step_seconds"]))
+            table = run(*words)[0].decode()
+            self.assertRegex(table, r"\n +1 +8 +16 +8 both +16 +1 +16 yes optim +")
+            without = json.loads(run(*words, f"parallel.{loss}=false", "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual(without["layout"]["chunks"], 1)
+            self.assertLess(best["step_seconds"], 0.7 * without["step_seconds"])
+
     def test_a_tuning_has_the_memory_of_finetune(self):
         with tempfile.TemporaryDirectory() as directory:
             row, config = pathlib.Path(directory, "row.yaml"), json.loads((TINY / "config.json").read_text())
@@ -151,6 +179,31 @@ class Training(unittest.TestCase):
             _, errors = run("plan", "train", *words, expect=status)
             self.assertIn(part, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
+
+
+class NothingFits(unittest.TestCase):
+    def plan(self, *words):
+        found = json.loads(run("plan", "train", "--cluster", "h100", *words, "--json", "-", expect=1)[0])["plans"][0]
+        self.assertEqual(sum(found["candidates"]["refused_by"].values()), found["candidates"]["refused"])
+        return found, run("plan", "train", "--cluster", "h100", *words, expect=1)[0].decode()
+
+    def test_the_layout_that_takes_least_is_named(self):
+        """Weights, gradients and optimizer of 70B over 8 devices are 140 GB, and all else is least with one sample."""
+        words = ("--model-size", "70B", "--nodes", "1", "--fix", "parallel.tensor_model_parallel_size=8")
+        found, table = self.plan(*words)
+        layout = found["closest"]["layout"]
+        self.assertEqual((layout["recompute"], layout["micro_batch_size"]), ("full", 1))
+        self.assertLess(found["closest"]["memory"]["device"], 162e9)
+        self.assertRegex(table, r"nearest: tensor 8, pipeline 1, micro batch 1, recomputation full takes 16[01]\.[0-9] GB of 80.0 GB")
+        self.assertEqual(found["devices_that_work"], [])
+
+    def test_numbers_of_devices_that_work_are_named(self):
+        found, table = self.plan("--model-size", "530B", "--nodes", "105")
+        self.assertEqual(found["candidates"]["refused"], found["candidates"]["all"])
+        self.assertEqual(found["devices_that_work"], [768, 848])
+        self.assertIn("no layout divides 105 nodes; nearest that work: 96 and 106\n", table)
+        self.assertRegex(table, r" refused \(.*[0-9]+ by train.global_batch_size.*\), 0 without memory")
+        self.assertEqual(found["nearest"]["devices"], 848)
 
 
 class Walking(unittest.TestCase):
@@ -273,7 +326,8 @@ class Constants(unittest.TestCase):
         text = run(*words)[0].decode()
         self.assertRegex(text, "constants: not calibrated; fitted on .*; the range is [0-9.]+% either way\n")
         row, = re.findall(r"(?m)^  1 .*$", text)
-        seconds, low, high = re.search(r" ([0-9.]+) +([0-9.]+)-([0-9.]+) ", row).groups()
+        low, high = re.search(r"the step of row 1 takes ([0-9.]+)-([0-9.]+) s\n", text).groups()
+        seconds = row.split()[-4]
         best = json.loads(run(*words, "--json", "-")[0])["plans"][0]["rows"][0]
         for printed, value in zip((seconds, low, high), (best["step_seconds"], *best["step_seconds_range"])):
             self.assertEqual(float(printed), float(f"{value:.2e}"))
