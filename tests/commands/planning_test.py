@@ -1,5 +1,6 @@
 """cambium plan: JSON alone on standard output, a page that is whole by itself, run files, and errors of one line."""
 import json
+import math
 import pathlib
 import re
 import shlex
@@ -38,6 +39,17 @@ class Training(unittest.TestCase):
             text = page.read_text()
             xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
             self.assertGreater(text.count("<circle"), 3 + 100)  # the rows, and layouts that are none
+            points = [(float(y), math.log(float(seconds))) for y, seconds in
+                      re.findall(r'cy="([0-9.]+)" r="[0-9]"><title>(?:row [0-9]+: )?([0-9.e+]+) s, ', text)]
+            (low, first), (high, last) = max(points), min(points)
+            for y, seconds in points:  # places are rounded to tenths of 300
+                self.assertAlmostEqual((low - y) / (low - high), (seconds - first) / (last - first), delta=0.002)
+            self.assertRegex(text, r'class="grid" .*>[125](e[+-])?0* s</text>|class="grid" .*>0\.0*[125] s</text>')
+            legends = [re.findall("</i>([a-z]+)</span>", legend) for legend in re.findall('class="legend">(.*)</p>', text)]
+            self.assertEqual(legends, [["products", "other", "floor", "tensor", "stages", "bubble", "gradients", "optimizer"],
+                                       ["weights", "gradients", "optimizer", "activations", "workspace"]])
+            unboxed = re.sub(r'<div class="wrap">.*?</div>', "", text, flags=re.DOTALL)
+            self.assertFalse(re.search("<table|<pre", unboxed))  # what is wider than the page scrolls in its box
             self.assertEqual(len(re.findall("stage [0-9]+, optimizer: ", text)), 2)
             self.assertIn("100.0%, ", text)
             self.assertIn("The memory of row 2<", text)
@@ -183,9 +195,12 @@ class Training(unittest.TestCase):
 
 class NothingFits(unittest.TestCase):
     def plan(self, *words):
-        found = json.loads(run("plan", "train", "--cluster", "h100", *words, "--json", "-", expect=1)[0])["plans"][0]
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "plan.json")
+            table = run("plan", "train", "--cluster", "h100", *words, "--json", file, expect=1)[0].decode()
+            found = json.loads(file.read_text())["plans"][0]
         self.assertEqual(sum(found["candidates"]["refused_by"].values()), found["candidates"]["refused"])
-        return found, run("plan", "train", "--cluster", "h100", *words, expect=1)[0].decode()
+        return found, table
 
     def test_the_layout_that_takes_least_is_named(self):
         """Weights, gradients and optimizer of 70B over 8 devices are 140 GB, and all else is least with one sample."""
@@ -222,6 +237,25 @@ class Walking(unittest.TestCase):
             self.assertIn("--forward has 2 numbers, but there are 4 stages", errors)
             _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1e308", "--json", "-", expect=2)
             self.assertIn("--forward 1e308: expected numbers from 0 to 1e+09", errors)
+
+    def test_a_long_timeline_is_a_small_image_with_all_of_the_time(self):
+        """50,880 steps of 53 stages: short neighbours are drawn together, bubbles stay where they are."""
+        with tempfile.TemporaryDirectory() as directory:
+            image = pathlib.Path(directory, "line.svg")
+            output, _ = run("plan", "walk", "--stages", "53", "--micro-batches", "240", "--chunks", "2", "--json", "-", "--svg", image)
+            walk = json.loads(output)
+            self.assertLess(image.stat().st_size, 900_000)
+            bars = xml.etree.ElementTree.parse(image).findall("{http://www.w3.org/2000/svg}rect")
+            self.assertLess(len(bars), 5_000)
+            for stage in (0, 26, 52):
+                ours = [bar for bar in bars if bar.find("{http://www.w3.org/2000/svg}title").text.startswith(f"stage {stage}: ")]
+                for kind, seconds in (("forward", 240), ("backward", 480)):
+                    width = sum(float(bar.get("width")) for bar in ours if bar.get("class").startswith(kind))
+                    self.assertAlmostEqual(width, 940 * seconds / walk["makespan"], delta=0.005 * len(ours) + 0.1)
+                ends = [(float(bar.get("x")), float(bar.get("x")) + float(bar.get("width"))) for bar in ours]
+                steps = [step for step in walk["steps"] if step["stage"] == stage]
+                self.assertAlmostEqual(ends[0][0], 60 + 940 * steps[0]["start"] / walk["makespan"], delta=0.1)
+                self.assertLess(max(end for _, end in ends), 1000.2)
 
     def test_a_latency_that_no_network_has_is_refused_by_its_line(self):
         with tempfile.TemporaryDirectory() as directory:
