@@ -52,7 +52,7 @@ static int list_layout(struct calibration *c, int tensor, int64_t micro_batch) {
     struct cost_work work;
     run.config.parallel.tensor_model_parallel_size = tensor;
     run.config.train.micro_batch_size = run.config.train.global_batch_size = micro_batch;
-    if (!train_plan_is_possible(&run, tensor))
+    if (train_plan_obstacle(&run, tensor))
         return STATUS_OK;
     int status = cost_work_make(&run, &c->cluster, &work);
     if (status)

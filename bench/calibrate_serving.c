@@ -7,8 +7,9 @@ enum { STEPS = 4 };
 
 static const struct serve_layout layouts[CALIBRATE_REQUESTS] = {
     /* prompts alone, then prompts and further tokens; the precision is the calibration's */
-    {1, 1, 1, 16, 1, 0, 0, 0},  {1, 1, 1, 128, 1, 0, 0, 0}, {1, 1, 4, 128, 1, 0, 0, 0},  {1, 1, 1, 512, 1, 0, 0, 0},
-    {1, 1, 1, 16, 33, 0, 0, 0}, {1, 1, 4, 16, 33, 0, 0, 0}, {1, 1, 16, 16, 33, 0, 0, 0}, {1, 1, 1, 512, 17, 0, 0, 0},
+    {1, 1, 1, 16, 1, 0, 0, 0, 0},   {1, 1, 1, 128, 1, 0, 0, 0, 0},  {1, 1, 4, 128, 1, 0, 0, 0, 0},
+    {1, 1, 1, 512, 1, 0, 0, 0, 0},  {1, 1, 1, 16, 33, 0, 0, 0, 0},  {1, 1, 4, 16, 33, 0, 0, 0, 0},
+    {1, 1, 16, 16, 33, 0, 0, 0, 0}, {1, 1, 1, 512, 17, 0, 0, 0, 0},
 };
 
 int calibrate_requests(const struct calibration *c, const struct calibrate_place *place, double *seconds) {
@@ -36,6 +37,7 @@ static int add_row(const struct calibration *c, int request, const struct model_
     *row = (struct fit_row){.nodes = 1, .seconds = c->alone.requests[request], .is_fitted = true};
     struct serve_layout layout = layouts[request];
     layout.precision = c->options->precision;
+    layout.step_rows = layout.batch * layout.input_len; /* the engine's is as large */
     int status = serve_work_make(model, &layout, cluster, &row->serving);
     rows->count += !status;
     return status;

@@ -174,7 +174,7 @@ static int find_hidden(const struct calibration *c, const struct train_run *run,
 static int measure_tensor(const struct calibration *c, struct cluster *cluster) {
     struct train_run run = run_of(c, few_layers(c), (int)c->options->ranks);
     struct bench_steps measured = {0};
-    if (!train_plan_is_possible(&run, (int)c->options->ranks))
+    if (train_plan_obstacle(&run, (int)c->options->ranks))
         return STATUS_OK;
     int status = measure(c, &run, &measured);
     return status || !measured.seconds ? status : find_hidden(c, &run, &measured, CLUSTER_TENSOR_HIDDEN, cluster);

@@ -52,9 +52,11 @@ static bool is_active(const void *self) {
 
 static int plan(struct peft_bank *bank, const struct hook_call *hook) {
     int status = STATUS_OK;
+    rank_unsure(hook->rank, true, 1); /* a step does what its images need */
     for (int type = 0; type < PEFT_TYPE_COUNT && !status; type++)
         if (peft_method(type)->plan_batched)
             status = peft_method(type)->plan_batched(bank, hook);
+    rank_unsure(hook->rank, true, -1);
     return status;
 }
 

@@ -49,13 +49,14 @@ int plan_write_timelines(const char *svg, const char *trace, const struct walk *
 }
 
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count) {
+    const double most_value = 1e9; /* sums of them are finite */
     *count = 0;
     for (const char *at = text;; at++) {
         char *end;
         double value = strtod(at, &end);
-        if (end == at || (*end && *end != ',') || !isfinite(value) || value < 0)
-            return status_fail(STATUS_USAGE, "--%s %s: expected numbers of at least 0 with commas between them", option,
-                               text);
+        if (end == at || (*end && *end != ',') || !(value >= 0 && value <= most_value))
+            return status_fail(STATUS_USAGE, "--%s %s: expected numbers from 0 to %g with commas between them", option,
+                               text, most_value);
         if (*count == most)
             return status_fail(STATUS_USAGE, "--%s %s: more than %d numbers", option, text, most);
         numbers[(*count)++] = value;

@@ -27,8 +27,8 @@ int plan_write_json(const char *path, json_t *json);
 /* Writes a schedule to each of the two files that is not NULL: as an image, and as Chrome's trace events. STATUS_IO,
  * STATUS_MEMORY. */
 int plan_write_timelines(const char *svg, const char *trace, const struct walk *walk);
-/* Reads "1,2.5": numbers of at least 0, at most `most`. Sets *count. STATUS_USAGE, in which `option` names the option.
- */
+/* Reads "1,2.5": numbers from 0 to 1e9, at most `most` of them. Sets *count. STATUS_USAGE, in which `option` names the
+ * option. */
 int plan_read_numbers(const char *option, const char *text, double *numbers, int most, int *count);
 
 /* Rows of options that several subcommands have. The value's offset is `at`. */

@@ -14,7 +14,7 @@
 
 struct options {
     struct config_list words; /* the model and the cluster */
-    int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank;
+    int64_t devices, input_len, output_len, batch, tensor, pipeline, top, adapters, rank, max_batch_tokens;
     double max_latency_ms, min_tokens_per_s, memory_share;
     const char *json, *html;
     int space, precision;
@@ -34,6 +34,8 @@ static const struct config_row rows[] = {
     PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
     PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
                    "requests of a batch; when not given, 1, 2, 4, ... 256 are tried"),
+    PLAN_COUNT_ROW("max-batch-tokens", AT(max_batch_tokens), "512", 1 << 20,
+                   "rows of a step, as of `serve`; a larger batch raises it"),
     PLAN_COUNT_ROW("tensor", AT(tensor), NULL, 4096, "tensor ranks; when not given, all sizes within a node"),
     PLAN_COUNT_ROW("pipeline", AT(pipeline), NULL, 4096, "stages; when not given, all sizes"),
     PLAN_COUNT_ROW("adapters", AT(adapters), NULL, 1 << 20, "LoRA adapters in memory, which the requests use in turn"),
@@ -68,11 +70,10 @@ static const struct config_row rows[] = {
     PLAN_MEMORY_SHARE_ROW(AT(memory_share)),
 };
 
-/* Takes the model: a size, or the config.json of a directory. */
+/* Takes the model: a size or a name, or the config.json of a directory. */
 static int find_model(const char *word, struct model_config *model) {
     struct run_file file = {0};
     struct train_run run = {0};
-    struct size_shape shape;
     double billions;
     if (file_exists(word)) {
         struct pretrained opened;
@@ -81,26 +82,43 @@ static int find_model(const char *word, struct model_config *model) {
         pretrained_close(&opened);
         return status;
     }
-    int status = size_read(word, &billions);
-    if (status)
-        return status_fail(STATUS_USAGE, "%s is no model directory, and no size such as 20B or 126M", word);
-    status = size_shape(billions, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &shape);
+    int status = run_file_read(NULL, NULL, 0, &file);
+    if (!status && (status = size_take(word, SIZE_SEQ_LENGTH, &file.run, &billions)))
+        status_wrap(status, "%.80s is no model directory", word);
     if (!status)
-        status = run_file_read(NULL, NULL, 0, &file);
-    if (!status) {
-        size_apply(&shape, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &file.run);
         status = run_file_resolve(&file.run, &run);
-    }
     *model = run.config.model;
     run_file_close(&file);
     return status;
 }
 
-/* Prints the command that serves the best row. */
+/* Prints a word as a shell reads it. */
+static void print_word(const char *word) {
+    bool is_plain =
+        *word && !word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./+:,")];
+    if (is_plain) {
+        printf("%s", word);
+        return;
+    }
+    putchar('\'');
+    for (; *word; word++)
+        printf(*word == '\'' ? "'\\''" : "%c", *word);
+    putchar('\'');
+}
+
+/* Prints the command that serves the best row. Limits of the server whose defaults are below the batch come with it. */
 static void print_command(const struct serve_row *row, const char *model, const struct cluster *cluster) {
-    printf("\ncambium serve --model %s%s --precision %s --max-sequences %lld", model,
-           strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda", precision_names[row->layout.precision],
-           (long long)row->layout.batch);
+    enum { DEFAULT_QUEUED = 256 };
+    long long batch = (long long)row->layout.batch, rows_of_step = (long long)row->layout.step_rows;
+    rows_of_step = rows_of_step > batch ? rows_of_step : batch;
+    printf("\ncambium serve --model ");
+    print_word(model);
+    printf("%s --precision %s --max-batch-size %lld", strncmp(cluster->kind, "cuda", 4) ? "" : " --device cuda",
+           precision_names[row->layout.precision], batch);
+    if (rows_of_step != SERVE_STEP_ROWS)
+        printf(" --max-batch-tokens %lld", rows_of_step);
+    if (batch > DEFAULT_QUEUED)
+        printf(" --max-queued-requests %lld", batch);
     if (row->layout.tensor * row->layout.pipeline > 1)
         printf(" --ranks %d --parallel.tensor_model_parallel_size=%d --parallel.pipeline_model_parallel_size=%d",
                row->layout.tensor * row->layout.pipeline, row->layout.tensor, row->layout.pipeline);
@@ -147,6 +165,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
                                         .adapters = options->adapters,
                                         .adapter_rank = options->rank,
                                         .precision = options->precision,
+                                        .step_rows = options->max_batch_tokens,
                                         .is_tool = options->space == 1,
                                         .max_latency = options->max_latency_ms / 1e3,
                                         .min_tokens_per_s = options->min_tokens_per_s,
@@ -197,17 +216,18 @@ static int run(const void *values, const struct config *given) {
 int plan_serve_command(int argc, char **argv) {
     static const struct config_command command = {
         .name = "plan serve",
-        .synopsis =
-            "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] [--tensor T] "
-            "[--pipeline P] [--adapters K [--rank R]] [--precision fp32|bf16|tf32] [--max-latency-ms X] "
-            "[--min-tokens-per-s "
-            "Y] "
-            "[--space all|hp-tool] [--json FILE] "
-            "[--html FILE] [--top N]",
+        .synopsis = "cambium plan serve MODEL CLUSTER --devices N [--input-len T] [--output-len T] [--batch B] "
+                    "[--max-batch-tokens N] [--tensor T] [--pipeline P] [--adapters K [--rank R]] [--precision "
+                    "fp32|bf16|tf32] [--max-latency-ms X] "
+                    "[--min-tokens-per-s "
+                    "Y] "
+                    "[--space all|hp-tool] [--json FILE] "
+                    "[--html FILE] [--top N]",
         .description =
             "Finds the layouts that serve a model on a cluster: latency of a request, tokens per second, memory. MODEL "
             "is "
-            "a model directory, of which only config.json is read, or a size such as 20B. CLUSTER is a shipped cluster "
+            "a model directory, of which only config.json is read, a size such as 20B, or an open model's name such as "
+            "llama-3.1-8b. CLUSTER is a shipped cluster "
             "or "
             "a file. The best row within the limits has the most requests per second of a device. Exit status 1: no "
             "layout is within them.",

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COUNTS = 16, POINTS = 300 };
+enum { MOST_COUNTS = 16, POINTS = 300, MOST_DEVICES = 1 << 20 };
 
 struct options {
     const char *model_size, *config, *model, *cluster, *nodes, *devices;
@@ -37,7 +37,9 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(model_size),
      .metavar = "SIZE",
-     .help = "a GPT of this number of parameters, such as 20B or 126M, in the shape of NVIDIA's tables"},
+     .help =
+         "a GPT of this number of parameters, such as 20B or 126M, in the shape of NVIDIA's tables; or an open model: "
+         "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
     {.path = "config",
      .type = CONFIG_STRING,
      .offset = AT(config),
@@ -219,13 +221,12 @@ static int find_model(struct planning *p) {
     int status = run_file_read(o->config, o->fixed.items, o->fixed.count, &p->file);
     if (status)
         return status;
-    double billions;
     if (!o->config)
         p->file.run.train.precision = o->precision;
     if (o->days > 0)
         status = find_size(p, seq_length);
     else if (o->model_size)
-        status = size_read(o->model_size, &billions) ? STATUS_USAGE : take_size(p, billions, seq_length);
+        status = size_take(o->model_size, seq_length, &p->file.run, &p->search.billions);
     else if (o->model)
         status = take_model(p, seq_length);
     if (o->config && o->seq_length)
@@ -324,8 +325,12 @@ static int read_devices(struct planning *p) {
                                    MOST_COUNTS, &p->wanted);
     for (int i = 0; i < p->wanted && !status; i++) {
         double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
-        if (devices < 1 || devices > 1 << 20 || devices != floor(devices))
-            return status_fail(STATUS_USAGE, "%g devices: expected a whole number from 1 to 1048576", devices);
+        if (devices < 1 || devices > MOST_DEVICES || devices != floor(devices)) {
+            double least = o->nodes ? 1 / (double)p->cluster.per_node : 1;
+            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %g%s",
+                               o->nodes ? "nodes" : "devices", counts[i], devices, least, MOST_DEVICES * least,
+                               o->nodes ? " that is a whole number of devices" : "");
+        }
         p->devices[i] = (int)devices;
     }
     return status;

@@ -137,6 +137,8 @@ int config_parse_text(const struct config_command *command, const char *name, co
 void config_free(struct config *config);
 /* True when a flag or the file gave the row `path`. */
 bool config_is_given(const struct config *config, const char *path);
+/* Returns the line of the row `path` in the YAML file, counted from 1; 0: it is not there. */
+size_t config_line(const struct config *config, const char *path);
 /* Prints the resolved values of the section rows as YAML that config_parse can read. */
 void config_dump(const struct config_command *command, const void *values, FILE *out);
 /* Adds the same to a text. STATUS_MEMORY. */

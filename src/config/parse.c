@@ -250,3 +250,10 @@ bool config_is_given(const struct config *config, const char *path) {
             return config->sources[i] != CONFIG_SOURCE_DEFAULT;
     return false;
 }
+
+size_t config_line(const struct config *config, const char *path) {
+    for (size_t i = 0; i < config_row_total(&config->command); i++)
+        if (!strcmp(config_row_at(&config->command, i)->path, path))
+            return config->lines[i];
+    return 0;
+}

@@ -110,6 +110,7 @@ struct run_config {
             expert_model_parallel_size;
         int64_t virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage,
             decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers; /* 0: not given */
+        bool account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split;
         bool sequence_parallel, use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather;
         int data_parallel_sharding_strategy; /* enum sharding; see run_sharding */
         int64_t fsdp_keep_gathered;

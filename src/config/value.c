@@ -61,7 +61,9 @@ static int check_range(const struct config_row *row, double value, const char *t
         return STATUS_OK;
     char range[80];
     config_range_text(row, range, sizeof range);
-    return status_fail(STATUS_USAGE, "%s is out of range: expected %s", text, range);
+    bool has_unit = row->type == CONFIG_QUANTITY && *row->unit;
+    return status_fail(STATUS_USAGE, "%s is out of range: expected %s%s%s", text, range, has_unit ? " " : "",
+                       has_unit ? row->unit : "");
 }
 
 static int read_int(const struct config_row *row, const char *text, int64_t *out) {
@@ -125,7 +127,9 @@ static int read_float(const struct config_row *row, const char *text, double *ou
 
 static int read_quantity(const struct config_row *row, const char *text, struct config_quantity *out) {
     int status = config_read_quantity(row, text, out);
-    return status ? status : check_range(row, out->value, text);
+    if (!status)
+        status = check_range(row, out->value, text);
+    return status || !out->high ? status : check_range(row, out->high, text);
 }
 
 static int read_bool(const char *text, bool *out) {

@@ -7,7 +7,8 @@
 /* True when a parameter belongs to the chunk's layers or ends. */
 static bool is_of_chunk(const struct model *model, const struct model_chunk *chunk, int id) {
     int64_t layer = model->table.rows[id].layer, end = chunk->first + chunk->count;
-    bool is_before = layer < 0 && chunk_has_embedding(chunk), is_after = layer == end && chunk_has_head(model, chunk);
+    bool is_before = layer < 0 && chunk_has_embedding(model, chunk),
+         is_after = layer == end && chunk_has_head(model, chunk);
     return is_before || is_after || (layer >= chunk->first && layer < end);
 }
 

@@ -166,10 +166,13 @@ int fp8_sketch(struct model *model) {
 
 /* ---- memory ---- */
 
-/* Returns the bytes of a cast weight. */
+/* Returns the bytes of a cast weight; 0 in a stage without layers. */
 static size_t weight_bytes(const struct model *model, enum attach_place place) {
-    const struct linear *linear = linear_of(model, model->options.chunks[0].first, place);
-    return fp8_bytes(linear->out, linear->in);
+    const struct model_chunk *chunk = model->options.chunks;
+    while (!chunk->count && model->fp8.layers)
+        chunk++;
+    const struct linear *linear = chunk->count ? linear_of(model, chunk->first, place) : NULL;
+    return linear ? fp8_bytes(linear->out, linear->in) : 0;
 }
 
 static size_t kept_bytes(const struct model *model) {

@@ -256,20 +256,28 @@ static inline void *model_element(const struct model *model, void *base, int64_t
 
 /* model.c */
 struct model_stash *model_stash(struct model *model, int number);
-static inline bool chunk_has_embedding(const struct model_chunk *chunk) {
-    return chunk->first == 0;
+static inline bool chunk_has_embedding(const struct model *model, const struct model_chunk *chunk) {
+    return model->share.has_embedding && chunk->first == 0;
 }
 static inline bool chunk_has_head(const struct model *model, const struct model_chunk *chunk) {
-    return chunk->first + chunk->count == model->options.config.num_layers;
+    return model->share.has_head && chunk->first + chunk->count == model->options.config.num_layers;
+}
+/* Returns the most layers of a chunk: what each stash has places for. */
+static inline int64_t model_chunk_layers(const struct model *model) {
+    int64_t most = 0;
+    for (int c = 0; c < model->options.chunk_count; c++)
+        most = model->options.chunks[c].count > most ? model->options.chunks[c].count : most;
+    return most;
 }
 
 /* sizes.c */
-/* Sets the group of layers of a chunk, counted from its first, that is recomputed together with `layer` from the input
- * of the group's first layer. Returns false when the stash keeps everything that the backward needs. */
-bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end);
+/* Sets the group of layers of a chunk of `layers`, counted from its first, that is recomputed together with `layer`
+ * from the input of the group's first layer. Returns false when the stash keeps everything that the backward needs. */
+bool model_recompute_group(const struct model *model, int64_t layers, int stash, int64_t layer, int64_t *first,
+                           int64_t *end);
 /* True when something before the chunk needs the gradient of the chunk's input. */
 static inline bool model_sends_gradient(const struct model *model, const struct model_chunk *chunk) {
-    return chunk->first > 0 && chunk->first > model->share.lowest;
+    return !chunk_has_embedding(model, chunk) && chunk->first > model->share.lowest;
 }
 /* True when the stash keeps anything of the layer for its backward. */
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer);

@@ -130,7 +130,7 @@ static void open_transient(struct model *model) {
     model->kept.transient_stash = &model->kept.stashes[keeps_nothing ? 0 : o->train.stashes];
     model->kept.first_layer = model->share.lowest < last->first                 ? 0
                               : model->share.lowest < last->first + last->count ? model->share.lowest - last->first
-                                                                                : last->count;
+                                                                                : model_chunk_layers(model);
 }
 
 /* Sets up the chunks of this rank, and the stashes of their activations. */
@@ -140,19 +140,21 @@ static int open_stage(struct model *model) {
     if (!o->chunk_count)
         o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
     o->train.stashes = o->use == MODEL_TRAIN && o->train.stashes ? o->train.stashes : 1;
+    const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
+    model->share.has_embedding = o->chunks[0].first == 0 && !o->is_after_embedding;
+    model->share.has_head = last->first + last->count == layers && !o->is_before_head;
     for (int c = 0; c < o->chunk_count; c++) {
         const struct model_chunk *chunk = &o->chunks[c];
-        if (chunk->first < end || chunk->count < 1 || chunk->count != o->chunks[0].count)
-            return status_fail(STATUS_INVALID, "chunks of a stage that overlap, or are not of one size");
+        if (chunk->first < end || chunk->count < 0 ||
+            (!chunk->count && !chunk_has_embedding(model, chunk) && !chunk_has_head(model, chunk)))
+            return status_fail(STATUS_INVALID, "chunks of a stage that overlap, or have no layers");
         end = chunk->first + chunk->count;
     }
     if (end > layers)
         return status_fail(STATUS_INVALID, "a stage of layer %lld in a model of %lld", (long long)end,
                            (long long)layers);
-    model->share.has_embedding = o->chunks[0].first == 0;
-    model->share.has_head = end == layers;
     model->share.lowest = o->use == MODEL_TRAIN ? model_lowest_layer(o) : -1;
-    size_t count = (size_t)o->chunks[0].count;
+    size_t count = (size_t)model_chunk_layers(model) + !model_chunk_layers(model); /* no array is empty */
     model->kept.stashes = calloc((size_t)o->train.stashes + 1, sizeof *model->kept.stashes);
     model->kept.saved = calloc((size_t)o->train.stashes * count, sizeof *model->kept.saved);
     model->kept.again = calloc(count, sizeof *model->kept.again);

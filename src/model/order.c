@@ -17,8 +17,8 @@ static void add_head(const struct model *model, struct unit_order *order) {
         add(order, of_weight);
 }
 
-static void add_forward(const struct model_chunk *chunk, struct unit_order *order) {
-    if (chunk_has_embedding(chunk))
+static void add_forward(const struct model *model, const struct model_chunk *chunk, struct unit_order *order) {
+    if (chunk_has_embedding(model, chunk))
         add(order, PARAM_UNIT_FIRST);
     for (int64_t layer = 0; layer < chunk->count; layer++)
         add(order, chunk->first + layer);
@@ -37,7 +37,7 @@ static void add_backward(const struct model *model, const struct model_chunk *ch
                 add(order, chunk->first + again);
         add(order, chunk->first + layer);
     }
-    if (chunk_has_embedding(chunk) && model->share.lowest < 0)
+    if (chunk_has_embedding(model, chunk) && model->share.lowest < 0)
         add(order, PARAM_UNIT_FIRST);
 }
 
@@ -52,7 +52,7 @@ static void add_steps(struct model *model, const struct pipeline_step *steps, in
             fresh = NULL;
             continue;
         }
-        add_forward(chunk, order);
+        add_forward(model, chunk, order);
         if (is_forward_only && chunk_has_head(model, chunk))
             add_head(model, order);
         fresh = stash;

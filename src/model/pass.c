@@ -89,13 +89,14 @@ static size_t stream_bytes(const struct pass *pass) {
            dtype_bytes(model->options.dtype);
 }
 
-/* Starts with the embedding, or with the output of the layer before; then come the blocks. */
+/* Starts with the embedding, or with the output of the layer before; then come the blocks, if there are any. */
 int pass_forward(struct model *model, const struct model_pass *asked, enum param_use use, const void *x, void *y) {
     struct pass pass = pass_of(model, asked);
     int status = STATUS_OK;
     rank_plan_part(model->rank, WORK_FORWARD, asked->chunk);
-    void *first = saved_of(&pass, 0)->x;
-    if (chunk_has_embedding(pass.chunk)) {
+    void *end = chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y;
+    void *first = pass.chunk->count ? saved_of(&pass, 0)->x : end;
+    if (chunk_has_embedding(model, pass.chunk)) {
         status = unit_begin(&pass, PARAM_UNIT_FIRST, use);
         if (!status)
             status = unit_end(&pass, PARAM_UNIT_FIRST, embedding_pass_forward(&pass, first));
@@ -103,8 +104,7 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
         status = stream_copy(model->rank->exec.stream, first, x, stream_bytes(&pass));
     }
     for (int64_t layer = 0; layer < pass.chunk->count && !status; layer++) {
-        struct block_pass block =
-            block_pass_of(&pass, layer, chunk_has_head(model, pass.chunk) ? pass.stash->x_last : y);
+        struct block_pass block = block_pass_of(&pass, layer, end);
         block.measures = use == PARAM_FORWARD;
         status = unit_begin(&pass, block.layer, use);
         if (!status)
@@ -117,11 +117,11 @@ int pass_forward(struct model *model, const struct model_pass *asked, enum param
 
 bool model_runs_again(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer,
                       bool is_fresh, struct layer_group *group) {
-    int64_t next_first, next_end;
-    if (!model_recompute_group(model, stash, layer, &group->first, &group->end) || layer + 1 != group->end)
+    int64_t next_first, next_end, layers = chunk->count;
+    if (!model_recompute_group(model, layers, stash, layer, &group->first, &group->end) || layer + 1 != group->end)
         return false;
     bool is_last =
-        group->end == chunk->count || !model_recompute_group(model, stash, group->end, &next_first, &next_end);
+        group->end == layers || !model_recompute_group(model, layers, stash, group->end, &next_first, &next_end);
     return !is_fresh || !is_last;
 }
 
@@ -193,7 +193,7 @@ static int run_backward(const struct pass *pass, const void *dy) {
         status = layer_done(pass, model->options.config.num_layers);
     if (!status)
         status = run_blocks_backward(pass);
-    if (status || !chunk_has_embedding(pass->chunk))
+    if (status || !chunk_has_embedding(model, pass->chunk))
         return status;
     if (model->share.lowest < 0) {
         status = unit_begin(pass, PARAM_UNIT_FIRST, PARAM_BACKWARD);

@@ -110,16 +110,19 @@ static void place_hooks(struct model *model, struct arena *arena, int64_t layer,
     for (int place = 0; place < ATTACH_PLACE_COUNT; place++) {
         size_t most = 0;
         for (int c = 0; c < o->chunk_count; c++) {
-            size_t bytes = block_hook_saved_bytes(model, o->chunks[c].first + layer, (enum attach_place)place);
+            bool has_layer = layer < o->chunks[c].count;
+            size_t bytes =
+                has_layer ? block_hook_saved_bytes(model, o->chunks[c].first + layer, (enum attach_place)place) : 0;
             most = bytes > most ? bytes : most;
         }
         saved->hooks[place] = most ? arena_take(arena, most) : NULL;
     }
 }
 
-bool model_recompute_group(const struct model *model, int stash, int64_t layer, int64_t *first, int64_t *end) {
+bool model_recompute_group(const struct model *model, int64_t layers, int stash, int64_t layer, int64_t *first,
+                           int64_t *end) {
     const struct model_recompute *r = &model->options.train.recompute;
-    int64_t layers = model->options.chunks[0].count, from = model->kept.first_layer;
+    int64_t from = model->kept.first_layer;
     bool is_partial = !model->options.train.partial_stashes || stash < model->options.train.partial_stashes;
     bool is_uniform = r->how == RECOMPUTE_UNIFORM && layer >= from;
     *first = is_uniform ? from + (layer - from) / r->num_layers * r->num_layers : layer;
@@ -131,7 +134,7 @@ bool model_recompute_group(const struct model *model, int stash, int64_t layer, 
 
 bool model_keeps(const struct model *model, const struct model_chunk *chunk, int stash, int64_t layer) {
     int64_t first, end;
-    model_recompute_group(model, stash, layer, &first, &end);
+    model_recompute_group(model, chunk->count, stash, layer, &first, &end);
     return chunk->first + end > model->share.lowest;
 }
 
@@ -140,10 +143,11 @@ bool model_keeps(const struct model *model, const struct model_chunk *chunk, int
  * for results that are recomputed within a layer. */
 static void place_kept_blocks(struct model *model, struct arena *arena, int stash, int64_t *placed,
                               const struct block_saved *shared) {
-    for (int64_t layer = model->kept.first_layer; layer < model->options.chunks[0].count; layer++) {
+    int64_t layers = model_chunk_layers(model);
+    for (int64_t layer = model->kept.first_layer; layer < layers; layer++) {
         struct block_saved *saved = &model->kept.stashes[stash].saved[layer];
         int64_t first, end;
-        if (model_recompute_group(model, stash, layer, &first, &end)) {
+        if (model_recompute_group(model, layers, stash, layer, &first, &end)) {
             if (layer - first == *placed) {
                 place_saved(model, arena, EVERY_LAYER, &model->kept.again[*placed], shared);
                 model->kept.again[(*placed)++].x = layer > first ? arena_take(arena, stream_bytes(model)) : NULL;
@@ -166,6 +170,9 @@ static void place_transient_layers(struct model *model, struct arena *arena, con
     const struct model_options *o = &model->options;
     const struct model_widths *widths = &model->share.widths;
     struct block_saved set = {.norm1 = shared->norm1, .norm2 = shared->norm2, .activated = shared->activated};
+    if (model->kept.transient_stash == &model->kept.stashes[o->train.stashes] &&
+        !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
+        place_batch(model, arena, &model->kept.transient_stash->batch);
     if (model->share.lowest <= o->chunks[0].first)
         return;
     set.qkv = again ? again->qkv : arena_take(arena, whole_bytes(model, widths->qkv));
@@ -182,12 +189,9 @@ static void place_transient_layers(struct model *model, struct arena *arena, con
     set.middle = again ? again->middle : arena_take(arena, stream_bytes(model));
     for (int64_t i = 0; i < 2; i++) {
         model->kept.transient[i] = set;
-        if (model->share.lowest - o->chunks[0].first > i && o->chunks[0].count > i)
+        if (model->share.lowest - o->chunks[0].first > i && model_chunk_layers(model) > i)
             model->kept.transient[i].x = arena_take(arena, stream_bytes(model));
     }
-    if (model->kept.transient_stash == &model->kept.stashes[o->train.stashes] &&
-        !model_has_backward(o, o->chunks[0].first + o->chunks[0].count))
-        place_batch(model, arena, &model->kept.transient_stash->batch);
 }
 
 static void place_stashes(struct model *model, struct arena *arena) {
@@ -214,7 +218,7 @@ static void place_stashes(struct model *model, struct arena *arena) {
 /* Without a backward nothing is kept: all layers share one set, and the stream alternates between two arrays. */
 static void place_transient_blocks(struct model *model, struct arena *arena) {
     struct model_stash *stash = &model->kept.stashes[0];
-    int64_t layers = model->options.chunks[0].count;
+    int64_t layers = model_chunk_layers(model);
     struct block_saved set = {0};
     place_batch(model, arena, &stash->batch);
     place_saved(model, arena, 0, &set, NULL);

@@ -1,26 +1,36 @@
 /* The layers of a pipeline stage and chunk, by Megatron-LM's rules. The first and last stage may have numbers of their
- * own. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. A split that
- * does not divide is refused with the nearest values that work, for each number alone. */
+ * own. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. Instead, the
+ * embedding or the loss may count as a layer, so that the first or the last chunk has one less. A split that does not
+ * divide is refused with the nearest values that work, for each number alone. */
 #include "parallel/layout.h"
 
-/* Returns the layers of a stage, all chunks together; only for splits that fit. */
+#define MOST_LAYERS (INT64_MAX - 2) /* so that both ends can be added */
+
+/* Returns the ends that count as layers. One stage has them all in any case. */
+static int64_t counted_ends(const struct pipeline_split *split) {
+    return split->stages > 1 ? split->counts_embedding + split->counts_loss : 0;
+}
+
+/* Returns the layers and counted ends of a stage, all chunks together; only for splits that fit. */
 static int64_t stage_layers(const struct pipeline_split *split, int64_t stage) {
     if (stage == 0 && split->first)
         return split->first;
     if (stage == split->stages - 1 && split->last)
         return split->last;
     int64_t others = split->stages - !!split->first - !!split->last;
-    return (split->layers - split->first - split->last) / others;
+    return (split->layers + counted_ends(split) - split->first - split->last) / others;
 }
 
 bool pipeline_split_fits(const struct pipeline_split *split) {
     int64_t p = split->stages, v = split->chunks, first = split->first, last = split->last;
-    if (split->layers < 1 || p < 1 || v < 1 || first < 0 || first > split->layers || last < 0 || last > split->layers ||
-        p > split->layers / v)
+    bool counts = split->counts_embedding || split->counts_loss;
+    if (split->layers < 1 || split->layers > MOST_LAYERS || p < 1 || v < 1 || first < 0 || first > split->layers ||
+        last < 0 || last > split->layers || p > (split->layers + counted_ends(split)) / v ||
+        (counts && (first || last)))
         return false;
     if (p == 1)
         return v == 1 && !first && !last;
-    int64_t others = p - !!first - !!last, rest = split->layers - first - last;
+    int64_t others = p - !!first - !!last, rest = split->layers + counted_ends(split) - first - last;
     if (first % v || last % v || rest < 0)
         return false;
     return others ? rest > 0 && rest % (others * v) == 0 : rest == 0;
@@ -74,7 +84,7 @@ static void add_alternatives(struct strbuf *text, const struct pipeline_split *s
         {"parallel.virtual_pipeline_model_parallel_size", offsetof(struct pipeline_split, chunks), split->chunks > 1},
         {"model.num_layers", offsetof(struct pipeline_split, layers), true},
     };
-    if (!split->first && split->stages > 1 && split->stages <= split->layers)
+    if (!split->first && !counted_ends(split) && split->stages > 1 && split->stages <= split->layers)
         add_uneven(text, split);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].is_given)
@@ -93,6 +103,10 @@ int pipeline_split_check(const struct pipeline_split *split) {
         strbuf_format(&numbers, ", parallel.decoder_first_pipeline_num_layers %lld", (long long)split->first);
     if (split->last)
         strbuf_format(&numbers, ", parallel.decoder_last_pipeline_num_layers %lld", (long long)split->last);
+    for (int end = 0; end < 2; end++)
+        if (end ? split->counts_loss : split->counts_embedding)
+            strbuf_format(&numbers, ", parallel.account_for_%s_in_pipeline_split%s", end ? "loss" : "embedding",
+                          split->first || split->last ? " (with which no stage has a number of its own)" : "");
     if (split->stages == 1 && (split->chunks > 1 || split->first || split->last))
         strbuf_add_text(&numbers, " (one stage has no chunks, and all layers)");
     add_alternatives(&nearest, split);
@@ -114,9 +128,13 @@ int pipeline_layers(const struct pipeline_split *split, int64_t stage, int64_t c
     if (stage < 0 || stage >= split->stages || chunk < 0 || chunk >= split->chunks)
         return status_fail(STATUS_USAGE, "chunk %lld of stage %lld: there are %lld stages with %lld chunks each",
                            (long long)chunk, (long long)stage, (long long)split->stages, (long long)split->chunks);
+    bool counts_embedding = split->counts_embedding && split->stages > 1;
+    bool is_first = stage == 0 && chunk == 0, is_last = stage == split->stages - 1 && chunk == split->chunks - 1;
     *count = stage_layers(split, stage) / split->chunks;
-    *first = chunk * (split->layers / split->chunks);
+    *first = chunk * ((split->layers + counted_ends(split)) / split->chunks);
     for (int64_t before = 0; before < stage; before++)
         *first += stage_layers(split, before) / split->chunks;
+    *first -= counts_embedding && !is_first;
+    *count -= (counts_embedding && is_first) + (split->counts_loss && split->stages > 1 && is_last);
     return STATUS_OK;
 }

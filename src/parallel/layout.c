@@ -42,17 +42,21 @@ static struct pipeline_split split_of(const struct parallel_layout *layout) {
                                    .stages = layout->grid.pipeline,
                                    .chunks = layout->chunks,
                                    .first = layout->first,
-                                   .last = layout->last};
+                                   .last = layout->last,
+                                   .counts_embedding = layout->counts_embedding,
+                                   .counts_loss = layout->counts_loss};
 }
 
-bool parallel_layout_works(const struct parallel_layout *layout) {
+const char *parallel_layout_obstacle(const struct parallel_layout *layout) {
     struct rule rules[MOST_RULES];
     int count = rules_of(layout, rules);
     for (int i = 0; i < count; i++)
         if (!is_kept(&rules[i]))
-            return false;
+            return rules[i].name;
     struct pipeline_split split = split_of(layout);
-    return pipeline_split_fits(&split) && !(layout->is_one_model && layout->grid.data > 1);
+    return !pipeline_split_fits(&split)                    ? "model.num_layers"
+           : layout->is_one_model && layout->grid.data > 1 ? "data-parallel ranks"
+                                                           : NULL;
 }
 
 struct candidate {
@@ -71,7 +75,7 @@ static int nearest_layouts(const struct parallel_layout *layout, int ranks, stru
             other.grid.tensor = t;
             other.grid.pipeline = p;
             other.grid.data = ranks / fixed / t / p;
-            if (ranks / fixed / t % p || !parallel_layout_works(&other))
+            if (ranks / fixed / t % p || parallel_layout_obstacle(&other))
                 continue;
             struct candidate new = {.grid = other.grid};
             new.distance = fabs(log2((double)t / layout->grid.tensor)) + fabs(log2((double)p / layout->grid.pipeline));
@@ -131,7 +135,7 @@ static bool add_broken_rule(struct strbuf *text, const struct parallel_layout *l
 }
 
 int parallel_layout_check(const struct parallel_layout *layout) {
-    if (parallel_layout_works(layout))
+    if (!parallel_layout_obstacle(layout))
         return STATUS_OK;
     struct strbuf text = STRBUF_INIT;
     if (!add_broken_rule(&text, layout)) {

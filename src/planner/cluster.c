@@ -8,10 +8,17 @@
 #include <string.h>
 
 #define AT(field) offsetof(struct cluster, field)
-#define QUANTITY(path_, field, unit_, help_)                                                                           \
-    { .path = path_, .type = CONFIG_QUANTITY, .offset = AT(field), .unit = unit_, .help = help_ }
-#define CONSTANT(number, name, unit_)                                                                                  \
-    QUANTITY("achieved." name, achieved[number], unit_, "a constant of the prediction")
+/* Bounds keep every prediction finite: nothing that divides is 0, and no time is longer than a thousand seconds. */
+#define QUANTITY(path_, field, unit_, least, most, help_)                                                              \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_QUANTITY, .offset = AT(field), .unit = unit_, .minimum = least, .maximum = most, \
+        .help = help_                                                                                                  \
+    }
+#define CONSTANT(number, name, unit_, least, most)                                                                     \
+    QUANTITY("achieved." name, achieved[number], unit_, least, most, "a constant of the prediction")
+#define MOST_BYTES   1e18
+#define MOST_FLOPS   1e21
+#define MOST_SECONDS 1e3
 
 const char *const cluster_training_stacks[] = {"cambium", "megatron-2022", NULL};
 const char *const cluster_serving_stacks[] = {"cambium", "fastertransformer-2022", NULL};
@@ -28,8 +35,8 @@ static const struct config_row rows[] = {
      .offset = AT(stand_in),
      .check = device_check_name,
      .help = "the backend in place of `kind` where a build lacks that one"},
-    QUANTITY("device.memory", memory, "B", "memory of a device"),
-    QUANTITY("device.host_memory", host_memory, "B", "memory of a node's host"),
+    QUANTITY("device.memory", memory, "B", 1, MOST_BYTES, "memory of a device"),
+    QUANTITY("device.host_memory", host_memory, "B", 1, MOST_BYTES, "memory of a node's host"),
     {.path = "device.per_node",
      .type = CONFIG_INT,
      .offset = AT(per_node),
@@ -42,34 +49,43 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 4096,
      .help = "processors of a node, which its devices share; one each when not given"},
-    QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", "bandwidth of a device's memory"),
-    QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", "peak of products in bf16"),
-    QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", "peak of products in fp32"),
-    QUANTITY("device.peak_tf32", peak_tf32, "FLOP/s", "peak of products of fp32 in TF32"),
-    QUANTITY("device.peak_fp8", peak_fp8, "FLOP/s", "peak of products in FP8"),
-    QUANTITY("links.node_bandwidth", node_bandwidth, "B/s", "of a device within a node, one direction"),
-    QUANTITY("links.node_latency", node_latency, "s", "of a message within a node"),
-    QUANTITY("links.network_bandwidth", network_bandwidth, "B/s", "of a device between nodes, one direction"),
-    QUANTITY("links.network_latency", network_latency, "s", "of a message between nodes"),
-    {.path = "achieved.source", .type = CONFIG_STRING, .offset = AT(source), .help = "where the constants come from"},
-    CONSTANT(CLUSTER_PRODUCTS, "products", ""),
-    CONSTANT(CLUSTER_SMALL_DIMENSION, "small_dimension", ""),
-    CONSTANT(CLUSTER_OTHER, "other", ""),
-    CONSTANT(CLUSTER_LAYER_FORWARD, "layer_forward", "s"),
-    CONSTANT(CLUSTER_LAYER_BACKWARD, "layer_backward", "s"),
-    CONSTANT(CLUSTER_TENSOR_HIDDEN, "tensor_hidden", ""),
-    CONSTANT(CLUSTER_SUMS_HIDDEN, "sums_hidden", ""),
-    CONSTANT(CLUSTER_NETWORK, "network", ""),
-    CONSTANT(CLUSTER_STEP, "step", "s"),
-    CONSTANT(CLUSTER_ERROR, "error", ""),
-    CONSTANT(CLUSTER_SERVE_PRODUCTS, "serve_products", ""),
-    CONSTANT(CLUSTER_SERVE_SMALL_DIMENSION, "serve_small_dimension", ""),
-    CONSTANT(CLUSTER_SERVE_MEMORY, "serve_memory", ""),
-    CONSTANT(CLUSTER_SERVE_HIDDEN, "serve_hidden", ""),
-    CONSTANT(CLUSTER_SERVE_LAYER, "serve_layer", "s"),
-    CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s"),
-    CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s"),
-    CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s"),
+    QUANTITY("device.memory_bandwidth", memory_bandwidth, "B/s", 1, MOST_BYTES, "bandwidth of a device's memory"),
+    QUANTITY("device.peak_bf16", peak_bf16, "FLOP/s", 1, MOST_FLOPS, "peak of products in bf16"),
+    QUANTITY("device.peak_fp32", peak_fp32, "FLOP/s", 1, MOST_FLOPS, "peak of products in fp32"),
+    QUANTITY("device.peak_tf32", peak_tf32, "FLOP/s", 1, MOST_FLOPS, "peak of products of fp32 in TF32"),
+    QUANTITY("device.peak_fp8", peak_fp8, "FLOP/s", 1, MOST_FLOPS, "peak of products in FP8"),
+    QUANTITY("links.node_bandwidth", node_bandwidth, "B/s", 1, MOST_BYTES, "of a device within a node, one direction"),
+    QUANTITY("links.node_latency", node_latency, "s", 0, MOST_SECONDS, "of a message within a node"),
+    QUANTITY("links.network_bandwidth", network_bandwidth, "B/s", 1, MOST_BYTES,
+             "of a device between nodes, one direction"),
+    QUANTITY("links.network_latency", network_latency, "s", 0, MOST_SECONDS, "of a message between nodes"),
+    {.path = "achieved.source",
+     .type = CONFIG_STRING,
+     .offset = AT(source),
+     .default_text = "not calibrated",
+     .help = "where the constants come from"},
+    CONSTANT(CLUSTER_PRODUCTS, "products", "", 1e-6, 100),
+    CONSTANT(CLUSTER_SMALL_DIMENSION, "small_dimension", "", 0, 1e6),
+    CONSTANT(CLUSTER_ATTENTION, "attention", "", 1e-6, 100),
+    CONSTANT(CLUSTER_ATTENTION_DROPOUT, "attention_dropout", "", 1e-6, 1),
+    CONSTANT(CLUSTER_OTHER, "other", "", 1e-6, 100),
+    CONSTANT(CLUSTER_LAYER_FORWARD, "layer_forward", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_LAYER_BACKWARD, "layer_backward", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_TENSOR_HIDDEN, "tensor_hidden", "", 0, 1),
+    CONSTANT(CLUSTER_SUMS_HIDDEN, "sums_hidden", "", 0, 1),
+    CONSTANT(CLUSTER_NETWORK, "network", "", 1e-6, 100),
+    CONSTANT(CLUSTER_STEP, "step", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_ERROR, "error", "", 0, 1e6),
+    CONSTANT(CLUSTER_SERVE_PRODUCTS, "serve_products", "", 1e-6, 100),
+    CONSTANT(CLUSTER_SERVE_SMALL_DIMENSION, "serve_small_dimension", "", 0, 1e6),
+    CONSTANT(CLUSTER_SERVE_MEMORY, "serve_memory", "", 1e-6, 100),
+    CONSTANT(CLUSTER_SERVE_HIDDEN, "serve_hidden", "", 0, 1),
+    CONSTANT(CLUSTER_SERVE_LAYER, "serve_layer", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_ROW, "serve_row", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_SUM, "serve_sum", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_SUM_RANK, "serve_sum_rank", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_STEP, "serve_step", "s", 0, MOST_SECONDS),
+    CONSTANT(CLUSTER_SERVE_ERROR, "serve_error", "", 0, 1e6),
     {.path = "achieved.speeds",
      .type = CONFIG_LIST,
      .offset = AT(speed_texts),
@@ -92,6 +108,8 @@ static const struct config_row rows[] = {
 static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_PRODUCTS] = {0.7, 0.3, 1},
     [CLUSTER_SMALL_DIMENSION] = {100, 1, 2000},
+    [CLUSTER_ATTENTION] = {1, 0.05, 2},
+    [CLUSTER_ATTENTION_DROPOUT] = {1, 0.05, 1},
     [CLUSTER_OTHER] = {0.5, 0.1, 1},
     [CLUSTER_LAYER_FORWARD] = {3e-3, 1e-6, 0.02},
     [CLUSTER_LAYER_BACKWARD] = {6e-3, 1e-6, 0.02},
@@ -105,9 +123,11 @@ static const struct config_quantity neutral[CLUSTER_CONSTANTS] = {
     [CLUSTER_SERVE_MEMORY] = {0.7, 0.1, 1},
     [CLUSTER_SERVE_HIDDEN] = {1, 1, 1}, /* a GPU's copies run beside its products */
     [CLUSTER_SERVE_LAYER] = {50e-6, 1e-6, 1e-3},
+    [CLUSTER_SERVE_ROW] = {0, 0, 1e-3},
     [CLUSTER_SERVE_SUM] = {20e-6, 1e-6, 1e-3},
     [CLUSTER_SERVE_SUM_RANK] = {2e-6, 1e-8, 1e-3},
     [CLUSTER_SERVE_STEP] = {1e-3, 1e-6, 0.05},
+    [CLUSTER_SERVE_ERROR] = {0.3, 0, 100},
 };
 
 /* ---- shipped files ---- */
@@ -142,19 +162,6 @@ const char *cluster_shipped_name(int number) {
 
 /* ---- reading ---- */
 
-/* Returns true if a row's number must not be 0: all of devices and links but latencies, and the constants that divide.
- */
-static bool is_above_zero(const struct config_row *row) {
-    static const char *const constants[] = {"achieved.products", "achieved.other", "achieved.network",
-                                            "achieved.serve_products", "achieved.serve_memory"};
-    if (row->type != CONFIG_QUANTITY)
-        return false;
-    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
-        if (!strcmp(row->path, constants[i]))
-            return true;
-    return strncmp(row->path, "achieved.", strlen("achieved.")) && !strstr(row->path, "latency");
-}
-
 /* Checks what every prediction needs. */
 static int check(const char *name, const struct cluster *cluster) {
     static const char *const needed[] = {"device.memory",           "device.memory_bandwidth", "device.peak_bf16",
@@ -164,18 +171,9 @@ static int check(const char *name, const struct cluster *cluster) {
         if (!config_is_given(cluster->config, needed[i]))
             return status_fail(STATUS_USAGE, "%s: %s is missing", name, needed[i]);
     if (cluster->processors > cluster->per_node)
-        return status_fail(STATUS_USAGE, "%s: device.processors is %lld: expected at most device.per_node, %lld", name,
-                           (long long)cluster->processors, (long long)cluster->per_node);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct config_quantity *quantity = (const void *)((const char *)cluster + rows[i].offset);
-        if (is_above_zero(&rows[i]) && config_is_given(cluster->config, rows[i].path) && quantity->value == 0)
-            return status_fail(STATUS_USAGE, "%s: %s is 0: expected a number above it", name, rows[i].path);
-    }
-    static const enum cluster_constant shares[] = {CLUSTER_TENSOR_HIDDEN, CLUSTER_SUMS_HIDDEN, CLUSTER_SERVE_HIDDEN};
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
-        if (cluster->achieved[shares[i]].value > 1)
-            return status_fail(STATUS_USAGE, "%s: achieved.%s is %g: expected a share from 0 to 1", name,
-                               cluster_constant_name(shares[i]), cluster->achieved[shares[i]].value);
+        return status_fail(STATUS_USAGE, "%s:%zu: device.processors is %lld: expected at most device.per_node, %lld",
+                           name, config_line(cluster->config, "device.processors"), (long long)cluster->processors,
+                           (long long)cluster->per_node);
     return STATUS_OK;
 }
 

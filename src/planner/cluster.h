@@ -12,25 +12,29 @@
 /* The constants that measurements decide. They say how much of a datasheet's speed the software reaches. */
 enum cluster_constant {
     /* of training */
-    CLUSTER_PRODUCTS,        /* share of the peak that large products reach */
-    CLUSTER_SMALL_DIMENSION, /* smallest dimension of a product at which half of that share is reached */
-    CLUSTER_OTHER,           /* share of the memory's bandwidth that other operations reach */
-    CLUSTER_LAYER_FORWARD,   /* least seconds of a layer's forward, however little it computes */
-    CLUSTER_LAYER_BACKWARD,  /* least seconds of its backward, without recomputation */
-    CLUSTER_TENSOR_HIDDEN,   /* share of the backward's messages between tensor ranks that computation hides */
-    CLUSTER_SUMS_HIDDEN,     /* share of what computation may hide of the data ranks' messages that it does hide */
-    CLUSTER_NETWORK,         /* share of the bandwidth between nodes that is reached */
-    CLUSTER_STEP,            /* seconds of a step besides all of this */
-    CLUSTER_ERROR,           /* largest error of a predicted step, as a share of it */
+    CLUSTER_PRODUCTS,          /* share of the peak that large products reach */
+    CLUSTER_SMALL_DIMENSION,   /* smallest dimension of a product at which half of that share is reached */
+    CLUSTER_ATTENTION,         /* share of these products' speed that attention reaches */
+    CLUSTER_ATTENTION_DROPOUT, /* share of attention's speed that remains with dropout */
+    CLUSTER_OTHER,             /* share of the memory's bandwidth that other operations reach */
+    CLUSTER_LAYER_FORWARD,     /* least seconds of a layer's forward, however little it computes */
+    CLUSTER_LAYER_BACKWARD,    /* least seconds of its backward, without recomputation */
+    CLUSTER_TENSOR_HIDDEN,     /* share of the backward's messages between tensor ranks that computation hides */
+    CLUSTER_SUMS_HIDDEN,       /* share of what computation may hide of the data ranks' messages that it does hide */
+    CLUSTER_NETWORK,           /* share of the bandwidth between nodes that is reached */
+    CLUSTER_STEP,              /* seconds of a step besides all of this */
+    CLUSTER_ERROR,             /* largest error of a predicted step, as a share of it */
     /* of serving */
     CLUSTER_SERVE_PRODUCTS,        /* share of the peak that products of prompts reach */
     CLUSTER_SERVE_SMALL_DIMENSION, /* smallest dimension at which half of it is reached */
     CLUSTER_SERVE_MEMORY,          /* share of the memory's bandwidth that weights and pages are read with */
     CLUSTER_SERVE_HIDDEN,          /* share of the shorter of reading and multiplying that the longer hides */
-    CLUSTER_SERVE_LAYER,           /* least seconds of a layer in one step */
+    CLUSTER_SERVE_LAYER,           /* seconds of a layer in one step besides its operations: their launches and ends */
+    CLUSTER_SERVE_ROW,             /* seconds of a step for each of its rows, which the host prepares */
     CLUSTER_SERVE_SUM,             /* seconds of a sum over two tensor ranks, without its bytes */
     CLUSTER_SERVE_SUM_RANK,        /* seconds that each further tensor rank adds to it */
     CLUSTER_SERVE_STEP,            /* seconds of a step besides all of this */
+    CLUSTER_SERVE_ERROR,           /* largest error of a predicted time, as a share of it */
     CLUSTER_CONSTANTS
 };
 enum { CLUSTER_FIRST_OF_SERVING = CLUSTER_SERVE_PRODUCTS };

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_SPEED 1e21
+
 static bool counts_flops(int phase) {
     return phase == PHASE_GEMM || phase == PHASE_ATTENTION;
 }
@@ -45,7 +47,7 @@ static bool take_shape(const char **text, int64_t shape[3]) {
     return true;
 }
 
-static int read_speed(const char *name, const char *text, struct cluster_speed *speed) {
+static int read_speed(const char *text, struct cluster_speed *speed) {
     const char *at = text;
     bool is_right = false;
     *speed = (struct cluster_speed){.phase = PHASE_GEMM};
@@ -57,23 +59,24 @@ static int read_speed(const char *name, const char *text, struct cluster_speed *
         speed->phase++;
     if (!is_right || speed->phase == PHASE_COUNT || (speed->phase == PHASE_GEMM && !take_shape(&at, speed->shape)))
         return status_fail(STATUS_USAGE,
-                           "%s: achieved.speeds: '%.80s' is no speed, such as 'bf16 gemm 1024x3072x768 800 GFLOP/s' or "
-                           "'bf16 norms 20 GB/s'",
-                           name, text);
+                           "'%.80s' is no speed, such as 'bf16 gemm 1024x3072x768 800 GFLOP/s' or 'bf16 norms 20 GB/s'",
+                           text);
     const struct config_row row = {.unit = counts_flops(speed->phase) ? "FLOP/s" : "B/s"};
     struct config_quantity quantity;
     int status = config_read_quantity(&row, at, &quantity);
-    if (!status && quantity.value == 0)
-        status = status_fail(STATUS_USAGE, "'%.80s' is 0: expected a number above it", at);
+    if (!status && (quantity.value < 1 || quantity.value > MOST_SPEED))
+        status = status_fail(STATUS_USAGE, "'%.80s': expected 1 to %g %s", at, MOST_SPEED, row.unit);
     speed->value = status ? 0 : quantity.value;
-    return status ? status_wrap(status, "%s: achieved.speeds", name) : STATUS_OK;
+    return status;
 }
 
 int cluster_read_speeds(const char *name, struct cluster *cluster) {
     int status = STATUS_OK;
     for (size_t i = 0; i < cluster->speed_texts.count && !status; i++) {
         struct cluster_speed speed;
-        status = read_speed(name, cluster->speed_texts.items[i], &speed);
+        status = read_speed(cluster->speed_texts.items[i], &speed);
+        if (status)
+            status_wrap(status, "%s:%zu: achieved.speeds", name, config_line(cluster->config, "achieved.speeds"));
         if (!status)
             status = cluster_add_speed(cluster, &speed);
     }

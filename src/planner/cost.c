@@ -5,6 +5,7 @@
 #include "parallel/rank.h"
 #include "train/plan.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,8 +154,13 @@ static int fill(struct layout *layout) {
 /* Returns the seconds of a ring of the data ranks. Where it leaves a node it has one link, however many members it has
  * there. */
 static double data_ring(const struct layout *layout, double bytes, double passes) {
-    bool is_within = (int64_t)layout->grid.tensor * layout->grid.data <= layout->cluster->per_node;
-    return cost_ring(bytes, layout->grid.data, passes, cost_link(layout->cluster, is_within));
+    const struct cluster *cluster = layout->cluster;
+    bool is_within = (int64_t)layout->grid.tensor * layout->grid.data <= cluster->per_node;
+    struct cost_link link = cost_link(cluster, is_within);
+    if (!is_within && !is_megatron(layout))
+        link.bandwidth = fmin(link.bandwidth * fmax((double)cluster->per_node / layout->grid.tensor, 1),
+                              cluster->node_bandwidth.value);
+    return cost_ring(bytes, layout->grid.data, passes, link);
 }
 
 static enum sharding sharding_of(const struct layout *layout) {

@@ -37,7 +37,8 @@ struct cost_work {
     double kept[2];              /* bytes that a layer keeps of a micro batch: COST_LAYER, COST_LAYER_AGAIN */
     double message_bytes;        /* between stages */
     enum dtype dtype;
-    int precision; /* enum precision */
+    int precision;        /* enum precision */
+    bool drops_attention; /* attention has dropout */
     int tensor;
     int64_t seq_length;
 };

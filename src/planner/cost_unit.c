@@ -32,6 +32,7 @@ struct rates {
     const struct cost_work *work;
     double product, half; /* FLOP/s of large products; the dimension that halves it */
     double fp8;           /* FLOP/s of large products of FP8 operands */
+    double attention;     /* share of the peak that attention's large products reach */
     double bytes;         /* bytes/s of other operations */
     bool stores_attention, selects_attention;
 };
@@ -40,8 +41,7 @@ struct rates {
 static double product_rate(const struct rates *rates, const struct work_item *item, bool is_attention) {
     int plain = cost_plain_precision(rates->work->precision);
     if (is_attention)
-        return cluster_attention_peak(rates->cluster, plain, item->work.shape[2]) *
-               rates->cluster->achieved[CLUSTER_PRODUCTS].value;
+        return cluster_attention_peak(rates->cluster, plain, item->work.shape[2]) * rates->attention;
     return item->work.fp8_flops > 0 ? rates->fp8 : rates->product;
 }
 
@@ -154,6 +154,8 @@ void cost_units_find(const struct cost_work *work, const struct cluster *cluster
         .work = work,
         .product = cluster_peak(cluster, plain) * achieved[CLUSTER_PRODUCTS].value,
         .fp8 = cluster_peak(cluster, PRECISION_FP8) * achieved[CLUSTER_PRODUCTS].value,
+        .attention = achieved[CLUSTER_PRODUCTS].value * achieved[CLUSTER_ATTENTION].value *
+                     (work->drops_attention ? achieved[CLUSTER_ATTENTION_DROPOUT].value : 1),
         .half = achieved[CLUSTER_SMALL_DIMENSION].value,
         .bytes = cluster->memory_bandwidth.value * achieved[CLUSTER_OTHER].value,
         .stores_attention = cluster->train == CLUSTER_TRAINS_MEGATRON_2022,

@@ -25,6 +25,8 @@ static struct train_run small_run(const struct train_run *run, const struct clus
     config->parallel.microbatch_group_size_per_vp_stage = 0;
     config->parallel.decoder_first_pipeline_num_layers = 0;
     config->parallel.decoder_last_pipeline_num_layers = 0;
+    config->parallel.account_for_embedding_in_pipeline_split = false;
+    config->parallel.account_for_loss_in_pipeline_split = false;
     config->parallel.use_distributed_optimizer = false;
     config->parallel.data_parallel_sharding_strategy = SHARDING_NONE;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = 0;
@@ -72,6 +74,7 @@ int cost_work_make(const struct train_run *run, const struct cluster *cluster, s
         .layers = (double)more,
         .dtype = run_dtype(config),
         .precision = precision,
+        .drops_attention = config->model.attention_dropout > 0,
         .seq_length = config->data.seq_length,
         .tensor = (int)tensor,
     };

@@ -172,7 +172,7 @@ int fit_run(struct fit_rows *rows, struct cluster *cluster) {
     fit.sum = errors_of(rows, cluster, fit.errors);
     descend(&fit);
     status = fit_predict(rows, cluster);
-    if (!status && !rows->is_serving)
-        set_constant(cluster, CLUSTER_ERROR, largest_error(rows));
+    if (!status)
+        set_constant(cluster, rows->is_serving ? CLUSTER_SERVE_ERROR : CLUSTER_ERROR, largest_error(rows));
     return status;
 }

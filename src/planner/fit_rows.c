@@ -39,11 +39,18 @@ static int advance(struct reader *reader) {
                        reader->parser.problem ? reader->parser.problem : "bad YAML");
 }
 
-static int read_number(const struct reader *reader, const char *text, double *number) {
+/* Times have parts; other numbers are counts. */
+static int read_number(const struct reader *reader, int key, const char *text, double *number) {
+    enum { MOST = 1 << 20 };
+    bool is_time = key == STEP_SECONDS || key == LATENCY_MS;
+    double least = is_time ? 1e-6 : 1, most = is_time ? 1e9 : MOST;
     char *end;
     *number = strtod(text, &end);
-    return *text && !*end && isfinite(*number) && *number > 0 ? STATUS_OK
-                                                              : fail_at(reader, "expected a number above 0");
+    bool is_right = *text && !*end && *number >= least && *number <= most && (is_time || *number == floor(*number));
+    return is_right ? STATUS_OK
+                    : status_fail(STATUS_USAGE, "%s:%zu: %s is %.40s: expected a %s from %g to %.7g", reader->name,
+                                  reader->event.start_mark.line + 1, number_keys[key], text,
+                                  is_time ? "number" : "whole number", least, most);
 }
 
 /* Takes a key with its value, the current event. */
@@ -53,7 +60,7 @@ static int take(struct reader *reader, const char *key, struct entry *entry) {
         return fail_at(reader, "expected a single value");
     for (int i = 0; i < NUMBERS; i++)
         if (!strcmp(key, number_keys[i]))
-            return read_number(reader, text, &entry->numbers[i]);
+            return read_number(reader, i, text, &entry->numbers[i]);
     if (!strcmp(key, "config")) {
         free(entry->config);
         entry->config = strdup(text);
@@ -113,9 +120,12 @@ static int open_row(const struct reader *reader, const struct cluster *cluster, 
     if (!status)
         status = run_file_resolve(&row->file.run, &row->run);
     const double *n = entry->numbers;
-    const struct serve_layout layout = {
-        (int)n[TENSOR], (int)n[PIPELINE], (int64_t)n[BATCH], (int64_t)n[INPUT_LEN], (int64_t)n[OUTPUT_LEN], 0, 0,
-        PRECISION_BF16};
+    const struct serve_layout layout = {.tensor = (int)n[TENSOR],
+                                        .pipeline = (int)n[PIPELINE],
+                                        .batch = (int64_t)n[BATCH],
+                                        .input_len = (int64_t)n[INPUT_LEN],
+                                        .output_len = (int64_t)n[OUTPUT_LEN],
+                                        .precision = PRECISION_BF16};
     if (!status && layout.batch)
         status = serve_work_make(&row->run.config.model, &layout, cluster, &row->serving);
     else if (!status)

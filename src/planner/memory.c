@@ -111,16 +111,16 @@ double memory_least(const struct train_run *run, const struct rank_grid *grid, c
                     const struct cost_work *work) {
     const struct run_config *c = &run->config;
     struct pipeline_split split = train_pipeline_split(c, grid);
-    int64_t first, count, layers = 0, least = INT64_MAX;
+    int64_t first, count, layers = 0, most = 0; /* each stash has places for the largest chunk */
     for (int chunk = 0; chunk < shape->chunks; chunk++) {
         if (pipeline_layers(&split, 0, chunk, &first, &count))
             return 0;
         layers += count;
-        least = count < least ? count : least;
+        most = count > most ? count : most;
     }
-    double again = (double)cost_recomputed_layers(c, least);
-    double kept = ((double)least - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
+    double again = (double)cost_recomputed_layers(c, most);
+    double kept = ((double)most - again) * work->kept[COST_LAYER] + again * work->kept[COST_LAYER_AGAIN];
     if (c->parallel.num_microbatches_with_partial_activation_checkpoints)
-        kept = (double)least * work->kept[COST_LAYER_AGAIN];
+        kept = (double)most * work->kept[COST_LAYER_AGAIN];
     return (double)layers * memory_layer_state(work, run_sharding(c), grid->data) + kept * held_chunks(shape, 0);
 }

@@ -4,7 +4,7 @@
 
 #include "planner/page.h"
 
-enum { PAGE_WIDTH = 640, PAGE_HEIGHT = 300, PAGE_MARGIN = 50 }; /* of a picture */
+enum { PAGE_WIDTH = 640, PAGE_HEIGHT = 300, PAGE_MARGIN = 62 }; /* of a picture */
 
 /* Adds everything up to the title, as a heading too. The title has no signs of markup. */
 void page_begin(const char *title, struct strbuf *out);

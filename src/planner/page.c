@@ -17,11 +17,21 @@ static const char head[] =
     "@media print{:root{--ink:#000;--paper:#fff}}\n"
     "body{font:16px/1.5 sans-serif;color:var(--ink);background:var(--paper);max-width:60em;margin:auto;padding:1em}\n"
     "svg{width:100%;height:auto}svg text{font:12px sans-serif;fill:var(--ink)}\n"
-    ".wrap{overflow-x:auto}table{border-collapse:collapse;font-size:14px}td,th{padding:.2em .6em;text-align:right}\n"
+    ".wrap{overflow-x:auto;background:" /* a shadow at the right until the end is in sight */
+    "linear-gradient(var(--paper),var(--paper)) right/1.5em 100% no-repeat local,"
+    "linear-gradient(to left,#8888,transparent) right/1em 100% no-repeat scroll}\n"
+    "th,.legend span{white-space:nowrap}table{border-collapse:collapse;font-size:14px}td,th{padding:.2em "
+    ".6em;text-align:right}\n"
+    "pre{font:12.5px/1.5 monospace;white-space:pre-wrap}.long{min-width:44em}\n" /* 120 columns fit */
+    "@media(max-width:62em){pre{white-space:pre}svg text{font-size:15px}.long svg text{font-size:12px}}\n"
     "tr{border-bottom:1px solid var(--line)}line{stroke:var(--line)}.limit{stroke:#c33;stroke-dasharray:4}\n"
-    ".point{fill:#aaa;opacity:.6}.pareto{fill:#5a5}.dot{fill:#4c8bc0}.best{fill:#e08a3c}.p0{fill:#4c8bc0}.p1{fill:#7ab}"
-    ".p2{fill:#bbb}.p3{fill:#5a5}.p4{fill:#a7c}\n"
-    ".p5{fill:#ccc;stroke:#999}.p6{fill:#e08a3c}.p7{fill:#c55}\n</style>\n";
+    ".grid{opacity:.3}.legend i{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 0}.legend "
+    "span{margin-right:1em}\n"
+    ".point{fill:#aaa;opacity:.6}.pareto{fill:#5a5}.dot{fill:#4c8bc0}.best{fill:#e08a3c}\n"
+    ".p0{fill:#4c8bc0;background:#4c8bc0}.p1{fill:#7ab;background:#7ab}.p2{fill:#bbb;background:#bbb}"
+    ".p3{fill:#5a5;background:#5a5}.p4{fill:#a7c;background:#a7c}\n"
+    ".p5{fill:#eee;stroke:#999;background:#ccc}.p6{fill:#e08a3c;background:#e08a3c}.p7{fill:#c55;background:#c55}\n"
+    "</style>\n";
 
 void page_begin(const char *title, struct strbuf *out) {
     strbuf_format(out, "%s<title>%s</title>\n</head>\n<body>\n<h1>%s</h1>\n", head, title, title);
@@ -71,6 +81,14 @@ static void parts_of(const struct cost_step *s, double parts[PARTS]) {
         parts[i] = fmax(all[i], 0);
 }
 
+/* Explains the colours of bars. */
+static void add_legend(const char *const *names, int count, struct strbuf *out) {
+    strbuf_add_text(out, "<p class=\"legend\">");
+    for (int i = 0; i < count; i++)
+        strbuf_format(out, "<span><i class=\"p%d\"></i>%s</span> ", i, names[i]);
+    strbuf_add_text(out, "</p>\n");
+}
+
 /* ---- step time over memory ---- */
 
 /* A mark of the scatter: a row, or a point that is none. */
@@ -96,12 +114,24 @@ static bool is_pareto(const struct search_result *result, const struct mark *mar
     return true;
 }
 
-static void add_mark(const struct search_result *result, const struct mark *mark, double most_bytes,
-                     double most_seconds, struct strbuf *out) {
-    double x = MARGIN + mark->at.bytes / most_bytes * (WIDTH - MARGIN - 20);
-    double y = (HEIGHT - 30) * (1 - mark->at.seconds / most_seconds);
+/* The axes: memory from 0, and a logarithmic one of time. */
+struct axes {
+    double bytes, least, most; /* the most bytes; the least and most seconds */
+};
+
+static double x_of(const struct axes *axes, double bytes) {
+    return MARGIN + bytes / axes->bytes * (WIDTH - MARGIN - 20);
+}
+
+static double y_of(const struct axes *axes, double seconds) {
+    return (HEIGHT - 30) * (1 - log(seconds / axes->least) / log(axes->most / axes->least));
+}
+
+static void add_mark(const struct search_result *result, const struct mark *mark, const struct axes *axes,
+                     struct strbuf *out) {
     const char *class = mark->row == 1 ? "best" : is_pareto(result, mark) ? "pareto" : mark->row ? "dot" : "point";
-    strbuf_format(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>", class, x, y, mark->row ? 6 : 3);
+    strbuf_format(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>", class,
+                  x_of(axes, mark->at.bytes), y_of(axes, mark->at.seconds), mark->row ? 6 : 3);
     if (mark->row)
         strbuf_format(out, "row %lld: ", (long long)mark->row);
     strbuf_format(out, "%.4g s, %.1f GB, tensor %d, pipeline %d%s</title></circle>\n", mark->at.seconds,
@@ -109,35 +139,61 @@ static void add_mark(const struct search_result *result, const struct mark *mark
                   strcmp(class, "pareto") ? "" : ", in the Pareto set");
 }
 
-/* Adds step times over memory, with the limit. Marks beyond twice the limit or ten times the best time are left out. */
+/* Adds lines with their numbers: seconds at 1, 2 and 5 of each power of ten, and quarters of the limit. */
+static void add_ticks(const struct axes *axes, double limit, struct strbuf *out) {
+    static const double steps[] = {1, 2, 5};
+    for (double power = pow(10, floor(log10(axes->least))); power < axes->most; power *= 10)
+        for (int i = 0; i < 3; i++) {
+            double seconds = steps[i] * power, y = y_of(axes, seconds);
+            if (seconds > axes->least && seconds < axes->most)
+                strbuf_format(out,
+                              "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\"/>"
+                              "<text x=\"0\" y=\"%.1f\">%g s</text>\n",
+                              MARGIN, y, WIDTH, y, y + 4, seconds);
+        }
+    for (int i = 0; limit * i / 4 <= axes->bytes; i++)
+        strbuf_format(out, "<text x=\"%.1f\" y=\"%d\">%.3g</text>\n", x_of(axes, limit * i / 4) - 6, HEIGHT - 16,
+                      limit * i / 4e9);
+}
+
+/* Adds step times over memory, with the limit. Marks beyond twice the limit or a hundred times the best time are left
+ * out. */
 static void add_scatter(const struct report_training *report, const struct search_result *result, struct strbuf *out) {
-    double limit = report->cluster->memory.value, most_bytes = limit, most = 0;
-    double fastest = result->counts.listed ? result->rows[0].step.seconds : INFINITY;
+    double limit = report->cluster->memory.value;
+    struct axes axes = {limit, INFINITY, 0};
     int64_t count = result->counts.listed + result->point_count, shown = 0;
+    for (int64_t i = 0; i < count; i++)
+        axes.least = fmin(axes.least, mark_of(result, i).at.seconds);
     for (int64_t i = 0; i < count; i++) {
         struct search_point at = mark_of(result, i).at;
-        most_bytes = fmax(most_bytes, fmin(at.bytes, 2 * limit));
-        most = fmax(most, fmin(at.seconds, 10 * fastest));
+        axes.bytes = fmax(axes.bytes, fmin(at.bytes, 2 * limit));
+        axes.most = fmax(axes.most, fmin(at.seconds, 100 * axes.least));
     }
-    double x = MARGIN + limit / most_bytes * (WIDTH - MARGIN - 20);
-    strbuf_format(
-        out,
-        "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Step time over memory</title>\n"
-        "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\"/><line x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
-        "<line class=\"limit\" x1=\"%.1f\" y1=\"0\" x2=\"%.1f\" y2=\"%d\"/>\n"
-        "<text x=\"%d\" y=\"%d\">memory of a device, limit %.0f GB</text><text x=\"0\" y=\"12\">%.3g s</text>\n",
-        WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30, x, x, HEIGHT - 30, MARGIN,
-        HEIGHT - 8, limit / 1e9, most);
+    const double farthest = axes.most;
+    axes.least *= 0.9;
+    axes.most *= 1.1;
+    double x = x_of(&axes, limit);
+    strbuf_format(out,
+                  "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Step time over memory</title>\n"
+                  "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\"/><line x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n"
+                  "<line class=\"limit\" x1=\"%.1f\" y1=\"0\" x2=\"%.1f\" y2=\"%d\"/>\n"
+                  "<text x=\"%d\" y=\"%d\">GB of a device; the limit is %.0f</text>\n",
+                  WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30, x, x,
+                  HEIGHT - 30, MARGIN, HEIGHT - 2, limit / 1e9);
+    if (count)
+        add_ticks(&axes, limit, out);
     for (int64_t i = count; i-- > 0;) {
         struct mark mark = mark_of(result, i);
-        if (mark.at.bytes > most_bytes || mark.at.seconds > most)
+        if (mark.at.bytes > axes.bytes || mark.at.seconds > farthest)
             continue;
-        add_mark(result, &mark, most_bytes, 1.1 * most, out);
+        add_mark(result, &mark, &axes, out);
         shown++;
     }
-    strbuf_format(out,
-                  "</svg>\n<p>%lld of %lld layouts; those of the Pareto set are green, and the best is orange.</p>\n",
-                  (long long)shown, (long long)result->counts.all);
+    strbuf_format(
+        out,
+        "</svg>\n<p>%lld of %lld layouts, with seconds on a logarithmic axis. Orange: the best; blue: further "
+        "rows; green: the Pareto set; grey: others.</p>\n",
+        (long long)shown, (long long)result->counts.all);
 }
 
 /* ---- a row's stages ---- */
@@ -167,7 +223,9 @@ static void add_stages(const struct report_training *report, const struct page_r
         }
         strbuf_format(&table, "<td>%.2f</td></tr>\n", (double)m->device / 1e9);
     }
-    strbuf_add_text(out, "</svg>\n<div class=\"wrap\"><table><tr><th>stage</th>");
+    strbuf_add_text(out, "</svg>\n");
+    add_legend(purposes, 5, out);
+    strbuf_add_text(out, "<div class=\"wrap\"><table><tr><th>stage</th>");
     for (int i = 0; i < 5; i++)
         strbuf_format(out, "<th>%s, GB</th>", purposes[i]);
     strbuf_format(out, "<th>device, GB</th></tr>\n%s</table></div>\n", strbuf_text(&table));
@@ -219,6 +277,7 @@ static void add_bars(const struct search_result *result, struct strbuf *out) {
         }
     }
     strbuf_add_text(out, "</svg>\n");
+    add_legend(part_names, PARTS, out);
 }
 
 static void add_times(const struct search_result *result, struct strbuf *out) {
@@ -255,9 +314,11 @@ int page_training(const struct report_training *report, const struct page_row *r
     strbuf_add_text(out, "<h2>Where the time goes</h2>\n");
     add_bars(first, out);
     add_times(first, out);
-    strbuf_format(out, "<h2>The timeline of row %lld</h2>\n", (long long)row->number);
+    strbuf_format(out, "<h2>The timeline of row %lld</h2>\n<div class=\"wrap\"><div class=\"long\">\n",
+                  (long long)row->number);
     if (!status)
         status = picture_timeline(&row->walk, out);
+    strbuf_add_text(out, "</div></div>\n");
     strbuf_format(out, "<h2>The memory of row %lld</h2>\n", (long long)row->number);
     add_stages(report, row, out);
     strbuf_add_text(out, "<h2>Devices, and the efficiency of each compared with the first number</h2>\n");

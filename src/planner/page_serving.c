@@ -60,10 +60,12 @@ static void add_scatter(const struct serve_result *result, const struct page_lim
                   "<svg viewBox=\"0 0 %d %d\" role=\"img\"><title>Tokens per second of a device over latency</title>\n"
                   "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\"/><line x1=\"%d\" y1=\"0\" x2=\"%d\" y2=\"%d\"/>\n",
                   WIDTH, HEIGHT, MARGIN, HEIGHT - 30, WIDTH, HEIGHT - 30, MARGIN, MARGIN, HEIGHT - 30);
-    strbuf_format(out,
-                  "<text x=\"%d\" y=\"%d\">latency of a request, %.3g to %.3g ms</text><text x=\"0\" y=\"12\">%.3g "
-                  "tokens/s</text>\n",
-                  MARGIN, HEIGHT - 8, 1e3 * scale.least, 1e3 * scale.most, 1.1 * scale.tokens);
+    strbuf_format(
+        out,
+        "<text x=\"%d\" y=\"%d\">latency of a request, %.0f to %.0f ms, on a logarithmic axis</text><text x=\"0\" "
+        "y=\"12\">%.0f "
+        "tokens/s</text>\n",
+        MARGIN, HEIGHT - 8, 1e3 * scale.least, 1e3 * scale.most, 1.1 * scale.tokens);
     add_limit(&scale, limits->latency, out);
     for (int i = result->count; i-- > 0;)
         add_row(result, i, &scale, out);

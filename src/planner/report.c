@@ -1,6 +1,9 @@
 /* Plans as JSON. */
 #include "planner/report.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 json_t *report_walk(const struct walk *walk) {
     json_t *idle = json_array(), *steps = json_array();
     for (int stage = 0; stage < walk->shape.stages; stage++) {
@@ -39,4 +42,19 @@ json_t *report_fit(const struct fit_rows *fit, const struct cluster *cluster) {
                                               "is_fitted", row->is_fitted, "time", report_time(&row->step)));
     }
     return json_pack("{s:o, s:o}", "constants", constants, "rows", rows);
+}
+
+struct report_text report_number(double value) {
+    struct report_text number;
+    snprintf(number.text, sizeof number.text, "%.2e", value);
+    double rounded = strtod(number.text, NULL);
+    int digits = 2 - (rounded > 0 ? (int)floor(log10(rounded)) : 0);
+    snprintf(number.text, sizeof number.text, "%.*f", digits > 0 ? digits : 0, rounded);
+    return number;
+}
+
+struct report_text report_range(double value, double error) {
+    struct report_text low = report_number(value / (1 + error)), high = report_number(value * (1 + error)), range;
+    snprintf(range.text, sizeof range.text, "%.22s-%.22s", low.text, high.text);
+    return range;
 }

@@ -42,9 +42,19 @@ double report_days(const struct search_row *row, double tokens);
 /* Prints the same for people, at most 120 columns wide. */
 void report_training_print(const struct report_training *report, FILE *out);
 
-/* Makes {plan, cluster, stack, best, rows}: docs/planning.md. */
+/* Makes {plan, cluster, stack, constants, best, rows}: docs/planning.md. */
 json_t *report_serving(const struct serve_result *result, const struct cluster *cluster);
 /* Prints the best row and the Pareto set, at most `top` rows. */
 void report_serving_print(const struct serve_result *result, int top, FILE *out);
+
+/* A line for people: where the constants come from, and the percentage by which times may be wrong. */
+#define REPORT_CONSTANTS "constants: %s; the range is %.3g%% either way\n"
+struct report_text {
+    char text[48];
+};
+/* Writes a number of at least 0 with three significant digits. */
+struct report_text report_number(double value);
+/* Writes the range of a number that may be wrong by the share `error`. */
+struct report_text report_range(double value, double error);
 
 #endif

@@ -60,12 +60,15 @@ static const char *recompute_text(const struct run_config *c, char out[64]) {
 static json_t *layout_json(const struct search_row *row) {
     const struct run_config *c = &row->run.config;
     char text[64];
-    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:s, s:s, s:s}", "tensor", row->grid.tensor, "pipeline",
-                     row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
-                     (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches,
-                     "last_stage_layers", (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "sequence_parallel",
-                     (int)c->parallel.sequence_parallel, "recompute", recompute_text(c, text), "precision",
-                     precision_names[c->train.precision], "sharding", run_shardings[run_sharding(c)]);
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:i, s:I, s:b, s:b, s:b, s:s, s:s, s:b, s:s}", "tensor", row->grid.tensor,
+        "pipeline", row->grid.pipeline, "chunks", row->shape.chunks, "data", row->grid.data, "micro_batch_size",
+        (json_int_t)c->train.micro_batch_size, "micro_batches", row->shape.micro_batches, "last_stage_layers",
+        (json_int_t)c->parallel.decoder_last_pipeline_num_layers, "account_for_embedding_in_pipeline_split",
+        (int)c->parallel.account_for_embedding_in_pipeline_split, "account_for_loss_in_pipeline_split",
+        (int)c->parallel.account_for_loss_in_pipeline_split, "sequence_parallel", (int)c->parallel.sequence_parallel,
+        "recompute", recompute_text(c, text), "precision", precision_names[c->train.precision], "distributed_optimizer",
+        run_sharding(c) >= SHARDING_OPTIM, "sharding", run_shardings[run_sharding(c)]);
 }
 
 static json_t *memory_json(const struct search_row *row, const struct cluster *cluster) {
@@ -118,14 +121,22 @@ static json_t *result_json(const struct report_training *report, int index) {
     json_t *rows = json_array();
     for (int64_t i = 0; i < c->listed; i++)
         json_array_append_new(rows, row_json(report, &result->rows[i]));
+    json_t *refused_by = json_object(), *works = json_array();
+    for (int i = 0; i < SEARCH_REFUSALS && c->refusals[i].name; i++)
+        json_object_set_new(refused_by, c->refusals[i].name, json_integer((json_int_t)c->refusals[i].count));
+    for (int i = 0; i < 2; i++)
+        if (result->works[i])
+            json_array_append_new(works, json_integer(result->works[i]));
+    json_t *closest = result->has_nearest ? row_json(report, &result->nearest) : json_null();
     json_t *fit = result->fit_ranks
                       ? json_pack("{s:i, s:o}", "devices", result->fit_ranks, "row", row_json(report, &result->fit))
                       : json_null();
-    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:o}", "nodes",
+    return json_pack("{s:f, s:i, s:f, s:f, s:{s:I, s:I, s:o, s:I, s:I, s:I}, s:o, s:o, s:o, s:o}", "nodes",
                      (double)result->ranks / (double)report->cluster->per_node, "devices", result->ranks, "efficiency",
                      report_efficiency(report, index), "search_seconds", result->seconds, "candidates", "all",
-                     (json_int_t)c->all, "refused", (json_int_t)c->refused, "no_memory", (json_int_t)c->no_memory,
-                     "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows", rows, "nearest", fit);
+                     (json_int_t)c->all, "refused", (json_int_t)c->refused, "refused_by", refused_by, "no_memory",
+                     (json_int_t)c->no_memory, "slower", (json_int_t)c->slower, "listed", (json_int_t)c->listed, "rows",
+                     rows, "nearest", fit, "closest", closest, "devices_that_work", works);
 }
 
 /* Returns the size that ends in the plan's days by the rule. */
@@ -142,28 +153,32 @@ json_t *report_training(const struct report_training *report) {
     const struct search_result *first = &report->results[0];
     double days = report->tokens > 0 ? size_rule_days(billions, report->tokens, first->ranks, REPORT_RULE_FLOPS) : 0;
     double of_rule = report->days > 0 ? rule_billions(report) : billions;
-    return json_pack(
-        "{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
-        report->cluster->name ? report->cluster->name : "", "stack", cluster_training_stacks[report->cluster->train],
-        "constants", report->cluster->source ? report->cluster->source : "", "model", "parameters", billions * 1e9,
-        "num_layers", (json_int_t)c->model.num_layers, "hidden_size", (json_int_t)c->model.hidden_size,
-        "num_attention_heads", (json_int_t)c->model.num_attention_heads, "rule", "tflops", REPORT_RULE_FLOPS / 1e12,
-        "billions", of_rule, "days", report->days > 0 ? report->days : days, "plans", plans);
+    return json_pack("{s:s, s:s, s:s, s:s, s:{s:f, s:I, s:I, s:I}, s:{s:f, s:f, s:f}, s:o}", "plan", "train", "cluster",
+                     report->cluster->name ? report->cluster->name : "", "stack",
+                     cluster_training_stacks[report->cluster->train], "constants", report->cluster->source, "model",
+                     "parameters", billions * 1e9, "num_layers", (json_int_t)c->model.num_layers, "hidden_size",
+                     (json_int_t)c->model.hidden_size, "num_attention_heads", (json_int_t)c->model.num_attention_heads,
+                     "rule", "tflops", REPORT_RULE_FLOPS / 1e12, "billions", of_rule, "days",
+                     report->days > 0 ? report->days : days, "plans", plans);
 }
 
 /* ---- the table ---- */
 
 static void print_row(const struct report_training *report, const struct search_row *row, int64_t number, FILE *out) {
-    static const char *const zero[] = {"-", "1", "2", "3"}; /* the stage of ZeRO that is a strategy's other name */
+    static const char *const ends[] = {"-", "emb", "loss", "both"}; /* that count as layers */
     const struct run_config *c = &row->run.config;
+    int counted =
+        c->parallel.account_for_embedding_in_pipeline_split + 2 * c->parallel.account_for_loss_in_pipeline_split;
     char text[64];
-    fprintf(out, "%3lld %6d %5d %6d %5d %5lld %5d %3s %4s %-9s %9.4g %7.1f %5.1f", (long long)number, row->grid.tensor,
-            row->grid.pipeline, row->shape.chunks, row->grid.data, (long long)c->train.micro_batch_size,
-            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", zero[run_sharding(c)],
-            recompute_text(c, text), row->step.seconds, report_flops(row, true) / 1e12,
-            100 * report_flops(row, true) / peak_of(report->cluster, row));
+    fprintf(out, "%3lld %6d %5d %6d %4s %5d %5lld %5d %3s %-18s %-10s", (long long)number, row->grid.tensor,
+            row->grid.pipeline, row->shape.chunks, ends[counted], row->grid.data, (long long)c->train.micro_batch_size,
+            row->shape.micro_batches, c->parallel.sequence_parallel ? "yes" : "-", run_shardings[run_sharding(c)],
+            recompute_text(c, text));
+    double flops = report_flops(row, true);
+    fprintf(out, " %9s %7s %5s", report_number(row->step.seconds).text, report_number(flops / 1e12).text,
+            report_number(100 * flops / peak_of(report->cluster, row)).text);
     if (report->tokens > 0)
-        fprintf(out, " %7.1f", report_days(row, report->tokens));
+        fprintf(out, " %7s", report_number(report_days(row, report->tokens)).text);
     fprintf(out, " %7.1f\n", (double)row->memory.device / 1e9);
 }
 
@@ -184,6 +199,26 @@ static void print_savings(const struct search_result *result, FILE *out) {
         }
 }
 
+/* Prints the number of refused layouts by their obstacles. */
+static void print_refusals(const struct search_counts *counts, FILE *out) {
+    for (int i = 0; i < SEARCH_REFUSALS && counts->refusals[i].name; i++)
+        fprintf(out, "%s%lld by %s", i ? ", " : " (", (long long)counts->refusals[i].count, counts->refusals[i].name);
+    fprintf(out, "%s", counts->refused ? ")" : "");
+}
+
+/* Prints the numbers of devices, or of nodes, that have a layout. */
+static void print_works(const struct search_result *result, const struct cluster *cluster, FILE *out) {
+    bool are_nodes = result->ranks % cluster->per_node == 0;
+    int below = result->works[0], above = result->works[1], per = are_nodes ? (int)cluster->per_node : 1;
+    if (below || above)
+        fprintf(out, "no layout divides %d %s; nearest that work: ", result->ranks / per,
+                are_nodes ? "nodes" : "devices");
+    if (below)
+        fprintf(out, "%d%s", below / per, above ? " and " : "\n");
+    if (above)
+        fprintf(out, "%d\n", above / per);
+}
+
 static void print_nearest(const struct report_training *report, const struct search_result *result, FILE *out) {
     const struct search_row *row = &result->nearest;
     char text[64];
@@ -199,33 +234,42 @@ static void print_fit(const struct search_result *result, FILE *out) {
     char text[64];
     fprintf(out,
             "this fits: %d devices, tensor %d, pipeline %d, micro batch %lld, recomputation %s takes %.1f GB and "
-            "%.4g s\n",
+            "%s s\n",
             result->fit_ranks, row->grid.tensor, row->grid.pipeline, (long long)row->run.config.train.micro_batch_size,
-            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9, row->step.seconds);
+            recompute_text(&row->run.config, text), (double)row->memory.device / 1e9,
+            report_number(row->step.seconds).text);
 }
 
 void report_training_print(const struct report_training *report, FILE *out) {
+    double error = report->cluster->achieved[CLUSTER_ERROR].value;
     if (report->days > 0)
         fprintf(out,
                 "%.3g billion parameters are the most that end in %g days; by the rule 8TP/(nX) at %g TFLOP/s they are "
                 "%.3g\n",
                 report->billions, report->days, REPORT_RULE_FLOPS / 1e12, rule_billions(report));
+    fprintf(out, REPORT_CONSTANTS, report->cluster->source, 100 * report->cluster->achieved[CLUSTER_ERROR].value);
     for (int i = 0; i < report->count; i++) {
         const struct search_result *result = &report->results[i];
         const struct search_counts *c = &result->counts;
-        fprintf(out,
-                "%s%d devices: %lld layouts, %lld refused, %lld without memory, %lld slower, %lld listed (%.1f s); "
-                "efficiency %.1f%%\n",
-                i ? "\n" : "", result->ranks, (long long)c->all, (long long)c->refused, (long long)c->no_memory,
-                (long long)c->slower, (long long)c->listed, result->seconds, 100 * report_efficiency(report, i));
+        fprintf(out, "%s%d devices: %lld layouts, %lld refused", i ? "\n" : "", result->ranks, (long long)c->all,
+                (long long)c->refused);
+        if (!c->listed)
+            print_refusals(c, out);
+        fprintf(out, ", %lld without memory, %lld slower, %lld listed (%.1f s); efficiency %.1f%%\n",
+                (long long)c->no_memory, (long long)c->slower, (long long)c->listed, result->seconds,
+                100 * report_efficiency(report, i));
+        print_works(result, report->cluster, out);
         if (result->has_nearest)
             print_nearest(report, result, out);
         if (result->fit_ranks)
             print_fit(result, out);
         if (!c->listed)
             continue;
-        fprintf(out, "row tensor pipe chunks  data micro steps seq zero recompute   step, s  TFLOP/s peak%s   GB\n",
-                report->tokens > 0 ? "    days  memory," : "  memory,");
+        fprintf(out, "the step of row 1 takes %s s\n", report_range(result->rows[0].step.seconds, error).text);
+        fprintf(out,
+                "row tensor  pipe chunks ends  data micro steps seq sharding           recompute    step, s TFLOP/s  "
+                "peak%s mem, GB\n",
+                report->tokens > 0 ? "    days" : "");
         for (int64_t r = 0; r < c->listed; r++)
             print_row(report, &result->rows[r], r + 1, out);
         print_savings(result, out);

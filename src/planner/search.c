@@ -20,16 +20,18 @@ struct shared_work {
     struct cost_work work;
 };
 
+struct candidates {
+    struct candidate *items;
+    int count, capacity;
+};
+
 struct searching {
     const struct search *search;
     struct search_result *result;
-    struct candidate *candidates;
-    int count, capacity;
+    struct candidates kept, without; /* without: they lack memory, and `least` is a bound of their bytes */
     struct shared_work *works;
     int work_count;
-    double limit;              /* bytes of a device */
-    struct candidate smallest; /* of those without memory, by the bound */
-    double smallest_bytes;
+    double limit; /* bytes of a device */
 };
 
 /* ---- candidates ---- */
@@ -80,26 +82,34 @@ static int open_candidate(struct searching *s, const struct candidate *candidate
     return status ? status : train_plan_grid(&row->run, s->result->ranks, &row->grid, &row->shape);
 }
 
-static int push(struct searching *s, const struct candidate *candidate) {
-    if (s->count == s->capacity) {
-        int capacity = s->capacity ? 2 * s->capacity : 256;
-        struct candidate *more = realloc(s->candidates, (size_t)capacity * sizeof *more);
+/* Adds a candidate with its bound. */
+static int push(struct candidates *list, const struct candidate *candidate, double least) {
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 256;
+        struct candidate *more = realloc(list->items, (size_t)capacity * sizeof *more);
         if (!more)
             return status_fail(STATUS_MEMORY, "out of memory");
-        s->candidates = more;
-        s->capacity = capacity;
+        list->items = more;
+        list->capacity = capacity;
     }
-    s->candidates[s->count++] = *candidate;
+    list->items[list->count] = *candidate;
+    list->items[list->count++].least = least;
     return STATUS_OK;
 }
 
-/* Counts a candidate without memory, and remembers the one that misses least. */
-static void count_no_memory(struct searching *s, const struct candidate *candidate, double bytes) {
+/* Counts a candidate without memory. They are kept until one fits, to find the one that misses least. */
+static int count_no_memory(struct searching *s, const struct candidate *candidate, double bytes) {
     s->result->counts.no_memory++;
-    if (s->smallest_bytes == 0 || bytes < s->smallest_bytes) {
-        s->smallest = *candidate;
-        s->smallest_bytes = bytes;
-    }
+    return s->result->counts.listed ? STATUS_OK : push(&s->without, candidate, bytes);
+}
+
+static void count_refused(struct search_counts *counts, const char *name) {
+    int at = 0;
+    while (at < SEARCH_REFUSALS - 1 && counts->refusals[at].name && strcmp(counts->refusals[at].name, name))
+        at++;
+    counts->refusals[at].name = name;
+    counts->refusals[at].count++;
+    counts->refused++;
 }
 
 /* Returns bytes that weights, gradients and optimizer of the first stage take at least, if a work of as many tensor
@@ -117,6 +127,19 @@ static double least_state(const struct searching *s, const struct candidate *can
     return layers * memory_layer_state(work, candidate->sharding, data);
 }
 
+/* Returns why a candidate is refused; NULL: it is possible, *run is resolved, and it has all fixed keys. *is_other: it
+ * has other values of the fixed keys. */
+static const char *find_obstacle(const struct searching *s, const struct candidate *candidate, struct train_run *run,
+                                 bool *is_other, int *status) {
+    *status = resolve(s, candidate, run);
+    *is_other = !*status && s->search->space != SEARCH_RUN && !space_has_fixed(s->search, &run->config);
+    if (*is_other || (*status && *status != STATUS_USAGE))
+        return NULL;
+    const char *obstacle = *status ? "keys that contradict each other" : train_plan_obstacle(run, s->result->ranks);
+    *status = STATUS_OK;
+    return obstacle;
+}
+
 /* Takes a candidate of the space: counts it if it is impossible or exceeds the memory by the quick bound, and else
  * keeps it with its bound of time. */
 static int consider(void *context, const struct candidate *candidate) {
@@ -125,24 +148,24 @@ static int consider(void *context, const struct candidate *candidate) {
     const struct cost_work *work;
     struct rank_grid grid;
     struct pipeline_shape shape;
-    struct candidate kept = *candidate;
-    int status = resolve(s, candidate, &run);
-    if (!status && s->search->space != SEARCH_RUN && !space_has_fixed(s->search, &run.config))
-        return STATUS_OK;
+    bool is_other;
+    double least = 0;
+    int status;
+    const char *obstacle = find_obstacle(s, candidate, &run, &is_other, &status);
+    if (status || is_other)
+        return status;
     s->result->counts.all++;
-    if (status == STATUS_USAGE || (!status && !train_plan_is_possible(&run, s->result->ranks))) {
-        s->result->counts.refused++;
-        return STATUS_OK;
-    }
-    double state = status ? 0 : least_state(s, candidate, &run);
-    if (state > s->limit) {
-        count_no_memory(s, candidate, state);
-        return STATUS_OK;
-    }
-    if (!status)
+    double state = obstacle ? 0 : least_state(s, candidate, &run);
+    if (state > s->limit)
+        return count_no_memory(s, candidate, state);
+    if (!obstacle)
         status = find_work(s, candidate, &run, &work);
-    if (status == STATUS_USAGE && candidate->is_fp8) { /* its linears are no multiples of 16 */
-        s->result->counts.refused++;
+    if (status == STATUS_USAGE && candidate->is_fp8) {
+        obstacle = "linears that are no multiples of 16 (fp8)";
+        status = STATUS_OK;
+    }
+    if (obstacle) {
+        count_refused(&s->result->counts, obstacle);
         return STATUS_OK;
     }
     if (!status)
@@ -150,17 +173,16 @@ static int consider(void *context, const struct candidate *candidate) {
     if (status)
         return status;
     double bytes = s->search->cluster->train == CLUSTER_TRAINS_CAMBIUM ? memory_least(&run, &grid, &shape, work) : 0;
-    if (bytes > s->limit) {
-        count_no_memory(s, candidate, bytes);
-        return STATUS_OK;
-    }
-    status = cost_least(&run, s->result->ranks, work, s->search->cluster, &kept.least);
-    return status ? status : push(s, &kept);
+    if (bytes > s->limit)
+        return count_no_memory(s, candidate, bytes);
+    status = cost_least(&run, s->result->ranks, work, s->search->cluster, &least);
+    return status ? status : push(&s->kept, candidate, least);
 }
 
+/* Equal bounds come in the order of recomputation, so that none comes before a kind that changes nothing. */
 static int by_least(const void *a, const void *b) {
     const struct candidate *x = a, *y = b;
-    return x->least < y->least ? -1 : x->least > y->least;
+    return x->least < y->least ? -1 : x->least > y->least ? 1 : (int)x->recompute - (int)y->recompute;
 }
 
 /* ---- rows ---- */
@@ -216,6 +238,22 @@ static int find_savings(struct searching *s, const struct candidate *candidate, 
     return status;
 }
 
+/* Returns true if a row has the same layout, time and memory, and only recomputes other modules: FP8 keeps no outputs
+ * of norms and activations, so it makes no difference whether they are recomputed. */
+static bool is_listed(const struct search_result *result, const struct search_row *row) {
+    for (int64_t i = 0; i < result->counts.listed; i++) {
+        const struct search_row *other = &result->rows[i];
+        struct run_config a = row->run.config, b = other->run.config;
+        b.parallel.recompute_granularity = a.parallel.recompute_granularity;
+        b.parallel.recompute_modules = a.parallel.recompute_modules;
+        if (row->step.seconds == other->step.seconds && row->memory.device == other->memory.device &&
+            a.train.precision == b.train.precision && a.train.micro_batch_size == b.train.micro_batch_size &&
+            !memcmp(&a.parallel, &b.parallel, sizeof a.parallel))
+            return true;
+    }
+    return false;
+}
+
 static int try_candidate(struct searching *s, const struct candidate *candidate) {
     struct search_result *result = s->result;
     const struct cost_work *work;
@@ -229,8 +267,10 @@ static int try_candidate(struct searching *s, const struct candidate *candidate)
     }
     if (!status)
         status = memory_find(&row.run, result->ranks, work, s->search->cluster, s->limit, &row.memory);
-    if (!status && (double)row.memory.device > s->limit) {
-        count_no_memory(s, candidate, (double)row.memory.device);
+    if (!status && (double)row.memory.device > s->limit)
+        return count_no_memory(s, candidate, (double)row.memory.device);
+    if (!status && is_listed(result, &row)) {
+        result->counts.slower++;
         return STATUS_OK;
     }
     if (!status)
@@ -272,15 +312,103 @@ static int explain(struct searching *s) {
     return status;
 }
 
-/* Describes the candidate that misses the memory least. */
-static int find_nearest(struct searching *s) {
-    struct search_row *row = &s->result->nearest;
+/* ---- nothing fits ---- */
+
+/* Compares layouts apart from micro batch and recomputation. */
+static int compare_groups(const struct candidate *x, const struct candidate *y) {
+    const int differences[] = {x->tensor - y->tensor,
+                               x->pipeline - y->pipeline,
+                               x->chunks - y->chunks,
+                               x->last - y->last,
+                               x->counts_embedding - y->counts_embedding,
+                               x->counts_loss - y->counts_loss,
+                               x->is_sequence - y->is_sequence,
+                               x->is_fp8 - y->is_fp8,
+                               (int)x->sharding - (int)y->sharding};
+    for (size_t i = 0; i < sizeof differences / sizeof *differences; i++)
+        if (differences[i])
+            return differences[i];
+    return 0;
+}
+
+/* Orders by group; in each, the smallest micro batch that recomputes most comes first. */
+static int by_group(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    int order = compare_groups(x, y);
+    if (!order)
+        order = x->micro_batch - y->micro_batch;
+    return order ? order : (int)y->recompute - (int)x->recompute;
+}
+
+/* Keeps a candidate as the nearest if it takes less memory than the one before. */
+static int try_nearest(struct searching *s, const struct candidate *candidate, struct candidate *nearest) {
+    struct search_result *result = s->result;
     const struct cost_work *work;
-    int status = open_candidate(s, &s->smallest, row, &work);
+    struct search_row row = {0};
+    double least = result->has_nearest ? (double)result->nearest.memory.device : 0;
+    if (result->has_nearest && candidate->least >= least)
+        return STATUS_OK;
+    int status = open_candidate(s, candidate, &row, &work);
+    if (status == STATUS_USAGE)
+        return STATUS_OK; /* FP8 lacks such linears */
     if (!status)
-        status = memory_find(&row->run, s->result->ranks, work, s->search->cluster, 0, &row->memory);
-    s->result->has_nearest = !status;
+        status = memory_find(&row.run, result->ranks, work, s->search->cluster, least, &row.memory);
+    if (status || (result->has_nearest && (double)row.memory.device >= least))
+        return status;
+    *nearest = *candidate;
+    result->nearest = row;
+    result->has_nearest = true;
+    return cost_step(&row.run, result->ranks, work, s->search->cluster, &result->nearest.step, NULL);
+}
+
+/* Finds the candidate that misses the memory least. The first of each group is tried, in the order of their bounds, and
+ * then the others of the nearest group. */
+static int find_nearest(struct searching *s) {
+    struct candidates firsts = {0};
+    struct candidate nearest = {0};
+    int status = STATUS_OK;
+    qsort(s->without.items, (size_t)s->without.count, sizeof *s->without.items, by_group);
+    for (int i = 0; i < s->without.count && !status; i++) {
+        const struct candidate *candidate = &s->without.items[i];
+        if (i == 0 || compare_groups(candidate - 1, candidate))
+            status = push(&firsts, candidate, candidate->least);
+    }
+    if (firsts.count)
+        qsort(firsts.items, (size_t)firsts.count, sizeof *firsts.items, by_least);
+    for (int i = 0; i < firsts.count && !status; i++)
+        status = try_nearest(s, &firsts.items[i], &nearest);
+    for (int i = 0; i < s->without.count && !status; i++)
+        if (!compare_groups(&s->without.items[i], &nearest))
+            status = try_nearest(s, &s->without.items[i], &nearest);
+    free(firsts.items);
     return status;
+}
+
+/* Ends the enumeration at the first possible candidate. */
+enum { IS_POSSIBLE = 1 };
+static int stop_at_possible(void *context, const struct candidate *candidate) {
+    struct train_run run;
+    bool is_other;
+    int status;
+    const char *obstacle = find_obstacle(context, candidate, &run, &is_other, &status);
+    return status || obstacle || is_other ? status : IS_POSSIBLE;
+}
+
+/* Finds the nearest numbers of devices with a possible layout; whole nodes where the devices are whole nodes. */
+static int find_works(const struct search *search, struct search_result *result) {
+    enum { FARTHEST = 128 };
+    int per_node = (int)search->cluster->per_node, status = STATUS_OK;
+    int by = result->ranks % per_node ? 1 : per_node;
+    for (int is_above = 0; is_above < 2; is_above++)
+        for (int i = 1; i <= FARTHEST && !result->works[is_above] && status >= 0; i++) {
+            struct search_result other = {.ranks = result->ranks + (is_above ? i : -i) * by};
+            struct searching s = {.search = search, .result = &other};
+            if (other.ranks < 1)
+                break;
+            status = space_list(search, other.ranks, stop_at_possible, &s);
+            result->works[is_above] = status == IS_POSSIBLE ? other.ranks : 0;
+        }
+    return status < 0 ? status : STATUS_OK;
 }
 
 static int find_point(struct searching *s, const struct candidate *candidate, struct search_point *point) {
@@ -299,12 +427,12 @@ static int find_point(struct searching *s, const struct candidate *candidate, st
 /* Plans some layouts in the order of their bounds, evenly. */
 static int find_points(struct searching *s) {
     struct search_result *result = s->result;
-    int wanted = s->search->points < s->count ? s->search->points : s->count, status = STATUS_OK;
+    int wanted = s->search->points < s->kept.count ? s->search->points : s->kept.count, status = STATUS_OK;
     result->points = wanted ? calloc((size_t)wanted, sizeof *result->points) : NULL;
     if (wanted && !result->points)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < wanted && !status; i++) {
-        status = find_point(s, &s->candidates[(int64_t)i * s->count / wanted], &result->points[i]);
+        status = find_point(s, &s->kept.items[(int64_t)i * s->kept.count / wanted], &result->points[i]);
         result->point_count += !status;
     }
     return status;
@@ -313,14 +441,15 @@ static int find_points(struct searching *s) {
 static int search_all(struct searching *s) {
     struct search_result *result = s->result;
     int status = space_list(s->search, result->ranks, consider, s);
-    if (!status && s->count > 0)
-        qsort(s->candidates, (size_t)s->count, sizeof *s->candidates, by_least);
-    for (int i = 0; i < s->count && !status; i++) {
-        if (s->candidates[i].least >= slowest(s)) {
-            result->counts.slower += s->count - i;
+    const struct candidates *kept = &s->kept;
+    if (!status && kept->count > 0)
+        qsort(kept->items, (size_t)kept->count, sizeof *kept->items, by_least);
+    for (int i = 0; i < kept->count && !status; i++) {
+        if (kept->items[i].least >= slowest(s)) {
+            result->counts.slower += kept->count - i;
             break;
         }
-        status = try_candidate(s, &s->candidates[i]);
+        status = try_candidate(s, &kept->items[i]);
     }
     order_ties(result);
     if (!status)
@@ -339,7 +468,8 @@ int search_run(const struct search *search, int ranks, struct search_result *res
     for (int i = 0; i < s.work_count; i++)
         cost_work_free(&s.works[i].work);
     free(s.works);
-    free(s.candidates);
+    free(s.kept.items);
+    free(s.without.items);
     result->seconds = clock_seconds() - start;
     return status;
 }
@@ -349,11 +479,13 @@ int search_find_fit(const struct search *search, struct search_result *result) {
     struct search wider = *search;
     bool is_all = search->space == SEARCH_ALL && !search->fixed_count;
     int64_t ranks = is_all ? 2 * (int64_t)result->ranks : result->ranks;
-    int status = STATUS_OK;
+    int status = result->counts.refused == result->counts.all ? find_works(search, result) : STATUS_OK;
     wider.space = SEARCH_ALL;
     wider.fixed_count = 0;
     wider.top = 1;
     wider.points = 0;
+    if (is_all && (result->works[0] || result->works[1]))
+        ranks = result->works[1] ? result->works[1] : result->works[0];
     for (int i = 0; i < DOUBLINGS && ranks <= MOST_RANKS && !result->fit_ranks && !status; i++, ranks *= 2) {
         struct search_result found;
         status = search_run(&wider, (int)ranks, &found);

@@ -47,8 +47,15 @@ struct search_point {
     int tensor, pipeline;
     double seconds, bytes;
 };
+/* Refused layouts whose obstacle is this name: a key of the run, or a few words. */
+struct search_refusal {
+    const char *name;
+    int64_t count;
+};
+enum { SEARCH_REFUSALS = 12 };
 struct search_counts {
     int64_t all, refused, no_memory, slower, listed;
+    struct search_refusal refusals[SEARCH_REFUSALS]; /* they add up to `refused`; no name after the last */
 };
 struct search_result {
     int ranks;
@@ -57,8 +64,9 @@ struct search_result {
     struct search_point *points; /* [point_count] evenly from all layouts that are not refused, the fastest first */
     int point_count;
     double seconds;   /* that the search took */
-    bool has_nearest; /* nothing fits, and this layout takes the least memory */
+    bool has_nearest; /* nothing fits, and of all layouts this one takes the least memory */
     struct search_row nearest;
+    int works[2]; /* every layout is refused: the nearest numbers of devices, below and above, that have one; 0: none */
     int fit_ranks; /* devices of `fit`; 0: none was found */
     struct search_row fit;
 };
@@ -67,7 +75,8 @@ struct search_result {
  * that is impossible in every layout; STATUS_MEMORY. */
 int search_run(const struct search *search, int ranks, struct search_result *result);
 /* After a search in which nothing fits: finds the fastest layout of all on as few devices as fit, twice as many at a
- * time, and stores it in result->fit. STATUS_MEMORY. */
+ * time, and stores it in result->fit. If no layout divides the devices, it begins with the nearest number that has one.
+ * STATUS_MEMORY. */
 int search_find_fit(const struct search *search, struct search_result *result);
 void search_free(struct search_result *result);
 /* Returns a row's point. */

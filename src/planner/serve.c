@@ -7,7 +7,18 @@
 
 enum { MOST_BATCH = 256 };
 
+/* The stack of 2022 computes all prompts of a batch in one step. */
+static bool is_2022(const struct cluster *cluster) {
+    return cluster->serve == CLUSTER_SERVES_FASTERTRANSFORMER_2022;
+}
+
 /* ---- work ---- */
+
+/* Returns the most rows of a step. A batch's further tokens take one step. */
+static int64_t step_rows(const struct serve_layout *layout, const struct cluster *cluster) {
+    int64_t rows = layout->step_rows ? layout->step_rows : SERVE_STEP_ROWS;
+    return is_2022(cluster) ? layout->batch * layout->input_len : rows > layout->batch ? rows : layout->batch;
+}
 
 static struct engine_options options_of(const struct model_config *model, const struct serve_layout *layout,
                                         const struct cluster *cluster) {
@@ -18,7 +29,7 @@ static struct engine_options options_of(const struct model_config *model, const 
         .precision = layout->precision,
         .device = cluster->kind,
         .threads = 1,
-        .max_rows = layout->batch * layout->input_len,
+        .max_rows = step_rows(layout, cluster),
         .max_logit_rows = layout->batch,
         .max_sequences = layout->batch,
         .max_positions = texts,
@@ -43,14 +54,16 @@ int serve_work_make(const struct model_config *model, const struct serve_layout 
                     struct serve_work *work) {
     struct engine_options options = options_of(model, layout, cluster);
     double texts = (double)(layout->input_len + layout->output_len);
+    int64_t rows = layout->batch * layout->input_len, most = options.max_rows, steps = (rows + most - 1) / most;
     const struct model_step_shape shapes[] = {
-        {.rows = layout->batch * layout->input_len,
-         .logit_rows = layout->batch,
+        {.rows = (rows + steps - 1) / steps,
+         .logit_rows = (layout->batch + steps - 1) / steps,
          .seen = (double)(layout->input_len + 1) / 2},
         {.rows = layout->batch, .logit_rows = layout->batch, .seen = texts - (double)layout->output_len / 2},
     };
     int status = STATUS_OK;
     *work = (struct serve_work){.layout = *layout,
+                                .prompt_steps = (double)steps,
                                 .layers = (double)model->num_layers / layout->pipeline,
                                 .dtype = precision_dtype(layout->precision)};
     for (int end = 0; end < (layout->pipeline > 1 ? 2 : 1) && !status; end++) {
@@ -142,14 +155,17 @@ static double stage_seconds(const struct work_list *list, const struct serve_wor
         else if (item->ranks > 1 && item->group != RANK_PIPELINE)
             sums += (double)item->count * sum_seconds(item, cluster);
     }
-    return fmax(operations, work->layers * cluster->achieved[CLUSTER_SERVE_LAYER].value) + sums;
+    double floor = work->layers * cluster->achieved[CLUSTER_SERVE_LAYER].value;
+    /* The stack of 2022 launches layers while others run; in a recorded step, kernels wait for each other. */
+    return (is_2022(cluster) ? fmax(operations, floor) : operations + floor) + sums;
 }
 
 /* Returns the seconds of a step in all stages; stages between the first and the last take the less of both. */
 static double step_seconds(const struct work_list lists[2], const struct serve_work *work,
                            const struct cluster *cluster, struct step_rows rows, double *slowest) {
     int stages = work->layout.pipeline;
-    double first = stage_seconds(&lists[0], work, cluster, rows), step = cluster->achieved[CLUSTER_SERVE_STEP].value;
+    double step = cluster->achieved[CLUSTER_SERVE_STEP].value + rows.count * cluster->achieved[CLUSTER_SERVE_ROW].value;
+    double first = stage_seconds(&lists[0], work, cluster, rows);
     *slowest = first + step;
     if (stages == 1)
         return first + step;
@@ -166,15 +182,18 @@ static double step_seconds(const struct work_list lists[2], const struct serve_w
 void serve_times_find(const struct serve_work *work, const struct cluster *cluster, struct serve_times *times) {
     const struct serve_layout *layout = &work->layout;
     double slowest_prompts, slowest_token, tokens = (double)layout->output_len;
-    double batch = (double)layout->batch, prompt = (double)layout->input_len;
-    /* Stages work on as many batches as there are stages, and the rows of a prompt, which see (prompt + 1) / 2 tokens,
-     * read these once for all. The stack of 2022 has one batch, and its rows read for themselves. */
-    bool is_2022 = cluster->serve == CLUSTER_SERVES_FASTERTRANSFORMER_2022;
-    struct step_rows prompts = {batch * prompt, is_2022 ? 1 : (prompt + 1) / 2}, further = {batch, 1};
+    double batch = (double)layout->batch, prompt = (double)layout->input_len, steps = work->prompt_steps;
+    /* Stages work on as many batches as there are stages. The rows of a step of a prompt read its pages once for all,
+     * so that a page is read once for each step after it. The stack of 2022 has one batch, whose rows read for
+     * themselves. */
+    double rows = batch * prompt / steps, together = (prompt + 1) / (prompt / fmin(rows, prompt) + 1);
+    struct step_rows prompts = {rows, is_2022(cluster) ? 1 : together}, further = {batch, 1};
     times->prompts = step_seconds(work->prompts, work, cluster, prompts, &slowest_prompts);
+    times->prompts += (steps - 1) * slowest_prompts;
     times->token = step_seconds(work->token, work, cluster, further, &slowest_token);
     times->latency = times->prompts + (tokens - 1) * times->token;
-    times->tokens_per_s = batch * tokens / (is_2022 ? times->latency : slowest_prompts + (tokens - 1) * slowest_token);
+    times->tokens_per_s =
+        batch * tokens / (is_2022(cluster) ? times->latency : steps * slowest_prompts + (tokens - 1) * slowest_token);
 }
 
 /* ---- the search ---- */
@@ -247,13 +266,13 @@ static void choose(const struct serve_search *s, struct serve_result *result) {
 
 int serve_search_run(const struct serve_search *s, struct serve_result *result) {
     int status = STATUS_OK;
-    *result = (struct serve_result){.best = -1, .nearest = -1};
+    *result = (struct serve_result){.cluster = s->cluster, .best = -1, .nearest = -1};
     for (int tensor = 1; tensor <= s->devices && tensor <= s->cluster->per_node; tensor++)
         for (int stages = 1; tensor * stages <= s->devices; stages++)
             for (int64_t batch = s->batch ? s->batch : 1; batch <= (s->batch ? s->batch : MOST_BATCH) && !status;
                  batch *= 2) {
-                struct serve_layout layout = {tensor,        stages,      batch,           s->input_len,
-                                              s->output_len, s->adapters, s->adapter_rank, s->precision};
+                struct serve_layout layout = {tensor,      stages,          batch,        s->input_len, s->output_len,
+                                              s->adapters, s->adapter_rank, s->precision, s->step_rows};
                 bool is_asked = (!s->tensor || tensor == s->tensor) && (!s->pipeline || stages == s->pipeline);
                 if (is_asked && is_possible(s, &layout))
                     status = add_row(s, &layout, result);

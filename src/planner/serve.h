@@ -10,20 +10,24 @@
 
 #include "infer/engine.h"
 
+enum { SERVE_STEP_ROWS = 512 }; /* of `serve` when --max-batch-tokens is not given */
+
 struct serve_layout {
     int tensor, pipeline;
     int64_t batch, input_len, output_len;
     int64_t adapters, adapter_rank; /* LoRA adapters in memory, which the batch's texts use in turn; 0: none */
     int precision;                  /* enum precision: fp32 or bf16 */
+    int64_t step_rows;              /* of a step, as --max-batch-tokens of `serve`; at least `batch`; 0: the default */
 };
 
-/* The work of a layout: of the prompts' step and of a later step, for the first and the last stage. */
+/* The work of a layout: of a step of the prompts and of a later step, for the first and the last stage. */
 struct serve_work {
     struct engine_plan plan;               /* of the stage that takes most */
     struct work_list prompts[2], token[2]; /* a layout of one stage has only the first of both */
     struct serve_layout layout;
-    double layers;      /* of a stage */
-    double image_bytes; /* of an adapter, at the stage that has most */
+    double prompt_steps; /* in which the prompts of a batch are computed */
+    double layers;       /* of a stage */
+    double image_bytes;  /* of an adapter, at the stage that has most */
     enum dtype dtype;
 };
 
@@ -50,6 +54,7 @@ struct serve_search {
     int tensor, pipeline;                 /* 0: every size */
     int64_t adapters, adapter_rank;       /* of each layout */
     int precision;                        /* of each layout */
+    int64_t step_rows;                    /* of each layout */
     bool is_tool;                         /* only layouts of NVIDIA's tool */
     double max_latency, min_tokens_per_s; /* seconds; 0: no limit */
     double memory_share;
@@ -63,9 +68,10 @@ struct serve_row {
     bool is_pareto, is_allowed; /* no row is better in both latency and requests per device; within the limits */
 };
 struct serve_result {
-    struct serve_row *rows; /* [count] by latency */
-    int count, best;        /* the allowed row with most requests per device; -1: none */
-    int nearest;            /* without an allowed row, the one that misses the limits least; -1: no row */
+    const struct cluster *cluster; /* of the search */
+    struct serve_row *rows;        /* [count] by latency */
+    int count, best;               /* the allowed row with most requests per device; -1: none */
+    int nearest;                   /* without an allowed row, the one that misses the limits least; -1: no row */
     int refused, no_memory;
 };
 /* Finds all layouts that fit. The caller frees result->rows. */

@@ -1,5 +1,5 @@
-/* Models by their size alone, and the grids of NVIDIA's auto-configurator (NeMo-Framework-Launcher 22.06, hp_tool).
- * Pure arithmetic; any thread. */
+/* Models by their size or name alone, and the grids of NVIDIA's auto-configurator (NeMo-Framework-Launcher 22.06,
+ * hp_tool). Pure arithmetic; any thread. */
 #ifndef CAMBIUM_PLANNER_SIZES_H
 #define CAMBIUM_PLANNER_SIZES_H
 
@@ -21,8 +21,10 @@ struct size_grid {
 /* The tables are for this vocabulary and for samples of this length. */
 enum { SIZE_VOCABULARY = 51200, SIZE_SEQ_LENGTH = 2048 };
 
-/* Reads "20B", "0.126B" or "126M". STATUS_USAGE. */
-int size_read(const char *text, double *billions);
+/* Sets the keys that the model decides, with a batch and a learning rate that suit it. `text` is a size ("20B",
+ * "126M"), in the shape of the tables, or the name of an open model ("llama-3.1-8b", in either case), in its own shape.
+ * Stores the nominal billions of parameters. STATUS_USAGE, with the names. */
+int size_take(const char *text, int64_t seq_length, struct run_config *run, double *billions);
 /* Finds the shape of a size up to 1,100 billion parameters. STATUS_USAGE for others. */
 int size_shape(double billions, int64_t vocab, int64_t seq_length, struct size_shape *shape);
 /* Returns the parameters of a GPT of the shape, in billions. */

@@ -41,7 +41,8 @@ static void add_partial(struct listing *listing, struct candidate candidate, int
 }
 
 static void add_recomputations(struct listing *listing, struct candidate candidate, int held) {
-    int chunk_layers = (int)(listing->layers / (candidate.pipeline * candidate.chunks));
+    int ends = candidate.counts_embedding + candidate.counts_loss;
+    int chunk_layers = (int)((listing->layers + ends) / (candidate.pipeline * candidate.chunks));
     for (int how = 0; how < SPACE_RECOMPUTES; how++) {
         candidate.recompute = (enum space_recompute)how;
         candidate.block = 0;
@@ -87,15 +88,23 @@ static void add_flags(struct listing *listing, struct candidate candidate) {
         }
 }
 
-/* Adds even stages, and with a large vocabulary also last stages with fewer layers. */
+/* Adds even stages, also with ends that count as layers, and with a large vocabulary last stages with fewer layers. */
 static void add_splits(struct listing *listing, struct candidate candidate) {
     int64_t layers = listing->layers, stages = candidate.pipeline;
-    for (int chunks = 1; layers % stages == 0 && chunks <= (stages > 1 && !listing->is_2022 ? layers / stages : 1);
-         chunks++) {
-        candidate.chunks = chunks;
-        if (layers / stages % chunks == 0)
-            add_flags(listing, candidate);
+    bool is_split = false;
+    for (int ends = 0; ends < (stages > 1 && !listing->is_2022 ? 4 : 1); ends++) {
+        candidate.counts_embedding = ends & 1;
+        candidate.counts_loss = ends & 2;
+        int64_t shares = layers + candidate.counts_embedding + candidate.counts_loss;
+        for (int chunks = 1; shares % stages == 0 && chunks <= (stages > 1 && !listing->is_2022 ? shares / stages : 1);
+             chunks++) {
+            candidate.chunks = chunks;
+            if (shares / stages % chunks == 0)
+                add_flags(listing, candidate);
+            is_split = true;
+        }
     }
+    candidate.counts_embedding = candidate.counts_loss = false;
     candidate.chunks = 1;
     for (int last = 1; stages > 1 && listing->search->base.model.vocab_size >= LARGE_VOCABULARY; last++) {
         candidate.last = last;
@@ -103,17 +112,28 @@ static void add_splits(struct listing *listing, struct candidate candidate) {
             break;
         if ((layers - last) % (stages - 1) == 0)
             add_flags(listing, candidate);
+        is_split |= (layers - last) % (stages - 1) == 0;
     }
+    candidate.last = 0;
+    if (!is_split)
+        add(listing, &candidate); /* to be refused */
 }
 
+/* Of layouts that cannot be, whatever their splits and flags, one is added to be refused. */
 static void list_all(struct listing *listing) {
-    int most = (int)listing->search->cluster->per_node;
+    const struct run_config *base = &listing->search->base;
+    int most = (int)listing->search->cluster->per_node, batch = (int)base->train.global_batch_size;
     for (int tensor = 1; tensor <= most && tensor <= listing->ranks; tensor++)
         for (int stages = 1; listing->ranks % tensor == 0 && stages <= listing->layers; stages++)
             for (int micro = 1; listing->ranks / tensor % stages == 0 && micro <= MOST_MICRO_BATCH; micro++) {
+                const struct candidate candidate = {
+                    .tensor = tensor, .pipeline = stages, .micro_batch = micro, .chunks = 1};
                 int64_t samples = (int64_t)micro * (listing->ranks / tensor / stages);
-                if (listing->search->base.train.global_batch_size % samples == 0)
-                    add_splits(listing, (struct candidate){.tensor = tensor, .pipeline = stages, .micro_batch = micro});
+                bool divides = batch % samples == 0 && base->model.num_attention_heads % tensor == 0;
+                if (divides)
+                    add_splits(listing, candidate);
+                else if (batch % micro == 0)
+                    add(listing, &candidate);
             }
 }
 
@@ -197,6 +217,8 @@ void space_apply(const struct candidate *candidate, struct run_config *run) {
     run->parallel.virtual_pipeline_model_parallel_size = candidate->chunks;
     run->parallel.decoder_first_pipeline_num_layers = 0;
     run->parallel.decoder_last_pipeline_num_layers = candidate->last;
+    run->parallel.account_for_embedding_in_pipeline_split = candidate->counts_embedding;
+    run->parallel.account_for_loss_in_pipeline_split = candidate->counts_loss;
     run->parallel.sequence_parallel = candidate->is_sequence;
     space_apply_also(candidate, run);
     run->train.micro_batch_size = candidate->micro_batch;

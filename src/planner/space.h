@@ -18,6 +18,7 @@ enum space_recompute {
 
 struct candidate {
     int tensor, pipeline, chunks, micro_batch, last; /* last: layers of the last stage; 0: like the others */
+    bool counts_embedding, counts_loss;              /* as layers, when layers are dealt to stages */
     bool is_sequence;
     bool is_fp8; /* besides the same layout in the run's precision */
     enum sharding sharding;

@@ -51,8 +51,8 @@ int train_plan_make(const struct train_run *run, int ranks, struct comm *world, 
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 /* Makes the grid of a run's ranks and the shape of its schedule. STATUS_USAGE for an impossible layout. */
 int train_plan_grid(const struct train_run *run, int ranks, struct rank_grid *grid, struct pipeline_shape *shape);
-/* Returns true if `ranks` have such a grid and schedule. */
-bool train_plan_is_possible(const struct train_run *run, int ranks);
+/* Returns NULL if `ranks` have such a grid and schedule; else the name of what does not divide. */
+const char *train_plan_obstacle(const struct train_run *run, int ranks);
 /* Plans rank `number` of `ranks` on a device, which may be a sketch. Opens no files and allocates none of the memory:
  * `data` of the plan lacks the samples' index maps. `work`, if not NULL, receives the rank's work of a global batch;
  * the caller frees it (work_free). STATUS_USAGE for an impossible layout, STATUS_MEMORY, and the errors of model_open.

@@ -16,6 +16,8 @@ static int describe_layout(const struct run_config *run, int ranks, struct paral
                                        .chunks = split.chunks,
                                        .first = split.first,
                                        .last = split.last,
+                                       .counts_embedding = split.counts_embedding,
+                                       .counts_loss = split.counts_loss,
                                        .sequence_parallel = run->parallel.sequence_parallel,
                                        .layers = run->model.num_layers,
                                        .heads = run->model.num_attention_heads,
@@ -37,12 +39,13 @@ int train_grid(const struct run_config *run, int ranks, struct rank_grid *grid) 
     return status ? status : pipeline_shape_check(&shape);
 }
 
-bool train_plan_is_possible(const struct train_run *run, int ranks) {
+const char *train_plan_obstacle(const struct train_run *run, int ranks) {
     struct parallel_layout layout;
-    if (describe_layout(&run->config, ranks, &layout) || !parallel_layout_works(&layout))
-        return false;
+    if (describe_layout(&run->config, ranks, &layout))
+        return "the number of devices";
+    const char *obstacle = parallel_layout_obstacle(&layout);
     struct pipeline_shape shape = train_pipeline_shape(&run->config, &layout.grid);
-    return !pipeline_shape_check(&shape);
+    return obstacle || !pipeline_shape_check(&shape) ? obstacle : "parallel.virtual_pipeline_model_parallel_size";
 }
 
 /* ---- agreement ---- */

@@ -32,7 +32,9 @@ struct pipeline_split train_pipeline_split(const struct run_config *run, const s
                                    .stages = grid->pipeline,
                                    .chunks = run->parallel.virtual_pipeline_model_parallel_size,
                                    .first = run->parallel.decoder_first_pipeline_num_layers,
-                                   .last = run->parallel.decoder_last_pipeline_num_layers};
+                                   .last = run->parallel.decoder_last_pipeline_num_layers,
+                                   .counts_embedding = run->parallel.account_for_embedding_in_pipeline_split,
+                                   .counts_loss = run->parallel.account_for_loss_in_pipeline_split};
 }
 
 struct pipeline_shape train_pipeline_shape(const struct run_config *run, const struct rank_grid *grid) {
@@ -95,6 +97,8 @@ int train_model_options(const struct train_run *run, const struct rank *rank, co
     int status = find_first_backward(&split, options, shape);
     if (!status)
         status = pipeline_stashes(shape, rank->place.pipeline, &options->train.stashes);
+    options->is_after_embedding = rank->place.pipeline > 0;
+    options->is_before_head = rank->place.pipeline < shape->stages - 1;
     for (int c = 0; c < shape->chunks && !status; c++)
         status = pipeline_layers(&split, rank->place.pipeline, c, &options->chunks[c].first, &options->chunks[c].count);
     return status;

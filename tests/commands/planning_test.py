@@ -1,7 +1,9 @@
 """cambium plan: JSON alone on standard output, a page that is whole by itself, run files, and errors of one line."""
 import json
+import math
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,17 @@ class Training(unittest.TestCase):
             text = page.read_text()
             xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
             self.assertGreater(text.count("<circle"), 3 + 100)  # the rows, and layouts that are none
+            points = [(float(y), math.log(float(seconds))) for y, seconds in
+                      re.findall(r'cy="([0-9.]+)" r="[0-9]"><title>(?:row [0-9]+: )?([0-9.e+]+) s, ', text)]
+            (low, first), (high, last) = max(points), min(points)
+            for y, seconds in points:  # places are rounded to tenths of 300
+                self.assertAlmostEqual((low - y) / (low - high), (seconds - first) / (last - first), delta=0.002)
+            self.assertRegex(text, r'class="grid" .*>[125](e[+-])?0* s</text>|class="grid" .*>0\.0*[125] s</text>')
+            legends = [re.findall("</i>([a-z]+)</span>", legend) for legend in re.findall('class="legend">(.*)</p>', text)]
+            self.assertEqual(legends, [["products", "other", "floor", "tensor", "stages", "bubble", "gradients", "optimizer"],
+                                       ["weights", "gradients", "optimizer", "activations", "workspace"]])
+            unboxed = re.sub(r'<div class="wrap">.*?</div>', "", text, flags=re.DOTALL)
+            self.assertFalse(re.search("<table|<pre", unboxed))  # what is wider than the page scrolls in its box
             self.assertEqual(len(re.findall("stage [0-9]+, optimizer: ", text)), 2)
             self.assertIn("100.0%, ", text)
             self.assertIn("The memory of row 2<", text)
@@ -103,6 +116,34 @@ class Training(unittest.TestCase):
             _, errors = run(*words, "a100-80gb", expect=2)
             self.assertIn("one of --nodes and --devices", errors)
 
+    def test_uneven_ends_are_tried_and_come_with_the_run_file(self):
+        """126 layers over 16 stages: only with both ends counted are there chunks. The table, JSON and YAML use one set of words."""
+        embedding, loss = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+        words = ("plan", "train", "--cluster", "h100", "--model-size", "llama-3.1-405b", "--devices", "2048",
+                 "--global-batch-size", "256", "--seq-length", "8192", "--top", "1", "--fix", "train.micro_batch_size=1",
+                 "parallel.pipeline_model_parallel_size=16", "parallel.tensor_model_parallel_size=8",
+                 "parallel.sequence_parallel=true", "parallel.use_distributed_optimizer=true",
+                 "parallel.data_parallel_sharding_strategy=optim")
+        with tempfile.TemporaryDirectory() as directory:
+            row = pathlib.Path(directory, "row.yaml")
+            best = json.loads(run(*words, "--json", "-", "--yaml", row)[0])["plans"][0]["rows"][0]
+            layout = best["layout"]
+            self.assertEqual((layout["chunks"], layout[embedding], layout[loss]), (8, True, True))
+            self.assertEqual((layout["distributed_optimizer"], layout["sharding"]), (True, "optim"))
+            text = row.read_text()
+            for line in (f"{embedding}: true", f"{loss}: true", "use_distributed_optimizer: true",
+                         "data_parallel_sharding_strategy: optim\n", "virtual_pipeline_model_parallel_size: 8"):
+                self.assertIn(line, text)
+            same = json.loads(run("plan", "train", "--cluster", "h100", "--config", row, "--devices", "2048", "--space", "run",
+                                  "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual((same["layout"], same["memory"], same["step_seconds"]),
+                             (layout, best["memory"], best["step_seconds"]))
+            table = run(*words)[0].decode()
+            self.assertRegex(table, r"\n +1 +8 +16 +8 both +16 +1 +16 yes optim +")
+            without = json.loads(run(*words, f"parallel.{loss}=false", "--json", "-")[0])["plans"][0]["rows"][0]
+            self.assertEqual(without["layout"]["chunks"], 1)
+            self.assertLess(best["step_seconds"], 0.7 * without["step_seconds"])
+
     def test_a_tuning_has_the_memory_of_finetune(self):
         with tempfile.TemporaryDirectory() as directory:
             row, config = pathlib.Path(directory, "row.yaml"), json.loads((TINY / "config.json").read_text())
@@ -143,10 +184,41 @@ class Training(unittest.TestCase):
                 (("--cluster", "h100", "--nodes", "1"), 2, "one of --model-size, --config and --model"),
                 (("--cluster", "h100", "--model-size", "5", "--nodes", "1"), 2, "is not a size"),
                 (("--cluster", "h100", "--model-size", "5B"), 2, "one of --nodes and --devices"),
-                (("--cluster", "h100", "--model-size", "5B", "--nodes", "0"), 2, "0 devices")):
+                (("--cluster", "h100", "--model-size", "5B", "--nodes", "0"), 2, "--nodes 0 is 0 devices"),
+                (("--cluster", "h100", "--model-size", "5B", "--nodes", "8,1000000000"), 2,
+                 "--nodes 1000000000 is 8000000000 devices: expected a number from 0.125 to 131072"),
+                (("--cluster", "h100", "--model-size", "5B", "--devices", "0"), 2, "--devices 0 is 0 devices")):
             _, errors = run("plan", "train", *words, expect=status)
             self.assertIn(part, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
+
+
+class NothingFits(unittest.TestCase):
+    def plan(self, *words):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "plan.json")
+            table = run("plan", "train", "--cluster", "h100", *words, "--json", file, expect=1)[0].decode()
+            found = json.loads(file.read_text())["plans"][0]
+        self.assertEqual(sum(found["candidates"]["refused_by"].values()), found["candidates"]["refused"])
+        return found, table
+
+    def test_the_layout_that_takes_least_is_named(self):
+        """Weights, gradients and optimizer of 70B over 8 devices are 140 GB, and all else is least with one sample."""
+        words = ("--model-size", "70B", "--nodes", "1", "--fix", "parallel.tensor_model_parallel_size=8")
+        found, table = self.plan(*words)
+        layout = found["closest"]["layout"]
+        self.assertEqual((layout["recompute"], layout["micro_batch_size"]), ("full", 1))
+        self.assertLess(found["closest"]["memory"]["device"], 162e9)
+        self.assertRegex(table, r"nearest: tensor 8, pipeline 1, micro batch 1, recomputation full takes 16[01]\.[0-9] GB of 80.0 GB")
+        self.assertEqual(found["devices_that_work"], [])
+
+    def test_numbers_of_devices_that_work_are_named(self):
+        found, table = self.plan("--model-size", "530B", "--nodes", "105")
+        self.assertEqual(found["candidates"]["refused"], found["candidates"]["all"])
+        self.assertEqual(found["devices_that_work"], [768, 848])
+        self.assertIn("no layout divides 105 nodes; nearest that work: 96 and 106\n", table)
+        self.assertRegex(table, r" refused \(.*[0-9]+ by train.global_batch_size.*\), 0 without memory")
+        self.assertEqual(found["nearest"]["devices"], 848)
 
 
 class Walking(unittest.TestCase):
@@ -163,6 +235,43 @@ class Walking(unittest.TestCase):
             self.assertEqual(sum(event["dur"] for event in trace), 4 * (28.5 - 4.5) * 1e6)
             _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1,1", expect=2)
             self.assertIn("--forward has 2 numbers, but there are 4 stages", errors)
+            _, errors = run("plan", "walk", "--stages", "4", "--micro-batches", "8", "--forward", "1e308", "--json", "-", expect=2)
+            self.assertIn("--forward 1e308: expected numbers from 0 to 1e+09", errors)
+
+    def test_a_long_timeline_is_a_small_image_with_all_of_the_time(self):
+        """50,880 steps of 53 stages: short neighbours are drawn together, bubbles stay where they are."""
+        with tempfile.TemporaryDirectory() as directory:
+            image = pathlib.Path(directory, "line.svg")
+            output, _ = run("plan", "walk", "--stages", "53", "--micro-batches", "240", "--chunks", "2", "--json", "-", "--svg", image)
+            walk = json.loads(output)
+            self.assertLess(image.stat().st_size, 900_000)
+            bars = xml.etree.ElementTree.parse(image).findall("{http://www.w3.org/2000/svg}rect")
+            self.assertLess(len(bars), 5_000)
+            for stage in (0, 26, 52):
+                ours = [bar for bar in bars if bar.find("{http://www.w3.org/2000/svg}title").text.startswith(f"stage {stage}: ")]
+                for kind, seconds in (("forward", 240), ("backward", 480)):
+                    width = sum(float(bar.get("width")) for bar in ours if bar.get("class").startswith(kind))
+                    self.assertAlmostEqual(width, 940 * seconds / walk["makespan"], delta=0.005 * len(ours) + 0.1)
+                ends = [(float(bar.get("x")), float(bar.get("x")) + float(bar.get("width"))) for bar in ours]
+                steps = [step for step in walk["steps"] if step["stage"] == stage]
+                self.assertAlmostEqual(ends[0][0], 60 + 940 * steps[0]["start"] / walk["makespan"], delta=0.1)
+                self.assertLess(max(end for _, end in ends), 1000.2)
+
+    def test_a_latency_that_no_network_has_is_refused_by_its_line(self):
+        with tempfile.TemporaryDirectory() as directory:
+            ours, events = pathlib.Path(directory, "ours.yaml"), pathlib.Path(directory, "trace.json")
+            text = run("plan", "show", "h100")[0].decode()
+            words = ("plan", "train", "--cluster", ours, "--model-size", "126M", "--nodes", "1", "--top", "2", "--trace", events)
+            for latency, status in (("1e308 us", 2), ("1000 s", 0)):
+                ours.write_text(re.sub("node_latency: [^#\n]*", f"node_latency: {latency} ", text))
+                _, errors = run(*words, expect=status)
+                self.assertEqual(events.exists(), status == 0)
+            json.loads(events.read_text(), parse_constant=self.fail)
+            ours.write_text(re.sub("node_latency: [^#\n]*", "node_latency: 1e308 us ", text))
+            _, errors = run(*words, expect=2)
+            line = text[:text.index("node_latency")].count("\n") + 1
+            self.assertIn(f"ours.yaml:{line}:17: links.node_latency: 1e308 us is out of range: expected 0 to 1000 s", errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
 
 
 class Fitting(unittest.TestCase):
@@ -183,6 +292,13 @@ class Fitting(unittest.TestCase):
             self.assertIn(f"products: {fit['constants']['products']['value']:.5g} (", written)
             _, errors = run(*words, "--only", "3", expect=2)
             self.assertIn("--only 3: expected rows from 1 to 2", errors)
+            for row, part in (("nodes: 0, step_seconds: 3", "nodes is 0: expected a whole number from 1"),
+                              ("nodes: 1.5, step_seconds: 3", "nodes is 1.5: expected a whole number from 1"),
+                              ("nodes: 1, step_seconds: -1", "step_seconds is -1: expected a number from 1e-06"),
+                              ("nodes: 1, step_seconds: 1e308", "step_seconds is 1e308: expected a number from 1e-06")):
+                rows.write_text(f"- {{config: {config}, nodes: 1, step_seconds: 9}}\n- {{config: {config}, {row}}}\n")
+                _, errors = run(*words, expect=2)
+                self.assertIn(f"rows.yaml:2: {part}", errors)
 
 
 class Measuring(unittest.TestCase):
@@ -238,7 +354,67 @@ class Measuring(unittest.TestCase):
             self.assertIn("precision tf32: the cluster file has no device.peak_tf32", errors)
 
 
+class Constants(unittest.TestCase):
+    def test_a_plan_says_what_decided_it_and_how_far_it_may_be_off(self):
+        words = ("plan", "train", "--cluster", "h200", "--model-size", "126M", "--devices", "1")
+        text = run(*words)[0].decode()
+        self.assertRegex(text, "constants: not calibrated; fitted on .*; the range is [0-9.]+% either way\n")
+        row, = re.findall(r"(?m)^  1 .*$", text)
+        low, high = re.search(r"the step of row 1 takes ([0-9.]+)-([0-9.]+) s\n", text).groups()
+        seconds = row.split()[-4]
+        best = json.loads(run(*words, "--json", "-")[0])["plans"][0]["rows"][0]
+        for printed, value in zip((seconds, low, high), (best["step_seconds"], *best["step_seconds_range"])):
+            self.assertEqual(float(printed), float(f"{value:.2e}"))
+        words = ("plan", "serve", "126M", "h100", "--devices", "1", "--batch", "4")
+        text = run(*words)[0].decode()
+        self.assertRegex(text, "constants: not calibrated; fitted on ")
+        plan = json.loads(run(*words, "--json", "-")[0])
+        self.assertIn("not calibrated", plan["constants"])
+        best = plan["rows"][0]
+        latency, low, high, prompts, token, tokens = re.search(
+            r" 4 +([0-9.]+) +([0-9.]+)-([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.]+) ", text).groups()
+        for printed, value in zip((latency, low, high, prompts, token, tokens),
+                                  (best["latency_ms"], *best["latency_ms_range"], best["prefill_ms"], best["token_ms"],
+                                   best["tokens_per_s"])):
+            self.assertEqual(float(printed), float(f"{value:.2e}"))
+
+    def test_every_row_of_a_shipped_file_has_its_source(self):
+        for name in ("azure-a100-80gb-2022", "a100-80gb", "h100", "h200"):
+            for line in run("plan", "show", name)[0].decode().splitlines():
+                if line.startswith("  "):
+                    self.assertRegex(line, "^  [a-z_0-9]+: .+ # .+")
+
+    def test_a_lora_step_skips_the_products_of_the_base_s_gradients(self):
+        words = ("plan", "train", "--cluster", "h200", "--model-size", "126M", "--global-batch-size", "16", "--seq-length", "1024",
+                 "--devices", "1", "--fix", "train.micro_batch_size=16", "--json", "-")
+        full, lora = (json.loads(run(*words, *more)[0])["plans"][0]["rows"][0]
+                      for more in ((), ("--method", "lora", "--peft.r", "8")))
+        self.assertLess(lora["step_seconds"], 0.95 * full["step_seconds"])
+        self.assertGreater(lora["step_seconds"], 0.667 * full["step_seconds"])
+        self.assertEqual((lora["time"]["gradients"], lora["time"]["floor"]), (0, 0))
+        self.assertLess(lora["time"]["optimizer"], 0.5 * full["time"]["optimizer"])
+
+
 class Serving(unittest.TestCase):
+    def test_prompts_are_planned_in_the_steps_of_serve(self):
+        words = ("plan", "serve", "llama-3.1-8b", "h100", "--devices", "1", "--batch", "256", "--input-len", "512",
+                 "--output-len", "128", "--adapters", "100")
+        best, large = (json.loads(run(*words, *more, "--json", "-")[0])["rows"][0]
+                       for more in ((), ("--max-batch-tokens", "1024")))
+        self.assertLess(best["memory"]["device"], 80e9)
+        self.assertLess(best["memory"]["workspace"], large["memory"]["workspace"])
+        self.assertGreater(best["prefill_ms"], large["prefill_ms"])
+        self.assertIn(b" --max-batch-tokens 1024", run(*words, "--max-batch-tokens", "1024")[0])
+        self.assertNotIn(b" --max-batch-tokens", run(*words)[0])
+
+    def test_an_adapter_of_rank_1_costs_little(self):
+        words = ("plan", "serve", "llama-3.1-70b", "h100", "--devices", "8", "--tensor", "8", "--pipeline", "1", "--batch", "64",
+                 "--json", "-")
+        base, one, many = (json.loads(run(*words, *more)[0])["rows"][0]["token_ms"]
+                           for more in ((), ("--adapters", "1", "--rank", "1"), ("--adapters", "64", "--rank", "64")))
+        self.assertTrue(base < one < 1.15 * base, (base, one))
+        self.assertGreater(many, 1.1 * one)
+
     def test_a_plan_has_a_best_row_within_its_limits(self):
         output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--json", "-")
         plan = json.loads(output)
@@ -252,7 +428,7 @@ class Serving(unittest.TestCase):
             output, _ = run("plan", "serve", "126M", "h100", "--devices", "2", "--max-latency-ms", "1000", "--html", page,
                             "--adapters", "64", "--rank", "16")
             self.assertIn(b"\ncambium serve --model 126M", output)
-            self.assertIn(b" --precision bf16 --max-sequences ", output)
+            self.assertIn(b" --precision bf16 --max-batch-size ", output)
             memory = int(re.search(rb"--adapter-memory ([0-9]+)\n", output)[1])
             self.assertEqual(memory % 64, 0)
             text = page.read_text()
@@ -271,6 +447,23 @@ class Serving(unittest.TestCase):
         self.assertIn("--rank does nothing without --adapters", errors)
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)
         self.assertIn("nearest: tensor 1", errors)
+
+    def test_serve_takes_the_printed_command(self):
+        """The command goes through a shell to the parser of serve, which refuses only the address that follows it."""
+        with tempfile.TemporaryDirectory() as directory:
+            model = pathlib.Path(directory, "it's a model")
+            model.symlink_to(TINY)
+            for more in ((), ("--batch", "1024"), ("--batch", "4", "--adapters", "2", "--rank", "4"),
+                         ("--tensor", "2", "--pipeline", "2"), ("--precision", "fp32")):
+                output, _ = run("plan", "serve", model, "h100", "--devices", "4", "--input-len", "8", "--output-len", "8", *more)
+                command = output.decode().splitlines()[-1]
+                self.assertTrue(command.startswith("cambium serve --model "), output)
+                words = shlex.split(command)[1:]
+                self.assertEqual(words[2], str(model))
+                if "--adapter-root" in words:
+                    words[words.index("--adapter-root") + 1] = directory
+                _, errors = run(*words, "--listen", "nonsense", expect=2)
+                self.assertIn("nonsense: an address is", errors, command)
 
 
 if __name__ == "__main__":

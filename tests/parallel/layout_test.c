@@ -98,10 +98,11 @@ static void data_parallelism_is_what_is_left(void **state) {
 static void layers_line(const char *line) {
     struct pipeline_split split = {0};
     long long layers, stages, chunks, first, last;
-    int at = 0;
-    assert_int_equal(
-        sscanf(line, "layers %lld %lld %lld %lld %lld : %n", &layers, &stages, &chunks, &first, &last, &at), 5);
-    split = (struct pipeline_split){layers, stages, chunks, first, last};
+    int at = 0, counts_embedding, counts_loss;
+    assert_int_equal(sscanf(line, "layers %lld %lld %lld %lld %lld %d %d : %n", &layers, &stages, &chunks, &first,
+                            &last, &counts_embedding, &counts_loss, &at),
+                     7);
+    split = (struct pipeline_split){layers, stages, chunks, first, last, counts_embedding, counts_loss};
     struct strbuf text = STRBUF_INIT;
     for (int64_t stage = 0; stage < stages; stage++)
         for (int64_t chunk = 0; chunk < chunks; chunk++) {
@@ -115,7 +116,7 @@ static void layers_line(const char *line) {
 
 static void layers_of_stages_are_megatron_cores(void **state) {
     (void)state;
-    assert_int_equal(each_case("layers", layers_line), 12);
+    assert_int_equal(each_case("layers", layers_line), 21);
 }
 
 static void every_layer_has_one_place(void **state) {
@@ -126,7 +127,7 @@ static void every_layer_has_one_place(void **state) {
             for (int64_t chunks = 1; chunks <= 3; chunks++)
                 for (int64_t first = 0; first <= layers; first++)
                     for (int64_t last = 0; last <= layers; last++) {
-                        struct pipeline_split split = {layers, stages, chunks, first, last};
+                        struct pipeline_split split = {layers, stages, chunks, first, last, false, false};
                         if (!pipeline_split_fits(&split))
                             continue;
                         int64_t next = 0, begin, count; /* walks along the model */
@@ -142,32 +143,69 @@ static void every_layer_has_one_place(void **state) {
     assert_true(splits > 1000);
 }
 
+/* Every layer has one place, and only an end that counts may be without layers. */
+static void ends_that_count_take_the_place_of_a_layer(void **state) {
+    (void)state;
+    int splits = 0;
+    for (int64_t layers = 1; layers <= 24; layers++)
+        for (int64_t stages = 2; stages <= 6; stages++)
+            for (int64_t chunks = 1; chunks <= 4; chunks++)
+                for (int ends = 1; ends < 4; ends++) {
+                    struct pipeline_split split = {layers, stages, chunks, 0, 0, ends & 1, ends & 2};
+                    bool divides = (layers + (ends & 1) + ends / 2) % (stages * chunks) == 0;
+                    assert_int_equal(pipeline_split_fits(&split), divides);
+                    if (!divides)
+                        continue;
+                    int64_t next = 0, begin, count, places = stages * chunks;
+                    for (int64_t place = 0; place < places; place++) {
+                        test_ok(pipeline_layers(&split, place % stages, place / stages, &begin, &count));
+                        bool is_counted = (place == 0 && ends & 1) || (place == places - 1 && ends & 2);
+                        assert_int_equal(begin, next);
+                        assert_int_equal(count + is_counted, (layers + (ends & 1) + ends / 2) / places);
+                        next += count;
+                    }
+                    assert_int_equal(next, layers);
+                    splits++;
+                }
+    assert_true(splits > 100);
+    struct pipeline_split one = {7, 1, 1, 0, 0, true, true}, uneven = {12, 2, 1, 9, 0, true, false};
+    int64_t begin, count;
+    test_ok(pipeline_layers(&one, 0, 0, &begin, &count)); /* one stage has all */
+    assert_int_equal(count, 7);
+    test_fails(pipeline_split_check(&uneven), STATUS_USAGE,
+               "parallel.account_for_embedding_in_pipeline_split (with which no stage has a number of its own)");
+    uneven = (struct pipeline_split){126, 16, 3, 0, 0, true, true};
+    test_fails(pipeline_split_check(&uneven), STATUS_USAGE,
+               "parallel.account_for_loss_in_pipeline_split; nearest that work: "
+               "parallel.virtual_pipeline_model_parallel_size 2 or 4, model.num_layers 94 or 142");
+}
+
 static void splits_that_cannot_be_name_the_nearest(void **state) {
     (void)state;
     const struct {
         struct pipeline_split split;
         const char *text;
     } cases[] = {
-        {{13, 4, 1, 0, 0},
+        {{13, 4, 1, 0, 0, false, false},
          "model.num_layers 13 cannot be spread over parallel.pipeline_model_parallel_size 4; nearest that work: "
          "parallel.decoder_first_pipeline_num_layers 1 or 4, parallel.pipeline_model_parallel_size 1 or 13, "
          "model.num_layers 12 or 16"},
-        {{12, 2, 1, 9, 4},
+        {{12, 2, 1, 9, 4, false, false},
          "parallel.decoder_first_pipeline_num_layers 9, parallel.decoder_last_pipeline_num_layers 4; nearest that "
          "work: "
          "parallel.decoder_first_pipeline_num_layers 8, parallel.decoder_last_pipeline_num_layers 3"},
-        {{12, 4, 2, 0, 0}, "parallel.virtual_pipeline_model_parallel_size 1 or 3"},
-        {{12, 1, 1, 9, 0}, "one stage has no chunks, and all layers"},
-        {{12, 1, 2, 0, 0}, "parallel.pipeline_model_parallel_size 2"},
-        {{4, 8, 1, 0, 0}, "parallel.pipeline_model_parallel_size 4"},
-        {{12, 3, 1, 12, 0}, "parallel.decoder_first_pipeline_num_layers 10"},
-        {{12, 2, 1, -1, 0}, "decoder_first_pipeline_num_layers -1"},
-        {{INT64_MAX, 7, INT64_MAX, 3, 0}, "cannot be spread"},
-        {{INT64_MAX - 6, 7, 1, INT64_MAX - 6, INT64_MAX}, "cannot be spread"},
+        {{12, 4, 2, 0, 0, false, false}, "parallel.virtual_pipeline_model_parallel_size 1 or 3"},
+        {{12, 1, 1, 9, 0, false, false}, "one stage has no chunks, and all layers"},
+        {{12, 1, 2, 0, 0, false, false}, "parallel.pipeline_model_parallel_size 2"},
+        {{4, 8, 1, 0, 0, false, false}, "parallel.pipeline_model_parallel_size 4"},
+        {{12, 3, 1, 12, 0, false, false}, "parallel.decoder_first_pipeline_num_layers 10"},
+        {{12, 2, 1, -1, 0, false, false}, "decoder_first_pipeline_num_layers -1"},
+        {{INT64_MAX, 7, INT64_MAX, 3, 0, false, false}, "cannot be spread"},
+        {{INT64_MAX - 6, 7, 1, INT64_MAX - 6, INT64_MAX, false, false}, "cannot be spread"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         test_fails(pipeline_split_check(&cases[i].split), STATUS_USAGE, cases[i].text);
-    struct pipeline_split split = {12, 2, 1, 9, 0};
+    struct pipeline_split split = {12, 2, 1, 9, 0, false, false};
     int64_t first, count;
     test_fails(pipeline_layers(&split, 2, 0, &first, &count), STATUS_USAGE, "chunk 0 of stage 2");
 }
@@ -266,6 +304,7 @@ int main(void) {
         cmocka_unit_test(data_parallelism_is_what_is_left),
         cmocka_unit_test(layers_of_stages_are_megatron_cores),
         cmocka_unit_test(every_layer_has_one_place),
+        cmocka_unit_test(ends_that_count_take_the_place_of_a_layer),
         cmocka_unit_test(splits_that_cannot_be_name_the_nearest),
         cmocka_unit_test(layouts_that_work_pass),
         cmocka_unit_test(layouts_that_cannot_be_name_the_nearest),

@@ -1,4 +1,4 @@
-/* Planned device bytes of 60 layouts equal those that trainer_open allocates, at every rank, to the byte and part by
+/* Planned device bytes of 78 layouts equal those that trainer_open allocates, at every rank, to the byte and part by
  * part. The plan is made from a sketch of the device, as the planner makes it. */
 #include "taken.h"
 #include "train/support.h"
@@ -13,8 +13,12 @@ static const struct config_list selected[RECOMPUTES] = {
 
 static const struct {
     int tensor, data, pipeline, chunks;
-} grids[] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {4, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1},
-             {1, 1, 4, 1}, {1, 1, 2, 2}, {2, 1, 2, 1}, {2, 2, 1, 1}, {1, 2, 2, 2}};
+    bool counts_embedding, counts_loss; /* as layers */
+} grids[] = {{1, 1, 1, 1, false, false}, {2, 1, 1, 1, false, false}, {4, 1, 1, 1, false, false},
+             {1, 2, 1, 1, false, false}, {1, 1, 2, 1, false, false}, {1, 1, 4, 1, false, false},
+             {1, 1, 2, 2, false, false}, {2, 1, 2, 1, false, false}, {2, 2, 1, 1, false, false},
+             {1, 2, 2, 2, false, false}, {1, 1, 2, 5, true, true},   {2, 1, 3, 3, true, false},
+             {1, 1, 3, 3, false, true}};
 enum { GRIDS = sizeof grids / sizeof *grids };
 
 static const char *const families[] = {NULL, "llama", "qwen3"}; /* NULL: GPT-2 */
@@ -57,6 +61,8 @@ static struct train_run make_layout(const char **prefix, int grid, enum recomput
     config->parallel.tensor_model_parallel_size = grids[grid].tensor;
     config->parallel.pipeline_model_parallel_size = grids[grid].pipeline;
     config->parallel.virtual_pipeline_model_parallel_size = grids[grid].chunks;
+    config->parallel.account_for_embedding_in_pipeline_split = grids[grid].counts_embedding;
+    config->parallel.account_for_loss_in_pipeline_split = grids[grid].counts_loss;
     config->parallel.sequence_parallel = grids[grid].tensor > 1 && (grid + (int)how) % 2;
     config->parallel.use_distributed_optimizer = grids[grid].data > 1 && (grid + (int)how / 2) % 2;
     set_recompute(how, how == BLOCK && grids[grid].pipeline > 1, config);

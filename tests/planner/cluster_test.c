@@ -54,6 +54,29 @@ static void shipped_clusters_open_and_are_written_back(void **state) {
     }
 }
 
+/* Each row of a shipped file says where its number comes from. */
+static void shipped_rows_have_their_sources(void **state) {
+    (void)state;
+    const char *name;
+    for (int i = 0; (name = cluster_shipped_name(i)); i++) {
+        struct cluster cluster;
+        int rows = 0;
+        test_ok(cluster_open(name, &cluster));
+        for (const char *line = strbuf_text(&cluster.text), *end; *line; line = end + (*end == '\n')) {
+            end = line + strcspn(line, "\n");
+            const char *mark = memchr(line, '#', (size_t)(end - line));
+            if (*line == ' ' && line[2] != '#') {
+                assert_true(mark && end - mark > 3);
+                rows++;
+            }
+        }
+        assert_true(rows > 30);
+        bool is_of_2022 = cluster.train == CLUSTER_TRAINS_MEGATRON_2022;
+        assert_true(is_of_2022 || strstr(cluster.source, "not calibrated"));
+        cluster_close(&cluster);
+    }
+}
+
 static const char speeds[] = "achieved:\n  small_dimension: 100\n  speeds:\n"
                              "    - \"bf16 gemm 1024x3072x768 800 GFLOP/s\"\n"
                              "    - \"bf16 gemm 1024x768x100 500 GFLOP/s\"\n"
@@ -104,15 +127,18 @@ static void mistakes_are_named_with_their_lines(void **state) {
         {"achieved:\n  step: -2 ms\n", "c.yaml:15:9: achieved.step: '-2 ms' is negative"},
         {"achieved:\n  other: 0.9 (0.1 to 0.5)\n", "is not within its bounds"},
         {"achieved:\n  other: 0.9 of it\n", "'0.9 of it' is not a number"},
-        {"achieved:\n  products: 0\n", "achieved.products is 0"},
-        {"achieved:\n  tensor_hidden: 1.5\n", "c.yaml: achieved.tensor_hidden is 1.5: expected a share from 0 to 1"},
+        {"achieved:\n  products: 0\n", "c.yaml:15:13: achieved.products: 0 is out of range: expected 1e-06 to 100"},
+        {"achieved:\n  tensor_hidden: 1.5\n",
+         "c.yaml:15:18: achieved.tensor_hidden: 1.5 is out of range: expected 0 to 1"},
+        {"achieved:\n  step: 1 s (0 s to 1e300 s)\n",
+         "c.yaml:15:9: achieved.step: 1 s (0 s to 1e300 s) is out of range: expected 0 to 1000 s"},
         {"achieved:\n  speeds: [\"bf16 gemm 1024x3072 8 GFLOP/s\"]\n",
-         "c.yaml: achieved.speeds: 'bf16 gemm 1024x3072 8 GFLOP/s' is no speed, such as "},
+         "c.yaml:15: achieved.speeds: 'bf16 gemm 1024x3072 8 GFLOP/s' is no speed, such as "},
         {"achieved:\n  speeds: [\"bf16 communication 8 GB/s\"]\n", "is no speed"},
         {"achieved:\n  speeds: [\"fp8 norms 8 GB/s\"]\n", "is no speed"},
         {"achieved:\n  speeds: [\"fp32 norms 8 GFLOP/s\"]\n",
-         "c.yaml: achieved.speeds: '8 GFLOP/s' is not a number with the unit B/s"},
-        {"achieved:\n  speeds: [\"fp32 norms 0 GB/s\"]\n", "c.yaml: achieved.speeds: '0 GB/s' is 0"},
+         "c.yaml:15: achieved.speeds: '8 GFLOP/s' is not a number with the unit B/s"},
+        {"achieved:\n  speeds: [\"fp32 norms 0 GB/s\"]\n", "c.yaml:15: achieved.speeds: '0 GB/s': expected 1 to"},
         {"stack:\n  train: megatron\n", "did you mean megatron-2022?"},
         {"stak:\n  train: cambium\n", "c.yaml:14:1: unknown section 'stak' (did you mean stack?)"},
     };
@@ -121,16 +147,58 @@ static void mistakes_are_named_with_their_lines(void **state) {
         test_fails(open_parts(device, links, cases[i].more, &cluster), STATUS_USAGE, cases[i].message);
     test_fails(open_parts(device, "", "", &cluster), STATUS_USAGE, "c.yaml: links.node_bandwidth is missing");
     test_fails(open_parts(device, "  processors: 9\n", links, &cluster), STATUS_USAGE,
-               "c.yaml: device.processors is 9: expected at most device.per_node, 8");
+               "c.yaml:9: device.processors is 9: expected at most device.per_node, 8");
     test_fails(cluster_open("h10", &cluster), STATUS_NOT_FOUND, "did you mean h100?");
+}
+
+/* No number makes a prediction infinite: what divides is not 0, and every number has an upper bound. */
+static void every_number_has_bounds(void **state) {
+    (void)state;
+    static const struct {
+        const char *key, *unit;
+        bool may_be_zero;
+    } numbers[] = {
+        {"device:\n  memory", " GB", false},
+        {"device:\n  host_memory", " GB", false},
+        {"device:\n  memory_bandwidth", " GB/s", false},
+        {"device:\n  peak_bf16", " TFLOP/s", false},
+        {"device:\n  peak_fp8", " TFLOP/s", false},
+        {"links:\n  node_bandwidth", " GB/s", false},
+        {"links:\n  node_latency", " us", true},
+        {"links:\n  network_bandwidth", " GB/s", false},
+        {"links:\n  network_latency", " s", true},
+        {"achieved:\n  network", "", false},
+        {"achieved:\n  small_dimension", "", true},
+        {"achieved:\n  layer_forward", " s", true},
+        {"achieved:\n  step", " s", true},
+        {"achieved:\n  error", "", true},
+        {"achieved:\n  serve_memory", "", false},
+        {"achieved:\n  serve_step", " s", true},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        for (int is_large = 0; is_large < 2; is_large++) {
+            struct cluster cluster;
+            char text[128], message[128];
+            const char *key = strrchr(numbers[i].key, ' ') + 1, *value = is_large ? "1e290" : "0";
+            snprintf(text, sizeof text, "%s: %s%s\n", numbers[i].key, value, numbers[i].unit);
+            snprintf(message, sizeof message, "%s: %s%s is out of range: expected ", key, value, numbers[i].unit);
+            int status = cluster_open_text("c.yaml", text, strlen(text), &cluster);
+            if (!is_large && numbers[i].may_be_zero)
+                assert_null(strstr(status_text(), message)); /* only other keys are missing */
+            else
+                test_fails(status, STATUS_USAGE, message);
+            assert_true(is_large == 0 || strstr(status_text(), "c.yaml:2:"));
+        }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_have_units),
         cmocka_unit_test(shipped_clusters_open_and_are_written_back),
+        cmocka_unit_test(shipped_rows_have_their_sources),
         cmocka_unit_test(measured_speeds_are_found_and_written_back),
         cmocka_unit_test(mistakes_are_named_with_their_lines),
+        cmocka_unit_test(every_number_has_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

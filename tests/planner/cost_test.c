@@ -77,6 +77,7 @@ static void units_make_up_the_work_of_whole_stages(void **state) {
         p.cluster.node_latency.value = p.cluster.network_latency.value = 0;
         p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = p.cluster.achieved[CLUSTER_STEP].value = 0;
         p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+        p.cluster.achieved[CLUSTER_ATTENTION].value = p.cluster.achieved[CLUSTER_ATTENTION_DROPOUT].value = 1;
         int tensor = (int)p.run.config.parallel.tensor_model_parallel_size;
         int ranks = tensor * (int)p.run.config.parallel.pipeline_model_parallel_size;
         test_ok(cost_step(&p.run, ranks, &p.work, &p.cluster, &step, NULL));
@@ -208,6 +209,51 @@ static void computation_hides_a_share_of_sums(void **state) {
     close_run(&p);
 }
 
+/* A ring of data ranks between nodes has the link of each member that a node has, up to the speed within it. NCCL does
+ * so; the stack of 2022 is fitted with one. */
+static void a_ring_between_nodes_has_its_members_links(void **state) {
+    (void)state;
+    struct planned p;
+    struct cost_step step;
+    double seconds[4];
+    open_run(&p, layouts[0]);
+    p.cluster.achieved[CLUSTER_SUMS_HIDDEN].value = 0;
+    p.cluster.network_latency.value = 0;
+    for (int i = 0; i < 4; i++) {
+        const double within[] = {1e30, 1e30, 3 * p.cluster.network_bandwidth.value, 1e30};
+        p.cluster.per_node = i ? 4 : 1;
+        p.cluster.processors = p.cluster.per_node;
+        p.cluster.node_bandwidth.value = within[i];
+        p.cluster.achieved[CLUSTER_NETWORK].value = 1;
+        p.cluster.train = i == 3 ? CLUSTER_TRAINS_MEGATRON_2022 : CLUSTER_TRAINS_CAMBIUM;
+        test_ok(cost_step(&p.run, 8, &p.work, &p.cluster, &step, NULL));
+        seconds[i] = step.gradients;
+    }
+    assert_true(seconds[0] > 0 && fabs(seconds[1] / (seconds[0] / 4) - 1) < 1e-9);
+    assert_true(fabs(seconds[2] / (seconds[0] / 3) - 1) < 1e-9);
+    assert_true(fabs(seconds[3] / seconds[0] - 1) < 1e-9);
+    close_run(&p);
+}
+
+/* Attention has shares of its own, and dropout takes a part of its speed. */
+static void attention_and_its_dropout_have_their_speeds(void **state) {
+    (void)state;
+    static const char *const with[] = {"model.attention_dropout=0.1", NULL}, *const without[] = {
+                                                                                 "model.attention_dropout=0", NULL};
+    for (int drops = 0; drops < 2; drops++) {
+        struct planned p;
+        open_run(&p, drops ? with : without);
+        p.cluster.memory_bandwidth.value = 1e30;
+        p.cluster.achieved[CLUSTER_LAYER_FORWARD].value = p.cluster.achieved[CLUSTER_LAYER_BACKWARD].value = 0;
+        double plain = seconds_of(&p, 1);
+        p.cluster.achieved[CLUSTER_ATTENTION_DROPOUT].value /= 2;
+        assert_true((seconds_of(&p, 1) > plain) == drops);
+        p.cluster.achieved[CLUSTER_ATTENTION].value /= 2;
+        assert_true(seconds_of(&p, 1) > plain);
+        close_run(&p);
+    }
+}
+
 static void tf32_speeds_up_products(void **state) {
     (void)state;
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32"};
@@ -253,6 +299,7 @@ static void attention_of_some_heads_is_in_tf32(void **state) {
         open_run(&p, keys);
         p.cluster.memory_bandwidth.value = p.cluster.peak_tf32.value = 1e30;
         p.cluster.achieved[CLUSTER_SMALL_DIMENSION].value = 0;
+        p.cluster.achieved[CLUSTER_ATTENTION].value = p.cluster.achieved[CLUSTER_ATTENTION_DROPOUT].value = 1;
         test_ok(cost_step(&p.run, 1, &p.work, &p.cluster, &step, NULL));
         test_ok(train_plan_rank(&p.run, 1, 0, p.cluster.device, &plan, &list));
         for (int at = 0; at < list.count; at++) {
@@ -322,6 +369,8 @@ int main(void) {
         cmocka_unit_test(every_cause_has_its_effect),
         cmocka_unit_test(measured_speeds_take_the_place_of_constants),
         cmocka_unit_test(computation_hides_a_share_of_sums),
+        cmocka_unit_test(a_ring_between_nodes_has_its_members_links),
+        cmocka_unit_test(attention_and_its_dropout_have_their_speeds),
         cmocka_unit_test(tf32_speeds_up_products),
         cmocka_unit_test(attention_of_some_heads_is_in_tf32),
         cmocka_unit_test(fp8_speeds_up_linears_alone),

@@ -1,10 +1,12 @@
-/* Published step times of NeMo-Megatron 22.06 on Azure, and of Megatron-LM on Selene (arXiv 2104.04473, table 1). The
+/* Published step times of NeMo-Megatron 22.06 on Azure, and of Megatron-LM on Selene (arXiv 2104.04473, table 1). Step
+ * times of this program on one H200 (docs/performance.md), and published ones of torchtitan on H100s and H200s. The
  * bounds are those of docs/planning.md; the errors reached are below them. */
 #include "support/test.h"
 
 #include "planner/fit.h"
 #include "planner/memory.h"
 #include "planner/search.h"
+#include "planner/serve.h"
 
 #include <math.h>
 
@@ -97,6 +99,21 @@ static void every_second_row_predicts_the_others(void **state) {
     cluster_close(&cluster);
 }
 
+/* Predicts the step of a run with these keys. */
+static double step_of(const char *const *keys, size_t count, int ranks, const struct cluster *cluster) {
+    struct run_file file;
+    struct train_run run;
+    struct cost_work work;
+    struct cost_step step;
+    test_ok(run_file_read(NULL, keys, count, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    test_ok(cost_work_make(&run, cluster, &work));
+    test_ok(cost_step(&run, ranks, &work, cluster, &step, NULL));
+    cost_work_free(&work);
+    run_file_close(&file);
+    return step.seconds;
+}
+
 /* ---- Selene: nothing is fitted to these ---- */
 
 struct selene {
@@ -106,10 +123,6 @@ struct selene {
 
 /* Predicts a row with one micro batch size; infinite where the batch cannot be divided. */
 static double predict(const struct selene *row, const struct cluster *cluster, int micro_batch) {
-    struct run_file file;
-    struct train_run run;
-    struct cost_work work;
-    struct cost_step step;
     char keys[12][96];
     const char *list[12];
     int count = 0;
@@ -128,13 +141,7 @@ static double predict(const struct selene *row, const struct cluster *cluster, i
     snprintf(keys[count++], sizeof *keys, "parallel.recompute_granularity=full");
     for (int i = 0; i < count; i++)
         list[i] = keys[i];
-    test_ok(run_file_read(NULL, list, (size_t)count, &file));
-    test_ok(run_file_resolve(&file.run, &run));
-    test_ok(cost_work_make(&run, cluster, &work));
-    test_ok(cost_step(&run, row->devices, &work, cluster, &step, NULL));
-    cost_work_free(&work);
-    run_file_close(&file);
-    return step.seconds;
+    return step_of(list, (size_t)count, row->devices, cluster);
 }
 
 static void another_cluster_of_these_devices_is_predicted_unseen(void **state) {
@@ -163,6 +170,110 @@ static void another_cluster_of_these_devices_is_predicted_unseen(void **state) {
     assert_true(largest < 0.12);
     assert_true(sum / ROWS < 0.05);
     cluster_close(&cluster);
+}
+
+/* ---- H100 and H200: the shipped constants ---- */
+
+#define GPT2(layers, hidden, heads)                                                                                    \
+    "model.num_layers=" #layers, "model.hidden_size=" #hidden, "model.num_attention_heads=" #heads,                    \
+        "model.vocab_size=50257", "data.seq_length=1024"
+#define LLAMA(layers, hidden, ffn, heads)                                                                              \
+    "model.num_layers=" #layers, "model.hidden_size=" #hidden, "model.ffn_hidden_size=" #ffn,                          \
+        "model.num_attention_heads=" #heads, "model.num_query_groups=8", "model.vocab_size=128256",                    \
+        "model.swiglu=true", "model.normalization=RMSNorm", "model.position_embedding_type=rope",                      \
+        "model.add_bias_linear=false", "model.untie_embeddings_and_output_weights=true", "model.hidden_dropout=0",     \
+        "model.attention_dropout=0", "data.seq_length=8192", SHARED
+#define SHARED      "parallel.data_parallel_sharding_strategy=optim_grads_params"
+#define BATCH(m, g) "train.micro_batch_size=" #m, "train.global_batch_size=" #g
+/* torchtitan recomputes half of the products: ours are those of half of the layers. */
+#define HALF                                                                                                           \
+    "parallel.recompute_granularity=full", "parallel.recompute_method=block", "parallel.recompute_num_layers=16"
+#define LLAMA_8B LLAMA(32, 4096, 14336, 32)
+
+enum { BAR_KEYS = 28 };
+static const double least_ratio = 0.85, most_ratio = 1.18; /* the bar of planned over measured */
+
+static void h100_and_h200_steps_are_within_the_bar(void **state) {
+    (void)state;
+    static const struct {
+        const char *cluster;
+        int ranks;
+        double seconds;
+        const char *precision, *keys[BAR_KEYS];
+    } rows[] = {
+        {"h200", 1, 0.215, "bf16", {GPT2(48, 1600, 25), BATCH(8, 8)}},
+        {"h200", 1, 0.0419, "bf16", {GPT2(12, 768, 12), BATCH(16, 16)}},
+        {"h200",
+         1,
+         0.0350,
+         "bf16",
+         {GPT2(12, 768, 12), BATCH(16, 16), "model.hidden_dropout=0", "model.attention_dropout=0"}},
+        {"h200", 1, 0.188, "fp8", {GPT2(48, 1600, 25), BATCH(8, 8)}},
+        {"h100", 8, 16384.0 / 6667, "bf16", {LLAMA_8B, BATCH(2, 16), HALF}},
+        {"h100", 8, 16384.0 / 6667, "bf16", {LLAMA_8B, BATCH(2, 16)}}, /* does not fit into 80 GB */
+        {"h100", 128, 16384.0 / 6514, "bf16", {LLAMA_8B, BATCH(2, 256), HALF}},
+        {"h100", 8, 16384.0 / 8532, "fp8", {LLAMA_8B, BATCH(2, 16), HALF}},
+        {"h100", 128, 16384.0 / 8380, "fp8", {LLAMA_8B, BATCH(2, 256), HALF}},
+        {"h100",
+         256,
+         16384.0 / 829,
+         "fp8",
+         {LLAMA(80, 8192, 28672, 64), BATCH(16, 512), "parallel.tensor_model_parallel_size=8",
+          "parallel.sequence_parallel=true", "parallel.recompute_granularity=full"}},
+        {"h200", 32, 16384.0 / 10938, "fp8", {LLAMA_8B, BATCH(2, 64), HALF}},
+        {"h200", 64, 16384.0 / 10753, "fp8", {LLAMA_8B, BATCH(2, 128), HALF}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct cluster cluster;
+        char precision[32];
+        const char *keys[BAR_KEYS + 1] = {precision};
+        size_t count = 1;
+        snprintf(precision, sizeof precision, "train.precision=%s", rows[i].precision);
+        for (size_t k = 0; rows[i].keys[k]; k++)
+            keys[count++] = rows[i].keys[k];
+        test_ok(cluster_open(rows[i].cluster, &cluster));
+        double ratio = step_of(keys, count, rows[i].ranks, &cluster) / rows[i].seconds;
+        bool is_within = ratio > least_ratio && ratio < most_ratio;
+        if (!is_within)
+            print_error("row %zu: planned over measured is %.3f\n", i, ratio);
+        assert_true(is_within);
+        cluster_close(&cluster);
+    }
+}
+
+/* Returns the seconds of the prompt, or of a token after it, for GPT-2 on an H200. */
+static double serving_of(const char *const *keys, int64_t batch, int64_t prompt, bool is_prompt) {
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct serve_work work;
+    struct serve_times times;
+    const struct serve_layout layout = {1, 1, batch, prompt, is_prompt ? 1 : 2, 0, 0, PRECISION_BF16, 1024};
+    test_ok(cluster_open("h200", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
+    serve_times_find(&work, &cluster, &times);
+    serve_work_free(&work);
+    run_file_close(&file);
+    cluster_close(&cluster);
+    return is_prompt ? times.prompts : times.token;
+}
+
+static void h200_tokens_are_within_the_bar(void **state) {
+    (void)state;
+    static const char *const small[] = {GPT2(12, 768, 12)}, *const large[] = {GPT2(48, 1600, 25)};
+    const double ratios[] = {
+        serving_of(large, 1, 32, false) / 1.56e-3,
+        serving_of(large, 1, 1000, false) / 1.84e-3,
+        serving_of(small, 1, 32, false) / 0.30e-3,
+        serving_of(small, 1, 1000, false) / 0.35e-3,
+        serving_of(small, 1, 1023, true) / 2.30e-3,
+        /* On that day one sequence took 0.47 ms. */
+        serving_of(small, 16, 32, false) / serving_of(small, 1, 32, false) / (0.54 / 0.47),
+    };
+    for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++)
+        assert_true(ratios[i] > least_ratio && ratios[i] < most_ratio);
 }
 
 /* ---- layouts and memory ---- */
@@ -244,6 +355,8 @@ int main(void) {
         cmocka_unit_test(small_models_come_within_their_rounding),
         cmocka_unit_test(every_second_row_predicts_the_others),
         cmocka_unit_test(another_cluster_of_these_devices_is_predicted_unseen),
+        cmocka_unit_test(h100_and_h200_steps_are_within_the_bar),
+        cmocka_unit_test(h200_tokens_are_within_the_bar),
         cmocka_unit_test(the_published_layouts_are_near_the_best_of_the_tools_grid),
         cmocka_unit_test(the_published_layouts_fit_into_80_gb),
         cmocka_unit_test(layers_of_2022_keep_the_published_bytes),

@@ -116,6 +116,62 @@ static int find_fit(const struct search *search, struct search_result *result) {
     return result->fit_ranks;
 }
 
+/* Of layouts that miss the memory, the nearest is the one that takes least: nothing listed with more memory takes less.
+ */
+static void the_nearest_layout_takes_least(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result all, none;
+    open_plan(&p, 4000);
+    test_ok(search_run(&p.search, 4, &all));
+    assert_int_equal(all.counts.slower + all.counts.no_memory, 0);
+    size_t least = SIZE_MAX;
+    for (int64_t i = 0; i < all.counts.listed; i++)
+        least = all.rows[i].memory.device < least ? all.rows[i].memory.device : least;
+    for (double share = 0.9; share > 0.01; share *= 0.3) {
+        p.cluster.memory.value = share * (double)least;
+        test_ok(search_run(&p.search, 4, &none));
+        assert_int_equal(none.counts.listed, 0);
+        assert_true(none.has_nearest && none.nearest.step.seconds > 0);
+        assert_int_equal(none.nearest.memory.device, least);
+        search_free(&none);
+    }
+    search_free(&all);
+    close_plan(&p);
+}
+
+/* The obstacles add up to the refused layouts, and the numbers that work are the nearest with a layout. */
+static void refused_layouts_have_reasons_and_numbers_that_work(void **state) {
+    (void)state;
+    struct planned p;
+    struct search_result result, other;
+    open_plan(&p, 1);
+    p.search.base.train.global_batch_size = 32;
+    test_ok(search_run(&p.search, 88, &result)); /* eleven divides neither batch nor heads nor layers */
+    counts_are_complete(&result.counts);
+    assert_true(result.counts.all > 0 && result.counts.refused == result.counts.all);
+    int64_t refused = 0;
+    bool has_batch = false;
+    for (int i = 0; i < SEARCH_REFUSALS && result.counts.refusals[i].name; i++) {
+        refused += result.counts.refusals[i].count;
+        has_batch |= !strcmp(result.counts.refusals[i].name, "train.global_batch_size");
+    }
+    assert_int_equal(refused, result.counts.refused);
+    assert_true(has_batch);
+    test_ok(search_find_fit(&p.search, &result));
+    assert_in_range(result.works[0], 8, 80);
+    assert_in_range(result.works[1], 96, 512);
+    assert_int_equal(result.fit_ranks, result.works[1]);
+    for (int ranks = result.works[0]; ranks <= result.works[1]; ranks += 8) {
+        bool is_end = ranks == result.works[0] || ranks == result.works[1];
+        test_ok(search_run(&p.search, ranks, &other));
+        assert_int_equal(other.counts.listed, is_end);
+        search_free(&other);
+    }
+    search_free(&result);
+    close_plan(&p);
+}
+
 /* Plans memory as for the CPU, whose workspaces are as small as these models. */
 static void use_cpu(struct cluster *cluster) {
     const struct device_facts facts = {.kind = device_name_at(0), .threads = 1};
@@ -136,7 +192,7 @@ static void what_would_fit_is_found(void **state) {
     test_ok(search_run(&p.search, 4, &result));
     double most = (double)result.nearest.memory.device / p.search.memory_share;
     search_free(&result);
-    for (double share = 1; share > 0.3; share *= 0.9) {
+    for (double share = 1; share > 0.3; share *= seen & 4 ? 0.9 : 0.97) {
         p.search.fixed_count = 1;
         p.cluster.memory.value = share * most;
         test_ok(search_run(&p.search, 4, &result));
@@ -238,6 +294,21 @@ static int count_savings(const struct search_result *result, enum search_feature
     return count;
 }
 
+/* Returns true for one layout with one time and memory, whatever outputs of norms and activations are recomputed. */
+static bool are_same(const struct search_row *a, const struct search_row *b) {
+    const struct run_config *x = &a->run.config, *y = &b->run.config;
+    return a->step.seconds == b->step.seconds && a->memory.device == b->memory.device &&
+           !memcmp(&a->grid, &b->grid, sizeof a->grid) && !memcmp(&a->shape, &b->shape, sizeof a->shape) &&
+           x->train.precision == y->train.precision && run_sharding(x) == run_sharding(y) &&
+           x->train.micro_batch_size == y->train.micro_batch_size &&
+           x->parallel.sequence_parallel == y->parallel.sequence_parallel &&
+           x->parallel.recompute_granularity != GRANULARITY_FULL &&
+           y->parallel.recompute_granularity != GRANULARITY_FULL &&
+           x->parallel.account_for_embedding_in_pipeline_split == y->parallel.account_for_embedding_in_pipeline_split &&
+           x->parallel.account_for_loss_in_pipeline_split == y->parallel.account_for_loss_in_pipeline_split &&
+           x->parallel.decoder_last_pipeline_num_layers == y->parallel.decoder_last_pipeline_num_layers;
+}
+
 /* FP8 and sharded weights are candidates like all others, and each row knows the same layout without them. */
 static void also_adds_candidates_that_know_what_they_save(void **state) {
     (void)state;
@@ -250,7 +321,11 @@ static void also_adds_candidates_that_know_what_they_save(void **state) {
     test_ok(search_run(&p.search, 4, &also));
     counts_are_complete(&also.counts);
     assert_int_equal(also.counts.all, 2 * plain.counts.all);
-    assert_int_equal(also.counts.slower + also.counts.no_memory, 0);
+    assert_int_equal(also.counts.no_memory + plain.counts.slower, 0);
+    assert_true(also.counts.slower > 0); /* twins of FP8 rows that only recompute what FP8 does not keep */
+    for (int64_t i = 0; i < also.counts.listed; i++)
+        for (int64_t k = 0; k < i; k++)
+            assert_false(are_same(&also.rows[i], &also.rows[k]));
     assert_true(count_savings(&also, SEARCH_FP8) > 10);
     assert_true(count_savings(&also, SEARCH_FSDP) > 10);
     search_free(&also);
@@ -336,22 +411,66 @@ static void sizes_have_the_shapes_of_the_tables(void **state) {
     }
     test_fails(size_shape(2000, 51200, 2048, &shape), STATUS_USAGE, "at most 1100");
     assert_true(fabs(size_rule_billions(5, 300e9, 160, 140e12) - 4.03) < 0.005);
+    struct run_file file;
     double billions;
-    test_ok(size_read("126M", &billions));
+    test_ok(run_file_read(NULL, NULL, 0, &file));
+    test_ok(size_take("126M", 2048, &file.run, &billions));
     assert_true(fabs(billions - 0.126) < 1e-12);
-    test_fails(size_read("20", &billions), STATUS_USAGE, "'20' is not a size");
+    assert_int_equal(file.run.model.num_layers, 12);
+    test_fails(size_take("20", 2048, &file.run, &billions), STATUS_USAGE, "'20' is not a size");
+    test_fails(size_take("llama-3.1-9b", 2048, &file.run, &billions), STATUS_USAGE,
+               "or one of llama-3.1-8b, llama-3.1-70b, ");
+    run_file_close(&file);
+}
+
+/* The numbers of elements in the published files. */
+static void open_models_have_their_own_shapes(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters, vocab, positions;
+    } models[] = {
+        {"llama-3.1-8b", 8030261248, 128256, 131072},     {"llama-3.1-70b", 70553706496, 128256, 131072},
+        {"Llama-3.1-405B", 405853388800, 128256, 131072}, {"qwen3-0.6b", 596049920, 151936, 40960},
+        {"qwen3-1.7b", 1720574976, 151936, 40960},        {"qwen3-4b", 4022468096, 151936, 40960},
+        {"qwen3-8b", 8190735360, 151936, 40960},          {"Qwen3-14B", 14768307200, 151936, 40960},
+        {"qwen3-32b", 32762123264, 151936, 40960},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct run_file file;
+        struct train_run run;
+        struct param_table table = {0};
+        double billions;
+        test_ok(run_file_read(NULL, NULL, 0, &file));
+        test_ok(size_take(models[i].name, 4096, &file.run, &billions));
+        test_ok(run_file_resolve(&file.run, &run));
+        test_ok(model_describe(&run.config.model, &table));
+        assert_int_equal(param_table_elements(&table, false), models[i].parameters);
+        assert_int_equal(run.config.model.vocab_size, models[i].vocab);
+        assert_int_equal(run.config.model.max_position_embeddings, models[i].positions);
+        assert_int_equal(run.config.data.seq_length, 4096);
+        assert_true(run.config.train.global_batch_size > 0 && run.config.optim.lr > 0);
+        bool is_llama = models[i].vocab == 128256;
+        assert_true(run.config.model.rotary.factor == (is_llama ? 8 : 0));
+        assert_true(run.config.model.qk_layernorm == !is_llama && run.config.model.num_query_groups == 8);
+        param_table_free(&table);
+        run_file_close(&file);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_are_the_best_of_many),
         cmocka_unit_test(memory_decides_and_is_that_of_the_plan),
+        cmocka_unit_test(the_nearest_layout_takes_least),
+        cmocka_unit_test(refused_layouts_have_reasons_and_numbers_that_work),
         cmocka_unit_test(what_would_fit_is_found),
         cmocka_unit_test(every_sharding_strategy_is_planned),
         cmocka_unit_test(also_adds_candidates_that_know_what_they_save),
         cmocka_unit_test(fixed_keys_are_in_every_row),
         cmocka_unit_test(a_row_is_a_run_file),
         cmocka_unit_test(sizes_have_the_shapes_of_the_tables),
+        cmocka_unit_test(open_models_have_their_own_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,10 +81,10 @@ static void adapters_take_memory_and_time(void **state) {
     double image[4];
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=64"};
-    const struct serve_layout layouts[] = {{1, 1, 4, 16, 16, 0, 0, PRECISION_BF16},
-                                           {1, 1, 4, 16, 16, 2, 8, PRECISION_BF16},
-                                           {1, 1, 4, 16, 16, 4, 8, PRECISION_BF16},
-                                           {1, 1, 4, 16, 16, 4, 16, PRECISION_BF16}};
+    const struct serve_layout layouts[] = {{1, 1, 4, 16, 16, 0, 0, PRECISION_BF16, 0},
+                                           {1, 1, 4, 16, 16, 2, 8, PRECISION_BF16, 0},
+                                           {1, 1, 4, 16, 16, 4, 8, PRECISION_BF16, 0},
+                                           {1, 1, 4, 16, 16, 4, 16, PRECISION_BF16, 0}};
     test_ok(cluster_open("a100-80gb", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));
@@ -107,6 +107,72 @@ static void adapters_take_memory_and_time(void **state) {
     cluster_close(&cluster);
 }
 
+/* Prompts are computed in steps, and the workspace is that of a step. Pages are read again in each step of a prompt. */
+static void prompts_take_steps(void **state) {
+    (void)state;
+    enum { BATCH = 4, INPUT = 64, STEP = 32 };
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    struct serve_times times[3];
+    struct engine_plan plans[3];
+    static const int64_t rows[] = {BATCH * INPUT, STEP, BATCH * INPUT * 2};
+    static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
+                                       "model.vocab_size=512", "data.seq_length=128"};
+    test_ok(cluster_open("a100-80gb", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    cluster.memory_bandwidth.value = cluster.peak_bf16.value = 1e30;
+    cluster.achieved[CLUSTER_SERVE_LAYER].value = 0;
+    cluster.achieved[CLUSTER_SERVE_ROW].value = 1e-6;
+    cluster.achieved[CLUSTER_SERVE_STEP].value = 1e-3;
+    for (int i = 0; i < 3; i++) {
+        const struct serve_layout layout = {1, 1, BATCH, INPUT, 16, 0, 0, PRECISION_BF16, rows[i]};
+        struct serve_work work;
+        test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
+        serve_times_find(&work, &cluster, &times[i]);
+        plans[i] = work.plan;
+        serve_work_free(&work);
+    }
+    assert_true(fabs(times[0].prompts - 1e-3 - 1e-6 * BATCH * INPUT) < 1e-12);
+    assert_true(fabs(times[1].prompts - 1e-3 * BATCH * INPUT / STEP - 1e-6 * BATCH * INPUT) < 1e-12);
+    assert_true(times[2].prompts == times[0].prompts && times[1].token == times[0].token);
+    assert_true(plans[1].workspace < plans[0].workspace && plans[0].workspace < plans[2].workspace);
+    assert_true(plans[1].cache == plans[0].cache);
+    run_file_close(&file);
+    cluster_close(&cluster);
+}
+
+/* A step of a bank counts what an adapter does: nothing of other methods, such as IA3's product with the base. */
+static void an_adapter_costs_its_own_work(void **state) {
+    (void)state;
+    struct cluster cluster;
+    struct run_file file;
+    struct train_run run;
+    double token[4];
+    static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=1024", "model.num_attention_heads=8",
+                                       "model.vocab_size=512", "data.seq_length=128"};
+    static const int64_t adapters[][2] = {{0, 0}, {1, 1}, {64, 1}, {64, 64}};
+    test_ok(cluster_open("h100", &cluster));
+    test_ok(run_file_read(NULL, keys, 5, &file));
+    test_ok(run_file_resolve(&file.run, &run));
+    cluster.achieved[CLUSTER_SERVE_LAYER].value = cluster.achieved[CLUSTER_SERVE_STEP].value = 0;
+    cluster.achieved[CLUSTER_SERVE_ROW].value = 0;
+    for (int i = 0; i < 4; i++) {
+        const struct serve_layout layout = {1, 1, 64, 64, 16, adapters[i][0], adapters[i][1], PRECISION_BF16, 512};
+        struct serve_work work;
+        struct serve_times times;
+        test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
+        serve_times_find(&work, &cluster, &times);
+        token[i] = times.token;
+        serve_work_free(&work);
+    }
+    assert_true(token[1] > token[0] && token[1] < 1.15 * token[0]);
+    assert_true(token[2] > token[1] && token[3] > 1.5 * token[2]);
+    run_file_close(&file);
+    cluster_close(&cluster);
+}
+
 /* Caches that keep the weights from step to step make `serve_memory` more than 1. They have no place for the pages. */
 static void pages_are_read_at_the_speed_of_the_memory(void **state) {
     (void)state;
@@ -124,7 +190,7 @@ static void pages_are_read_at_the_speed_of_the_memory(void **state) {
     cluster.achieved[CLUSTER_SERVE_HIDDEN].value = 1;
     cluster.achieved[CLUSTER_SERVE_MEMORY].value = 8;
     for (int i = 0; i < 2; i++) {
-        const struct serve_layout layout = {1, 1, BATCH, 16 + i * MORE, 16, 0, 0, PRECISION_BF16};
+        const struct serve_layout layout = {1, 1, BATCH, 16 + i * MORE, 16, 0, 0, PRECISION_BF16, 0};
         struct serve_work work;
         test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
         serve_times_find(&work, &cluster, &times[i]);
@@ -149,13 +215,13 @@ static void attention_over_the_cache_stays_in_fp32(void **state) {
     struct serve_work work;
     static const char *const keys[] = {"model.num_layers=4", "model.hidden_size=64", "model.num_attention_heads=4",
                                        "model.vocab_size=512", "data.seq_length=64"};
-    const struct serve_layout layout = {1, 1, BATCH, INPUT, OUTPUT, 0, 0, PRECISION_TF32};
+    const struct serve_layout layout = {1, 1, BATCH, INPUT, OUTPUT, 0, 0, PRECISION_TF32, 0};
     test_ok(cluster_open("a100-80gb", &cluster));
     test_ok(run_file_read(NULL, keys, 5, &file));
     test_ok(run_file_resolve(&file.run, &run));
     cluster.memory_bandwidth.value = cluster.peak_tf32.value = 1e30;
     cluster.achieved[CLUSTER_SERVE_LAYER].value = cluster.achieved[CLUSTER_SERVE_STEP].value = 0;
-    cluster.achieved[CLUSTER_SERVE_SMALL_DIMENSION].value = 0;
+    cluster.achieved[CLUSTER_SERVE_SMALL_DIMENSION].value = cluster.achieved[CLUSTER_SERVE_ROW].value = 0;
     test_ok(serve_work_make(&run.config.model, &layout, &cluster, &work));
     serve_times_find(&work, &cluster, &times);
     double rate = cluster.peak_fp32.value * cluster.achieved[CLUSTER_SERVE_PRODUCTS].value;
@@ -174,7 +240,8 @@ static void rows_are_of_one_kind(void **state) {
     char *directory = test_directory(), path[4096];
     static const char *const texts[][2] = {
         {"- {config: a.yaml, nodes: 1}\n", ":1: a row needs config, nodes and step_seconds"},
-        {"- {config: a.yaml, nodes: x, step_seconds: 1}\n", ":1: expected a number above 0"},
+        {"- {config: a.yaml, nodes: x, step_seconds: 1}\n",
+         ":1: nodes is x: expected a whole number from 1 to 1048576"},
         {"- {nodes: 1, step: 1}\n", "unknown key 'step'"},
         {"a: 1\n", "expected a list of rows"},
         {"- 1\n", "expected a row"},
@@ -196,6 +263,8 @@ int main(void) {
         cmocka_unit_test(latencies_of_5b_predict_those_of_20b),
         cmocka_unit_test(what_is_not_hidden_takes_time),
         cmocka_unit_test(adapters_take_memory_and_time),
+        cmocka_unit_test(prompts_take_steps),
+        cmocka_unit_test(an_adapter_costs_its_own_work),
         cmocka_unit_test(pages_are_read_at_the_speed_of_the_memory),
         cmocka_unit_test(attention_over_the_cache_stays_in_fp32),
         cmocka_unit_test(rows_are_of_one_kind),

@@ -24,10 +24,11 @@ static inline int steps(void) {
 
 struct layout {
     int tensor, data, pipeline, chunks, micro_batch_size;
-    int first, last;    /* layers of the first and the last stage; 0: an equal share */
-    int group;          /* micro batches of a chunk in turn; 0: as many as stages */
-    int partial;        /* micro batches that recompute in part */
-    int sharding, kept; /* enum sharding; layers that stay gathered */
+    int first, last;                    /* layers of the first and the last stage; 0: an equal share */
+    bool counts_embedding, counts_loss; /* as layers */
+    int group;                          /* micro batches of a chunk in turn; 0: as many as stages */
+    int partial;                        /* micro batches that recompute in part */
+    int sharding, kept;                 /* enum sharding; layers that stay gathered */
     bool is_untied, is_bf16, is_sequence_parallel, waits, is_unclipped; /* waits: nothing travels beside computations */
     int granularity, method;                                            /* of recomputation */
     const char *family;                                                 /* NULL: GPT-2 */
@@ -87,6 +88,8 @@ static inline struct train_run make_layout_run(const char **prefix, const struct
     config->parallel.microbatch_group_size_per_vp_stage = layout->group;
     config->parallel.decoder_first_pipeline_num_layers = layout->first;
     config->parallel.decoder_last_pipeline_num_layers = layout->last;
+    config->parallel.account_for_embedding_in_pipeline_split = layout->counts_embedding;
+    config->parallel.account_for_loss_in_pipeline_split = layout->counts_loss;
     config->parallel.num_microbatches_with_partial_activation_checkpoints = layout->partial;
     config->parallel.data_parallel_sharding_strategy = layout->sharding;
     config->parallel.fsdp_keep_gathered = layout->kept;
@@ -237,14 +240,16 @@ static inline void compare_files(const struct outcome *a, const struct outcome *
 }
 
 static const char *describe(const struct layout *layout, char text[256]) {
-    snprintf(text, 256,
-             "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d)%s %s, recompute %d %d "
-             "partial %d, micro "
-             "batch %d, %s",
-             layout->family ? layout->family : "gpt2", layout->tensor, layout->data, layout->pipeline, layout->chunks,
-             layout->group, layout->first, layout->last, layout->is_sequence_parallel ? " sequence" : "",
-             run_shardings[layout->sharding], layout->granularity, layout->method, layout->partial,
-             layout->micro_batch_size, layout->is_untied ? "untied" : "tied");
+    snprintf(
+        text, 256,
+        "%s: tensor %d data %d pipeline %d of %d chunks in groups of %d (first %d, last %d%s%s)%s %s, recompute %d %d "
+        "partial %d, micro "
+        "batch %d, %s",
+        layout->family ? layout->family : "gpt2", layout->tensor, layout->data, layout->pipeline, layout->chunks,
+        layout->group, layout->first, layout->last, layout->counts_embedding ? ", embedding" : "",
+        layout->counts_loss ? ", loss" : "", layout->is_sequence_parallel ? " sequence" : "",
+        run_shardings[layout->sharding], layout->granularity, layout->method, layout->partial, layout->micro_batch_size,
+        layout->is_untied ? "untied" : "tied");
     return text;
 }
 

@@ -292,6 +292,52 @@ static void a_checkpoint_saved_again_by_any_layout_has_the_same_bytes(void **sta
     free(prefix);
 }
 
+/* Ends that count as layers: chunks of a stage differ, and some have an end and no layers. The second half of each run
+ * is on one rank. */
+static void ends_that_count_as_layers_train_as_one_rank(void **state) {
+    (void)state;
+    static const struct layout layouts[] = {
+        {.tensor = 2, .data = 2, .pipeline = 2, .chunks = 1, .counts_embedding = true, .counts_loss = true},
+        {.tensor = 1, .data = 1, .pipeline = 2, .chunks = 5, .counts_embedding = true, .counts_loss = true},
+        {.tensor = 2, .data = 1, .pipeline = 3, .chunks = 3, .counts_embedding = true, .is_untied = true},
+        {.tensor = 1,
+         .data = 2,
+         .pipeline = 3,
+         .chunks = 3,
+         .counts_loss = true,
+         .sharding = SHARDING_OPTIM_GRADS_PARAMS},
+        {.tensor = 1, .data = 1, .pipeline = 3, .chunks = 1, .counts_loss = true, .is_untied = true},
+        {.tensor = 1, .data = 1, .pipeline = 5, .chunks = 2, .counts_embedding = true, .counts_loss = true},
+        {.tensor = 1,
+         .data = 2,
+         .pipeline = 3,
+         .chunks = 1,
+         .counts_embedding = true,
+         .sharding = SHARDING_OPTIM_GRADS},
+    };
+    char *prefix = write_text();
+    struct outcome whole[2], half;
+    struct layout one = one_rank;
+    for (int is_untied = 0; is_untied < 2; is_untied++) {
+        one.is_untied = is_untied;
+        train((const char **)&prefix, &one, 0, steps(), &whole[is_untied]);
+    }
+    for (uint32_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        struct layout layout = layouts[i];
+        layout.micro_batch_size = 1 + (int)i % 2;
+        layout.is_sequence_parallel = layout.tensor > 1 && i;
+        choose_recomputation(&layout, i + 1);
+        one.is_untied = layout.is_untied;
+        train((const char **)&prefix, &layout, 0, steps() / 2, &half);
+        train((const char **)&prefix, i % 2 ? &layout : &one, steps() / 2, steps(), &half);
+        compare(&whole[layout.is_untied], &half, &layout);
+        free(half.directory);
+    }
+    free(whole[0].directory);
+    free(whole[1].directory);
+    free(prefix);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_trains_as_one_rank),
@@ -303,6 +349,7 @@ int main(void) {
         cmocka_unit_test(cutting_the_optimizer_changes_nothing_in_bf16),
         cmocka_unit_test(when_sums_and_weights_travel_changes_no_bit),
         cmocka_unit_test(every_sharding_strategy_writes_the_same_bytes),
+        cmocka_unit_test(ends_that_count_as_layers_train_as_one_rank),
         cmocka_unit_test(a_run_resumes_in_any_other_layout),
         cmocka_unit_test(a_checkpoint_saved_again_by_any_layout_has_the_same_bytes),
     };
