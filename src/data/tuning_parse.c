@@ -50,13 +50,13 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
     if ((status = chat_pieces_add(pieces, input, input_length, 0)))
         return status;
     if (output_length == 0)
-        return chat_pieces_add_answer(pieces, NULL, 0);
+        return chat_pieces_add_answer(pieces, NULL, 0, 0);
     struct strbuf spaced = STRBUF_INIT;
     strbuf_add_char(&spaced, ' ');
     strbuf_add(&spaced, output, output_length);
     status = strbuf_status(&spaced);
     if (!status)
-        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length);
+        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length, 0);
     strbuf_free(&spaced);
     return status;
 }
@@ -70,7 +70,7 @@ static int parse_prompt_completion(const json_t *root, struct tuning_format *for
         status = get_string(root, "completion", &completion, &completion_length);
     if (!status)
         status = chat_pieces_add(pieces, prompt, prompt_length, 0);
-    return status ? status : chat_pieces_add_answer(pieces, completion, completion_length);
+    return status ? status : chat_pieces_add_answer(pieces, completion, completion_length, 0);
 }
 
 static int parse_text(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
@@ -78,7 +78,7 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     size_t length = 0;
     (void)format;
     int status = get_string(root, "text", &text, &length);
-    return status ? status : chat_pieces_add_answer(pieces, text, length);
+    return status ? status : chat_pieces_add_answer(pieces, text, length, 0);
 }
 
 /* Chooses the template when a row first needs it. `otherwise` is our own template, used when the tokenizer has none. */

@@ -206,6 +206,8 @@ bool added_search_next(struct added_search *search, size_t taken, struct added_m
             continue;
         *match = (struct added_match){.start = kind & TOKEN_LSTRIP ? blanks_before(search, hit.at, taken) : hit.at,
                                       .stop = kind & TOKEN_RSTRIP ? blanks_after(search, stop) : stop,
+                                      .name = hit.at,
+                                      .name_end = stop,
                                       .id = token->id};
         return true;
     }

@@ -43,7 +43,4 @@ int chat_check_plain(const struct chat_request *request, const char *name);
  * {% generation %} becomes CHAT_ANSWER. The errors of chat_render. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
                    bool keep_generated, struct chat_pieces *pieces);
-/* Adds a piece without CHAT_APART, merged with the last one when their flags are equal. STATUS_MEMORY. */
-int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
-
 #endif

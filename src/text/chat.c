@@ -51,20 +51,15 @@ static int add_text(struct chat_pieces *pieces, const char *text, size_t length)
 }
 
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
-    if (length == 0 && !(flags & CHAT_END))
-        return STATUS_OK;
-    int status = add_text(pieces, text ? text : "", length);
-    return status ? status : note_piece(pieces, length, flags | CHAT_APART);
-}
-
-int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length) {
-    int status = chat_pieces_add(pieces, text, length, CHAT_ANSWER);
-    return status ? status : chat_pieces_add(pieces, NULL, 0, CHAT_END | (length > 0 ? CHAT_ANSWER : 0));
-}
-
-int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
-    int status = add_text(pieces, text, length);
+    int status = length ? add_text(pieces, text, length) : STATUS_OK;
+    if (!status && !length && flags & CHAT_END)
+        return note_piece(pieces, 0, flags);
     return status ? status : note_joined(pieces, length, flags);
+}
+
+int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
+    int status = chat_pieces_add(pieces, text, length, flags | CHAT_ANSWER);
+    return status ? status : chat_pieces_add(pieces, NULL, 0, CHAT_END | (length > 0 ? CHAT_ANSWER : 0));
 }
 
 /* ---- rendering ---- */
@@ -217,49 +212,74 @@ static bool is_control(const void *context, const void *bytes, size_t length) {
                         (template->with_tools && jinja_has_literal(template->with_tools, bytes, length)));
 }
 
-int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t *byte,
-                            struct tokenizer_encoder *encoder, int32_t eos, struct token_buffer *ids) {
-    const struct chat_piece *first = &pieces->items[*at];
-    const char *text = strbuf_text(&pieces->text) + *byte;
-    if (first->flags & CHAT_END) {
-        ++*at;
-        *byte += first->length;
-        return eos >= 0 ? token_buffer_add(ids, eos)
-                        : status_fail(STATUS_INVALID, "the template puts an end-of-text after an answer, and there is "
-                                                      "no such token");
+/* Appends the flags of the pieces that each token has bytes of. A token without bytes stands before a text. */
+static int add_flags(const struct chat_piece *pieces, size_t count, const struct token_spans *spans,
+                     struct strbuf *flags) {
+    size_t first = 0, from = 0; /* the first piece that ends after the token's beginning */
+    for (size_t i = 0; i < spans->count; i++) {
+        struct token_span span = spans->items[i];
+        unsigned found = 0;
+        size_t end = span.end > span.begin ? span.end : span.begin + 1;
+        for (; first < count && from + pieces[first].length <= span.begin; first++)
+            from += pieces[first].length;
+        for (size_t k = first, at = from; k < count && at < end; at += pieces[k++].length)
+            found |= pieces[k].flags;
+        strbuf_add_char(flags, (char)found);
     }
-    size_t count = 0, length = 0;
-    do
-        length += first[count++].length;
-    while (*at + count < pieces->count && !(first[count].flags & (CHAT_END | CHAT_APART)) &&
-           (first[count].flags & CHAT_ANSWER) == (first->flags & CHAT_ANSWER));
-    struct tokenizer_part *parts = malloc(count * sizeof *parts);
-    if (!parts)
+    return strbuf_status(flags);
+}
+
+/* Encodes pieces without an end-of-text among them. `flags` NULL: not wanted. */
+static int encode_together(const struct chat_pieces *pieces, size_t at, size_t count, size_t byte, size_t length,
+                           struct tokenizer_encoder *encoder, struct token_buffer *ids, struct strbuf *flags) {
+    const struct chat_piece *first = &pieces->items[at];
+    struct tokenizer_part *items = malloc(count * sizeof *items);
+    struct token_spans spans = {0};
+    struct tokenizer_parts parts = {.items = items,
+                                    .count = count,
+                                    .is_control = is_control,
+                                    .context = pieces->template,
+                                    .spans = flags ? &spans : NULL};
+    if (!items)
         return status_fail(STATUS_MEMORY, "out of memory");
-    size_t end = 0;
-    for (size_t i = 0; i < count; i++)
-        parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
-    bool is_continued = *at > 0 && !(first->flags & CHAT_APART);
-    unsigned flags = !is_continued                ? TOKENIZER_PLAIN
-                     : first[-1].flags & CHAT_END ? TOKENIZER_AFTER_TOKEN
-                                                  : TOKENIZER_CONTINUED;
-    int status = tokenizer_encode_parts(
-        encoder, text, length, flags,
-        &(struct tokenizer_parts){
-            .items = parts, .count = count, .is_control = is_control, .context = pieces->template},
-        ids);
-    free(parts);
-    *at += count;
-    *byte += length;
+    for (size_t i = 0, end = 0; i < count; i++)
+        items[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
+    int status = tokenizer_encode_parts(encoder, strbuf_text(&pieces->text) + byte, length,
+                                        at > 0 ? TOKENIZER_AFTER_TOKEN : TOKENIZER_PLAIN, &parts, ids);
+    if (!status && flags)
+        status = add_flags(first, count, &spans, flags);
+    token_spans_free(&spans);
+    free(items);
     return status;
 }
 
+static int encode_end(const struct chat_piece *piece, int32_t eos, struct token_buffer *ids, struct strbuf *flags) {
+    if (eos < 0)
+        return status_fail(STATUS_INVALID,
+                           "the template puts an end-of-text after an answer, and there is no such token");
+    if (flags && piece->flags & CHAT_ADDED)
+        for (; flags->length && !(flags->data[flags->length - 1] & CHAT_ANSWER); ids->count--)
+            flags->data[--flags->length] = 0;
+    if (flags)
+        strbuf_add_char(flags, (char)piece->flags);
+    return flags && strbuf_status(flags) ? STATUS_MEMORY : token_buffer_add(ids, eos);
+}
+
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
-                       struct token_buffer *ids) {
-    size_t byte = 0;
+                       struct token_buffer *ids, struct strbuf *flags) {
     int status = STATUS_OK;
-    for (size_t at = 0; at < pieces->count && !status;)
-        status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, ids);
+    for (size_t at = 0, byte = 0, count, length; at < pieces->count && !status; at += count, byte += length) {
+        count = length = 0;
+        while (at + count < pieces->count && !(pieces->items[at + count].flags & CHAT_END))
+            length += pieces->items[at + count++].length;
+        if (count) {
+            status = encode_together(pieces, at, count, byte, length, encoder, ids, flags);
+        } else {
+            length = pieces->items[at].length;
+            status = encode_end(&pieces->items[at], eos, ids, flags);
+            count = 1;
+        }
+    }
     return status;
 }
 

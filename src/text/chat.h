@@ -8,8 +8,8 @@
  * tokens are the tokens, and so are names of other added tokens that the template itself contains. In a message's
  * pieces they are ordinary text. Otherwise the ids are those of the whole text.
  *
- * The caller decides which parts of a rendering are trained: pieces are marked as answers, and no token crosses the
- * boundary of an answer. */
+ * The caller decides which parts of a rendering are trained: pieces are marked as answers. The ids are those of the
+ * whole, so a token may cross the boundary of an answer; it belongs to the answer then. */
 #ifndef CAMBIUM_TEXT_CHAT_H
 #define CAMBIUM_TEXT_CHAT_H
 
@@ -67,7 +67,8 @@ enum chat_piece_flags {
     CHAT_ANSWER = 1 << 0,  /* the assistant's words, or the end after them; never for an empty answer */
     CHAT_SPECIAL = 1 << 1, /* made by a template: names of special tokens are the tokens */
     CHAT_END = 1 << 2,     /* the end-of-text token, whatever its text is */
-    CHAT_APART = 1 << 3,   /* tokenized separately from the text before it */
+    CHAT_SILENT = 1 << 3,  /* an answer of weight 0: it is never trained */
+    CHAT_ADDED = 1 << 4,   /* an end that no template wrote: it stands right after the last token of an answer */
 };
 struct chat_piece {
     size_t length; /* in pieces->text, after the previous piece */
@@ -83,11 +84,11 @@ struct chat_pieces {
 /* chat_pieces_clear keeps the memory, chat_pieces_free does not. */
 void chat_pieces_clear(struct chat_pieces *pieces);
 void chat_pieces_free(struct chat_pieces *pieces);
-/* Adds a copy of a text, tokenized separately. An empty text adds nothing, unless it is the end-of-text.
- * STATUS_MEMORY. */
+/* Adds a copy of a text, which continues the last piece when their flags are equal. An empty text adds nothing, unless
+ * it is the end-of-text. STATUS_MEMORY. */
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
-/* Adds an answer and the end-of-text, both CHAT_ANSWER; an empty answer adds nothing. STATUS_MEMORY. */
-int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length);
+/* Adds an answer with `flags` and the end-of-text, both CHAT_ANSWER; an empty answer adds nothing. STATUS_MEMORY. */
+int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
 
 /* The default of the option --template-timeout. */
 #define CHAT_TEMPLATE_SECONDS 1
@@ -106,13 +107,11 @@ struct chat_request {
  * thread that may be busy for a second. */
 int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces);
 
-/* Encodes the next pieces that are tokenized together, starting at piece *at, and moves *at past them. STATUS_INVALID
- * when they need an end-of-text and `eos` is -1; the errors of tokenizer_encode_parts. */
-int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t *byte,
-                            struct tokenizer_encoder *encoder, int32_t eos, struct token_buffer *ids);
-/* Appends the tokens of all pieces. */
+/* Appends the tokens of all pieces: the ids of the whole text, cut only at ends of text that their names do not find.
+ * `flags` receives one byte for each token: the flags of the pieces that it has bytes of; NULL: not wanted.
+ * STATUS_INVALID when the pieces need an end-of-text and `eos` is -1; the errors of tokenizer_encode_parts. */
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
-                       struct token_buffer *ids);
+                       struct token_buffer *ids, struct strbuf *flags);
 /* Finds the text that the template puts after an answer, other than the end-of-text. It extends to the first special
  * token in the first 1,024 bytes; else it is the line, without white space around it. It is "" for nothing, and for a
  * template that refuses a question with its answer.

@@ -29,7 +29,7 @@ static int mark_answer(struct chat_pieces *pieces, size_t begin, size_t end) {
                                to};
         for (int k = 0; k < 3 && !status; k++)
             status =
-                chat_pieces_join(&marked, text + cuts[k], cuts[k + 1] - cuts[k], k == 1 ? flags | CHAT_ANSWER : flags);
+                chat_pieces_add(&marked, text + cuts[k], cuts[k + 1] - cuts[k], k == 1 ? flags | CHAT_ANSWER : flags);
         from = to;
     }
     chat_pieces_free(pieces);

@@ -43,39 +43,53 @@ static void tokens_before_every_text_stand_before_rows_without_a_template(void *
     free(folder);
 }
 
-static void pieces_are_tokenized_apart(void **state) {
+/* The ids are those of the whole; the first token that reaches into the answer is trained. */
+static void a_row_is_encoded_at_once(void **state) {
     (void)state;
+    static const struct {
+        const char *row, *text;
+        size_t boundary; /* bytes before the answer */
+    } cases[] = {
+        {"{\"prompt\": \" th\", \"completion\": \"e cat\"}", " the cat", 3}, /* one token over the joint */
+        {"{\"prompt\": \"the \", \"completion\": \"cat\"}", "the cat", 4},
+        {"{\"prompt\": \"the\", \"completion\": \" cat\"}", "the cat", 3},
+        {"{\"input\": \"the \", \"output\": \" cat\"}", "the cat", 3},
+    };
     struct tokenizer *small;
     struct tokenizer_encoder *encoder;
-    struct token_buffer ids = TOKEN_BUFFER_INIT;
-    struct gpt_batch batch;
     test_ok(tokenizer_open(TEST_DATA "/text/golden/small", &small));
     test_ok(tokenizer_encoder_new(small, &encoder));
-    /* "th" + "e" are one token of the whole text */
-    test_ok(tokenizer_encode(encoder, " th", 3, TOKENIZER_PLAIN, &ids));
-    size_t boundary = ids.count;
-    test_ok(tokenizer_encode(encoder, "e cat", 5, TOKENIZER_PLAIN, &ids));
-    test_ok(token_buffer_add(&ids, tokenizer_eos_id(small)));
-    char *path = write_file("rows.jsonl", "{\"prompt\": \" th\", \"completion\": \"e cat\"}");
-    const char *paths[] = {path};
-    struct tuning_options options = options_of(paths, 1);
-    struct tuning_data *data;
-    options.tokenizer = small;
-    options.vocab_size = 900;
-    test_ok(tuning_data_open(&options, &data));
-    assert_int_equal(tuning_data_eos(data), tokenizer_eos_id(small));
-    test_ok(gpt_batch_init(&batch, 1, options.seq_length));
-    test_ok(tuning_batch_read(&batch, data, SPLIT_TRAIN, 0));
-    assert_int_equal(batch.rows, ids.count - 1);
-    for (size_t i = 0; i + 1 < ids.count; i++) {
-        assert_int_equal(batch.tokens[i], ids.ids[i]);
-        assert_int_equal(batch.labels[i], ids.ids[i + 1]);
-        assert_int_equal((int)batch.loss_mask[i], i + 1 >= boundary);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct token_buffer ids = TOKEN_BUFFER_INIT;
+        char *path = write_file("rows.jsonl", cases[c].row);
+        const char *paths[] = {path};
+        struct tuning_options options = options_of(paths, 1);
+        struct tuning_data *data;
+        int32_t *tokens;
+        bool *trained;
+        int64_t count;
+        size_t at = 0;
+        test_ok(tokenizer_encode(encoder, cases[c].text, strlen(cases[c].text), TOKENIZER_PLAIN, &ids));
+        test_ok(token_buffer_add(&ids, tokenizer_eos_id(small)));
+        options.tokenizer = small;
+        options.vocab_size = 900;
+        test_ok(tuning_data_open(&options, &data));
+        assert_int_equal(tuning_data_eos(data), tokenizer_eos_id(small));
+        test_ok(tuning_data_row(data, SPLIT_TRAIN, 0, &tokens, &trained, &count));
+        assert_int_equal(count, ids.count);
+        assert_memory_equal(tokens, ids.ids, ids.count * sizeof *tokens);
+        for (size_t i = 0; i < ids.count; i++) {
+            size_t length;
+            tokenizer_token_bytes(small, ids.ids[i], &length);
+            assert_int_equal(trained[i], at + length > cases[c].boundary);
+            at += length;
+        }
+        free(tokens);
+        free(trained);
+        tuning_data_close(data);
+        free(path);
+        token_buffer_free(&ids);
     }
-    gpt_batch_free(&batch);
-    tuning_data_close(data);
-    free(path);
-    token_buffer_free(&ids);
     tokenizer_encoder_free(encoder);
     tokenizer_close(small);
 }
@@ -473,7 +487,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_their_ends_are_trained),
         cmocka_unit_test(tokens_before_every_text_stand_before_rows_without_a_template),
-        cmocka_unit_test(pieces_are_tokenized_apart),
+        cmocka_unit_test(a_row_is_encoded_at_once),
         cmocka_unit_test(whole_texts_are_trained_on_request),
         cmocka_unit_test(chatml_marks_turns_and_trains_all_answers),
         cmocka_unit_test(an_end_of_turn_that_is_the_end_of_text_stands_once),

@@ -224,7 +224,7 @@ static void tokens_in_many_parts_take_linear_time(void **state) {
         parts[i] = (struct tokenizer_part){.end = text.length, .has_special = has_special};
     }
     struct tokenizer *tokenizer = open_with(added);
-    const struct tokenizer_parts asked_parts = {parts, PARTS, is_no_control, &asked};
+    const struct tokenizer_parts asked_parts = {parts, PARTS, is_no_control, &asked, NULL};
     size_t names = 0, ids = count_ids(tokenizer, &text, &asked_parts);
     for (size_t i = 0; i < PARTS; i++)
         names += i % 3 && i % 5 == 0;

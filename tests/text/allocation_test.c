@@ -87,7 +87,7 @@ static int render_chat(void *context) {
     if (!status)
         status = chat_render(template, &request, &pieces);
     if (!status)
-        status = chat_pieces_encode(&pieces, encoder, 0, &ids);
+        status = chat_pieces_encode(&pieces, encoder, 0, &ids, NULL);
     chat_pieces_clear(&pieces);
     char end[CHAT_TURN_END_BYTES];
     if (!status)
