@@ -106,10 +106,17 @@ static int get_value(const json_t *object, const char *key, const json_t **value
     return get_string(object, key, &text, &length);
 }
 
+static struct chat_request request_of(const struct tuning_format *format) {
+    return (struct chat_request){.tokenizer = format->tokenizer,
+                                 .eos = format->eos,
+                                 .ends = format->ends,
+                                 .end_count = format->end_count,
+                                 .seconds = format->template_timeout};
+}
+
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_instruction row = {0};
-    struct chat_request request = {
-        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
+    struct chat_request request = request_of(format);
     int status = get_value(root, "instruction", &row.instruction);
     if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
         status = get_value(root, "input", &row.input);
@@ -121,8 +128,7 @@ static int parse_instruction(const json_t *root, struct tuning_format *format, s
 }
 
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
-    struct chat_request request = {
-        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
+    struct chat_request request = request_of(format);
     const json_t *list = json_object_get(root, "messages");
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");
@@ -145,7 +151,8 @@ static const struct row_form forms[] = {
 };
 
 static const struct row_form *find_form(const json_t *root, const char **field) {
-    static const char *const refused[] = {"system", "history", "conversations", "functions", "images"};
+    static const char *const refused[] = {"system",  "history",     "conversations", "functions",   "images",
+                                          "weights", "loss_weight", "sample_weight", "train_detail"};
     const struct row_form *found = NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (json_object_get(root, refused[i])) {

@@ -39,6 +39,12 @@ int chat_normalize_messages(const json_t *messages, json_t **normalized);
  * the template's. STATUS_INVALID. */
 int chat_check_plain(const struct chat_request *request, const char *name);
 
+/* Checks the weights of messages for a row: "weight" 0 or 1, and "train", of which false is weight 0. STATUS_INVALID.
+ */
+int chat_check_weights(const json_t *messages);
+/* True for a message of weight 0, whose weight was checked. */
+bool chat_is_silent(const json_t *message);
+
 /* Renders with `jinja`, one of the template's texts or another one (NULL: the template chooses). With `keep_generated`,
  * {% generation %} becomes CHAT_ANSWER. The errors of chat_render. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,

@@ -11,7 +11,7 @@
 /* ---- pieces ---- */
 
 void chat_pieces_clear(struct chat_pieces *pieces) {
-    pieces->count = 0;
+    pieces->count = pieces->endless = 0;
     strbuf_clear(&pieces->text);
     chat_template_close(pieces->template);
     pieces->template = NULL;
@@ -285,18 +285,22 @@ int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encode
 
 /* ---- the end of a turn ---- */
 
-/* Returns the template's text after a message's last words, up to an end-of-text. */
-static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
-    size_t at = 0, length = 0;
-    bool has_words = false, is_open = false;
-    for (size_t i = 0; i < pieces->count; at += pieces->items[i++].length) {
-        bool is_words = !(pieces->items[i].flags & CHAT_SPECIAL);
-        has_words |= is_words;
-        is_open = is_words || (is_open && !(pieces->items[i].flags & CHAT_END));
-        if (is_words) {
+/* Returns the template's text after the answer, up to an end-of-text or to the next message. */
+static size_t find_tail(const struct chat_pieces *pieces, bool has_next, size_t *begin, bool *has_end) {
+    size_t at = 0, length = 0, last = pieces->count;
+    bool has_words = false;
+    *has_end = false;
+    while (has_next && last > 0 && pieces->items[last - 1].flags & CHAT_SPECIAL)
+        last--;
+    last -= has_next && last > 0; /* the words of the next message */
+    for (size_t i = 0; i < last; at += pieces->items[i++].length) {
+        unsigned flags = pieces->items[i].flags;
+        if (!(flags & CHAT_SPECIAL)) {
+            has_words = true;
+            *has_end = false;
             *begin = at + pieces->items[i].length;
             length = 0;
-        } else if (is_open) {
+        } else if (!*has_end && !(*has_end = flags & CHAT_END)) {
             length += pieces->items[i].length;
         }
     }
@@ -306,14 +310,20 @@ static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
 /* Bytes after an answer that are searched for the end of a turn, because a template may write any amount. */
 enum { TAIL_BYTES = 1024 };
 
-static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
-                          char text[CHAT_TURN_END_BYTES]) {
-    size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
+/* Returns false when there is neither a special token nor an end-of-text. `has_next`: another message follows, whose
+ * first special token counts. */
+static bool take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
+                          bool has_next, char text[CHAT_TURN_END_BYTES]) {
+    bool has_end;
+    size_t begin = 0, length = find_tail(pieces, has_next, &begin, &has_end), bytes = 0;
     const char *at = strbuf_text(&pieces->text) + begin;
     length = length < TAIL_BYTES ? length : TAIL_BYTES;
     size_t found = tokenizer ? added_tokens_first_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
+    has_end |= found != SIZE_MAX;
+    if (has_next && found == SIZE_MAX)
+        return false;
     if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
-        length = found; /* the text before it ends the turn, or there is nothing else */
+        length = has_next ? 0 : found; /* the text before it ends the turn, or there is nothing else */
         found = SIZE_MAX;
     }
     if (found != SIZE_MAX) {
@@ -329,6 +339,7 @@ static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const 
     }
     if (end - space < CHAT_TURN_END_BYTES)
         snprintf(text, CHAT_TURN_END_BYTES, "%.*s", (int)(end - space), at + space);
+    return has_end;
 }
 
 static bool recall_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
@@ -362,10 +373,16 @@ int chat_find_turn_end(struct chat_template *template, const struct tokenizer *t
     struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos, .seconds = seconds};
     struct chat_pieces pieces = {0};
     int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status) {
-        take_turn_end(tokenizer, eos, &pieces, text);
-        keep_turn_end(template, tokenizer, eos, text);
+    bool is_known = !status;
+    if (is_known && !take_turn_end(tokenizer, eos, &pieces, false, text) && !*text) {
+        chat_pieces_clear(&pieces);
+        if (json_array_append(messages, json_array_get(messages, 0)))
+            status = status_fail(STATUS_MEMORY, "out of memory");
+        else if (!(status = chat_render(template, &request, &pieces)))
+            take_turn_end(tokenizer, eos, &pieces, true, text);
     }
+    if (is_known && status != STATUS_MEMORY)
+        keep_turn_end(template, tokenizer, eos, text);
     chat_pieces_free(&pieces);
     json_decref(messages);
     return status == STATUS_MEMORY ? status : STATUS_OK;

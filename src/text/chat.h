@@ -80,6 +80,7 @@ struct chat_pieces {
     struct chat_piece *items; /* [count] */
     size_t count, capacity;
     struct chat_template *template; /* that made them; NULL: none */
+    size_t endless;                 /* of a row: answers after which no token stops a generator */
 };
 /* chat_pieces_clear keeps the memory, chat_pieces_free does not. */
 void chat_pieces_clear(struct chat_pieces *pieces);
@@ -99,8 +100,10 @@ struct chat_request {
     bool asks;                         /* adds the header of the requested answer (add_generation_prompt) */
     const struct tokenizer *tokenizer; /* for the names of special tokens; NULL: only eos has one */
     int32_t eos;                       /* the end-of-text; -1: there is none */
-    const struct tm *now;              /* the time that a template may show; NULL: the local time */
-    double seconds;                    /* limit of a rendering; 0: CHAT_TEMPLATE_SECONDS */
+    const int32_t *ends;               /* [end_count] other tokens at which generators stop, for rows */
+    size_t end_count;
+    const struct tm *now; /* the time that a template may show; NULL: the local time */
+    double seconds;       /* limit of a rendering; 0: CHAT_TEMPLATE_SECONDS */
 };
 /* Renders a request into pieces. STATUS_INVALID, in one line, for errors of the template or the request, and for a
  * rendering that takes longer than request->seconds; STATUS_MEMORY. It runs a program written by others: call it on a
@@ -113,11 +116,12 @@ int chat_render(struct chat_template *template, const struct chat_request *reque
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
                        struct token_buffer *ids, struct strbuf *flags);
 /* Finds the text that the template puts after an answer, other than the end-of-text. It extends to the first special
- * token in the first 1,024 bytes; else it is the line, without white space around it. It is "" for nothing, and for a
- * template that refuses a question with its answer.
+ * token in the first 1,024 bytes; else it is the line, without white space around it. If there is none, it is the
+ * special token with which the next turn begins. It is "" for nothing, and for a template that refuses a question with
+ * its answer.
  *
- * It renders once, for at most `seconds` as in chat_request. The template keeps the result while `tokenizer` and `eos`
- * stay the same; a failed rendering is tried again. STATUS_MEMORY. */
+ * It renders once or twice, each for at most `seconds` as in chat_request. The template keeps the result while
+ * `tokenizer` and `eos` stay the same; a failed rendering is tried again. STATUS_MEMORY. */
 enum { CHAT_TURN_END_BYTES = 64 };
 int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos, double seconds,
                        char text[CHAT_TURN_END_BYTES]);
@@ -128,12 +132,18 @@ enum chat_answers { CHAT_ANSWERS_ALL, CHAT_ANSWERS_LAST };
 extern const char *const chat_answers_names[]; /* "all", "last", NULL */
 
 /* Renders messages with their answers marked as CHAT_ANSWER. These are the template's {% generation %} blocks if it has
- * any. Otherwise an answer is the text that an assistant's message adds to the text that requests it, without the
- * template's white space at the end.
+ * any. Otherwise an answer is the text that an assistant's message adds to the text that requests it. If only the
+ * template's words at the end of the requesting text differ (<think>), the answer begins where they do. Messages of
+ * weight 0 are CHAT_SILENT instead.
  *
- * If the requesting text is not the beginning of the whole text, the answer cannot be found: STATUS_UNSUPPORTED. The
- * message suggests CHAT_ANSWERS_LAST when the answer is not the last one. A row of chatml's that ends with an answer
- * ends with the end-of-text, if that is a token other than <|im_end|>, because a generator may know only that one. */
+ * Each answer includes the token at which generators stop, if that comes next, and not only white space. After the last
+ * answer the token is added if there is none; other answers without one are counted in pieces->endless. If the template
+ * leaves out the thoughts of the last message, it is written as it was given. With CHAT_ANSWERS_LAST the row is then
+ * the requesting text and that message; so it is if the template writes earlier messages differently.
+ *
+ * Other answers cannot be found: STATUS_UNSUPPORTED, with what helps. So are tools and calls that the template leaves
+ * out. STATUS_INVALID for other weights. A row of chatml's that ends with an answer ends with the end-of-text, if that
+ * is a token other than <|im_end|>, because a generator may know only that one. */
 int chat_render_row(struct chat_template *template, const struct chat_request *request, enum chat_answers which,
                     struct chat_pieces *pieces);
 /* Renders an instruction with its answer: a user's turn whose input follows on the next lines, or in alpaca Stanford's

@@ -53,8 +53,6 @@ static const char *find_tools(const json_t *message) {
 }
 
 static int check_plain(const json_t *message, bool is_first) {
-    if (is_given(message, "weight"))
-        return status_fail(STATUS_INVALID, "field \"weight\" is not supported by chatml, alpaca and plain");
     int status = check_string(message, "content");
     if (status)
         return status;
@@ -82,6 +80,44 @@ int chat_check_plain(const struct chat_request *request, const char *name) {
             return status_wrap(status, "message %zu", i + 1);
     }
     return STATUS_OK;
+}
+
+static int check_weight(const json_t *message) {
+    static const char *const refused[] = {"weights", "loss_weight", "sample_weight", "train_detail"};
+    const json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (is_given(message, refused[i]))
+            return status_fail(STATUS_INVALID,
+                               "field \"%s\" is not supported: an answer that is not trained has "
+                               "\"weight\" 0",
+                               refused[i]);
+    bool has_weight = is_given(message, "weight"), has_train = is_given(message, "train");
+    if (has_weight && !(json_is_number(weight) && (json_number_value(weight) == 0 || json_number_value(weight) == 1)))
+        return status_fail(STATUS_INVALID, "field \"weight\" is neither 0 nor 1");
+    if (has_train && !json_is_boolean(train))
+        return status_fail(STATUS_INVALID, "field \"train\" is neither true nor false");
+    if (has_weight && has_train && (json_number_value(weight) == 1) != json_is_true(train))
+        return status_fail(STATUS_INVALID, "fields \"weight\" and \"train\" contradict each other");
+    if (!chat_is_assistants(message) && ((has_weight && json_number_value(weight) == 1) || json_is_true(train)))
+        return status_fail(STATUS_INVALID, "field \"%s\": only the assistant's messages are trained",
+                           has_weight ? "weight" : "train");
+    return STATUS_OK;
+}
+
+int chat_check_weights(const json_t *messages) {
+    const json_t *message;
+    size_t i;
+    json_array_foreach(messages, i, message) {
+        int status = check_weight(message);
+        if (status)
+            return status_wrap(status, "message %zu", i + 1);
+    }
+    return STATUS_OK;
+}
+
+bool chat_is_silent(const json_t *message) {
+    return (is_given(message, "weight") && json_number_value(json_object_get(message, "weight")) == 0) ||
+           json_is_false(json_object_get(message, "train"));
 }
 
 static int take(const json_t *object, const char *key, bool is_list, const json_t **taken) {

@@ -241,7 +241,7 @@ static void answers_that_change_are_refused_or_the_last_one_is_trained(void **st
                "rows.jsonl:1: the chat template writes answer 2 differently");
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set data.answers to last");
     options.answers = CHAT_ANSWERS_LAST;
-    check_rows(rows, options, ROWS("uxa-uza[w]"));
+    check_rows(rows, options, ROWS("uxa-uza[w$]"));
     free(jinja);
     free(path);
 }
