@@ -235,11 +235,8 @@ static int encode_together(const struct chat_pieces *pieces, size_t at, size_t c
     const struct chat_piece *first = &pieces->items[at];
     struct tokenizer_part *items = malloc(count * sizeof *items);
     struct token_spans spans = {0};
-    struct tokenizer_parts parts = {.items = items,
-                                    .count = count,
-                                    .is_control = is_control,
-                                    .context = pieces->template,
-                                    .spans = flags ? &spans : NULL};
+    struct tokenizer_parts parts = {
+        .items = items, .count = count, .is_control = is_control, .context = pieces->template, .spans = &spans};
     if (!items)
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0, end = 0; i < count; i++)

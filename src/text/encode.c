@@ -330,16 +330,6 @@ static int normalize(struct tokenizer_encoder *encoder, enum place place, const 
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out);
 
-/* Notes the span of an added token's name in a text that begins at `bytes`. */
-static int note_added(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes,
-                      const struct added_match *match) {
-    size_t text = (size_t)(bytes - encoder->text);
-    struct token_span span = {text + match->name, text + match->name_end};
-    if (list > 0)
-        span = span_source_find(&encoder->source, SPAN_MARKED, match->name, match->name_end);
-    return token_spans_append(encoder->spans, span);
-}
-
 static int encode_added(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                         enum place place, unsigned flags, struct token_buffer *out) {
     struct added_search *search = &encoder->searches[list];
@@ -354,7 +344,7 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
         if (!status)
             status = token_buffer_add(out, match.id);
         if (!status && encoder->spans)
-            status = note_added(encoder, list, bytes, &match);
+            status = token_spans_append(encoder->spans, match.name);
         place = PLACE_LATER;
         taken = match.stop;
     }
@@ -365,20 +355,12 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
 
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out) {
-    struct added_place *in_text = &encoder->searches[1].place;
     const unsigned char *before = bytes;
     if (list > 0)
         return encode_section(encoder, bytes, length, place, out);
-    if (in_text->parts) {
-        in_text->first = (size_t)(bytes - encoder->text);
-        in_text->last = in_text->first + length;
-    }
     int status = normalize(encoder, place, &bytes, &length);
-    in_text->is_normalized = bytes != before;
-    if (encoder->spans) {
-        encoder->source.text = (size_t)(before - encoder->text);
-        encoder->source.stretch = bytes;
-    }
+    encoder->source.text = encoder->spans ? (size_t)(before - encoder->text) : 0;
+    encoder->source.stretch = bytes;
     return status ? status : encode_added(encoder, 1, bytes, length, place, flags, out);
 }
 
@@ -419,7 +401,8 @@ static int begin_parts(struct tokenizer_encoder *encoder, const struct tokenizer
         if (!place->controls && !(place->controls = malloc(count + 1)))
             return status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", count);
         memset(place->controls, 0, count);
-        *place = (struct added_place){.parts = parts, .controls = place->controls};
+        *place = (struct added_place){
+            .parts = parts, .source = list > 0 ? &encoder->source : NULL, .controls = place->controls};
     }
     return STATUS_OK;
 }
@@ -428,8 +411,7 @@ int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes,
                            const struct tokenizer_parts *parts, struct token_buffer *out) {
     encoder->text = bytes;
     encoder->spans = parts->spans;
-    if (parts->spans)
-        parts->spans->count = 0;
+    parts->spans->count = 0;
     int status = begin_parts(encoder, parts);
     if (!status)
         status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);

@@ -327,10 +327,10 @@ int added_tokens_hits(const struct added_tokens *added, const unsigned char *byt
 void added_hits_free(struct added_hits *hits);
 
 /* A text in parts during a search. Zeroed: it has no parts. */
+struct span_source;
 struct added_place {
     const struct tokenizer_parts *parts;
-    size_t first, last; /* in the text; after normalization, the numbers of bytes differ */
-    bool is_normalized;
+    const struct span_source *source; /* of the searched text; NULL: it is the whole */
     size_t plain;      /* the first part without special tokens that ends after the places searched so far */
     uint8_t *controls; /* [added_tokens.count] by the index in the list: 0 unknown, 1 no control, 2 a control */
 };
@@ -355,7 +355,7 @@ int added_search_begin(struct added_search *search, const struct tokenizer *toke
  * before) on, and the blanks after it. Returns false when there is no more. */
 struct added_match {
     size_t start, stop;
-    size_t name, name_end; /* the token without the blanks */
+    struct token_span name; /* of the token, in a text in parts */
     int32_t id;
 };
 bool added_search_next(struct added_search *search, size_t taken, struct added_match *match);

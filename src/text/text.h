@@ -156,7 +156,7 @@ struct tokenizer_parts {
     size_t count;
     bool (*is_control)(const void *context, const void *bytes, size_t length);
     const void *context;
-    struct token_spans *spans; /* receives the spans of the tokens; NULL: not wanted */
+    struct token_spans *spans; /* receives the spans of the tokens */
 };
 /* The same for a text in parts. No tokens are added around it. */
 int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
