@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """The ids of chats by templates of released models, for tests/text/chat_rows_test.c.
 
-    python tools/golden/chat_rows.py tests/text/golden        (transformers 5.23.0, tokenizers 0.22.2)
+    python tools/golden/chat_rows.py tests/text/golden        (transformers 5.24.0, tokenizers 0.23.3)
 
-Each templates/NAME.jinja renders two turns. `tokenizers` encodes the whole rendering and the prompt of each turn, with tokenizers
-of several kinds, to which the names in the template are added. templates/rows.json holds for each pair the ids' digests and counts,
-and how many ids the whole and each prompt have in common."""
+Each templates/NAME.jinja renders two turns. `tokenizers` encodes the whole rendering and each turn's prompt, with tokenizers
+of several kinds, to which the names in the template are added. templates/rows.json holds for each pair the ids' digests and
+counts, and how many ids the whole and each prompt have in common."""
 import json
 import pathlib
 import re
 import struct
 import sys
 
+import transformers.utils.chat_template_utils as utils
+from chat_templates import Clock
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -52,6 +54,7 @@ def rows(golden, template, shape, number):
 
 if __name__ == "__main__":
     golden = pathlib.Path(sys.argv[1])
+    utils.datetime = Clock
     templates = sorted(path.stem for path in (golden / "templates").glob("*.jinja"))
     made = [rows(golden, template, shape, i + k) for i, template in enumerate(templates) for k, shape in enumerate(SHAPES)]
     lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in made)
