@@ -3,7 +3,7 @@
 
 #include "text-internal.h"
 
-#include <stdlib.h>
+#include <ctype.h>
 #include <string.h>
 
 const char *const chat_answers_names[] = {"all", "last", NULL};
@@ -134,21 +134,34 @@ static bool find_end(const struct row *row, size_t *end) {
     return true;
 }
 
+/* Finds out whether the whole has some words of the template that request answer `i`, and differs after them. */
+static int find_header(struct row *row, size_t i) {
+    const char *text = strbuf_text(&row->ask.text);
+    size_t head = row->head;
+    int status = render_part(row, i, false, &row->part);
+    size_t before = status ? head : common_length(&row->ask, &row->part, 0, 0);
+    while (head > before && (isalnum((unsigned char)text[head - 1]) || strchr("<|[/_", text[head - 1])))
+        head--; /* the beginning of another name */
+    row->is_asked = head > before;
+    return status;
+}
+
 /* Finds the answer of message `i` in the whole: it extends from the end of the text that requests it, or from where the
  * template continues that text otherwise. Clears is_found when the whole is written differently. */
 static int find_answer(struct row *row, size_t i, size_t *end, bool *is_found) {
     *is_found = row->is_asked = false;
     row->head = 0;
     int status = render_part(row, i, true, &row->ask);
+    if (!status) {
+        row->head = common_length(row->pieces, &row->ask, 0, 0);
+        row->is_asked = row->head == row->ask.text.length;
+        if (!row->is_asked && row->head > after_words(&row->ask))
+            status = find_header(row, i);
+    }
     if (!status)
         status = render_part(row, i + 1, false, &row->part);
-    if (status)
-        return status == STATUS_MEMORY ? status : STATUS_OK;
-    size_t length = row->ask.text.length, words = after_words(&row->ask);
-    row->head = common_length(row->pieces, &row->ask, 0, 0);
-    row->is_asked = row->head == length || row->head > words;
-    *is_found = row->is_asked && find_end(row, end) && *end >= row->head;
-    return STATUS_OK;
+    *is_found = !status && row->is_asked && find_end(row, end) && *end >= row->head;
+    return status == STATUS_MEMORY ? status : STATUS_OK;
 }
 
 /* ---- thoughts ---- */
@@ -289,7 +302,8 @@ static int mark_found(struct row *row, size_t i, size_t last, enum chat_answers 
         return mark(row->pieces, row->head, end, CHAT_ANSWER, 0);
     bool can_write = !is_silent && i + 1 == json_array_size(row->request->messages) && row->ask.count && given.length &&
                      !json_array_size(json_object_get(message, "tool_calls"));
-    if (!status && can_write && (row->is_asked ? is_lost : which == CHAT_ANSWERS_LAST))
+    if (!status && can_write &&
+        (row->is_asked ? is_lost : which == CHAT_ANSWERS_LAST || row->head >= after_words(&row->ask)))
         return write_given(row, &given);
     return status ? status : refuse(i, i == last && !(can_write && !row->is_asked), is_lost);
 }

@@ -322,6 +322,41 @@ static struct strbuf warnings_of(const struct tuning_data *data) {
     return text;
 }
 
+/* Where the template writes no end after earlier answers, a warning says so. */
+static void answers_without_an_end_are_told(void **state) {
+    (void)state;
+    static const char text[] = "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
+                               "{% if add_generation_prompt %}# assistant\n{% endif %}";
+    char *jinja = path_of("headings.jinja"), *path = write_file("rows.jsonl", TALK INSTRUCTION_ALONE);
+    const char *paths[] = {path};
+    struct tuning_options options = options_of(paths, 1);
+    struct tuning_data *data;
+    test_ok(file_write_atomic(jinja, text, sizeof text - 1));
+    options.template = jinja;
+    check_rows(TALK INSTRUCTION_ALONE, options,
+               ROWS("# system\ns\n# user\na\n# assistant\n[b]\n# user\n<|im_end|>\n# assistant\n[d$]",
+                    "# user\ni\n# assistant\n[o$]"));
+    test_ok(tuning_data_open(&options, &data));
+    struct strbuf warnings = warnings_of(data);
+    assert_non_null(strstr(strbuf_text(&warnings), "rows.jsonl: in 1 of 2 rows the template writes no end"));
+    tuning_data_close(data);
+    strbuf_free(&warnings);
+    free(jinja);
+    free(path);
+}
+
+static void messages_of_weight_zero_are_not_trained(void **state) {
+    (void)state;
+    static const char rows[] =
+        "{\"messages\": [" TURN("user", "a") ", {\"role\": \"assistant\", \"content\": \"b\", "
+                                             "\"weight\": 0}, " TURN("user", "c") ", " TURN("assistant", "d") "]}\n";
+    struct tuning_options options = options_of(NULL, 0);
+    options.template = "plain";
+    check_rows(rows, options, ROWS("a\nb$c\n[d$]"));
+    options.is_whole_text = true;
+    check_rows(rows, options, ROWS("a[\n]b$[c\nd$]"));
+}
+
 static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
@@ -397,6 +432,9 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         {"{\"messages\": [], \"output\": \"c\"}", "fields \"messages\" and \"output\" are of two forms"},
         {"{\"instruction\": \"a\", \"output\": \"b\", \"history\": []}", "field \"history\" is not supported"},
         {"{\"conversations\": []}", "field \"conversations\" is not supported"},
+        {"{\"text\": \"a\", \"loss_weight\": 1}", "field \"loss_weight\" is not supported"},
+        {"{\"text\": \"a\", \"sample_weight\": 1}", "field \"sample_weight\" is not supported"},
+        {"{\"messages\": [], \"weights\": [1]}", "field \"weights\" is not supported"},
         {"{\"messages\": {}}", "field \"messages\" is not a list"},
         {"{\"messages\": [1]}", "message 1: expected an object {\"role\", \"content\"}"},
         {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"user\"}]}", "message 2: there is no field \"content\""},
@@ -497,6 +535,8 @@ int main(void) {
         cmocka_unit_test(answers_that_change_are_refused_or_the_last_one_is_trained),
         cmocka_unit_test(rows_are_cut_at_the_side_that_is_asked_for),
         cmocka_unit_test(the_last_virtual_token_predicts_the_first_one),
+        cmocka_unit_test(answers_without_an_end_are_told),
+        cmocka_unit_test(messages_of_weight_zero_are_not_trained),
         cmocka_unit_test(rows_without_a_loss_are_counted_and_left_out),
         cmocka_unit_test(bad_lines_are_refused_with_file_and_line),
         cmocka_unit_test(long_lines_and_deep_nesting_are_refused),
