@@ -12,8 +12,7 @@ const char *const chat_answers_names[] = {"all", "last", NULL};
 
 /* ---- pieces ---- */
 
-/* Adds bytes [begin, end) of other pieces, with more flags and without those in `cleared`. An end-of-text stays whole.
- */
+/* Adds bytes [begin, end) of other pieces, with more flags and without those in `cleared`. */
 static int copy_pieces(const struct chat_pieces *from, size_t begin, size_t end, unsigned more, unsigned cleared,
                        struct chat_pieces *to) {
     int status = STATUS_OK;
@@ -29,7 +28,7 @@ static int copy_pieces(const struct chat_pieces *from, size_t begin, size_t end,
 
 /* Adds flags to bytes [begin, end), and clears others. */
 static int mark(struct chat_pieces *pieces, size_t begin, size_t end, unsigned more, unsigned cleared) {
-    struct chat_pieces marked = {.template = chat_template_keep(pieces->template)};
+    struct chat_pieces marked = {.template = chat_template_keep(pieces->template), .endless = pieces->endless};
     int status = copy_pieces(pieces, 0, begin, 0, 0, &marked);
     if (!status)
         status = copy_pieces(pieces, begin, end, more, cleared, &marked);
@@ -140,6 +139,8 @@ static int find_header(struct row *row, size_t i) {
     size_t head = row->head;
     int status = render_part(row, i, false, &row->part);
     size_t before = status ? head : common_length(&row->ask, &row->part, 0, 0);
+    if (before == row->ask.text.length) /* the template always requests an answer */
+        before = after_words(&row->ask);
     while (head > before && (isalnum((unsigned char)text[head - 1]) || strchr("<|[/_", text[head - 1])))
         head--; /* the beginning of another name */
     row->is_asked = head > before;
@@ -169,73 +170,50 @@ static int find_answer(struct row *row, size_t i, size_t *end, bool *is_found) {
 #define THINK     "<think>"
 #define THINK_END "</think>"
 
-/* The texts of an answer as it was given. */
+/* An answer as it was given: <think> or nothing in the first bytes, then thoughts up to `end`, where </think> is; with
+ * `end` 0 there are none. */
 struct given {
-    const char *text;    /* its content */
-    size_t length, mark; /* of </think> in it; SIZE_MAX: there is none */
-    const char *thoughts;
-    size_t thoughts_length;
+    struct strbuf text;
+    size_t begin, end;
 };
 
-static struct given find_given(const json_t *message) {
-    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    const json_t *content = json_object_get(message, "content");
-    struct given given = {.text = json_is_string(content) ? json_string_value(content) : "",
-                          .length = json_is_string(content) ? json_string_length(content) : 0,
-                          .mark = SIZE_MAX};
-    const char *end = memmem(given.text, given.length, THINK_END, strlen(THINK_END));
-    if (end) {
-        given.mark = (size_t)(end - given.text);
-        bool has_begin = !strncmp(given.text, THINK, strlen(THINK));
-        given.thoughts = given.text + (has_begin ? strlen(THINK) : 0);
-        given.thoughts_length = (size_t)(end - given.thoughts);
+static int find_given(const json_t *message, struct given *given) {
+    const json_t *content = json_object_get(message, "content"), *reasoning = chat_find_reasoning(message);
+    const char *text = json_is_string(content) ? json_string_value(content) : "", *mark;
+    struct strbuf *out = &given->text;
+    if (json_string_length(reasoning) && !strstr(text, THINK_END)) {
+        strbuf_add_text(out, THINK "\n");
+        strbuf_add(out, json_string_value(reasoning), json_string_length(reasoning));
+        strbuf_add_text(out, "\n" THINK_END "\n\n");
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names && !given.thoughts_length; i++)
-        if (json_is_string(json_object_get(message, names[i]))) {
-            given.thoughts = json_string_value(json_object_get(message, names[i]));
-            given.thoughts_length = json_string_length(json_object_get(message, names[i]));
-        }
-    for (; given.thoughts_length && is_space(*given.thoughts); given.thoughts++)
-        given.thoughts_length--;
-    while (given.thoughts_length && is_space(given.thoughts[given.thoughts_length - 1]))
-        given.thoughts_length--;
-    return given;
+    strbuf_add(out, text, json_is_string(content) ? json_string_length(content) : 0);
+    mark = memmem(strbuf_text(out), out->length, THINK_END, strlen(THINK_END));
+    given->end = mark ? (size_t)(mark - out->data) : 0;
+    given->begin = given->end && !strncmp(out->data, THINK, strlen(THINK)) ? strlen(THINK) : 0;
+    return strbuf_status(out);
 }
 
 /* True when the thoughts of an answer are missing in the whole from its head on. */
 static bool loses_thoughts(const struct row *row, const struct given *given) {
     const struct strbuf *text = &row->pieces->text;
-    return given->thoughts_length &&
-           !memmem(text->data + row->head, text->length - row->head, given->thoughts, given->thoughts_length);
-}
-
-static int add_words(struct chat_pieces *pieces, const char *text, size_t length) {
-    return chat_pieces_add(pieces, text, length, CHAT_ANSWER);
-}
-
-static int add_mark(struct chat_pieces *pieces, const char *text) {
-    return chat_pieces_add(pieces, text, strlen(text), CHAT_ANSWER | CHAT_SPECIAL);
+    size_t begin = given->begin, end = given->end;
+    while (begin < end && is_space(given->text.data[begin]))
+        begin++;
+    while (begin < end && is_space(given->text.data[end - 1]))
+        end--;
+    return row->ask.count && begin < end &&
+           !memmem(strbuf_text(text) + row->head, text->length - row->head, given->text.data + begin, end - begin);
 }
 
 /* Adds an answer as it was given; marks of thoughts are the template's words. */
 static int add_given(const struct given *given, struct chat_pieces *pieces) {
-    bool has_mark = given->mark != SIZE_MAX, has_begin = has_mark && !strncmp(given->text, THINK, strlen(THINK));
-    size_t begin = has_begin ? strlen(THINK) : 0, rest = has_mark ? given->mark + strlen(THINK_END) : 0;
+    const struct strbuf *text = &given->text;
+    const size_t cuts[] = {0, given->begin, given->end, given->end ? given->end + strlen(THINK_END) : 0, text->length};
     int status = STATUS_OK;
-    if (has_begin)
-        status = add_mark(pieces, THINK);
-    if (!status && has_mark)
-        status = add_words(pieces, given->text + begin, given->mark - begin);
-    if (!status && !has_mark && given->thoughts_length) {
-        status = add_mark(pieces, THINK "\n");
-        if (!status)
-            status = add_words(pieces, given->thoughts, given->thoughts_length);
-        if (!status)
-            status = add_mark(pieces, "\n" THINK_END "\n\n");
-    } else if (!status && has_mark) {
-        status = add_mark(pieces, THINK_END);
-    }
-    return status ? status : add_words(pieces, given->text + rest, given->length - rest);
+    for (int i = 0; i < 4 && !status; i++)
+        status = chat_pieces_add(pieces, text->data + cuts[i], cuts[i + 1] - cuts[i],
+                                 CHAT_ANSWER | (i % 2 ? 0 : CHAT_SPECIAL));
+    return status;
 }
 
 /* Writes the last message as it was given, after the text that requests it and before what the template writes after
@@ -246,8 +224,8 @@ static int write_given(struct row *row, const struct given *given) {
     size_t after = after_words(row->pieces), words = after_words(&row->ask), length = row->ask.text.length;
     struct words first = {0};
     after = after > row->head ? after : row->head;
-    bool is_open = given->mark != SIZE_MAX && strncmp(given->text, THINK, strlen(THINK)) != 0 &&
-                   memmem(row->ask.text.data + words, length - words, THINK, strlen(THINK));
+    bool is_open =
+        given->end && !given->begin && memmem(row->ask.text.data + words, length - words, THINK, strlen(THINK));
     if (row->is_asked && !is_open) {
         length = row->head;
         if (next_words(row->pieces, words, &first) && first.begin < length)
@@ -291,21 +269,24 @@ static int refuse(size_t i, bool is_last, bool is_lost) {
 static int mark_found(struct row *row, size_t i, size_t last, enum chat_answers which, bool is_silent,
                       bool has_blocks) {
     const json_t *message = json_array_get(row->request->messages, i);
-    struct given given = find_given(message);
+    struct given given = {.text = STRBUF_INIT};
     size_t end = 0;
-    bool is_found;
-    int status = find_answer(row, i, &end, &is_found);
-    if (!status && is_silent && (is_found || !has_blocks))
-        return is_found ? mark(row->pieces, row->head, end, CHAT_SILENT, CHAT_ANSWER) : STATUS_OK;
-    bool is_lost = row->ask.count && loses_thoughts(row, &given);
-    if (!status && is_found && !is_lost)
-        return mark(row->pieces, row->head, end, CHAT_ANSWER, 0);
-    bool can_write = !is_silent && i + 1 == json_array_size(row->request->messages) && row->ask.count && given.length &&
+    bool is_found = false;
+    int status = find_given(message, &given);
+    if (!status)
+        status = find_answer(row, i, &end, &is_found);
+    bool is_lost = !is_silent && loses_thoughts(row, &given);
+    bool can_write = !is_silent && i + 1 == json_array_size(row->request->messages) && row->ask.count &&
                      !json_array_size(json_object_get(message, "tool_calls"));
-    if (!status && can_write &&
-        (row->is_asked ? is_lost : which == CHAT_ANSWERS_LAST || row->head >= after_words(&row->ask)))
-        return write_given(row, &given);
-    return status ? status : refuse(i, i == last && !(can_write && !row->is_asked), is_lost);
+    bool is_other = !row->is_asked && (which == CHAT_ANSWERS_LAST || row->head >= after_words(&row->ask));
+    if (!status && is_found && !is_lost)
+        status = mark(row->pieces, row->head, end, is_silent ? CHAT_SILENT : CHAT_ANSWER, is_silent ? CHAT_ANSWER : 0);
+    else if (!status && can_write && (row->is_asked ? is_lost : is_other))
+        status = write_given(row, &given);
+    else if (!status && (!is_silent || has_blocks))
+        status = refuse(i, i == last && (!can_write || row->is_asked), is_lost);
+    strbuf_free(&given.text);
+    return status;
 }
 
 static int find_answers(struct row *row, enum chat_answers which, bool has_blocks) {

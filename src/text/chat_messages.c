@@ -182,7 +182,7 @@ int chat_read_request(const char *text, size_t length, const char *where, json_t
 
 /* ---- as templates have them ---- */
 
-static const json_t *find_reasoning(const json_t *message) {
+const json_t *chat_find_reasoning(const json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (is_given(message, names[i]))
@@ -258,7 +258,7 @@ static int normalize_calls(const json_t *calls, json_t **normalized) {
 /* Copies a message. `calls` replaces its "tool_calls"; NULL: none. A new "thinking" is added first, a new
  * "reasoning_content" last. Returns NULL without memory. */
 static json_t *copy_message(const json_t *message, json_t *calls) {
-    const json_t *reasoning = find_reasoning(message), *value;
+    const json_t *reasoning = chat_find_reasoning(message), *value;
     json_t *copy = json_object();
     const char *key;
     int failed = !copy;
@@ -284,7 +284,7 @@ static int normalize(const json_t *message, json_t **normalized) {
     json_t *made = NULL;
     int status = STATUS_OK;
     *normalized = NULL;
-    if (!find_reasoning(message) && !has_null(message) && !has_calls) {
+    if (!chat_find_reasoning(message) && !has_null(message) && !has_calls) {
         *normalized = json_incref((json_t *)message);
         return STATUS_OK;
     }

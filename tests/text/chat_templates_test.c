@@ -230,6 +230,10 @@ static void thoughts_are_trained_as_given(void **state) {
         {"GLM-4.7-Flash", ASK "\"b\"}]", "[gMASK]<sop><|user|>a<|assistant|><[/think>b]"},
         {"GLM-4.7-Flash", ASK "\"<think>x</think>b\"}]", "[gMASK]<sop><|user|>a<|assistant|><think>[x</think>b]"},
         {"MiniMax-M2", ASK "\"<think>\\nx\\n</think>\\n\\nb\"}]", "ai\n<think>\n[x\n</think>\n\nb[e~[]\n"},
+        {"{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}{% else %}<A><R>{{ m.content }}</s>{% "
+         "endif %}"
+         "{% endfor %}<A><T>",
+         ASK "\"b\"}]", "<U>a<A><[R>b</s><A><T>]"}, /* it always asks */
         {"deepseek-ai-DeepSeek-V3.1", ASK "\"b\"}]", "</think>[b<｜end▁of▁sentence｜>]"},
     };
     struct strbuf shown = STRBUF_INIT;
