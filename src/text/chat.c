@@ -229,52 +229,62 @@ static int add_flags(const struct chat_piece *pieces, size_t count, const struct
     return strbuf_status(flags);
 }
 
-/* Encodes pieces without an end-of-text among them. `flags` NULL: not wanted. */
-static int encode_together(const struct chat_pieces *pieces, size_t at, size_t count, size_t byte, size_t length,
-                           struct tokenizer_encoder *encoder, struct token_buffer *ids, struct strbuf *flags) {
+/* The encoder of pieces, and what receives their tokens. */
+struct encoding {
+    struct tokenizer_encoder *encoder;
+    int32_t eos;
+    struct token_buffer *ids;
+    struct strbuf *flags; /* NULL: not wanted */
+};
+
+/* Encodes `count` pieces from piece `at` on, without an end-of-text among them. Their text begins at `byte`. */
+static int encode_together(const struct chat_pieces *pieces, size_t at, size_t count, size_t byte,
+                           const struct encoding *to) {
     const struct chat_piece *first = &pieces->items[at];
     struct tokenizer_part *items = malloc(count * sizeof *items);
     struct token_spans spans = {0};
-    struct tokenizer_parts parts = {
-        .items = items, .count = count, .is_control = is_control, .context = pieces->template, .spans = &spans};
+    struct tokenizer_parts parts = {items, count, is_control, pieces->template, &spans};
+    size_t end = 0;
     if (!items)
         return status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t i = 0, end = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++)
         items[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
-    int status = tokenizer_encode_parts(encoder, strbuf_text(&pieces->text) + byte, length,
-                                        at > 0 ? TOKENIZER_AFTER_TOKEN : TOKENIZER_PLAIN, &parts, ids);
-    if (!status && flags)
-        status = add_flags(first, count, &spans, flags);
+    int status = tokenizer_encode_parts(to->encoder, strbuf_text(&pieces->text) + byte, end,
+                                        at > 0 ? TOKENIZER_AFTER_TOKEN : TOKENIZER_PLAIN, &parts, to->ids);
+    if (!status && to->flags)
+        status = add_flags(first, count, &spans, to->flags);
     token_spans_free(&spans);
     free(items);
     return status;
 }
 
-static int encode_end(const struct chat_piece *piece, int32_t eos, struct token_buffer *ids, struct strbuf *flags) {
-    if (eos < 0)
+static int encode_end(const struct chat_piece *piece, const struct encoding *to) {
+    struct strbuf *flags = to->flags;
+    if (to->eos < 0)
         return status_fail(STATUS_INVALID,
                            "the template puts an end-of-text after an answer, and there is no such token");
-    if (flags && piece->flags & CHAT_ADDED)
-        for (; flags->length && !(flags->data[flags->length - 1] & CHAT_ANSWER); ids->count--)
-            flags->data[--flags->length] = 0;
+    while (flags && piece->flags & CHAT_ADDED && flags->length && !(flags->data[flags->length - 1] & CHAT_ANSWER)) {
+        flags->data[--flags->length] = 0;
+        to->ids->count--;
+    }
     if (flags)
         strbuf_add_char(flags, (char)piece->flags);
-    return flags && strbuf_status(flags) ? STATUS_MEMORY : token_buffer_add(ids, eos);
+    return flags && strbuf_status(flags) ? STATUS_MEMORY : token_buffer_add(to->ids, to->eos);
 }
 
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
                        struct token_buffer *ids, struct strbuf *flags) {
+    const struct encoding to = {encoder, eos, ids, flags};
     int status = STATUS_OK;
-    for (size_t at = 0, byte = 0, count, length; at < pieces->count && !status; at += count, byte += length) {
-        count = length = 0;
-        while (at + count < pieces->count && !(pieces->items[at + count].flags & CHAT_END))
-            length += pieces->items[at + count++].length;
-        if (count) {
-            status = encode_together(pieces, at, count, byte, length, encoder, ids, flags);
-        } else {
-            length = pieces->items[at].length;
-            status = encode_end(&pieces->items[at], eos, ids, flags);
-            count = 1;
+    for (size_t at = 0, byte = 0, end = 0; at < pieces->count && !status; byte = end) {
+        size_t first = at;
+        for (; at < pieces->count && !(pieces->items[at].flags & CHAT_END); at++)
+            end += pieces->items[at].length;
+        if (at > first)
+            status = encode_together(pieces, first, at - first, byte, &to);
+        if (!status && at < pieces->count) {
+            end += pieces->items[at].length;
+            status = encode_end(&pieces->items[at++], &to);
         }
     }
     return status;

@@ -193,16 +193,16 @@ static int find_given(const json_t *message, struct given *given) {
     return strbuf_status(out);
 }
 
-/* True when the thoughts of an answer are missing in the whole from its head on. */
-static bool loses_thoughts(const struct row *row, const struct given *given) {
-    const struct strbuf *text = &row->pieces->text;
+/* True when the thoughts of an answer are missing in the whole between its head and `after`. */
+static bool loses_thoughts(const struct row *row, const struct given *given, size_t after) {
+    const char *text = strbuf_text(&row->pieces->text);
     size_t begin = given->begin, end = given->end;
     while (begin < end && is_space(given->text.data[begin]))
         begin++;
     while (begin < end && is_space(given->text.data[end - 1]))
         end--;
     return row->ask.count && begin < end &&
-           !memmem(strbuf_text(text) + row->head, text->length - row->head, given->text.data + begin, end - begin);
+           !memmem(text + row->head, after - row->head, given->text.data + begin, end - begin);
 }
 
 /* Adds an answer as it was given; marks of thoughts are the template's words. */
@@ -275,8 +275,9 @@ static int mark_found(struct row *row, size_t i, size_t last, enum chat_answers 
     int status = find_given(message, &given);
     if (!status)
         status = find_answer(row, i, &end, &is_found);
-    bool is_lost = !is_silent && loses_thoughts(row, &given);
-    bool can_write = !is_silent && i + 1 == json_array_size(row->request->messages) && row->ask.count &&
+    bool is_lost = !is_silent && loses_thoughts(row, &given, is_found ? end : row->pieces->text.length);
+    bool can_write = !is_silent && json_is_string(json_object_get(message, "content")) &&
+                     i + 1 == json_array_size(row->request->messages) && row->ask.count &&
                      !json_array_size(json_object_get(message, "tool_calls"));
     bool is_other = !row->is_asked && (which == CHAT_ANSWERS_LAST || row->head >= after_words(&row->ask));
     if (!status && is_found && !is_lost)

@@ -44,7 +44,7 @@ int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_en
         return status_fail(STATUS_MEMORY, "out of memory for a tokenizer's cache");
     }
     memset(e->cache, 0, bytes);
-    e->tokenizer = tokenizer;
+    e->tokenizer = e->source.tokenizer = tokenizer;
     int status = tokenizer->rules.step_count > 0 ? regex_scratch_new(&e->regex) : STATUS_OK;
     if (status)
         tokenizer_encoder_free(e);
@@ -293,7 +293,7 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     if (!status && valid != length)
         status = encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
     if (!status && map)
-        status = token_spans_add(encoder->spans, encoder->tokenizer, &encoder->source, bytes, length, out, first);
+        status = token_spans_add(encoder->spans, &encoder->source, bytes, length, out, first);
     return status;
 }
 

@@ -111,11 +111,11 @@ static size_t find_token(const struct tokenizer *tokenizer, int32_t id, const un
     return at;
 }
 
-int token_spans_add(struct token_spans *spans, const struct tokenizer *tokenizer, const struct span_source *source,
-                    const unsigned char *bytes, size_t length, const struct token_buffer *ids, size_t first) {
+int token_spans_add(struct token_spans *spans, const struct span_source *source, const unsigned char *bytes,
+                    size_t length, const struct token_buffer *ids, size_t first) {
     int status = STATUS_OK;
     for (size_t i = first, at = 0, bytes_of = 0; i < ids->count && !status; i++, at += bytes_of) {
-        at = find_token(tokenizer, ids->ids[i], bytes, length, at, &bytes_of);
+        at = find_token(source->tokenizer, ids->ids[i], bytes, length, at, &bytes_of);
         status = token_spans_append(spans, span_source_find(source, SPAN_SECTION, at, at + bytes_of));
     }
     return status;

@@ -380,10 +380,11 @@ int byte_map_copy(struct byte_map *map, const unsigned char *bytes, size_t lengt
 /* Maps the normal form of a text, of which `valid` bytes are UTF-8. `normal` is scratch. The errors of nfc_append. */
 int byte_map_normalize(struct byte_map *map, struct nfc_scratch *nfc, const unsigned char *bytes, size_t length,
                        size_t valid, struct strbuf *normal);
-/* Where a section comes from: its place in a stretch between added tokens that are searched for first, and the changes
- * in their order. Starts zeroed. */
+/* The origin of a section: its place in a stretch between added tokens that are searched for first, and the changes in
+ * their order. Starts zeroed, apart from the tokenizer. */
 enum { SPAN_NORMALIZED, SPAN_MARKED, SPAN_SECTION, SPAN_MAPS };
 struct span_source {
+    const struct tokenizer *tokenizer;
     size_t text;                  /* the stretch's place in the whole text */
     const unsigned char *stretch; /* after its changes */
     size_t section;               /* the section's place in it */
@@ -394,8 +395,8 @@ void span_source_free(struct span_source *source);
 struct token_span span_source_find(const struct span_source *source, int last, size_t begin, size_t end);
 /* token_spans_append adds a span, token_spans_add those of a section's ids from `first` on. STATUS_MEMORY. */
 int token_spans_append(struct token_spans *spans, struct token_span span);
-int token_spans_add(struct token_spans *spans, const struct tokenizer *tokenizer, const struct span_source *source,
-                    const unsigned char *bytes, size_t length, const struct token_buffer *ids, size_t first);
+int token_spans_add(struct token_spans *spans, const struct span_source *source, const unsigned char *bytes,
+                    size_t length, const struct token_buffer *ids, size_t first);
 
 /* ---- steps: split.c, regex.c ---- */
 

@@ -150,6 +150,7 @@ struct token_spans {
     struct token_span *items; /* [count] */
     size_t count, capacity;
 };
+/* Frees the list. */
 void token_spans_free(struct token_spans *spans);
 struct tokenizer_parts {
     const struct tokenizer_part *items; /* [count] */

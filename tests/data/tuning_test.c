@@ -322,8 +322,7 @@ static struct strbuf warnings_of(const struct tuning_data *data) {
     return text;
 }
 
-/* Where the template writes no end after earlier answers, a warning says so. */
-static void answers_without_an_end_are_told(void **state) {
+static void earlier_answers_without_an_end_cause_a_warning(void **state) {
     (void)state;
     static const char text[] = "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
                                "{% if add_generation_prompt %}# assistant\n{% endif %}";
@@ -535,7 +534,7 @@ int main(void) {
         cmocka_unit_test(answers_that_change_are_refused_or_the_last_one_is_trained),
         cmocka_unit_test(rows_are_cut_at_the_side_that_is_asked_for),
         cmocka_unit_test(the_last_virtual_token_predicts_the_first_one),
-        cmocka_unit_test(answers_without_an_end_are_told),
+        cmocka_unit_test(earlier_answers_without_an_end_cause_a_warning),
         cmocka_unit_test(messages_of_weight_zero_are_not_trained),
         cmocka_unit_test(rows_without_a_loss_are_counted_and_left_out),
         cmocka_unit_test(bad_lines_are_refused_with_file_and_line),

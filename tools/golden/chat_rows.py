@@ -3,9 +3,9 @@
 
     python tools/golden/chat_rows.py tests/text/golden        (transformers 5.24.0, tokenizers 0.23.3)
 
-Each templates/NAME.jinja renders two turns. `tokenizers` encodes the whole rendering and each turn's prompt, with tokenizers
+Each templates/NAME.jinja renders two turns. `tokenizers` encodes the whole rendering and each turn's prompt. There are tokenizers
 of several kinds, to which the names in the template are added. templates/rows.json holds for each pair the ids' digests and
-counts, and how many ids the whole and each prompt have in common."""
+counts. It also has the number of ids that the whole and each prompt have in common."""
 import json
 import pathlib
 import re
