@@ -105,9 +105,33 @@ static int render_part(struct row *row, size_t count, bool asks, struct chat_pie
     return status;
 }
 
+/* A special token or an end-of-text in some pieces. */
+struct special {
+    size_t begin, end;
+    int32_t id;
+};
+
+/* Finds the first one in the template's words [from, to). */
+static bool next_special(const struct row *row, const struct chat_pieces *pieces, size_t from, size_t to,
+                         struct special *special) {
+    const struct tokenizer *tokenizer = row->request->tokenizer;
+    const char *text = strbuf_text(&pieces->text) + from;
+    size_t bytes = 0, found = tokenizer ? added_tokens_first_special(tokenizer, text, to - from, &bytes) : SIZE_MAX;
+    size_t first = found == SIZE_MAX ? to : from + found;
+    *special = (struct special){first, first + bytes, -1};
+    for (size_t i = 0, at = 0; i < pieces->count && at < first; at += pieces->items[i++].length)
+        if (pieces->items[i].flags & CHAT_END && at >= from) {
+            *special = (struct special){at, at + pieces->items[i].length, row->request->eos};
+            return true;
+        }
+    if (found != SIZE_MAX)
+        special->id = tokenizer_find(tokenizer, text + found, bytes);
+    return found != SIZE_MAX;
+}
+
 /* Finds the end of an answer in the whole: its words are those in `part`, which ends with it. After them comes what
- * both have: a template may end a text differently, which it then does after white space. White space is no end itself.
- * Returns false when the words differ. */
+ * both have, without white space at its end. A template may end a text differently, from a special token on, or from
+ * what looks like one after white space. Returns false for other differences. */
 static bool find_end(const struct row *row, size_t *end) {
     const struct chat_pieces *whole = row->pieces, *part = &row->part;
     struct words ours = {0}, theirs = {0};
@@ -123,9 +147,19 @@ static bool find_end(const struct row *row, size_t *end) {
     bool has_more = words < ours.end || next_words(whole, words, &ours);
     size_t limit = has_more ? (ours.begin > words ? ours.begin - words : 0) : whole->text.length - words;
     common = common_length(whole, part, words, after);
-    if (common < part->text.length - after)
-        while (common > 0 && !is_space(part->text.data[after + common - 1]))
+    if (common < part->text.length - after) {
+        struct special special = {.end = after};
+        bool is_special;
+        do
+            is_special = next_special(row, part, special.end, part->text.length, &special);
+        while (is_special && special.end <= after + common);
+        is_special = is_special && special.begin <= after + common;
+        while (!is_special && common > 0 && !is_space(part->text.data[after + common - 1]))
             common--;
+        common = is_special ? special.begin - after : common;
+        if (!is_special && !strchr("<[", part->text.data[after + common]))
+            return false;
+    }
     common = common < limit ? common : limit;
     while (common > 0 && is_space(whole->text.data[words + common - 1]))
         common--;
@@ -330,25 +364,14 @@ static bool next_answer(const struct chat_pieces *pieces, size_t from, size_t *b
     return *end > *begin;
 }
 
-/* Returns the end of the first special token or end-of-text in bytes [from, to); 0: there is none. *stops: generators
- * stop at it. */
-static size_t find_special(const struct row *row, const char *turn_end, size_t from, size_t to, bool *stops) {
+static bool stops(const struct row *row, const char *turn_end, const struct special *special) {
     const struct chat_request *request = row->request;
-    const struct chat_pieces *pieces = row->pieces;
-    const char *text = strbuf_text(&pieces->text) + from;
-    size_t bytes = 0, found = SIZE_MAX;
-    if (request->tokenizer)
-        found = added_tokens_first_special(request->tokenizer, text, to - from, &bytes);
-    int32_t id = found == SIZE_MAX ? -1 : tokenizer_find(request->tokenizer, text + found, bytes);
-    *stops = id >= 0 && (id == request->eos || (strlen(turn_end) == bytes && !memcmp(text + found, turn_end, bytes)));
+    const char *text = row->pieces->text.data + special->begin;
+    size_t length = special->end - special->begin;
+    bool is_stop = special->id == request->eos || (strlen(turn_end) == length && !memcmp(text, turn_end, length));
     for (size_t i = 0; i < request->end_count; i++)
-        *stops |= id >= 0 && id == request->ends[i];
-    for (size_t i = 0, at = 0; i < pieces->count && at < to; at += pieces->items[i++].length)
-        if (pieces->items[i].flags & CHAT_END && at >= from && at - from < found) {
-            *stops = true;
-            return at + pieces->items[i].length;
-        }
-    return found == SIZE_MAX ? 0 : from + found + bytes;
+        is_stop |= special->id == request->ends[i];
+    return is_stop;
 }
 
 /* Adds an end after the last answer: the template's end of a turn if that is a token, else the end-of-text. */
@@ -371,17 +394,17 @@ static int mark_ends(struct row *row) {
         chat_find_turn_end(row->template, row->request->tokenizer, row->request->eos, row->request->seconds, turn_end);
     for (size_t begin, end = 0; !status && next_answer(pieces, end, &begin, &end);) {
         struct words words = {0};
+        struct special special;
         size_t after = begin, limit = pieces->text.length;
-        bool stops, has_more;
+        bool has_more;
         while ((has_more = next_words(pieces, begin, &words)) && words.begin < end)
             after = words.end < end ? words.end : end;
         limit = has_more ? words.begin : limit;
         bool has_end =
-            find_special(row, turn_end, after, end, &stops) > 0 ||
+            next_special(row, pieces, after, end, &special) ||
             (*turn_end && memmem(strbuf_text(&pieces->text) + after, end - after, turn_end, strlen(turn_end)));
-        size_t stop = has_end ? 0 : find_special(row, turn_end, after, limit, &stops);
-        if (stop && stops)
-            status = mark(pieces, begin, end = stop, CHAT_ANSWER, 0);
+        if (!has_end && next_special(row, pieces, after, limit, &special) && stops(row, turn_end, &special))
+            status = mark(pieces, begin, end = special.end, CHAT_ANSWER, 0);
         else if (!has_end && limit == pieces->text.length)
             return add_end(row, turn_end, begin);
         else

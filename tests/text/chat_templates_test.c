@@ -247,6 +247,11 @@ static void thoughts_are_trained_as_given(void **state) {
     test_fails(render_row(R1, THOUGHTS, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED, "set data.answers to last");
     test_ok(render_row(R1, THOUGHTS, CHAT_ANSWERS_LAST, &shown));
     assert_string_equal(shown.data, "<U>a<A>\n\nb</s><U>c<A>[<think>\ny\n</think>\n\nd</s>]");
+    /* words that change later end no answer early */
+    static const char later[] = "{% for m in messages %}{{ '<A>' if m.role == 'assistant' else '<U>' }}{{ m.content }}"
+                                "{{ ', 2' }}{{ '}' if loop.last else '; 3}' }}</s>{% endfor %}"
+                                "{% if add_generation_prompt %}<A>{% endif %}";
+    test_fails(render_row(later, TURNS, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED, "set data.answers to last");
     /* another header than the one that asks is no part of an answer */
     static const char bot[] = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
                               "{% if add_generation_prompt %}bot:{% endif %}";
