@@ -69,10 +69,15 @@ static size_t after_words(const struct chat_pieces *pieces) {
     return after;
 }
 
+/* Returns how many bytes two texts have in common from these places on. */
 static size_t common_length(const struct chat_pieces *a, const struct chat_pieces *b, size_t at_a, size_t at_b) {
-    size_t common = 0;
-    while (at_a + common < a->text.length && at_b + common < b->text.length &&
-           a->text.data[at_a + common] == b->text.data[at_b + common])
+    enum { STEP = 256 };
+    const char *x = strbuf_text(&a->text) + at_a, *y = strbuf_text(&b->text) + at_b;
+    size_t common = 0,
+           most = a->text.length - at_a < b->text.length - at_b ? a->text.length - at_a : b->text.length - at_b;
+    while (most - common >= STEP && !memcmp(x + common, y + common, STEP))
+        common += STEP;
+    while (common < most && x[common] == y[common])
         common++;
     return common;
 }
@@ -385,6 +390,25 @@ static int add_end(struct row *row, const char *turn_end, size_t begin) {
     return status ? status : chat_pieces_add(row->pieces, turn_end, strlen(turn_end), CHAT_ANSWER | CHAT_SPECIAL);
 }
 
+/* Finds the token at which generators stop in the template's words from `after` on: in an answer, which extends to
+ * `end`, or as the first special token after it and before `limit`. Returns its end; 0: there is none. *has_special:
+ * the answer has other special tokens. */
+static size_t find_stop(const struct row *row, const char *turn_end, size_t after, size_t end, size_t limit,
+                        bool *has_special) {
+    const char *text = strbuf_text(&row->pieces->text), *found;
+    struct special special = {.end = after};
+    *has_special = false;
+    while (next_special(row, row->pieces, special.end, limit, &special)) {
+        if (stops(row, turn_end, &special))
+            return special.end;
+        if (special.begin >= end)
+            break;
+        *has_special = true;
+    }
+    found = *turn_end ? memmem(text + after, end - after, turn_end, strlen(turn_end)) : NULL;
+    return found ? (size_t)(found - text) + strlen(turn_end) : 0;
+}
+
 /* Extends each answer to the token at which generators stop, where that comes next. The last answer gets one if it has
  * none; others without one are counted. */
 static int mark_ends(struct row *row) {
@@ -394,26 +418,20 @@ static int mark_ends(struct row *row) {
         chat_find_turn_end(row->template, row->request->tokenizer, row->request->eos, row->request->seconds, turn_end);
     for (size_t begin, end = 0; !status && next_answer(pieces, end, &begin, &end);) {
         struct words words = {0};
-        struct special special;
-        size_t after = begin, limit = pieces->text.length;
-        bool has_more;
+        size_t after = begin;
+        bool has_more, has_special;
         while ((has_more = next_words(pieces, begin, &words)) && words.begin < end)
             after = words.end < end ? words.end : end;
-        limit = has_more ? words.begin : limit;
-        bool has_end =
-            next_special(row, pieces, after, end, &special) ||
-            (*turn_end && memmem(strbuf_text(&pieces->text) + after, end - after, turn_end, strlen(turn_end)));
-        if (!has_end && next_special(row, pieces, after, limit, &special) && stops(row, turn_end, &special))
-            status = mark(pieces, begin, end = special.end, CHAT_ANSWER, 0);
-        else if (!has_end && limit == pieces->text.length)
+        size_t stop = find_stop(row, turn_end, after, end, has_more ? words.begin : pieces->text.length, &has_special);
+        if (stop > end)
+            status = mark(pieces, begin, end = stop, CHAT_ANSWER, 0);
+        else if (!stop && !has_more && !has_special)
             return add_end(row, turn_end, begin);
         else
-            pieces->endless += !has_end;
+            pieces->endless += !stop && has_more;
     }
     return status;
 }
-
-/* ---- rows ---- */
 
 #define NO_TOOLS "the template of this model renders no tools: name one that does by --tuning.template FILE"
 

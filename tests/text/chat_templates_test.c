@@ -282,6 +282,10 @@ static void ends_of_answers_are_trained(void **state) {
         {"{% for m in messages %}{% if m.role == 'user' %}Q {{ m.content }}{% else %}A {% generation %}{{ m.content }}"
          "{% endgeneration %}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}A {% endif %}",
          TURNS, "Q aA [b</s>]Q cA [d</s>]", 0},
+        {"{% for m in messages %}{{ '</s>' if m.role == 'user' else ':' }}{{ m.content }}{{ '<s>' if m.role == "
+         "'assistant' }}"
+         "{% endfor %}{% if add_generation_prompt %}:{% endif %}",
+         TURNS, "</s>a:[b<s>]</s>c:[d<s>]", 0},
         {"openai-gpt-oss-120b", TURNS, "<|channel|>final<|message|>d<|return|>]", 1},
     };
     struct strbuf shown = STRBUF_INIT;
