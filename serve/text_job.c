@@ -62,7 +62,7 @@ static int encode_chat(struct job *job) {
     if (!status)
         status = check_room(job, pieces.text.length);
     if (!status)
-        status = chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids);
+        status = chat_pieces_encode(&pieces, job->encoder, model_first_eos(&model->ends), &job->ids, NULL);
     chat_pieces_free(&pieces);
     if (!status)
         status = ask_ends_open(job->chat.ask,

@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "data/data.h"
 #include "data/tuning.h"
+#include "model/family.h"
 #include "text/text.h"
 
 #include <stdlib.h>
@@ -280,10 +281,15 @@ static int show_row(const struct show_options *options) {
     struct tokenizer_files files;
     struct tokenizer *tokenizer = NULL;
     struct tuning_data *data = NULL;
+    struct model_text_ends ends = {0};
     int status = tokenizer_files_read(options->tokenizer, &files);
     if (status)
         return status;
     status = tokenizer_open_files(&files, &tokenizer);
+    if (!status && files.is_there[TOKENIZER_GENERATION])
+        status = model_read_generation_config(
+            strbuf_text(&files.texts[TOKENIZER_GENERATION]), tokenizer_file_names[TOKENIZER_GENERATION],
+            &(struct model_config){.vocab_size = tokenizer_vocab_size(tokenizer)}, &ends);
     struct tuning_options rows_options = {
         .valid = {.items = items, .count = 1},
         .tokenizer = tokenizer,
@@ -292,11 +298,15 @@ static int show_row(const struct show_options *options) {
         .template_timeout = options->template_timeout,
         .answers = (enum chat_answers)options->answers,
         .config_eos = -1,
+        .ends = ends.eos,
+        .end_count = ends.count,
         .vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : 0,
         .seq_length = options->seq_length ? options->seq_length : 1 << 30,
     };
     if (!status)
         status = tuning_data_open(&rows_options, &data);
+    if (!status)
+        tuning_data_warn(data);
     if (!status)
         status = print_row(data, tokenizer, options->row);
     if (!status && (fflush(stdout) || ferror(stdout)))

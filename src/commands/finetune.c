@@ -384,6 +384,8 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .template_timeout = options->sections.tuning.template_timeout,
         .answers = (enum chat_answers)options->sections.tuning.answers,
         .config_eos = model_first_eos(&tuning->run.ends),
+        .ends = tuning->run.ends.eos,
+        .end_count = tuning->run.ends.count,
         .vocab_size = run->model.vocab_size,
         .fits_rows = tuning->fits_rows,
         .seq_length = tuning->fits_rows ? run->model.max_position_embeddings : run->data.seq_length,

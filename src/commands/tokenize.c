@@ -249,7 +249,7 @@ static int add_chat(struct filter *filter, const struct options *options, struct
     if (!status && options->renders)
         strbuf_add(&filter->out, strbuf_text(&pieces.text), pieces.text.length);
     else if (!status)
-        status = chat_pieces_encode(&pieces, filter->encoder, request->eos, &filter->ids);
+        status = chat_pieces_encode(&pieces, filter->encoder, request->eos, &filter->ids, NULL);
     if (!status && !options->renders)
         status = add_ids(filter);
     chat_pieces_free(&pieces);

@@ -29,6 +29,8 @@ struct tuning_format {
     enum chat_answers answers;
     double template_timeout;
     int32_t eos;
+    const int32_t *ends; /* [end_count] other tokens at which generators stop */
+    size_t end_count;
 };
 /* Turns a line, without its end, into pieces. `is_first`: of its file. */
 int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,

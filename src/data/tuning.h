@@ -9,9 +9,10 @@
  *     {"instruction": I, "input": J, "output": O}      by a template; "input" may be absent, null or ""
  *     {"text": T}                         everything is trained
  *
- * Trained and untrained parts are tokenized separately, so no token crosses a boundary of an answer. Names of special
- * tokens in the fields are ordinary text. The answers and the end token after each are trained (all assistant turns, or
- * the last one), or everything is. Tokens after the last trained one are dropped, because nothing depends on them.
+ * A row is tokenized as a whole, like the prompts that the model is asked with. Names of special tokens in the fields
+ * are ordinary text. The answers and the end token after each are trained (all assistant turns, or the last one), or
+ * everything is. A token that reaches into an answer belongs to it. Tokens after the last trained one are dropped,
+ * because nothing depends on them.
  *
  * A *sample* is one row, or with packing several. In a batch a row of n tokens is one segment of V + n - 1 rows. The V
  * virtual tokens come first, with the ids vocab_size .. vocab_size + V - 1, then all tokens but the last. Each label is
@@ -42,7 +43,9 @@ struct tuning_options {
     double template_timeout;   /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
     enum chat_answers answers; /* of messages */
     int32_t config_eos;        /* end-of-text when the tokenizer has none; -1: none */
-    int64_t vocab_size;        /* the model's */
+    const int32_t *ends;       /* [end_count] all tokens at which the model's generator stops, during opening */
+    int end_count;
+    int64_t vocab_size; /* the model's */
     bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */
     int64_t seq_length; /* most tokens of a row, virtual tokens (or first_position) included, and most
                            rows of a sample */
@@ -98,11 +101,12 @@ struct tuning_file_count {
     int64_t rows, empty, truncated;          /* lines that are rows; skipped; cut but kept */
     int64_t tokens;                          /* of the kept rows */
     int64_t trained;                         /* of these, labels that count */
+    int64_t endless;                         /* kept rows with an answer after which no token stops a generator */
     int64_t empty_lines[TUNING_LINES_SHOWN]; /* the first skipped lines, from 1 */
 };
 /* Reports the contents of file `f`, training files first; returns false past the last file. */
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count);
-/* Logs a warning for each file with skipped or cut rows. */
+/* Logs a warning for each file with skipped or cut rows, or with answers that have no end. */
 void tuning_data_warn(const struct tuning_data *data);
 
 /* Reads samples [first, first + batch->samples) of the split (gpt_batch_first) as a flat batch, without padding between

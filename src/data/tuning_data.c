@@ -31,6 +31,8 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     format->eos = tokenizer_eos_id(options->tokenizer);
     if (format->eos < 0)
         format->eos = options->config_eos;
+    format->ends = options->ends;
+    format->end_count = (size_t)options->end_count;
     format->answers = options->answers;
     format->template_timeout = options->template_timeout;
     format->tokenizer = options->tokenizer;
@@ -189,6 +191,7 @@ int tuning_data_open(const struct tuning_options *options, struct tuning_data **
         status = open_splits(data, options);
     data->format.tokenizer_files = NULL;
     data->format.tokenizer = NULL;
+    data->format.ends = NULL;
     if (status) {
         tuning_data_close(data);
         return status;
@@ -279,6 +282,10 @@ void tuning_data_warn(const struct tuning_data *data) {
         if (file->truncated > 0)
             log_warning("%s: %lld of %lld rows are longer than %lld tokens and are cut", file->path,
                         (long long)file->truncated, (long long)file->rows, (long long)data->row_limit);
+        if (file->endless > 0)
+            log_warning("%s: in %lld of %lld rows the template writes no end after earlier answers, so only the last "
+                        "answer of these rows trains where to stop",
+                        file->path, (long long)file->endless, (long long)file->rows);
         strbuf_free(&lines);
     }
 }

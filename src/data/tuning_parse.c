@@ -50,13 +50,13 @@ static int parse_input_output(const json_t *root, struct tuning_format *format, 
     if ((status = chat_pieces_add(pieces, input, input_length, 0)))
         return status;
     if (output_length == 0)
-        return chat_pieces_add_answer(pieces, NULL, 0);
+        return chat_pieces_add_answer(pieces, NULL, 0, 0);
     struct strbuf spaced = STRBUF_INIT;
     strbuf_add_char(&spaced, ' ');
     strbuf_add(&spaced, output, output_length);
     status = strbuf_status(&spaced);
     if (!status)
-        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length);
+        status = chat_pieces_add_answer(pieces, spaced.data, spaced.length, 0);
     strbuf_free(&spaced);
     return status;
 }
@@ -70,7 +70,7 @@ static int parse_prompt_completion(const json_t *root, struct tuning_format *for
         status = get_string(root, "completion", &completion, &completion_length);
     if (!status)
         status = chat_pieces_add(pieces, prompt, prompt_length, 0);
-    return status ? status : chat_pieces_add_answer(pieces, completion, completion_length);
+    return status ? status : chat_pieces_add_answer(pieces, completion, completion_length, 0);
 }
 
 static int parse_text(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
@@ -78,7 +78,7 @@ static int parse_text(const json_t *root, struct tuning_format *format, struct c
     size_t length = 0;
     (void)format;
     int status = get_string(root, "text", &text, &length);
-    return status ? status : chat_pieces_add_answer(pieces, text, length);
+    return status ? status : chat_pieces_add_answer(pieces, text, length, 0);
 }
 
 /* Chooses the template when a row first needs it. `otherwise` is our own template, used when the tokenizer has none. */
@@ -106,10 +106,17 @@ static int get_value(const json_t *object, const char *key, const json_t **value
     return get_string(object, key, &text, &length);
 }
 
+static struct chat_request request_of(const struct tuning_format *format) {
+    return (struct chat_request){.tokenizer = format->tokenizer,
+                                 .eos = format->eos,
+                                 .ends = format->ends,
+                                 .end_count = format->end_count,
+                                 .seconds = format->template_timeout};
+}
+
 static int parse_instruction(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_instruction row = {0};
-    struct chat_request request = {
-        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
+    struct chat_request request = request_of(format);
     int status = get_value(root, "instruction", &row.instruction);
     if (!status && json_object_get(root, "input") && !json_is_null(json_object_get(root, "input")))
         status = get_value(root, "input", &row.input);
@@ -121,8 +128,7 @@ static int parse_instruction(const json_t *root, struct tuning_format *format, s
 }
 
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
-    struct chat_request request = {
-        .tokenizer = format->tokenizer, .eos = format->eos, .seconds = format->template_timeout};
+    struct chat_request request = request_of(format);
     const json_t *list = json_object_get(root, "messages");
     if (!json_is_array(list))
         return status_fail(STATUS_INVALID, "field \"messages\" is not a list");
@@ -145,7 +151,8 @@ static const struct row_form forms[] = {
 };
 
 static const struct row_form *find_form(const json_t *root, const char **field) {
-    static const char *const refused[] = {"system", "history", "conversations", "functions", "images"};
+    static const char *const refused[] = {"system",  "history",     "conversations", "functions",   "images",
+                                          "weights", "loss_weight", "sample_weight", "train_detail"};
     const struct row_form *found = NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (json_object_get(root, refused[i])) {

@@ -56,47 +56,33 @@ size_t tuning_rows_bytes(const struct tuning_rows *rows) {
 /* A row under construction. */
 struct draft {
     struct token_buffer ids;
-    uint8_t *trained; /* [ids.count] */
-    size_t capacity;
+    struct strbuf trained; /* [ids.count] 0 or 1 */
 };
-
-static int mark(struct draft *draft, size_t first, bool is_trained) {
-    if (draft->ids.count > draft->capacity) {
-        size_t capacity = draft->ids.capacity > draft->ids.count ? draft->ids.capacity : draft->ids.count;
-        uint8_t *grown = realloc(draft->trained, capacity);
-        if (!grown)
-            return status_fail(STATUS_MEMORY, "out of memory");
-        draft->trained = grown;
-        draft->capacity = capacity;
-    }
-    if (draft->ids.count > first)
-        memset(draft->trained + first, is_trained, draft->ids.count - first);
-    return STATUS_OK;
-}
 
 static int encode(const struct tuning_row *row, const struct tuning_options *options, int32_t eos,
                   struct tokenizer_encoder *encoder, struct draft *draft) {
-    const struct chat_pieces *pieces = &row->pieces;
+    struct strbuf *trained = &draft->trained;
     draft->ids.count = 0;
+    strbuf_clear(trained);
     int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
+    for (size_t i = 0; i < draft->ids.count; i++)
+        strbuf_add_char(trained, 0);
     if (!status)
-        status = mark(draft, 0, options->is_whole_text);
-    for (size_t at = 0, byte = 0; at < pieces->count && !status;) {
-        bool is_answer = pieces->items[at].flags & CHAT_ANSWER;
-        size_t first = draft->ids.count;
-        status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, &draft->ids);
-        if (!status)
-            status = mark(draft, first, options->is_whole_text || is_answer);
-    }
-    for (size_t i = 0; i < draft->ids.count && !status; i++)
+        status = chat_pieces_encode(&row->pieces, encoder, eos, &draft->ids, trained);
+    if (!status)
+        status = strbuf_status(trained);
+    for (size_t i = 0; i < draft->ids.count && !status; i++) {
+        bool is_answer = trained->data[i] & CHAT_ANSWER, is_silent = trained->data[i] & CHAT_SILENT;
+        trained->data[i] = is_answer || (options->is_whole_text && !is_silent);
         if (draft->ids.ids[i] >= options->vocab_size)
             status = status_fail(STATUS_INVALID, "token %d is outside the model's vocabulary of %lld",
                                  (int)draft->ids.ids[i], (long long)options->vocab_size);
+    }
     return status;
 }
 
 static size_t after_last_trained(const struct draft *draft, size_t first, size_t last) {
-    while (last > first && !draft->trained[last - 1])
+    while (last > first && !draft->trained.data[last - 1])
         last--;
     return last;
 }
@@ -132,7 +118,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
             ((int32_t *)rows->tokens)[at] = draft->ids.ids[i];
         else
             ((uint16_t *)rows->tokens)[at] = (uint16_t)draft->ids.ids[i];
-        rows->trained[at / 64] = (at % 64 ? rows->trained[at / 64] & ~bit : 0) | (draft->trained[i] ? bit : 0);
+        rows->trained[at / 64] = (at % 64 ? rows->trained[at / 64] & ~bit : 0) | (draft->trained.data[i] ? bit : 0);
     }
     rows->start[0] = 0;
     rows->start[++rows->count] = end;
@@ -162,9 +148,10 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     if (rows->count == INT32_MAX)
         return status_fail(STATUS_UNSUPPORTED, "more than %d rows", INT32_MAX);
     count->truncated += is_cut;
+    count->endless += pieces->endless > 0;
     count->tokens += (int64_t)(last - first);
     for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
-        count->trained += draft->trained[i];
+        count->trained += draft->trained.data[i];
     return add_row(rows, draft, first, last);
 }
 
@@ -194,6 +181,6 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
     lines_close(lines);
     tuning_row_free(&row);
     token_buffer_free(&draft.ids);
-    free(draft.trained);
+    strbuf_free(&draft.trained);
     return status;
 }

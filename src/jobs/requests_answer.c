@@ -150,7 +150,7 @@ static int encode_messages(struct call_prompt *prompt, const struct requests_mod
     if (!status)
         status = prompt_check_bytes(&model->openai.room, pieces.text.length);
     if (!status)
-        status = chat_pieces_encode(&pieces, model->encoder, prompt->chat.eos, &prompt->ids);
+        status = chat_pieces_encode(&pieces, model->encoder, prompt->chat.eos, &prompt->ids, NULL);
     chat_pieces_free(&pieces);
     return status;
 }

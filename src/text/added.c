@@ -170,20 +170,26 @@ static bool is_control(struct added_search *search, uint32_t token) {
     return *known == 2;
 }
 
+/* Returns the span of a token's name in the text that is encoded in parts. The space that was put before a normalized
+ * name is no part of it. */
+static struct token_span name_span(const struct added_search *search, size_t at, size_t length) {
+    const struct span_source *source = search->place.source;
+    size_t skipped = search->tokenizer->rules.prefix == PREFIX_ALWAYS && length > 1;
+    return source ? span_source_find(source, SPAN_MARKED, at + skipped, at + length)
+                  : (struct token_span){at, at + length};
+}
+
 /* True when no byte of the token's name lies in a part that must not hold it. */
-static bool is_allowed(struct added_search *search, uint32_t token, size_t at) {
+static bool is_allowed(struct added_search *search, uint32_t token, struct token_span name) {
     struct added_place *place = &search->place;
     const struct tokenizer_parts *parts = place->parts;
-    const struct added_token *item = &search->added->items[token];
-    size_t begin = place->is_normalized ? place->first : place->first + at;
-    size_t end = place->is_normalized ? place->last : begin + item->length;
     while (place->plain < parts->count &&
-           (parts->items[place->plain].has_special || parts->items[place->plain].end <= begin))
+           (parts->items[place->plain].has_special || parts->items[place->plain].end <= name.begin))
         place->plain++;
     size_t plain = place->plain > 0 ? parts->items[place->plain - 1].end : 0;
-    if (place->plain == parts->count || plain >= end)
+    if (place->plain == parts->count || plain >= name.end)
         return true;
-    return !(search->tokenizer->kinds[item->id] & TOKEN_SPECIAL) && !is_control(search, token);
+    return !(search->tokenizer->kinds[search->added->items[token].id] & TOKEN_SPECIAL) && !is_control(search, token);
 }
 
 bool added_search_next(struct added_search *search, size_t taken, struct added_match *match) {
@@ -198,7 +204,9 @@ bool added_search_next(struct added_search *search, size_t taken, struct added_m
         search->from = stop;
         if (kind & TOKEN_SPECIAL && !(search->flags & TOKENIZER_ALLOW_SPECIAL))
             continue;
-        if (search->place.parts && !is_allowed(search, hit.token, hit.at)) {
+        struct token_span name =
+            search->place.parts ? name_span(search, hit.at, token->length) : (struct token_span){0};
+        if (search->place.parts && !is_allowed(search, hit.token, name)) {
             search->from = hit.at + 1; /* a token that begins inside it may be allowed */
             continue;
         }
@@ -206,6 +214,7 @@ bool added_search_next(struct added_search *search, size_t taken, struct added_m
             continue;
         *match = (struct added_match){.start = kind & TOKEN_LSTRIP ? blanks_before(search, hit.at, taken) : hit.at,
                                       .stop = kind & TOKEN_RSTRIP ? blanks_after(search, stop) : stop,
+                                      .name = name,
                                       .id = token->id};
         return true;
     }

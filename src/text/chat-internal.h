@@ -39,11 +39,16 @@ int chat_normalize_messages(const json_t *messages, json_t **normalized);
  * the template's. STATUS_INVALID. */
 int chat_check_plain(const struct chat_request *request, const char *name);
 
+/* Returns the value of a message's reasoning under any of its names; NULL: it has none. */
+const json_t *chat_find_reasoning(const json_t *message);
+/* Checks the weights of messages for a row: "weight" 0 or 1, and "train", of which false is weight 0. STATUS_INVALID.
+ */
+int chat_check_weights(const json_t *messages);
+/* True for a message of weight 0, whose weight was checked. */
+bool chat_is_silent(const json_t *message);
+
 /* Renders with `jinja`, one of the template's texts or another one (NULL: the template chooses). With `keep_generated`,
  * {% generation %} becomes CHAT_ANSWER. The errors of chat_render. */
 int chat_render_by(struct chat_template *template, const struct jinja *jinja, const struct chat_request *request,
                    bool keep_generated, struct chat_pieces *pieces);
-/* Adds a piece without CHAT_APART, merged with the last one when their flags are equal. STATUS_MEMORY. */
-int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
-
 #endif

@@ -11,7 +11,7 @@
 /* ---- pieces ---- */
 
 void chat_pieces_clear(struct chat_pieces *pieces) {
-    pieces->count = 0;
+    pieces->count = pieces->endless = 0;
     strbuf_clear(&pieces->text);
     chat_template_close(pieces->template);
     pieces->template = NULL;
@@ -51,20 +51,15 @@ static int add_text(struct chat_pieces *pieces, const char *text, size_t length)
 }
 
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
-    if (length == 0 && !(flags & CHAT_END))
-        return STATUS_OK;
-    int status = add_text(pieces, text ? text : "", length);
-    return status ? status : note_piece(pieces, length, flags | CHAT_APART);
-}
-
-int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length) {
-    int status = chat_pieces_add(pieces, text, length, CHAT_ANSWER);
-    return status ? status : chat_pieces_add(pieces, NULL, 0, CHAT_END | (length > 0 ? CHAT_ANSWER : 0));
-}
-
-int chat_pieces_join(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
-    int status = add_text(pieces, text, length);
+    int status = length ? add_text(pieces, text, length) : STATUS_OK;
+    if (!status && !length && flags & CHAT_END)
+        return note_piece(pieces, 0, flags);
     return status ? status : note_joined(pieces, length, flags);
+}
+
+int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags) {
+    int status = chat_pieces_add(pieces, text, length, flags | CHAT_ANSWER);
+    return status ? status : chat_pieces_add(pieces, NULL, 0, CHAT_END | (length > 0 ? CHAT_ANSWER : 0));
 }
 
 /* ---- rendering ---- */
@@ -217,66 +212,102 @@ static bool is_control(const void *context, const void *bytes, size_t length) {
                         (template->with_tools && jinja_has_literal(template->with_tools, bytes, length)));
 }
 
-int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t *byte,
-                            struct tokenizer_encoder *encoder, int32_t eos, struct token_buffer *ids) {
-    const struct chat_piece *first = &pieces->items[*at];
-    const char *text = strbuf_text(&pieces->text) + *byte;
-    if (first->flags & CHAT_END) {
-        ++*at;
-        *byte += first->length;
-        return eos >= 0 ? token_buffer_add(ids, eos)
-                        : status_fail(STATUS_INVALID, "the template puts an end-of-text after an answer, and there is "
-                                                      "no such token");
+/* Appends the flags of the pieces that each token has bytes of. A token without bytes stands before a text. */
+static int add_flags(const struct chat_piece *pieces, size_t count, const struct token_spans *spans,
+                     struct strbuf *flags) {
+    size_t first = 0, from = 0; /* the first piece that ends after the token's beginning */
+    for (size_t i = 0; i < spans->count; i++) {
+        struct token_span span = spans->items[i];
+        unsigned found = 0;
+        size_t end = span.end > span.begin ? span.end : span.begin + 1;
+        for (; first < count && from + pieces[first].length <= span.begin; first++)
+            from += pieces[first].length;
+        for (size_t k = first, at = from; k < count && at < end; at += pieces[k++].length)
+            found |= pieces[k].flags;
+        strbuf_add_char(flags, (char)found);
     }
-    size_t count = 0, length = 0;
-    do
-        length += first[count++].length;
-    while (*at + count < pieces->count && !(first[count].flags & (CHAT_END | CHAT_APART)) &&
-           (first[count].flags & CHAT_ANSWER) == (first->flags & CHAT_ANSWER));
-    struct tokenizer_part *parts = malloc(count * sizeof *parts);
-    if (!parts)
-        return status_fail(STATUS_MEMORY, "out of memory");
+    return strbuf_status(flags);
+}
+
+/* The encoder of pieces, and what receives their tokens. */
+struct encoding {
+    struct tokenizer_encoder *encoder;
+    int32_t eos;
+    struct token_buffer *ids;
+    struct strbuf *flags; /* NULL: not wanted */
+};
+
+/* Encodes `count` pieces from piece `at` on, without an end-of-text among them. Their text begins at `byte`. */
+static int encode_together(const struct chat_pieces *pieces, size_t at, size_t count, size_t byte,
+                           const struct encoding *to) {
+    const struct chat_piece *first = &pieces->items[at];
+    struct tokenizer_part *items = malloc(count * sizeof *items);
+    struct token_spans spans = {0};
+    struct tokenizer_parts parts = {items, count, is_control, pieces->template, &spans};
     size_t end = 0;
+    if (!items)
+        return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++)
-        parts[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
-    bool is_continued = *at > 0 && !(first->flags & CHAT_APART);
-    unsigned flags = !is_continued                ? TOKENIZER_PLAIN
-                     : first[-1].flags & CHAT_END ? TOKENIZER_AFTER_TOKEN
-                                                  : TOKENIZER_CONTINUED;
-    int status = tokenizer_encode_parts(
-        encoder, text, length, flags,
-        &(struct tokenizer_parts){
-            .items = parts, .count = count, .is_control = is_control, .context = pieces->template},
-        ids);
-    free(parts);
-    *at += count;
-    *byte += length;
+        items[i] = (struct tokenizer_part){.end = end += first[i].length, .has_special = first[i].flags & CHAT_SPECIAL};
+    int status = tokenizer_encode_parts(to->encoder, strbuf_text(&pieces->text) + byte, end,
+                                        at > 0 ? TOKENIZER_AFTER_TOKEN : TOKENIZER_PLAIN, &parts, to->ids);
+    if (!status && to->flags)
+        status = add_flags(first, count, &spans, to->flags);
+    token_spans_free(&spans);
+    free(items);
     return status;
 }
 
+static int encode_end(const struct chat_piece *piece, const struct encoding *to) {
+    struct strbuf *flags = to->flags;
+    if (to->eos < 0)
+        return status_fail(STATUS_INVALID,
+                           "the template puts an end-of-text after an answer, and there is no such token");
+    while (flags && piece->flags & CHAT_ADDED && flags->length && !(flags->data[flags->length - 1] & CHAT_ANSWER)) {
+        flags->data[--flags->length] = 0;
+        to->ids->count--;
+    }
+    if (flags)
+        strbuf_add_char(flags, (char)piece->flags);
+    return flags && strbuf_status(flags) ? STATUS_MEMORY : token_buffer_add(to->ids, to->eos);
+}
+
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
-                       struct token_buffer *ids) {
-    size_t byte = 0;
+                       struct token_buffer *ids, struct strbuf *flags) {
+    const struct encoding to = {encoder, eos, ids, flags};
     int status = STATUS_OK;
-    for (size_t at = 0; at < pieces->count && !status;)
-        status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, ids);
+    for (size_t at = 0, byte = 0, end = 0; at < pieces->count && !status; byte = end) {
+        size_t first = at;
+        for (; at < pieces->count && !(pieces->items[at].flags & CHAT_END); at++)
+            end += pieces->items[at].length;
+        if (at > first)
+            status = encode_together(pieces, first, at - first, byte, &to);
+        if (!status && at < pieces->count) {
+            end += pieces->items[at].length;
+            status = encode_end(&pieces->items[at++], &to);
+        }
+    }
     return status;
 }
 
 /* ---- the end of a turn ---- */
 
-/* Returns the template's text after a message's last words, up to an end-of-text. */
-static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
-    size_t at = 0, length = 0;
-    bool has_words = false, is_open = false;
-    for (size_t i = 0; i < pieces->count; at += pieces->items[i++].length) {
-        bool is_words = !(pieces->items[i].flags & CHAT_SPECIAL);
-        has_words |= is_words;
-        is_open = is_words || (is_open && !(pieces->items[i].flags & CHAT_END));
-        if (is_words) {
+/* Returns the template's text after the answer, up to an end-of-text or to the next message. */
+static size_t find_tail(const struct chat_pieces *pieces, bool has_next, size_t *begin, bool *has_end) {
+    size_t at = 0, length = 0, last = pieces->count;
+    bool has_words = false;
+    *has_end = false;
+    while (has_next && last > 0 && pieces->items[last - 1].flags & CHAT_SPECIAL)
+        last--;
+    last -= has_next && last > 0; /* the words of the next message */
+    for (size_t i = 0; i < last; at += pieces->items[i++].length) {
+        unsigned flags = pieces->items[i].flags;
+        if (!(flags & CHAT_SPECIAL)) {
+            has_words = true;
+            *has_end = false;
             *begin = at + pieces->items[i].length;
             length = 0;
-        } else if (is_open) {
+        } else if (!*has_end && !(*has_end = flags & CHAT_END)) {
             length += pieces->items[i].length;
         }
     }
@@ -286,14 +317,20 @@ static size_t find_tail(const struct chat_pieces *pieces, size_t *begin) {
 /* Bytes after an answer that are searched for the end of a turn, because a template may write any amount. */
 enum { TAIL_BYTES = 1024 };
 
-static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
-                          char text[CHAT_TURN_END_BYTES]) {
-    size_t begin = 0, length = find_tail(pieces, &begin), bytes = 0;
+/* Returns false when there is neither a special token nor an end-of-text. `has_next`: another message follows, whose
+ * first special token counts. */
+static bool take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const struct chat_pieces *pieces,
+                          bool has_next, char text[CHAT_TURN_END_BYTES]) {
+    bool has_end;
+    size_t begin = 0, length = find_tail(pieces, has_next, &begin, &has_end), bytes = 0;
     const char *at = strbuf_text(&pieces->text) + begin;
     length = length < TAIL_BYTES ? length : TAIL_BYTES;
     size_t found = tokenizer ? added_tokens_first_special(tokenizer, at, length, &bytes) : SIZE_MAX, space = 0, end;
+    has_end |= found != SIZE_MAX;
+    if (has_next && found == SIZE_MAX)
+        return false;
     if (found != SIZE_MAX && tokenizer_find(tokenizer, at + found, bytes) == eos) {
-        length = found; /* the text before it ends the turn, or there is nothing else */
+        length = has_next ? 0 : found; /* the text before it ends the turn, or there is nothing else */
         found = SIZE_MAX;
     }
     if (found != SIZE_MAX) {
@@ -309,6 +346,7 @@ static void take_turn_end(const struct tokenizer *tokenizer, int32_t eos, const 
     }
     if (end - space < CHAT_TURN_END_BYTES)
         snprintf(text, CHAT_TURN_END_BYTES, "%.*s", (int)(end - space), at + space);
+    return has_end;
 }
 
 static bool recall_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos,
@@ -342,10 +380,16 @@ int chat_find_turn_end(struct chat_template *template, const struct tokenizer *t
     struct chat_request request = {.messages = messages, .tokenizer = tokenizer, .eos = eos, .seconds = seconds};
     struct chat_pieces pieces = {0};
     int status = messages ? chat_render(template, &request, &pieces) : status_fail(STATUS_MEMORY, "out of memory");
-    if (!status) {
-        take_turn_end(tokenizer, eos, &pieces, text);
-        keep_turn_end(template, tokenizer, eos, text);
+    bool is_known = !status;
+    if (is_known && !take_turn_end(tokenizer, eos, &pieces, false, text) && !*text) {
+        chat_pieces_clear(&pieces);
+        if (json_array_append(messages, json_array_get(messages, 0)))
+            status = status_fail(STATUS_MEMORY, "out of memory");
+        else if (!(status = chat_render(template, &request, &pieces)))
+            take_turn_end(tokenizer, eos, &pieces, true, text);
     }
+    if (is_known && status != STATUS_MEMORY)
+        keep_turn_end(template, tokenizer, eos, text);
     chat_pieces_free(&pieces);
     json_decref(messages);
     return status == STATUS_MEMORY ? status : STATUS_OK;

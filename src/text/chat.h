@@ -8,8 +8,8 @@
  * tokens are the tokens, and so are names of other added tokens that the template itself contains. In a message's
  * pieces they are ordinary text. Otherwise the ids are those of the whole text.
  *
- * The caller decides which parts of a rendering are trained: pieces are marked as answers, and no token crosses the
- * boundary of an answer. */
+ * The caller decides which parts of a rendering are trained: pieces are marked as answers. The ids are those of the
+ * whole, so a token may cross the boundary of an answer; it belongs to the answer then. */
 #ifndef CAMBIUM_TEXT_CHAT_H
 #define CAMBIUM_TEXT_CHAT_H
 
@@ -67,7 +67,8 @@ enum chat_piece_flags {
     CHAT_ANSWER = 1 << 0,  /* the assistant's words, or the end after them; never for an empty answer */
     CHAT_SPECIAL = 1 << 1, /* made by a template: names of special tokens are the tokens */
     CHAT_END = 1 << 2,     /* the end-of-text token, whatever its text is */
-    CHAT_APART = 1 << 3,   /* tokenized separately from the text before it */
+    CHAT_SILENT = 1 << 3,  /* an answer of weight 0: it is never trained */
+    CHAT_ADDED = 1 << 4,   /* an end that no template wrote: it stands right after the last token of an answer */
 };
 struct chat_piece {
     size_t length; /* in pieces->text, after the previous piece */
@@ -79,15 +80,16 @@ struct chat_pieces {
     struct chat_piece *items; /* [count] */
     size_t count, capacity;
     struct chat_template *template; /* that made them; NULL: none */
+    size_t endless;                 /* of a row: answers after which no token stops a generator */
 };
 /* chat_pieces_clear keeps the memory, chat_pieces_free does not. */
 void chat_pieces_clear(struct chat_pieces *pieces);
 void chat_pieces_free(struct chat_pieces *pieces);
-/* Adds a copy of a text, tokenized separately. An empty text adds nothing, unless it is the end-of-text.
- * STATUS_MEMORY. */
+/* Adds a copy of a text, which continues the last piece when their flags are equal. An empty text adds nothing, unless
+ * it is the end-of-text. STATUS_MEMORY. */
 int chat_pieces_add(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
-/* Adds an answer and the end-of-text, both CHAT_ANSWER; an empty answer adds nothing. STATUS_MEMORY. */
-int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length);
+/* Adds an answer with `flags` and the end-of-text, both CHAT_ANSWER; an empty answer adds nothing. STATUS_MEMORY. */
+int chat_pieces_add_answer(struct chat_pieces *pieces, const char *text, size_t length, unsigned flags);
 
 /* The default of the option --template-timeout. */
 #define CHAT_TEMPLATE_SECONDS 1
@@ -98,27 +100,28 @@ struct chat_request {
     bool asks;                         /* adds the header of the requested answer (add_generation_prompt) */
     const struct tokenizer *tokenizer; /* for the names of special tokens; NULL: only eos has one */
     int32_t eos;                       /* the end-of-text; -1: there is none */
-    const struct tm *now;              /* the time that a template may show; NULL: the local time */
-    double seconds;                    /* limit of a rendering; 0: CHAT_TEMPLATE_SECONDS */
+    const int32_t *ends;               /* [end_count] other tokens at which generators stop, for rows */
+    size_t end_count;
+    const struct tm *now; /* the time that a template may show; NULL: the local time */
+    double seconds;       /* limit of a rendering; 0: CHAT_TEMPLATE_SECONDS */
 };
 /* Renders a request into pieces. STATUS_INVALID, in one line, for errors of the template or the request, and for a
  * rendering that takes longer than request->seconds; STATUS_MEMORY. It runs a program written by others: call it on a
  * thread that may be busy for a second. */
 int chat_render(struct chat_template *template, const struct chat_request *request, struct chat_pieces *pieces);
 
-/* Encodes the next pieces that are tokenized together, starting at piece *at, and moves *at past them. STATUS_INVALID
- * when they need an end-of-text and `eos` is -1; the errors of tokenizer_encode_parts. */
-int chat_pieces_encode_next(const struct chat_pieces *pieces, size_t *at, size_t *byte,
-                            struct tokenizer_encoder *encoder, int32_t eos, struct token_buffer *ids);
-/* Appends the tokens of all pieces. */
+/* Appends the tokens of all pieces: the ids of the whole text, cut only at ends of text that their names do not find.
+ * `flags` receives one byte for each token: the flags of the pieces that it has bytes of; NULL: not wanted.
+ * STATUS_INVALID when the pieces need an end-of-text and `eos` is -1; the errors of tokenizer_encode_parts. */
 int chat_pieces_encode(const struct chat_pieces *pieces, struct tokenizer_encoder *encoder, int32_t eos,
-                       struct token_buffer *ids);
+                       struct token_buffer *ids, struct strbuf *flags);
 /* Finds the text that the template puts after an answer, other than the end-of-text. It extends to the first special
- * token in the first 1,024 bytes; else it is the line, without white space around it. It is "" for nothing, and for a
- * template that refuses a question with its answer.
+ * token in the first 1,024 bytes; else it is the line, without white space around it. If there is none, it is the
+ * special token with which the next turn begins. It is "" for nothing, and for a template that refuses a question with
+ * its answer.
  *
- * It renders once, for at most `seconds` as in chat_request. The template keeps the result while `tokenizer` and `eos`
- * stay the same; a failed rendering is tried again. STATUS_MEMORY. */
+ * It renders once or twice, each for at most `seconds` as in chat_request. The template keeps the result while
+ * `tokenizer` and `eos` stay the same; a failed rendering is tried again. STATUS_MEMORY. */
 enum { CHAT_TURN_END_BYTES = 64 };
 int chat_find_turn_end(struct chat_template *template, const struct tokenizer *tokenizer, int32_t eos, double seconds,
                        char text[CHAT_TURN_END_BYTES]);
@@ -129,12 +132,18 @@ enum chat_answers { CHAT_ANSWERS_ALL, CHAT_ANSWERS_LAST };
 extern const char *const chat_answers_names[]; /* "all", "last", NULL */
 
 /* Renders messages with their answers marked as CHAT_ANSWER. These are the template's {% generation %} blocks if it has
- * any. Otherwise an answer is the text that an assistant's message adds to the text that requests it, without the
- * template's white space at the end.
+ * any. Otherwise an answer is the text that an assistant's message adds to the text that requests it. If only the
+ * template's words at the end of the requesting text differ (<think>), the answer begins where they do. Messages of
+ * weight 0 are CHAT_SILENT instead.
  *
- * If the requesting text is not the beginning of the whole text, the answer cannot be found: STATUS_UNSUPPORTED. The
- * message suggests CHAT_ANSWERS_LAST when the answer is not the last one. A row of chatml's that ends with an answer
- * ends with the end-of-text, if that is a token other than <|im_end|>, because a generator may know only that one. */
+ * Each answer includes the token at which generators stop, if that comes next, and not only white space. After the last
+ * answer the token is added if there is none; other answers without one are counted in pieces->endless. If the template
+ * leaves out the thoughts of the last message, it is written as it was given. With CHAT_ANSWERS_LAST the row is then
+ * the requesting text and that message; so it is if the template writes earlier messages differently.
+ *
+ * Other answers cannot be found: STATUS_UNSUPPORTED, with what helps. So are tools and calls that the template leaves
+ * out. STATUS_INVALID for other weights. A row of chatml's that ends with an answer ends with the end-of-text, if that
+ * is a token other than <|im_end|>, because a generator may know only that one. */
 int chat_render_row(struct chat_template *template, const struct chat_request *request, enum chat_answers which,
                     struct chat_pieces *pieces);
 /* Renders an instruction with its answer: a user's turn whose input follows on the next lines, or in alpaca Stanford's

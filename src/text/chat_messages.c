@@ -53,8 +53,6 @@ static const char *find_tools(const json_t *message) {
 }
 
 static int check_plain(const json_t *message, bool is_first) {
-    if (is_given(message, "weight"))
-        return status_fail(STATUS_INVALID, "field \"weight\" is not supported by chatml, alpaca and plain");
     int status = check_string(message, "content");
     if (status)
         return status;
@@ -82,6 +80,44 @@ int chat_check_plain(const struct chat_request *request, const char *name) {
             return status_wrap(status, "message %zu", i + 1);
     }
     return STATUS_OK;
+}
+
+static int check_weight(const json_t *message) {
+    static const char *const refused[] = {"weights", "loss_weight", "sample_weight", "train_detail"};
+    const json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (is_given(message, refused[i]))
+            return status_fail(STATUS_INVALID,
+                               "field \"%s\" is not supported: an answer that is not trained has "
+                               "\"weight\" 0",
+                               refused[i]);
+    bool has_weight = is_given(message, "weight"), has_train = is_given(message, "train");
+    if (has_weight && !(json_is_number(weight) && (json_number_value(weight) == 0 || json_number_value(weight) == 1)))
+        return status_fail(STATUS_INVALID, "field \"weight\" is neither 0 nor 1");
+    if (has_train && !json_is_boolean(train))
+        return status_fail(STATUS_INVALID, "field \"train\" is neither true nor false");
+    if (has_weight && has_train && (json_number_value(weight) == 1) != json_is_true(train))
+        return status_fail(STATUS_INVALID, "fields \"weight\" and \"train\" contradict each other");
+    if (!chat_is_assistants(message) && ((has_weight && json_number_value(weight) == 1) || json_is_true(train)))
+        return status_fail(STATUS_INVALID, "field \"%s\": only the assistant's messages are trained",
+                           has_weight ? "weight" : "train");
+    return STATUS_OK;
+}
+
+int chat_check_weights(const json_t *messages) {
+    const json_t *message;
+    size_t i;
+    json_array_foreach(messages, i, message) {
+        int status = check_weight(message);
+        if (status)
+            return status_wrap(status, "message %zu", i + 1);
+    }
+    return STATUS_OK;
+}
+
+bool chat_is_silent(const json_t *message) {
+    return (is_given(message, "weight") && json_number_value(json_object_get(message, "weight")) == 0) ||
+           json_is_false(json_object_get(message, "train"));
 }
 
 static int take(const json_t *object, const char *key, bool is_list, const json_t **taken) {
@@ -146,7 +182,7 @@ int chat_read_request(const char *text, size_t length, const char *where, json_t
 
 /* ---- as templates have them ---- */
 
-static const json_t *find_reasoning(const json_t *message) {
+const json_t *chat_find_reasoning(const json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (is_given(message, names[i]))
@@ -222,7 +258,7 @@ static int normalize_calls(const json_t *calls, json_t **normalized) {
 /* Copies a message. `calls` replaces its "tool_calls"; NULL: none. A new "thinking" is added first, a new
  * "reasoning_content" last. Returns NULL without memory. */
 static json_t *copy_message(const json_t *message, json_t *calls) {
-    const json_t *reasoning = find_reasoning(message), *value;
+    const json_t *reasoning = chat_find_reasoning(message), *value;
     json_t *copy = json_object();
     const char *key;
     int failed = !copy;
@@ -248,7 +284,7 @@ static int normalize(const json_t *message, json_t **normalized) {
     json_t *made = NULL;
     int status = STATUS_OK;
     *normalized = NULL;
-    if (!find_reasoning(message) && !has_null(message) && !has_calls) {
+    if (!chat_find_reasoning(message) && !has_null(message) && !has_calls) {
         *normalized = json_incref((json_t *)message);
         return STATUS_OK;
     }

@@ -28,6 +28,8 @@ struct tokenizer_encoder {
     struct nfc_scratch nfc;
     struct regex_scratch *regex;     /* NULL: the rules have no steps */
     const unsigned char *text;       /* the text that is encoded in parts */
+    struct token_spans *spans;       /* of its tokens; NULL: not wanted */
+    struct span_source source;       /* of the section that is encoded, for its tokens' spans */
     struct added_search searches[2]; /* for the tokens of each list */
 };
 
@@ -42,7 +44,7 @@ int tokenizer_encoder_new(const struct tokenizer *tokenizer, struct tokenizer_en
         return status_fail(STATUS_MEMORY, "out of memory for a tokenizer's cache");
     }
     memset(e->cache, 0, bytes);
-    e->tokenizer = tokenizer;
+    e->tokenizer = e->source.tokenizer = tokenizer;
     int status = tokenizer->rules.step_count > 0 ? regex_scratch_new(&e->regex) : STATUS_OK;
     if (status)
         tokenizer_encoder_free(e);
@@ -63,6 +65,7 @@ void tokenizer_encoder_free(struct tokenizer_encoder *encoder) {
     strbuf_free(&encoder->normalized);
     strbuf_free(&encoder->marked);
     strbuf_free(&encoder->prefixed);
+    span_source_free(&encoder->source);
     free(encoder);
 }
 
@@ -245,9 +248,12 @@ static __attribute__((noinline)) int encode_words(struct tokenizer_encoder *enco
 /* The place of a stretch within the text. */
 enum place { PLACE_BEGINNING, PLACE_CONTINUED, PLACE_LATER };
 
-/* Copies a text into a buffer, with a space before it and with spaces for its marks. */
-static int copy_text(const unsigned char **bytes, size_t *length, bool has_space, bool has_marks,
-                     struct strbuf *buffer) {
+/* Copies a text into a buffer, with a space before it and with spaces for its marks. `map` receives where its bytes
+ * come from; NULL: not wanted. */
+static int copy_text(const unsigned char **bytes, size_t *length, bool has_space, bool has_marks, struct strbuf *buffer,
+                     struct byte_map *map) {
+    if (map && byte_map_copy(map, *bytes, *length, has_space, has_marks))
+        return STATUS_MEMORY;
     strbuf_clear(buffer);
     if (has_space)
         strbuf_add_char(buffer, ' ');
@@ -273,25 +279,39 @@ static int encode_section(struct tokenizer_encoder *encoder, const unsigned char
     bool has_prefix = !begins_with_space && (rules->prefix == PREFIX_FIRST      ? place == PLACE_BEGINNING
                                              : rules->prefix == PREFIX_SECTIONS ? place != PLACE_CONTINUED
                                                                                 : false);
-    int status =
-        has_prefix || has_marks ? copy_text(&bytes, &length, has_prefix, has_marks, &encoder->prefixed) : STATUS_OK;
+    struct byte_map *map = encoder->spans ? &encoder->source.maps[SPAN_SECTION] : NULL;
+    if (map) {
+        encoder->source.section = (size_t)(bytes - encoder->source.stretch);
+        map->count = 0;
+    }
+    int status = has_prefix || has_marks ? copy_text(&bytes, &length, has_prefix, has_marks, &encoder->prefixed, map)
+                                         : STATUS_OK;
     size_t first = out->count, last_word = first;
     size_t valid = rules->is_by_characters ? length : utf8_valid_length(bytes, length);
     if (!status)
         status = encode_words(encoder, bytes, valid, length, &last_word, out);
-    if (status || valid == length)
-        return status;
-    return encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
+    if (!status && valid != length)
+        status = encode_invalid_tail(encoder, bytes, length, valid, first, last_word, out);
+    if (!status && map)
+        status = token_spans_add(encoder->spans, &encoder->source, bytes, length, out, first);
+    return status;
 }
 
 /* Normalizes a text. If words begin as bytes, the rest after the first invalid byte stays unchanged. Otherwise a space
  * is put before the text, and spaces replace marks. */
 static int normalize(struct tokenizer_encoder *encoder, enum place place, const unsigned char **bytes, size_t *length) {
     const struct tokenizer_rules *rules = &encoder->tokenizer->rules;
+    struct byte_map *maps = encoder->spans ? encoder->source.maps : NULL;
+    for (int i = 0; maps && i < SPAN_MAPS; i++)
+        maps[i].count = 0;
     if (rules->has_nfc && nfc_normal_length(*bytes, *length) < *length) {
         size_t valid = rules->is_by_characters ? *length : utf8_valid_length(*bytes, *length);
+        int status = maps ? byte_map_normalize(&maps[SPAN_NORMALIZED], &encoder->nfc, *bytes, *length, valid,
+                                               &encoder->normalized)
+                          : STATUS_OK;
         strbuf_clear(&encoder->normalized);
-        int status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
+        if (!status)
+            status = nfc_append(&encoder->nfc, *bytes, valid, &encoder->normalized);
         strbuf_add(&encoder->normalized, *bytes + valid, *length - valid);
         *bytes = (const unsigned char *)strbuf_text(&encoder->normalized);
         *length = encoder->normalized.length;
@@ -300,7 +320,9 @@ static int normalize(struct tokenizer_encoder *encoder, enum place place, const 
     }
     bool has_prefix = rules->prefix == PREFIX_ALWAYS && place != PLACE_CONTINUED;
     bool has_marks = rules->has_early_mark && has_mark(*bytes, *length);
-    return has_prefix || has_marks ? copy_text(bytes, length, has_prefix, has_marks, &encoder->marked) : STATUS_OK;
+    return has_prefix || has_marks
+               ? copy_text(bytes, length, has_prefix, has_marks, &encoder->marked, maps ? &maps[SPAN_MARKED] : NULL)
+               : STATUS_OK;
 }
 
 /* Encodes text between the added tokens of one list. Tokens that are searched for in the original text come first; then
@@ -321,6 +343,8 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
             status = encode_between(encoder, list, bytes + taken, match.start - taken, place, flags, out);
         if (!status)
             status = token_buffer_add(out, match.id);
+        if (!status && encoder->spans)
+            status = token_spans_append(encoder->spans, match.name);
         place = PLACE_LATER;
         taken = match.stop;
     }
@@ -331,16 +355,12 @@ static int encode_added(struct tokenizer_encoder *encoder, size_t list, const un
 
 static int encode_between(struct tokenizer_encoder *encoder, size_t list, const unsigned char *bytes, size_t length,
                           enum place place, unsigned flags, struct token_buffer *out) {
-    struct added_place *in_text = &encoder->searches[1].place;
     const unsigned char *before = bytes;
     if (list > 0)
         return encode_section(encoder, bytes, length, place, out);
-    if (in_text->parts) {
-        in_text->first = (size_t)(bytes - encoder->text);
-        in_text->last = in_text->first + length;
-    }
     int status = normalize(encoder, place, &bytes, &length);
-    in_text->is_normalized = bytes != before;
+    encoder->source.text = encoder->spans ? (size_t)(before - encoder->text) : 0;
+    encoder->source.stretch = bytes;
     return status ? status : encode_added(encoder, 1, bytes, length, place, flags, out);
 }
 
@@ -381,7 +401,8 @@ static int begin_parts(struct tokenizer_encoder *encoder, const struct tokenizer
         if (!place->controls && !(place->controls = malloc(count + 1)))
             return status_fail(STATUS_MEMORY, "out of memory for %zu added tokens", count);
         memset(place->controls, 0, count);
-        *place = (struct added_place){.parts = parts, .controls = place->controls};
+        *place = (struct added_place){
+            .parts = parts, .source = list > 0 ? &encoder->source : NULL, .controls = place->controls};
     }
     return STATUS_OK;
 }
@@ -389,10 +410,13 @@ static int begin_parts(struct tokenizer_encoder *encoder, const struct tokenizer
 int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                            const struct tokenizer_parts *parts, struct token_buffer *out) {
     encoder->text = bytes;
+    encoder->spans = parts->spans;
+    parts->spans->count = 0;
     int status = begin_parts(encoder, parts);
     if (!status)
         status = tokenizer_encode(encoder, bytes, length, flags | TOKENIZER_ALLOW_SPECIAL, out);
     for (int list = 0; list < 2; list++)
         encoder->searches[list].place.parts = NULL;
+    encoder->spans = NULL;
     return status;
 }

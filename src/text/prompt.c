@@ -58,7 +58,7 @@ int prompt_encode_messages(const struct chat_request *request, struct tokenizer_
         status = strbuf_status(text);
     }
     if (!status)
-        status = chat_pieces_encode(&pieces, encoder, request->eos, ids);
+        status = chat_pieces_encode(&pieces, encoder, request->eos, ids, NULL);
     chat_pieces_free(&pieces);
     return status;
 }

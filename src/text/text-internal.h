@@ -7,6 +7,7 @@
  *     scan-internal.h, scan.c   pre-tokenizers with a scanner;  split.c, regex.c   the others
  *     bpe.c         the merges inside one word;  words.c words that need none
  *     encode.c      a text into words, with caches and invalid UTF-8;  cut.c places to cut a long text
+ *     spans.c       the bytes of a text that its tokens stand for
  *     count.c       the distinct words of a corpus;  train.c learns merges from them */
 #ifndef CAMBIUM_TEXT_TEXT_INTERNAL_H
 #define CAMBIUM_TEXT_TEXT_INTERNAL_H
@@ -326,10 +327,10 @@ int added_tokens_hits(const struct added_tokens *added, const unsigned char *byt
 void added_hits_free(struct added_hits *hits);
 
 /* A text in parts during a search. Zeroed: it has no parts. */
+struct span_source;
 struct added_place {
     const struct tokenizer_parts *parts;
-    size_t first, last; /* in the text; after normalization, the numbers of bytes differ */
-    bool is_normalized;
+    const struct span_source *source; /* of the searched text; NULL: it is the whole */
     size_t plain;      /* the first part without special tokens that ends after the places searched so far */
     uint8_t *controls; /* [added_tokens.count] by the index in the list: 0 unknown, 1 no control, 2 a control */
 };
@@ -354,6 +355,7 @@ int added_search_begin(struct added_search *search, const struct tokenizer *toke
  * before) on, and the blanks after it. Returns false when there is no more. */
 struct added_match {
     size_t start, stop;
+    struct token_span name; /* of the token, in a text in parts */
     int32_t id;
 };
 bool added_search_next(struct added_search *search, size_t taken, struct added_match *match);
@@ -365,6 +367,36 @@ int added_tokens_mark_cuts(const struct tokenizer *tokenizer, const unsigned cha
 /* Returns the first place at which a special token begins, and the length of the longest one there; SIZE_MAX when there
  * is none. */
 size_t added_tokens_first_special(const struct tokenizer *tokenizer, const char *text, size_t length, size_t *bytes);
+
+/* ---- spans of tokens: spans.c ---- */
+
+/* For each byte of a changed text, and for its end, the byte of the text before the change. Empty: nothing changed. */
+struct byte_map {
+    uint32_t *items; /* [count] */
+    size_t count, capacity;
+};
+/* Maps a copy with a space before it and spaces for its marks. STATUS_MEMORY. */
+int byte_map_copy(struct byte_map *map, const unsigned char *bytes, size_t length, bool has_space, bool has_marks);
+/* Maps the normal form of a text, of which `valid` bytes are UTF-8. `normal` is scratch. The errors of nfc_append. */
+int byte_map_normalize(struct byte_map *map, struct nfc_scratch *nfc, const unsigned char *bytes, size_t length,
+                       size_t valid, struct strbuf *normal);
+/* The origin of a section: its place in a stretch between added tokens that are searched for first, and the changes in
+ * their order. Starts zeroed, apart from the tokenizer. */
+enum { SPAN_NORMALIZED, SPAN_MARKED, SPAN_SECTION, SPAN_MAPS };
+struct span_source {
+    const struct tokenizer *tokenizer;
+    size_t text;                  /* the stretch's place in the whole text */
+    const unsigned char *stretch; /* after its changes */
+    size_t section;               /* the section's place in it */
+    struct byte_map maps[SPAN_MAPS];
+};
+void span_source_free(struct span_source *source);
+/* Returns the bytes of the whole text from which [begin, end) came by the changes up to `last`. */
+struct token_span span_source_find(const struct span_source *source, int last, size_t begin, size_t end);
+/* token_spans_append adds a span, token_spans_add those of a section's ids from `first` on. STATUS_MEMORY. */
+int token_spans_append(struct token_spans *spans, struct token_span span);
+int token_spans_add(struct token_spans *spans, const struct span_source *source, const unsigned char *bytes,
+                    size_t length, const struct token_buffer *ids, size_t first);
 
 /* ---- steps: split.c, regex.c ---- */
 

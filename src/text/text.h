@@ -140,13 +140,26 @@ struct tokenizer_part {
     size_t end; /* end of the part in the text, in bytes */
     bool has_special;
 };
+/* The bytes [begin, end) of a text that a token stands for: of an added token its name, without the white space around
+ * it. The span of a space that is put before a text is empty. */
+struct token_span {
+    size_t begin, end;
+};
+/* Spans of a text's tokens. Starts zeroed, ends with token_spans_free. */
+struct token_spans {
+    struct token_span *items; /* [count] */
+    size_t count, capacity;
+};
+/* Frees the list. */
+void token_spans_free(struct token_spans *spans);
 struct tokenizer_parts {
     const struct tokenizer_part *items; /* [count] */
     size_t count;
     bool (*is_control)(const void *context, const void *bytes, size_t length);
     const void *context;
+    struct token_spans *spans; /* receives the spans of the tokens */
 };
-/* The same for a text in parts. */
+/* The same for a text in parts. No tokens are added around it. */
 int tokenizer_encode_parts(struct tokenizer_encoder *encoder, const void *bytes, size_t length, unsigned flags,
                            const struct tokenizer_parts *parts, struct token_buffer *out);
 

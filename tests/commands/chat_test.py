@@ -103,6 +103,28 @@ class Rows(Chats):
         self.assertEqual(self.show([{"prompt": "a", "completion": "b"}])["parts"],
                          [{"is_trained": False, "text": "a"}, {"is_trained": True, "text": "b<|endoftext|>"}])
 
+    def test_the_end_of_an_answer(self):
+        """The marker of the next turn, if a generator stops at it; the last answer gets the user's."""
+        tool = 259
+        self.write("tokenizer/added_tokens.json", {"<|im_start|>": START, "<|im_end|>": END, "<|tool|>": tool})
+        self.write("tokenizer/tokenizer_config.json", {"eos_token": "<|endoftext|>", "added_tokens_decoder": {
+            str(token): {"content": name, "special": True} for name, token in (("<|im_start|>", START), ("<|im_end|>", END), ("<|tool|>", tool))}})
+        self.write("tokenizer/chat_template.jinja",
+                   "{% for m in messages %}{{ {'user': '<|im_start|>', 'assistant': '<|im_end|>', 'tool': '<|tool|>'}[m.role] + m.content }}"
+                   "{% endfor %}{% if add_generation_prompt %}<|im_end|>{% endif %}")
+        turns = [("user", "a"), ("assistant", "b"), ("tool", "c"), ("assistant", "d")]
+        rows = [{"messages": [{"role": role, "content": text} for role, text in turns]}]
+        tokens = [START, *b"a", END, *b"b", tool, *b"c", END, *b"d", START]
+        for ends, trained in ((None, [3, 7, 8]), ([256, tool], [3, 4, 7, 8])):
+            if ends:
+                self.write("tokenizer/generation_config.json", {"eos_token_id": ends})
+            file = self.write("rows.jsonl", json.dumps(rows[0]))
+            done = subprocess.run([CAMBIUM, "data", "show", "--data", file, "--tokenizer", self.tokenizer], capture_output=True, timeout=60)
+            row = json.loads(done.stdout)
+            self.assertEqual(row["tokens"], tokens)
+            self.assertEqual([i for i, is_trained in enumerate(row["trained"]) if is_trained], trained)
+            self.assertEqual(b"in 1 of 1 rows the template writes no end after earlier answers" in done.stderr, not ends)
+
     def test_answers_that_a_template_changes(self):
         file = self.write("drop.jinja", "{% for m in messages %}{{ m.role[0] }}{{ m.content.split('/')[-1] if not loop.last else "
                           "m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}")

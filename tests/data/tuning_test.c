@@ -43,39 +43,53 @@ static void tokens_before_every_text_stand_before_rows_without_a_template(void *
     free(folder);
 }
 
-static void pieces_are_tokenized_apart(void **state) {
+/* The ids are those of the whole; the first token that reaches into the answer is trained. */
+static void a_row_is_encoded_at_once(void **state) {
     (void)state;
+    static const struct {
+        const char *row, *text;
+        size_t boundary; /* bytes before the answer */
+    } cases[] = {
+        {"{\"prompt\": \" th\", \"completion\": \"e cat\"}", " the cat", 3}, /* one token over the joint */
+        {"{\"prompt\": \"the \", \"completion\": \"cat\"}", "the cat", 4},
+        {"{\"prompt\": \"the\", \"completion\": \" cat\"}", "the cat", 3},
+        {"{\"input\": \"the \", \"output\": \" cat\"}", "the cat", 3},
+    };
     struct tokenizer *small;
     struct tokenizer_encoder *encoder;
-    struct token_buffer ids = TOKEN_BUFFER_INIT;
-    struct gpt_batch batch;
     test_ok(tokenizer_open(TEST_DATA "/text/golden/small", &small));
     test_ok(tokenizer_encoder_new(small, &encoder));
-    /* "th" + "e" are one token of the whole text */
-    test_ok(tokenizer_encode(encoder, " th", 3, TOKENIZER_PLAIN, &ids));
-    size_t boundary = ids.count;
-    test_ok(tokenizer_encode(encoder, "e cat", 5, TOKENIZER_PLAIN, &ids));
-    test_ok(token_buffer_add(&ids, tokenizer_eos_id(small)));
-    char *path = write_file("rows.jsonl", "{\"prompt\": \" th\", \"completion\": \"e cat\"}");
-    const char *paths[] = {path};
-    struct tuning_options options = options_of(paths, 1);
-    struct tuning_data *data;
-    options.tokenizer = small;
-    options.vocab_size = 900;
-    test_ok(tuning_data_open(&options, &data));
-    assert_int_equal(tuning_data_eos(data), tokenizer_eos_id(small));
-    test_ok(gpt_batch_init(&batch, 1, options.seq_length));
-    test_ok(tuning_batch_read(&batch, data, SPLIT_TRAIN, 0));
-    assert_int_equal(batch.rows, ids.count - 1);
-    for (size_t i = 0; i + 1 < ids.count; i++) {
-        assert_int_equal(batch.tokens[i], ids.ids[i]);
-        assert_int_equal(batch.labels[i], ids.ids[i + 1]);
-        assert_int_equal((int)batch.loss_mask[i], i + 1 >= boundary);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct token_buffer ids = TOKEN_BUFFER_INIT;
+        char *path = write_file("rows.jsonl", cases[c].row);
+        const char *paths[] = {path};
+        struct tuning_options options = options_of(paths, 1);
+        struct tuning_data *data;
+        int32_t *tokens;
+        bool *trained;
+        int64_t count;
+        size_t at = 0;
+        test_ok(tokenizer_encode(encoder, cases[c].text, strlen(cases[c].text), TOKENIZER_PLAIN, &ids));
+        test_ok(token_buffer_add(&ids, tokenizer_eos_id(small)));
+        options.tokenizer = small;
+        options.vocab_size = 900;
+        test_ok(tuning_data_open(&options, &data));
+        assert_int_equal(tuning_data_eos(data), tokenizer_eos_id(small));
+        test_ok(tuning_data_row(data, SPLIT_TRAIN, 0, &tokens, &trained, &count));
+        assert_int_equal(count, ids.count);
+        assert_memory_equal(tokens, ids.ids, ids.count * sizeof *tokens);
+        for (size_t i = 0; i < ids.count; i++) {
+            size_t length;
+            tokenizer_token_bytes(small, ids.ids[i], &length);
+            assert_int_equal(trained[i], at + length > cases[c].boundary);
+            at += length;
+        }
+        free(tokens);
+        free(trained);
+        tuning_data_close(data);
+        free(path);
+        token_buffer_free(&ids);
     }
-    gpt_batch_free(&batch);
-    tuning_data_close(data);
-    free(path);
-    token_buffer_free(&ids);
     tokenizer_encoder_free(encoder);
     tokenizer_close(small);
 }
@@ -227,7 +241,7 @@ static void answers_that_change_are_refused_or_the_last_one_is_trained(void **st
                "rows.jsonl:1: the chat template writes answer 2 differently");
     test_fails(tuning_data_open(&options, &data), STATUS_UNSUPPORTED, "set data.answers to last");
     options.answers = CHAT_ANSWERS_LAST;
-    check_rows(rows, options, ROWS("uxa-uza[w]"));
+    check_rows(rows, options, ROWS("uxa-uza[w$]"));
     free(jinja);
     free(path);
 }
@@ -308,6 +322,40 @@ static struct strbuf warnings_of(const struct tuning_data *data) {
     return text;
 }
 
+static void earlier_answers_without_an_end_cause_a_warning(void **state) {
+    (void)state;
+    static const char text[] = "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
+                               "{% if add_generation_prompt %}# assistant\n{% endif %}";
+    char *jinja = path_of("headings.jinja"), *path = write_file("rows.jsonl", TALK INSTRUCTION_ALONE);
+    const char *paths[] = {path};
+    struct tuning_options options = options_of(paths, 1);
+    struct tuning_data *data;
+    test_ok(file_write_atomic(jinja, text, sizeof text - 1));
+    options.template = jinja;
+    check_rows(TALK INSTRUCTION_ALONE, options,
+               ROWS("# system\ns\n# user\na\n# assistant\n[b]\n# user\n<|im_end|>\n# assistant\n[d$]",
+                    "# user\ni\n# assistant\n[o$]"));
+    test_ok(tuning_data_open(&options, &data));
+    struct strbuf warnings = warnings_of(data);
+    assert_non_null(strstr(strbuf_text(&warnings), "rows.jsonl: in 1 of 2 rows the template writes no end"));
+    tuning_data_close(data);
+    strbuf_free(&warnings);
+    free(jinja);
+    free(path);
+}
+
+static void messages_of_weight_zero_are_not_trained(void **state) {
+    (void)state;
+    static const char rows[] =
+        "{\"messages\": [" TURN("user", "a") ", {\"role\": \"assistant\", \"content\": \"b\", "
+                                             "\"weight\": 0}, " TURN("user", "c") ", " TURN("assistant", "d") "]}\n";
+    struct tuning_options options = options_of(NULL, 0);
+    options.template = "plain";
+    check_rows(rows, options, ROWS("a\nb$c\n[d$]"));
+    options.is_whole_text = true;
+    check_rows(rows, options, ROWS("a[\n]b$[c\nd$]"));
+}
+
 static void rows_without_a_loss_are_counted_and_left_out(void **state) {
     (void)state;
     struct tuning_options options = options_of(NULL, 0);
@@ -383,6 +431,9 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         {"{\"messages\": [], \"output\": \"c\"}", "fields \"messages\" and \"output\" are of two forms"},
         {"{\"instruction\": \"a\", \"output\": \"b\", \"history\": []}", "field \"history\" is not supported"},
         {"{\"conversations\": []}", "field \"conversations\" is not supported"},
+        {"{\"text\": \"a\", \"loss_weight\": 1}", "field \"loss_weight\" is not supported"},
+        {"{\"text\": \"a\", \"sample_weight\": 1}", "field \"sample_weight\" is not supported"},
+        {"{\"messages\": [], \"weights\": [1]}", "field \"weights\" is not supported"},
         {"{\"messages\": {}}", "field \"messages\" is not a list"},
         {"{\"messages\": [1]}", "message 1: expected an object {\"role\", \"content\"}"},
         {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"user\"}]}", "message 2: there is no field \"content\""},
@@ -473,7 +524,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_their_ends_are_trained),
         cmocka_unit_test(tokens_before_every_text_stand_before_rows_without_a_template),
-        cmocka_unit_test(pieces_are_tokenized_apart),
+        cmocka_unit_test(a_row_is_encoded_at_once),
         cmocka_unit_test(whole_texts_are_trained_on_request),
         cmocka_unit_test(chatml_marks_turns_and_trains_all_answers),
         cmocka_unit_test(an_end_of_turn_that_is_the_end_of_text_stands_once),
@@ -483,6 +534,8 @@ int main(void) {
         cmocka_unit_test(answers_that_change_are_refused_or_the_last_one_is_trained),
         cmocka_unit_test(rows_are_cut_at_the_side_that_is_asked_for),
         cmocka_unit_test(the_last_virtual_token_predicts_the_first_one),
+        cmocka_unit_test(earlier_answers_without_an_end_cause_a_warning),
+        cmocka_unit_test(messages_of_weight_zero_are_not_trained),
         cmocka_unit_test(rows_without_a_loss_are_counted_and_left_out),
         cmocka_unit_test(bad_lines_are_refused_with_file_and_line),
         cmocka_unit_test(long_lines_and_deep_nesting_are_refused),

@@ -224,12 +224,15 @@ static void tokens_in_many_parts_take_linear_time(void **state) {
         parts[i] = (struct tokenizer_part){.end = text.length, .has_special = has_special};
     }
     struct tokenizer *tokenizer = open_with(added);
-    const struct tokenizer_parts asked_parts = {parts, PARTS, is_no_control, &asked};
+    struct token_spans spans = {0};
+    const struct tokenizer_parts asked_parts = {parts, PARTS, is_no_control, &asked, &spans};
     size_t names = 0, ids = count_ids(tokenizer, &text, &asked_parts);
     for (size_t i = 0; i < PARTS; i++)
         names += i % 3 && i % 5 == 0;
     assert_true(ids > special + names && ids <= special + 3 * names);
     assert_int_equal(asked, 1); /* once for the token, and not for each place */
+    assert_int_equal(spans.count, ids);
+    token_spans_free(&spans);
     strbuf_free(&text);
     free(parts);
     tokenizer_close(tokenizer);

@@ -87,7 +87,7 @@ static int render_chat(void *context) {
     if (!status)
         status = chat_render(template, &request, &pieces);
     if (!status)
-        status = chat_pieces_encode(&pieces, encoder, 0, &ids);
+        status = chat_pieces_encode(&pieces, encoder, 0, &ids, NULL);
     chat_pieces_clear(&pieces);
     char end[CHAT_TURN_END_BYTES];
     if (!status)
@@ -107,6 +107,51 @@ static void a_chat_is_rendered(void **state) {
     (void)state;
     for (int t = 0; chat_template_names[t]; t++)
         assert_int_equal(failing_try_all(render_chat, (void *)chat_template_names[t], 50), 0);
+}
+
+/* A row whose last answer is written as it was given, after one that is not trained. */
+static int render_thoughts(void *context) {
+    static const char jinja[] = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}"
+                                "{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}";
+    static const char json[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"weight\":0},{\"role\":"
+        "\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\",\"reasoning\":\"e\"}]";
+    struct chat_pieces pieces = {0};
+    struct chat_template *template = NULL;
+    struct tokenizer_encoder *encoder = NULL;
+    struct token_buffer ids = TOKEN_BUFFER_INIT;
+    struct strbuf flags = STRBUF_INIT;
+    struct chat_request request = {.eos = 0, .tokenizer = context};
+    json_t *root = NULL;
+    int status = chat_read_request(json, sizeof json - 1, "here", &root, &request);
+    if (!status)
+        status = chat_template_open(jinja, sizeof jinja - 1, "here", &template);
+    if (!status)
+        status = tokenizer_encoder_new(context, &encoder);
+    if (!status)
+        status = chat_render_row(template, &request, CHAT_ANSWERS_ALL, &pieces);
+    if (!status)
+        status = chat_pieces_encode(&pieces, encoder, 0, &ids, &flags);
+    chat_pieces_free(&pieces);
+    strbuf_free(&flags);
+    token_buffer_free(&ids);
+    tokenizer_encoder_free(encoder);
+    chat_template_close(template);
+    json_decref(root);
+    return status;
+}
+
+static void a_row_is_rendered(void **state) {
+    static const char *const shapes[] = {"qwen2_nfc", "flags_of_marks"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tokenizer *tokenizer;
+        char path[600];
+        snprintf(path, sizeof path, GOLDEN "/%s", shapes[i]);
+        test_ok(tokenizer_open(path, &tokenizer));
+        assert_int_equal(failing_try_all(render_thoughts, tokenizer, 50), 0);
+        tokenizer_close(tokenizer);
+    }
 }
 
 static int render_template(void *context) {
@@ -138,9 +183,8 @@ static void a_template_is_rendered(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tokenizer_opens_and_closes),
-        cmocka_unit_test(a_tokenizer_learns_and_is_saved),
-        cmocka_unit_test(a_chat_is_rendered),
+        cmocka_unit_test(a_tokenizer_opens_and_closes), cmocka_unit_test(a_tokenizer_learns_and_is_saved),
+        cmocka_unit_test(a_chat_is_rendered),           cmocka_unit_test(a_row_is_rendered),
         cmocka_unit_test(a_template_is_rendered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,7 +89,7 @@ static void encode(const char *name, const char *json, int32_t eos, struct token
     test_ok(tokenizer_open(TEST_DATA "/text/golden/small", &tokenizer));
     test_ok(tokenizer_encoder_new(tokenizer, &encoder));
     test_ok(render(jinja.data, root, eos, tokenizer, true, &pieces));
-    test_ok(chat_pieces_encode(&pieces, encoder, eos, ids));
+    test_ok(chat_pieces_encode(&pieces, encoder, eos, ids, NULL));
     chat_pieces_free(&pieces);
     strbuf_free(&jinja);
     tokenizer_encoder_free(encoder);
@@ -167,7 +167,7 @@ static void check_controls(const struct tokenizer *tokenizer, const char *jinja,
     int32_t first = tokenizer_find(tokenizer, "<|x|>", 5);
     test_ok(tokenizer_encoder_new(tokenizer, &encoder));
     test_ok(render(jinja, messages, -1, tokenizer, false, &pieces));
-    test_ok(chat_pieces_encode(&pieces, encoder, -1, &ids));
+    test_ok(chat_pieces_encode(&pieces, encoder, -1, &ids, NULL));
     for (size_t i = 0; i < ids.count; i++)
         if (ids.ids[i] >= first)
             strbuf_add_char(&shown, "XTS"[ids.ids[i] - first]);
@@ -215,7 +215,7 @@ static void ids_are_those_of_the_whole_text(void **state) {
         struct chat_pieces pieces = {0};
         struct token_buffer ids = TOKEN_BUFFER_INIT, whole = TOKEN_BUFFER_INIT;
         test_ok(render(jinja, messages, -1, tokenizer, false, &pieces));
-        test_ok(chat_pieces_encode(&pieces, encoder, -1, &ids));
+        test_ok(chat_pieces_encode(&pieces, encoder, -1, &ids, NULL));
         test_ok(tokenizer_encode(encoder, pieces.text.data, pieces.text.length, TOKENIZER_PLAIN, &whole));
         assert_int_equal(ids.count, whole.count);
         assert_memory_equal(ids.ids, whole.ids, ids.count * sizeof *ids.ids);
