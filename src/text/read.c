@@ -1,45 +1,27 @@
 /* A directory's files into a tokenizer: tokenizer.json, or vocab.json and merges.txt with the small files next to them.
  *
- * The files are not trusted. A draft collects their contents by id and refuses contradictions. Then the tokens become a
- * tokenizer, whose table of tokens resolves the names in the merges. */
+ * The files are not trusted. A draft collects their contents by id and refuses contradictions; named.c adds the tokens
+ * that only the small files name. Then the tokens become a tokenizer, whose table of tokens resolves the names in the
+ * merges. */
 #include "read-internal.h"
 
 #include "text-internal.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* `transformers` writes a model_max_length of 10^30, which exceeds a 64-bit integer. */
-enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
-
-struct draft_token {
-    size_t start, length;                 /* in draft.bytes */
-    size_t content_start, content_length; /* for an added token, in the same buffer */
-    uint16_t kind;
-    bool is_set;
-};
-
-struct draft {
-    const struct tokenizer_files *files;
-    struct strbuf bytes, name; /* of all tokens; scratch */
-    struct draft_token *tokens;
-    size_t capacity, size; /* ids below `size` are known; at most `capacity` ids are possible */
-    struct tokenizer_rules rules;
-    bool adds_bos,
-        adds_eos; /* for every text: requested next to a vocab.json; a tokenizer.json has its post-processor */
-    char roles[ROLE_COUNT][256]; /* contents of the tokens with a role; "": none */
-};
 
 static void draft_free(struct draft *draft) {
     strbuf_free(&draft->bytes);
     strbuf_free(&draft->name);
     tokenizer_rules_free(&draft->rules);
     free(draft->tokens);
+    json_decref(draft->config);
+    json_decref(draft->special);
+    json_decref(draft->added);
+    json_decref(draft->named);
 }
 
-/* Makes room for `more` tokens. */
-static int draft_reserve(struct draft *draft, size_t more) {
+int draft_reserve(struct draft *draft, size_t more) {
     size_t capacity = draft->capacity + more;
     if (capacity > TEXT_MAX_VOCAB)
         return status_fail(STATUS_INVALID, "%zu tokens, more than the %d allowed", capacity, TEXT_MAX_VOCAB);
@@ -119,10 +101,7 @@ static int draft_add_vocab(struct draft *draft, json_t *vocab) {
     return STATUS_OK;
 }
 
-/* Adds an added token: a new token, or one of the vocabulary that is also an added one. `kind` is the kind in its
- * entry. */
-static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
-                           uint16_t kind) {
+int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id, uint16_t kind) {
     struct draft_token *token = NULL;
     int status = draft_find(draft, content, id, &token);
     if (status)
@@ -148,8 +127,12 @@ static int draft_add_added(struct draft *draft, const json_t *vocab, const char 
         is_plain = known && !(token->kind & TOKEN_RAW);
         is_same |= known != NULL;
     }
+    for (size_t i = 0; i < ADDED_FLAG_COUNT; i++) /* a later entry replaces the flags of an earlier one */
+        token->kind &= (uint16_t)~added_flags[i].kind;
     kind = (uint16_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW) |
                       (known ? 0 : TOKEN_OUTSIDE));
+    if (json_object_set(draft->added, content, (json_t *)id))
+        return status_fail(STATUS_MEMORY, "out of memory");
     int status_of_bytes = is_same ? STATUS_OK : draft_store(draft, token, content, length, kind);
     token->kind = kind;
     token->content_start = draft->bytes.length;
@@ -177,10 +160,8 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
     return status;
 }
 
-/* Parses a whole file as a JSON object; STATUS_INVALID with line and column. *root is NULL when the file does not
- * exist. Messages use `path`. */
-static int load_json(const struct draft *draft, enum tokenizer_file file, size_t flags, json_t **root,
-                     char path[PATH_MAX]) {
+int draft_load_json(const struct draft *draft, enum tokenizer_file file, size_t flags, json_t **root,
+                    char path[PATH_MAX]) {
     const struct strbuf *text = &draft->files->texts[file];
     json_error_t error;
     *root = NULL;
@@ -195,118 +176,6 @@ static int load_json(const struct draft *draft, enum tokenizer_file file, size_t
     json_decref(*root);
     *root = NULL;
     return status_fail(STATUS_INVALID, "%s: not a JSON object", path);
-}
-
-/* Keeps the contents of the tokens with a role; earlier values stay. */
-static int draft_read_roles(struct draft *draft, const json_t *config) {
-    for (int role = 0; role < ROLE_COUNT; role++) {
-        const json_t *value = json_object_get(config, token_role_names[role]);
-        const char *content = tokenizer_json_token(value);
-        if (!value || json_is_null(value) || draft->roles[role][0])
-            continue;
-        if (!content)
-            return status_fail(STATUS_INVALID, "'%s' is neither a token nor null", token_role_names[role]);
-        if (strlen(content) >= sizeof draft->roles[role])
-            return status_fail(STATUS_INVALID, "'%s' has more than %zu bytes", token_role_names[role],
-                               sizeof draft->roles[role] - 1);
-        strcpy(draft->roles[role], content);
-    }
-    return STATUS_OK;
-}
-
-/* Reads added_tokens_decoder of tokenizer_config.json: {"50257": {"content": ..., "special": ...}}. */
-static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *decoder) {
-    if (!decoder || json_is_null(decoder))
-        return STATUS_OK;
-    int status = draft_reserve(draft, json_object_size(decoder));
-    const char *key;
-    json_t *token;
-    json_object_foreach(decoder, key, token) {
-        const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
-        char *end;
-        long long value = strtoll(key, &end, 10);
-        if (!content || end == key || *end)
-            return status_fail(STATUS_INVALID, "added_tokens_decoder: '%s' is not an id with a 'content'", key);
-        uint16_t kind = 0;
-        if (!status)
-            status = tokenizer_read_added_kind(token, &kind);
-        json_t *id = json_integer(value);
-        if (!status)
-            status = draft_add_added(draft, vocab, content, id, kind);
-        json_decref(id);
-        if (status)
-            return status;
-    }
-    return status;
-}
-
-/* Reads the files next to vocab.json and merges.txt: added tokens, roles, and which tokens are special. */
-static int draft_add_companions(struct draft *draft, const json_t *vocab) {
-    json_t *root;
-    char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_ADDED, 0, &root, path);
-    if (!status && root) {
-        const char *content;
-        json_t *id;
-        status = draft_reserve(draft, json_object_size(root));
-        json_object_foreach(root, content, id) {
-            if (!status)
-                status = draft_add_added(draft, vocab, content, id, 0);
-        }
-        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
-    }
-    json_decref(root);
-    if (!status)
-        status = load_json(draft, TOKENIZER_CONFIG, CONFIG_FLAGS, &root, path);
-    if (status)
-        return status;
-    if (root) {
-        if (json_is_true(json_object_get(root, "add_prefix_space")))
-            draft->rules.prefix = PREFIX_SECTIONS;
-        draft->adds_bos = json_is_true(json_object_get(root, "add_bos_token"));
-        draft->adds_eos = json_is_true(json_object_get(root, "add_eos_token"));
-        status = draft_add_decoder(draft, vocab, json_object_get(root, "added_tokens_decoder"));
-        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
-    }
-    json_decref(root);
-    return status;
-}
-
-static int draft_read_role_files(struct draft *draft) {
-    static const enum tokenizer_file files[] = {TOKENIZER_CONFIG, TOKENIZER_SPECIAL};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        json_t *root;
-        char path[PATH_MAX];
-        int status = load_json(draft, files[i], CONFIG_FLAGS, &root, path);
-        if (!status && root) {
-            status = draft_read_roles(draft, root);
-            if (status)
-                status_wrap(status, "%s", path);
-        }
-        json_decref(root);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-/* Without a tokenizer.json nothing says which tokens of the vocabulary are special: those with a role are. */
-static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
-    for (int role = -1; role < ROLE_COUNT; role++) {
-        const char *content = role < 0 ? END_OF_TEXT : draft->roles[role];
-        const json_t *id = *content ? json_object_get(vocab, content) : NULL;
-        int status = id ? draft_add_added(draft, vocab, content, id, TOKEN_SPECIAL) : STATUS_OK;
-        if (status)
-            return status;
-    }
-    for (size_t id = 0; id < draft->size; id++) {
-        struct draft_token *token = &draft->tokens[id];
-        for (int role = 0; role < ROLE_COUNT; role++)
-            if (token->kind & TOKEN_ADDED && strlen(draft->roles[role]) == token->length &&
-                !memcmp(draft->bytes.data + token->start, draft->roles[role], token->length))
-                token->kind |= TOKEN_SPECIAL;
-    }
-    return STATUS_OK;
 }
 
 /* If a mark stands for a space, it does so in added tokens too; this sets their decoded text. */
@@ -366,6 +235,17 @@ static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
     return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
 }
 
+/* Reads the settings next to vocab.json and merges.txt, and the tokens that the files there name. */
+static int draft_add_companions(struct draft *draft, const json_t *vocab) {
+    const json_t *config = draft->config, *id = json_object_get(vocab, END_OF_TEXT);
+    if (json_is_true(json_object_get(config, "add_prefix_space")))
+        draft->rules.prefix = PREFIX_SECTIONS;
+    draft->adds_bos = json_is_true(json_object_get(config, "add_bos_token"));
+    draft->adds_eos = json_is_true(json_object_get(config, "add_eos_token"));
+    int status = id ? draft_add_added(draft, vocab, END_OF_TEXT, id, TOKEN_SPECIAL) : STATUS_OK;
+    return status ? status : draft_add_named(draft, vocab);
+}
+
 /* Finds the token for characters without a token. If every character has one, it may be missing. */
 static int find_unk(struct draft *draft, const json_t *name, const json_t *vocab) {
     const json_t *id = json_is_string(name) ? json_object_get(vocab, json_string_value(name)) : NULL;
@@ -402,7 +282,7 @@ static int keep_json_parts(const json_t *root, struct tokenizer *tokenizer) {
 static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer) {
     json_t *root;
     char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_JSON, 0, &root, path);
+    int status = draft_load_json(draft, TOKENIZER_JSON, 0, &root, path);
     if (status)
         return status;
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
@@ -418,6 +298,10 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
         status = find_unk(draft, json_object_get(model, "unk_token"), vocab);
     if (!status)
         status = check_frame(draft);
+    if (!status && (status = draft_add_named(draft, vocab))) {
+        json_decref(root);
+        return status;
+    }
     if (!status)
         status = draft_finish(draft, tokenizer);
     if (!status)
@@ -445,7 +329,7 @@ static int read_merges_file(const struct draft *draft, struct tokenizer *tokeniz
 static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokenizer) {
     json_t *vocab;
     char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
+    int status = draft_load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
     if (status)
         return status;
     status = draft_add_vocab(draft, vocab);
@@ -453,8 +337,6 @@ static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokeniz
         status_wrap(status, "%s", path);
     if (!status)
         status = draft_add_companions(draft, vocab);
-    if (!status)
-        status = draft_mark_roles(draft, vocab);
     if (!status) {
         status = draft_finish(draft, tokenizer);
         if (status)
@@ -480,7 +362,7 @@ static int tell_what_is_missing(const char *directory) {
 int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer) {
     struct draft draft = {.files = files};
     struct tokenizer *opened = NULL;
-    int status = draft_read_role_files(&draft);
+    int status = draft_read_settings(&draft);
     if (status) {
         /* the error text is set */
     } else if (files->is_there[TOKENIZER_JSON]) {
