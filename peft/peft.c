@@ -52,7 +52,7 @@ bool peft_has_layer(const struct peft *peft, int64_t layer) {
 
 int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
     const struct peft *peft = adapter->peft;
-    int64_t tokens = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
+    int64_t tokens = adapter->config.num_virtual_tokens, positions = model_positions(&peft->base);
     if (tokens < 1)
         return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)tokens);
     if (tokens >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)

@@ -384,7 +384,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .config_eos = model_first_eos(&tuning->run.ends),
         .vocab_size = run->model.vocab_size,
         .fits_rows = tuning->fits_rows,
-        .seq_length = tuning->fits_rows ? run->model.max_position_embeddings : run->data.seq_length,
+        .seq_length = tuning->fits_rows ? model_positions(&run->model) : run->data.seq_length,
         .virtual_tokens = before,
         .first_position = positions,
         .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,

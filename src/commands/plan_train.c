@@ -193,8 +193,7 @@ static int find_size(struct planning *p, int64_t seq_length) {
 static int take_model(struct planning *p, int64_t seq_length) {
     struct run_config *run = &p->file.run;
     int status = run_file_take_model(p->options->model, run);
-    run->data.seq_length =
-        seq_length < run->model.max_position_embeddings ? seq_length : run->model.max_position_embeddings;
+    run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
     return status;
 }
 

@@ -93,7 +93,7 @@ int engine_find_model(void *self) {
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
     if (!status)
-        status = choose_positions(engine, base->config.max_position_embeddings);
+        status = choose_positions(engine, model_positions(&base->config));
     if (!status && o->grid.tensor)
         status = check_layout(o, &base->config, true);
     if (status) {
