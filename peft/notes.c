@@ -139,18 +139,3 @@ int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_templat
             status = open_template(bytes->directory, i, data, length, template);
     return status;
 }
-
-int peft_files_check_base(const struct peft_files *files, const char *model) {
-    char digest[PEFT_DIGEST_BYTES] = "";
-    int status = STATUS_OK;
-    for (int i = 0; i < peft_files_count(files) && !status; i++) {
-        struct peft_notes notes;
-        status = peft_files_notes(files, i, &notes);
-        if (!status && *notes.base_digest && !*digest)
-            status = peft_base_digest(model, digest);
-        if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
-            log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
-                        model, notes.base_digest, digest);
-    }
-    return status;
-}

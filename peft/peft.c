@@ -201,6 +201,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     *peft = (struct peft){.rank = rank,
                           .base_options = *options->model,
                           .base = options->model->config,
+                          .directory = options->directory,
                           .family = model_family(&options->model->config),
                           .dtype = options->model->dtype,
                           .trains = options->trains,

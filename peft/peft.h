@@ -24,6 +24,7 @@ struct peft_options {
     const struct peft_config *adapters;
     int count;
     const struct model_options *model; /* of the base: shape, type, layers of this stage */
+    const char *directory;             /* of the base, for errors about adapters of other bases; NULL: unknown */
     bool trains;
 };
 
@@ -206,12 +207,19 @@ int peft_read_notes(const char *directory, struct peft_notes *notes);
 /* The same for an open adapter. */
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
 /* Opens the chat template of an adapter's rows: the one named in the notes, or chat_template.jinja, or that of
- * tokenizer_config.json, where save_pretrained wrote it until 2025. NULL when nothing is recorded. STATUS_UNSUPPORTED for an unknown name, and the errors of chat_template_open. The bytes must have been
- * opened before. */
+ * tokenizer_config.json, where save_pretrained wrote it until 2025. NULL when nothing is recorded. STATUS_UNSUPPORTED
+ * for an unknown name, and the errors of chat_template_open. The bytes must have been opened before. */
 int peft_chat_template(const char *directory, struct chat_template **template);
 int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template);
-/* Warns about adapters that were trained on another base. */
+
+/* ---- adapters and their bases: base.c ---- */
+
+/* Warns about adapters that were trained on another base. Embeddings and heads that PEFT has saved beside an adapter
+ * must equal the base's: STATUS_UNSUPPORTED. STATUS_IO, STATUS_INVALID, STATUS_MEMORY. */
 int peft_files_check_base(const struct peft_files *files, const char *model);
+/* Returns `status`, the result of loading adapters on the base in `model` (NULL: unknown). Where one does not fit
+ * because its configuration names another base, the error text becomes a line with both bases and their types. */
+int peft_explain_base(int status, const struct peft_files *files, const char *model);
 
 /* ---- the base and its adapters as one model: merge.c ---- */
 

@@ -484,8 +484,12 @@ static int make_texts(struct tuning *tuning) {
 
 /* Describes the adapters that train. */
 static void set_tuner(struct tuning *tuning, const struct options *options) {
-    tuning->adapters = (struct tuner_adapters){tuning->stack.configs, tuning->stack.count,
-                                               options->sections.run.train.skip_train ? tuning->stack.init : NULL};
+    tuning->adapters =
+        (struct tuner_adapters){.configs = tuning->stack.configs,
+                                .count = tuning->stack.count,
+                                .files = options->sections.run.train.skip_train ? tuning->stack.init : NULL,
+                                .init = tuning->stack.init,
+                                .model = tuning->run.model_directory};
     tuning->tuner = tuner_of_adapters(&tuning->adapters);
     tuning->tuner.texts = tuning->texts.items;
     tuning->tuner.text_count = tuning->texts.count;

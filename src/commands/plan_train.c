@@ -288,7 +288,7 @@ static int find_methods(struct planning *p) {
             return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
                                cluster_training_stacks[p->cluster.train]);
         int status = stack_choose(&p->stack, &o->methods, &o->peft, p->given);
-        p->adapters = (struct tuner_adapters){p->stack.configs, p->stack.count, NULL};
+        p->adapters = (struct tuner_adapters){.configs = p->stack.configs, .count = p->stack.count};
         p->tuner = tuner_of_adapters(&p->adapters);
         p->search.tuner = p->stack.count ? &p->tuner : NULL;
         p->is_tuning = true;

@@ -35,11 +35,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     format->template_timeout = options->template_timeout;
     format->tokenizer = options->tokenizer;
     format->tokenizer_files = options->tokenizer_files;
-    if (format->eos >= options->vocab_size)
-        return status_fail(STATUS_INVALID,
-                           "no end-of-text: the tokenizer's is token %d, outside the model's vocabulary of %lld",
-                           (int)format->eos, (long long)options->vocab_size);
-    if (format->eos < 0)
+    if (format->eos < 0 || format->eos >= options->vocab_size)
         return status_fail(STATUS_INVALID,
                            "no end-of-text: expected an eos_token of the tokenizer, a token <|endoftext|>, or "
                            "eos_token_id below %lld in config.json",

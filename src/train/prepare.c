@@ -47,7 +47,8 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     return STATUS_OK;
 }
 
-/* Rows of a tuning run are checked token by token, so a tokenizer may have tokens that the model has no row for. */
+/* Rows of a tuning run are checked token by token: a tokenizer may have tokens that the model has no row for, except
+ * the end-of-text, which each row has. */
 static int take_tokenizer(struct train_run *run, bool is_tuning) {
     const char *directory = run->config.tokenizer.path;
     if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
@@ -69,6 +70,10 @@ static int take_tokenizer(struct train_run *run, bool is_tuning) {
     tokenizer_close(tokenizer);
     if (!run->config.model.vocab_size)
         run->config.model.vocab_size = size;
+    if (run->config.model.vocab_size < size && is_tuning && eos_id >= run->config.model.vocab_size)
+        return status_fail(STATUS_USAGE,
+                           "the end-of-text is token %d of the %lld tokens of the tokenizer %s, but the model has %lld",
+                           (int)eos_id, (long long)size, directory, (long long)run->config.model.vocab_size);
     if (run->config.model.vocab_size < size && !is_tuning)
         return status_fail(STATUS_USAGE, "model.vocab_size %lld is less than the %lld tokens of the tokenizer %s",
                            (long long)run->config.model.vocab_size, (long long)size, directory);

@@ -154,8 +154,8 @@ class Loss(Finetune):
         _, errors = run(*self.command("none", "lora", [rows], "--train.train_iters=1", base=base), expect=1)
         self.assertIn(f"larger.jsonl:2: token {size} is outside the model's vocabulary of {size}", errors)
         (base / "tokenizer_config.json").write_text(json.dumps({"eos_token": f"<t{size}>"}))
-        _, errors = run(*self.command("none", "lora", [rows], "--train.train_iters=1", base=base), expect=1)
-        self.assertIn(f"no end-of-text: the tokenizer's is token {size}, outside the model's vocabulary", errors)
+        _, errors = run(*self.command("none", "lora", [rows], "--train.train_iters=1", base=base), expect=2)
+        self.assertIn(f"the end-of-text is token {size} of the {size + 2} tokens of the tokenizer", errors)
 
     def template_of(self, name):
         """The files next to the adapter: the template's name, and whether the template is there."""
