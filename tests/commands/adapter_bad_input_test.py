@@ -135,6 +135,21 @@ class Files(Adapters):
         write_byte_llama(self.bad / "other")
         self.refuse_all("of other (model_type llama), not of ", "q_proj", words=self.READERS, status=2)
 
+    def test_an_adapter_that_is_given_as_a_model(self):
+        """The line has the options that work."""
+        line = "is an adapter, not a model (no config.json): name its base and it, --model {0} --adapter {1}"
+        self.refuse(["generate", "--model", "lora", "--prompt-tokens", "1"], line.format("BASE", "lora"))
+        self.config(base_model_name_or_path="model")
+        shutil.copytree(self.bad / "lora", self.bad / "stack/lora")
+        for name in ("lora", "stack"):
+            base = "model" if name == "lora" else "BASE"
+            words = self.refuse(["score", "--model", name, "--input", "rows.jsonl"], line.format(base, name)).split()
+            for command in (["merge", "--adapter", "lora", "--output", "merged"],
+                            ["finetune", "--data", "tuning.jsonl", "--peft", "lora", "--output", "made"]):
+                self.refuse([*command, "--model", name], line.format(base, name), "for finetune --init-adapter")
+        given = ["model" if word == "BASE" else word for word in words[words.index("--model"):][:4]]
+        self.assertEqual(self.call(["score", "--input", "rows.jsonl", *given]).returncode, 0)
+
     def test_embeddings_beside_the_adapter(self):
         """As PEFT saves them: the base's may be there, under each of their names; others replace the base's."""
         embedding = read_safetensors(self.bad / "model/model.safetensors")["transformer.wte.weight"]
