@@ -419,9 +419,8 @@ static int write_line(struct answer *answer) {
         add_text(out, line->request.ask.adapters[i], strlen(line->request.ask.adapters[i]));
         strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
     }
-    strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
-                  (unsigned long long)line->request.ask.sampling.seed, line->request.prompts[0].ids.count,
-                  (long long)drawn);
+    strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
+                  (long long)line->request.ask.sampling.seed, line->request.prompts[0].ids.count, (long long)drawn);
     answer->state = ANSWER_IS_WRITTEN;
     return strbuf_status(out);
 }

@@ -105,7 +105,7 @@ void openai_add_facts(const struct openai *request, struct strbuf *out) {
         json_out_text(out, ask->adapters[i]);
         strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)request->generations[i]);
     }
-    strbuf_format(out, "],\"seed\":%llu", (unsigned long long)ask->sampling.seed);
+    strbuf_format(out, "],\"seed\":%lld", (long long)ask->sampling.seed);
     if (request->is_chat)
         add_prompt_facts(request, 0, out);
     if (request->ignored_count)
