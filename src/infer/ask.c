@@ -422,7 +422,7 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
-    *ends = (struct ask_ends){0};
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);
@@ -498,7 +498,9 @@ int ask_write(const struct ask_completion *completion, int32_t token, struct str
     struct writer *writer = completion->writer;
     size_t length = 0;
     /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
-    const unsigned char *bytes = tokenizer ? tokenizer_token_bytes(tokenizer, token, &length) : NULL;
+    bool is_first = completion->ends->is_answer && completion->drawn == 1;
+    const unsigned char *bytes =
+        tokenizer ? (is_first ? tokenizer_first_bytes : tokenizer_token_bytes)(tokenizer, token, &length) : NULL;
     /* A stop string that begins within the first min_tokens tokens does not count. */
     writer->stops = completion->drawn > completion->ask->min_tokens ? completion->ends->stops : NULL;
     int status = writer_add(writer, bytes, length, out);

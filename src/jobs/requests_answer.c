@@ -226,7 +226,8 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
                                                    .text = &model->openai.ends,
                                                    .vocab = model->openai.vocab,
                                                    .template = template,
-                                                   .template_seconds = model->openai.template_seconds},
+                                                   .template_seconds = model->openai.template_seconds,
+                                                   .continues = line->request.prompts[0].continues},
                                &answer->ends);
     chat_template_close(template);
     ask_derive_seed(&line->request.ask, model->seed, answer->number);

@@ -22,7 +22,9 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
     struct openai_token token = {.tokenizer = request->model->tokenizer,
                                  .token = reported,
                                  .tops = update->tops + reported->first_top,
-                                 .most = request->tops};
+                                 .most = request->tops,
+                                 .is_first = request->is_chat && !request->continues && !choice->has_token};
+    choice->has_token = true;
     if (request->tells_logprobs && request->is_chat)
         openai_add_chat_token(part, &token);
     else if (request->tells_logprobs)
