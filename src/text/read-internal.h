@@ -1,6 +1,6 @@
-/* Shared by read.c, which makes a tokenizer from a directory's files, and its helpers: named.c adds tokens that only
- * the small files name, merges.c reads merges, settings.c the other settings of a tokenizer.json. lists.c makes such a
- * file. */
+/* Shared by read.c, which makes a tokenizer from a directory's files, and its helpers. draft.c holds the tokens, and
+ * named.c adds those that only the small files name. merges.c reads merges, and settings.c the other settings of a
+ * tokenizer.json. lists.c makes such a file. */
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
@@ -10,7 +10,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* ---- between read.c and named.c ---- */
+/* ---- draft.c, named.c ---- */
 
 struct draft_token {
     size_t start, length;                 /* in draft.bytes */
@@ -19,7 +19,7 @@ struct draft_token {
     bool is_set;
 };
 
-/* What the files say, by id. */
+/* The contents of the files, collected before the tokenizer is made. */
 struct draft {
     const struct tokenizer_files *files;
     json_t *config, *special; /* tokenizer_config.json and special_tokens_map.json; NULL: not there */
@@ -36,6 +36,8 @@ struct draft {
 
 /* Makes room for `more` tokens. STATUS_INVALID when they are too many, STATUS_MEMORY. */
 int draft_reserve(struct draft *draft, size_t more);
+/* Adds the tokens of a vocabulary, an object of names and ids. STATUS_INVALID, STATUS_MEMORY. */
+int draft_add_vocab(struct draft *draft, json_t *vocab);
 /* Adds an added token: a new token, one of the vocabulary, or one that was added before, whose flags are replaced.
  * `kind` is the kind in its entry. STATUS_INVALID for an id of another token; STATUS_UNSUPPORTED, STATUS_MEMORY. */
 int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id, uint16_t kind);
