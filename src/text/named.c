@@ -11,9 +11,12 @@
 enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
 
 /* The names of the roles, in the order in which transformers adds their tokens. */
-static const char *const named_roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                          "pad_token", "cls_token", "mask_token"};
-enum { NAMED_ROLES = sizeof named_roles / sizeof *named_roles };
+static const struct {
+    const char *name;
+    enum token_role role; /* ROLE_COUNT: one that nothing here has */
+} roles[] = {{"bos_token", ROLE_BOS}, {"eos_token", ROLE_EOS},   {"unk_token", ROLE_UNK},   {"sep_token", ROLE_COUNT},
+             {"pad_token", ROLE_PAD}, {"cls_token", ROLE_COUNT}, {"mask_token", ROLE_COUNT}};
+enum { ROLES = sizeof roles / sizeof *roles };
 
 static json_t *decoder_of(const struct draft *draft) {
     json_t *decoder = json_object_get(draft->config, "added_tokens_decoder");
@@ -86,20 +89,16 @@ int draft_read_settings(struct draft *draft) {
         status = draft_load_json(draft, TOKENIZER_SPECIAL, CONFIG_FLAGS, &draft->special, path);
     if (!status && (!(draft->added = json_object()) || !(draft->named = json_object())))
         status = status_fail(STATUS_MEMORY, "out of memory");
-    for (size_t i = 0; i < NAMED_ROLES && !status; i++) {
+    for (size_t i = 0; i < ROLES && !status; i++) {
         enum tokenizer_file file;
-        const json_t *value = find_role(draft, named_roles[i], &file);
+        const json_t *value = find_role(draft, roles[i].name, &file);
         const char *content = tokenizer_json_token(value);
         if (value && !content)
-            status = status_fail(STATUS_INVALID, "'%s' is neither a token nor null", named_roles[i]);
-        else if (value && strlen(content) >= sizeof *draft->roles)
-            status =
-                status_fail(STATUS_INVALID, "'%s' has more than %zu bytes", named_roles[i], sizeof *draft->roles - 1);
+            status = status_fail(STATUS_INVALID, "'%s' is neither a token nor null", roles[i].name);
         else if (value)
             status = name(draft, content, false);
-        for (int role = 0; value && role < ROLE_COUNT && !status; role++)
-            if (!strcmp(named_roles[i], token_role_names[role]))
-                strcpy(draft->roles[role], content);
+        if (roles[i].role != ROLE_COUNT && content && *content)
+            draft->roles[roles[i].role] = content;
         status = wrap(draft, file, status);
     }
     if (!status)
@@ -217,25 +216,24 @@ static int add_special(struct draft *draft, const json_t *vocab, const json_t *v
  * transformers does not read special_tokens_map.json when there is an added_tokens_decoder. */
 static int add_roles(struct draft *draft, const json_t *vocab) {
     int status = STATUS_OK;
-    for (size_t i = 0; i < NAMED_ROLES && !status; i++) {
+    for (size_t i = 0; i < ROLES && !status; i++) {
         enum tokenizer_file file;
-        const json_t *value = find_role(draft, named_roles[i], &file);
+        const json_t *value = find_role(draft, roles[i].name, &file);
         const char *content = tokenizer_json_token(value);
-        bool is_end = !strcmp(named_roles[i], token_role_names[ROLE_EOS]);
-        if (file == TOKENIZER_SPECIAL && decoder_of(draft) && draft->files->is_there[TOKENIZER_JSON])
-            continue;
-        if (value && (!is_end || json_object_get(draft->added, content) || json_object_get(vocab, content) ||
-                      json_is_true(json_object_get(draft->named, content))))
+        bool is_ignored = file == TOKENIZER_SPECIAL && decoder_of(draft) && draft->files->is_there[TOKENIZER_JSON];
+        if (value && !is_ignored &&
+            (roles[i].role != ROLE_EOS || json_object_get(draft->added, content) || json_object_get(vocab, content) ||
+             json_is_true(json_object_get(draft->named, content))))
             status = wrap(draft, file, add_special(draft, vocab, value, true));
     }
     return status;
 }
 
 static bool is_role_name(const char *key) {
-    for (size_t i = 0; i < NAMED_ROLES; i++)
-        if (!strcmp(key, named_roles[i]))
-            return true;
-    return false;
+    size_t i = 0;
+    while (i < ROLES && strcmp(key, roles[i].name) != 0)
+        i++;
+    return i < ROLES;
 }
 
 /* Adds the tokens of a model's own roles ("image_token": "<image>"), and a file's additional special tokens. */

@@ -1,6 +1,9 @@
-/* Shared by read.c, which makes a tokenizer from a directory's files, and its helpers. draft.c holds the tokens, and
- * named.c adds those that only the small files name. merges.c reads merges, and settings.c the other settings of a
- * tokenizer.json. lists.c makes such a file. */
+/* Shared by read.c, which makes a tokenizer from a directory's files, and its helpers.
+ *
+ *     draft.c     the tokens of the files;  named.c   those that only the small files name
+ *     merges.c    merges;  settings.c   the other settings of a tokenizer.json
+ *
+ * The file lists.c makes a tokenizer.json. */
 #ifndef CAMBIUM_TEXT_READ_INTERNAL_H
 #define CAMBIUM_TEXT_READ_INTERNAL_H
 
@@ -31,7 +34,7 @@ struct draft {
     struct tokenizer_rules rules;
     bool adds_bos,
         adds_eos; /* for every text: requested next to a vocab.json; a tokenizer.json has its post-processor */
-    char roles[ROLE_COUNT][256]; /* contents of the tokens with a role; "": none */
+    const char *roles[ROLE_COUNT]; /* contents of the tokens with a role, in these objects; NULL: none */
 };
 
 /* Makes room for `more` tokens. STATUS_INVALID when they are too many, STATUS_MEMORY. */

@@ -85,14 +85,14 @@ static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
 
 static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
     for (int role = 0; role < ROLE_COUNT; role++)
-        if (draft->roles[role][0])
+        if (draft->roles[role])
             tokenizer->roles[role] = tokenizer_find(tokenizer, draft->roles[role], strlen(draft->roles[role]));
-    if (draft->roles[ROLE_EOS][0] && tokenizer->roles[ROLE_EOS] < 0)
+    if (draft->roles[ROLE_EOS] && tokenizer->roles[ROLE_EOS] < 0)
         return status_fail(STATUS_INVALID, "%s: eos_token '%s' is not a token of the vocabulary",
                            draft->files->directory, draft->roles[ROLE_EOS]);
-    if (!draft->roles[ROLE_EOS][0])
+    if (!draft->roles[ROLE_EOS])
         tokenizer->roles[ROLE_EOS] = tokenizer_find(tokenizer, END_OF_TEXT, strlen(END_OF_TEXT));
-    int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS][0] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
+    int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
     int status = draft->adds_bos && bos >= 0 ? token_buffer_add(&tokenizer->rules.begin, bos) : STATUS_OK;
     return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
 }
