@@ -107,8 +107,7 @@ static int prepare(struct calibration *c, struct bench_options *options, struct 
     int status = bench_model_config(options->model, &model);
     if (status)
         return status;
-    options->seq_length =
-        options->seq_length < model.max_position_embeddings ? options->seq_length : model.max_position_embeddings;
+    options->seq_length = options->seq_length < model_positions(&model) ? options->seq_length : model_positions(&model);
     options->has_dropout = true;
     options->global_batch_size = options->micro_batch_size * options->ranks;
     status = bench_training_run(options, true, 1, dataset, &c->run);

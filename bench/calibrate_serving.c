@@ -22,7 +22,7 @@ int calibrate_requests(const struct calibration *c, const struct calibrate_place
         options.micro_batch_size = layout->batch;
         options.seq_length = layout->input_len;
         options.steps = STEPS;
-        if (layout->input_len + layout->output_len > c->run.config.model.max_position_embeddings)
+        if (layout->input_len + layout->output_len > model_positions(&c->run.config.model))
             continue;
         status = comm_barrier(place->world);
         if (!status)

@@ -38,9 +38,9 @@ static int check(const struct engine_bench *bench) {
         chosen += is_chosen(bench->options, i);
     if (!chosen)
         return status_fail(STATUS_USAGE, "no figure of bench engine has '%s' in its name", bench->options->filter);
-    if (bench->config.max_position_embeddings < 64)
+    if (model_positions(&bench->config) < 64)
         return status_fail(STATUS_USAGE, "bench engine wants a model of 64 positions or more, not %lld",
-                           (long long)bench->config.max_position_embeddings);
+                           (long long)model_positions(&bench->config));
     return STATUS_OK;
 }
 

@@ -203,7 +203,7 @@ static int contest(struct engine_bench *bench, struct engine_group *measured, st
 
 /* Returns how many steps texts with `in` tokens can take. */
 static int64_t count_steps(const struct engine_bench *bench, int64_t in) {
-    int64_t remaining = bench->config.max_position_embeddings - bench->options->peft.num_virtual_tokens - in,
+    int64_t remaining = model_positions(&bench->config) - bench->options->peft.num_virtual_tokens - in,
             steps = PAIRS * bench->options->steps;
     return steps < remaining ? steps : remaining;
 }
@@ -410,7 +410,7 @@ static int measure_swaps(struct engine_bench *bench, int kind, json_t **figure) 
     struct engine_load load = {0};
     struct engine_load_text texts[ENGINE_TEXTS];
     int slots[ENGINE_TEXTS];
-    int64_t out = bench->config.max_position_embeddings - bench->in - bench->options->peft.num_virtual_tokens;
+    int64_t out = model_positions(&bench->config) - bench->in - bench->options->peft.num_virtual_tokens;
     struct swaps swaps = {.kind = kind};
     int status = plan_swaps(bench, out, &swaps);
     if (!status)

@@ -134,7 +134,7 @@ static int run_round(struct incoming *in) {
 
 static int begin_texts(struct incoming *in) {
     struct engine_bench *bench = in->bench;
-    int64_t out = bench->config.max_position_embeddings - bench->in;
+    int64_t out = model_positions(&bench->config) - bench->in;
     int status = STATUS_OK;
     for (int k = 0; k < ENGINE_TEXTS - 1 && !status; k++) {
         for (int64_t i = 0; i < bench->in; i++)
@@ -169,7 +169,7 @@ int engine_figure_prompts(struct engine_bench *bench, json_t **figure) {
     struct incoming in = {.bench = bench};
     struct engine_options options = {.max_sequences = ENGINE_TEXTS, .has_no_prefix_cache = true};
     int status = engine_bench_open(bench, options, &engine);
-    in.prompt = calloc((size_t)bench->config.max_position_embeddings, sizeof *in.prompt);
+    in.prompt = calloc((size_t)model_positions(&bench->config), sizeof *in.prompt);
     if (!status && !in.prompt)
         status = status_fail(STATUS_MEMORY, "out of memory");
     if (!status)

@@ -42,7 +42,7 @@ json_t *engine_pairs_figure(const struct engine_bench *bench, struct engine_pair
 }
 
 int64_t engine_bench_share(const struct engine_bench *bench, int64_t of_1024) {
-    int64_t share = bench->config.max_position_embeddings * of_1024 / 1024;
+    int64_t share = model_positions(&bench->config) * of_1024 / 1024;
     return share > 1 ? share : 1;
 }
 

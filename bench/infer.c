@@ -314,7 +314,7 @@ static int open_sequences(struct inference *t, int64_t context, int *first) {
 
 /* Takes as many steps as the model has positions for, then closes the sequences. *seconds is the median. */
 static int take_steps(struct inference *t, int c, int first, double *seconds) {
-    int64_t context = decode_contexts[c], remaining = engine_config(t->engine)->max_position_embeddings - context;
+    int64_t context = decode_contexts[c], remaining = model_positions(engine_config(t->engine)) - context;
     int64_t steps = t->options->steps < remaining ? t->options->steps : remaining;
     int status = STATUS_OK;
     for (int64_t i = 0; i < steps && !status; i++) {
@@ -375,7 +375,7 @@ static int decode_alone(const void *options) {
 }
 
 static int decode_behind_contexts(struct inference *t) {
-    int64_t positions = engine_config(t->engine)->max_position_embeddings;
+    int64_t positions = model_positions(engine_config(t->engine));
     char word[32];
     snprintf(word, sizeof word, "decode %lld", (long long)decode_contexts[0]);
     int status = bench_transformers_warm_up(&t->peer, word);
@@ -394,7 +394,7 @@ int bench_decode(const struct bench_options *options) {
     struct model_config config;
     size_t peak;
     int status = bench_model_config(options->model, &config);
-    if (!status && decode_contexts[0] + options->steps > config.max_position_embeddings)
+    if (!status && decode_contexts[0] + options->steps > model_positions(&config))
         status =
             status_fail(STATUS_USAGE, "--steps %lld and %lld tokens of context are more than the model's positions",
                         (long long)options->steps, (long long)decode_contexts[0]);

@@ -36,7 +36,7 @@ static const struct scenario *scenario_of(const struct serve_bench *bench) {
 static int choose(struct serve_bench *bench) {
     const struct bench_serve_options *o = bench->options;
     const struct scenario *scenario = scenario_of(bench);
-    int64_t positions = bench->engine.config.max_position_embeddings;
+    int64_t positions = model_positions(&bench->engine.config);
     bench->streams = o->streams ? o->streams : ENGINE_TEXTS;
     bench->requests = o->requests ? o->requests : scenario->requests;
     if (!bench->requests) {
@@ -59,9 +59,9 @@ static int check(const struct serve_bench *bench) {
     if (o->url && scenario_of(bench)->needs_server)
         return status_fail(STATUS_USAGE, "--scenario %s starts the server itself, and --url asks one that runs",
                            bench_scenarios[o->scenario]);
-    if (bench->engine.config.max_position_embeddings < 64)
+    if (model_positions(&bench->engine.config) < 64)
         return status_fail(STATUS_USAGE, "bench serve wants a model of 64 positions or more, not %lld",
-                           (long long)bench->engine.config.max_position_embeddings);
+                           (long long)model_positions(&bench->engine.config));
     return STATUS_OK;
 }
 

@@ -20,7 +20,7 @@ static int begin(struct writers *writers, int64_t i) {
     struct serve_bench *bench = writers->bench;
     int64_t in = engine_bench_share(&bench->engine, ENGINE_IN),
             virtual = writers->on_adapters ? bench->options->engine.peft.num_virtual_tokens : 0,
-            remaining = bench->engine.config.max_position_embeddings - in - virtual;
+            remaining = model_positions(&bench->engine.config) - in - virtual;
     return serve_text_ask(bench,
                           &(struct serve_ask){.client = bench->client[0],
                                               .adapter = writers->on_adapters && bench->adapter_count

@@ -86,9 +86,9 @@ int bench_training_run(const struct bench_options *options, bool is_one_rank, in
     int status = take_defaults(&config);
     if (!status)
         status = bench_model_config(options->model, &config.model);
-    if (!status && options->seq_length > config.model.max_position_embeddings)
+    if (!status && options->seq_length > model_positions(&config.model))
         status = status_fail(STATUS_USAGE, "--seq-length %lld is more than the model's %lld positions",
-                             (long long)options->seq_length, (long long)config.model.max_position_embeddings);
+                             (long long)options->seq_length, (long long)model_positions(&config.model));
     if (status)
         return status;
     if (!options->has_dropout)

@@ -79,8 +79,9 @@ struct peft_bank {
     struct hook_table hooks;
     struct bank_site *sites; /* [layers][BANK_SITES] */
     const struct param_store *base;
-    bool is_allocated; /* peft_bank_allocate has set the memory of images: */
-    char *memory;      /* device */
+    const char *directory; /* of the base; NULL: unknown */
+    bool is_allocated;     /* peft_bank_allocate has set the memory of images: */
+    char *memory;          /* device */
     size_t memory_bytes, used_bytes;
     int image_count;
     struct peft_image **images;   /* [image_count] NULL: none */

@@ -31,6 +31,8 @@ size_t peft_bank_fixed_bytes(const struct peft_bank *bank);
 size_t peft_bank_list_bytes(const struct peft_bank *bank);
 /* Sets the weights of the base, which may be packed. Images can be planned from here on. */
 void peft_bank_set_base(struct peft_bank *bank, const struct param_store *weights);
+/* Names the base's directory in errors about adapters of other bases; the text outlives the bank. */
+void peft_bank_set_directory(struct peft_bank *bank, const char *directory);
 /* Takes `memory` bytes for all images together. STATUS_MEMORY. */
 int peft_bank_allocate(struct peft_bank *bank, size_t memory);
 /* Computes the bytes that an image of such an adapter takes on this rank. Checks that the adapter fits the base, with

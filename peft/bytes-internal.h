@@ -5,10 +5,11 @@
 #include "peft/peft.h"
 
 /* Names of the files in a block. */
-#define PEFT_CONFIG_FILE   "adapter_config.json"
-#define PEFT_NOTES_FILE    "cambium_adapter.json"
-#define PEFT_TEMPLATE_FILE "chat_template.jinja"
-enum { PEFT_NOTES_BYTES = 1 << 16, PEFT_TEMPLATE_BYTES = 1 << 20 }; /* at most */
+#define PEFT_CONFIG_FILE    "adapter_config.json"
+#define PEFT_NOTES_FILE     "cambium_adapter.json"
+#define PEFT_TEMPLATE_FILE  "chat_template.jinja"
+#define PEFT_TOKENIZER_FILE "tokenizer_config.json" /* only its chat_template counts, without the file before it */
+enum { PEFT_NOTES_BYTES = 1 << 16, PEFT_TEMPLATE_BYTES = 1 << 20, PEFT_TOKENIZER_BYTES = 1 << 24 }; /* at most */
 
 /* Checks that the bytes are a block with the files of one adapter; only a checked block may be searched.
  * STATUS_INVALID. */

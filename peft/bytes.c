@@ -28,6 +28,7 @@ static const struct kind {
     {PEFT_CONFIG_FILE, CKPT_ADAPTER_CONFIG_BYTES, false}, {CKPT_ADAPTER_PART ".safetensors", SIZE_MAX, true},
     {CKPT_HUB_PART ".safetensors", SIZE_MAX, true}, /* only when the one before it is missing */
     {PEFT_NOTES_FILE, PEFT_NOTES_BYTES, false},           {PEFT_TEMPLATE_FILE, PEFT_TEMPLATE_BYTES, false},
+    {PEFT_TOKENIZER_FILE, PEFT_TOKENIZER_BYTES, false},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

@@ -149,7 +149,7 @@ static int make(struct image_maker *maker) {
 }
 
 static int open_stack(const struct peft_bank *bank, const struct peft_config *config, struct peft **peft) {
-    struct peft_options options = {.adapters = config, .count = 1, .model = &bank->model};
+    struct peft_options options = {.adapters = config, .count = 1, .model = &bank->model, .directory = bank->directory};
     return peft_open(&options, bank->rank, peft);
 }
 
@@ -173,11 +173,16 @@ int peft_bank_image_bytes(const struct peft_bank *bank, const struct peft_config
     return status;
 }
 
+void peft_bank_set_directory(struct peft_bank *bank, const char *directory) {
+    bank->directory = directory;
+}
+
 int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files, int index) {
     const struct peft_config *config = &peft_files_configs(files)[index];
     struct peft *peft = NULL;
     struct peft_image *image = new_image(bank, config);
-    int status = image ? open_stack(bank, config, &peft) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = image ? peft_explain_base(open_stack(bank, config, &peft), files, bank->directory)
+                       : status_fail(STATUS_MEMORY, "out of memory");
     if (!status)
         status = peft_check_values(peft, files, index);
     if (!status)
@@ -191,14 +196,15 @@ int peft_bank_check(const struct peft_bank *bank, const struct peft_files *files
     return status;
 }
 
-/* A header, and numbers of at most eight bytes, each held by at least one rank. */
+/* A header, and numbers of at most eight bytes, each held by at least one rank; and copies of the base's ends. */
 size_t peft_bank_most_file_bytes(const struct peft_bank *bank) {
     static const size_t header = (size_t)1 << 27, widest = 8;
     const struct rank_grid *grid = &bank->rank->grid;
     size_t ranks = (size_t)grid->tensor * (size_t)grid->pipeline;
     if (!bank->is_allocated)
         return SIZE_MAX;
-    return header + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.dtype));
+    size_t ends = 2 * (size_t)(bank->model.config.vocab_size * bank->model.config.hidden_size) * widest;
+    return header + ends + bank->memory_bytes * ranks * (widest / dtype_bytes(bank->model.dtype));
 }
 
 /* ---- room ---- */

@@ -295,8 +295,14 @@ static int check_methods(const struct peft *peft, const struct peft_files *files
     return STATUS_OK;
 }
 
+static bool is_copy(const void *names, const char *name) {
+    const struct peft_adapter *adapter = names;
+    return peft_copied_name(&adapter->peft->family->files, name);
+}
+
 static struct ckpt_array named_array(const struct peft_adapter *adapter, struct ckpt_array array) {
     array.find_name = find_name;
+    array.is_allowed = is_copy; /* peft_files_check_base compares it with the base's */
     array.names = adapter;
     return array;
 }
@@ -317,7 +323,8 @@ int peft_load(struct peft *peft, const struct peft_files *files) {
 int peft_check_values(struct peft *peft, const struct peft_files *files, int index) {
     struct ckpt_flat flat = ckpt_flat_weights(&peft->store, peft->rank->exec.stream);
     struct ckpt_array array = named_array(&peft->adapters[0], ckpt_flat_array(&flat, "", true));
-    return ckpt_check(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, 1);
+    int status = ckpt_check(files->of[index].tensors, peft_table(&peft->adapters[0]), &array, 1);
+    return peft_explain_base(status, files, peft->directory);
 }
 
 int peft_load_row(struct peft *peft, const struct peft_files *files, int index, int row) {
@@ -331,5 +338,5 @@ int peft_read(struct peft *peft, const struct peft_files *files, const struct ck
     int status = check_methods(peft, files);
     for (int i = 0; i < peft->count && !status; i++)
         status = read_adapter(&peft->adapters[i], files->of[i].tensors, values);
-    return status;
+    return peft_explain_base(status, files, peft->directory);
 }

@@ -48,13 +48,14 @@ static int read_adapters(struct merge *m) {
     struct model_options model = {.config = m->model.config, .dtype = DTYPE_F32, .use = MODEL_INFER, .max_rows = 1};
     struct peft_options options = {.adapters = peft_files_configs(m->request->files),
                                    .count = peft_files_count(m->request->files),
-                                   .model = &model};
+                                   .model = &model,
+                                   .directory = m->model.directory};
     int status = device_open(m->request->device, DEVICE_FIRST, 1, &m->device);
     if (!status)
         status = rank_open_single(&m->rank, m->device, 0);
     m->has_rank = !status;
     if (!status)
-        status = peft_open(&options, &m->rank, &m->peft);
+        status = peft_explain_base(peft_open(&options, &m->rank, &m->peft), m->request->files, options.directory);
     if (!status)
         status = peft_allocate(m->peft);
     return status ? status : peft_load(m->peft, m->request->files);

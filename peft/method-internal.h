@@ -18,6 +18,10 @@ extern const struct staging_files peft_staging_files;
 /* True for names in a stack's directory that are not adapters of the stack: checkpoints, the best stack, backups. */
 bool peft_is_no_adapter(const char *name);
 
+/* Returns the name in a base's files of the embedding or the head that a tensor beside an adapter repeats, as PEFT
+ * saves them; NULL for other tensors. */
+const char *peft_copied_name(const struct param_files *files, const char *name);
+
 /* The meaning of num_virtual_tokens: rows before each sample's rows, or keys and values before its keys and values. */
 enum peft_before { PEFT_BEFORE_NOTHING, PEFT_BEFORE_ROWS, PEFT_BEFORE_KEYS };
 
@@ -104,6 +108,7 @@ struct peft {
     struct rank *rank;
     struct model_options base_options; /* of the base, without its hooks */
     struct model_config base;
+    const char *directory;                                      /* the base's; NULL: unknown */
     const struct model_family *family;                          /* the base's */
     struct model_projection projections[MODEL_MAX_PROJECTIONS]; /* of each block of the base */
     enum dtype dtype;

@@ -83,13 +83,19 @@ int peft_bytes_notes(const struct peft_bytes *bytes, struct peft_notes *notes) {
 
 /* ---- chat templates ---- */
 
-/* Opens the template named in the notes, or the contents of chat_template.jinja if there are any. */
-static int choose_template(const char *directory, const struct peft_notes *notes, const struct strbuf *jinja,
-                           struct chat_template **template) {
-    char where[PATH_MAX + 32];
-    snprintf(where, sizeof where, "%s/" PEFT_TEMPLATE_FILE, directory);
-    if (!*notes->chat_template)
-        return jinja ? chat_template_open(strbuf_text(jinja), jinja->length, where, template) : STATUS_OK;
+static const char *const template_files[] = {PEFT_TEMPLATE_FILE, PEFT_TOKENIZER_FILE};
+static const size_t template_bytes[] = {PEFT_TEMPLATE_BYTES, PEFT_TOKENIZER_BYTES};
+enum { TEMPLATE_FILES = sizeof template_files / sizeof *template_files };
+
+/* Opens the template of an adapter's file. */
+static int open_template(const char *directory, int file, const char *text, size_t length,
+                         struct chat_template **template) {
+    char path[PATH_MAX];
+    int status = file_join(path, sizeof path, directory, template_files[file]);
+    return status ? status : (file ? chat_template_open_config : chat_template_open)(text, length, path, template);
+}
+
+static int open_named(const char *directory, const struct peft_notes *notes, struct chat_template **template) {
     int status = chat_template_open_named(notes->chat_template, template);
     return status == STATUS_NOT_FOUND
                ? status_fail(STATUS_UNSUPPORTED,
@@ -102,50 +108,34 @@ static int choose_template(const char *directory, const struct peft_notes *notes
 
 int peft_chat_template(const char *directory, struct chat_template **template) {
     struct peft_notes notes;
-    struct strbuf jinja = STRBUF_INIT;
-    char path[PATH_MAX];
     *template = NULL;
     int status = peft_read_notes(directory, &notes);
-    if (!status)
-        status = file_join(path, sizeof path, directory, PEFT_TEMPLATE_FILE);
-    bool has_jinja = !status && file_exists(path);
-    if (has_jinja)
-        status = file_read(path, PEFT_TEMPLATE_BYTES, &jinja);
-    if (!status)
-        status = choose_template(directory, &notes, has_jinja ? &jinja : NULL, template);
-    strbuf_free(&jinja);
+    if (status || *notes.chat_template)
+        return status ? status : open_named(directory, &notes, template);
+    for (int i = 0; i < TEMPLATE_FILES && !status && !*template; i++) {
+        struct strbuf text = STRBUF_INIT;
+        char path[PATH_MAX];
+        status = file_join(path, sizeof path, directory, template_files[i]);
+        if (!status && file_exists(path)) {
+            status = file_read(path, template_bytes[i], &text);
+            if (!status)
+                status = open_template(directory, i, strbuf_text(&text), text.length, template);
+        }
+        strbuf_free(&text);
+    }
     return status;
 }
 
 int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template) {
     struct peft_notes notes;
-    struct strbuf jinja = STRBUF_INIT;
     const char *data;
     size_t length;
     *template = NULL;
     int status = peft_bytes_notes(bytes, &notes);
-    bool has_jinja = !status && peft_bytes_find(bytes, PEFT_TEMPLATE_FILE, &data, &length);
-    if (has_jinja) {
-        strbuf_add(&jinja, data, length);
-        status = strbuf_status(&jinja);
-    }
-    if (!status)
-        status = choose_template(bytes->directory, &notes, has_jinja ? &jinja : NULL, template);
-    strbuf_free(&jinja);
-    return status;
-}
-
-int peft_files_check_base(const struct peft_files *files, const char *model) {
-    char digest[PEFT_DIGEST_BYTES] = "";
-    int status = STATUS_OK;
-    for (int i = 0; i < peft_files_count(files) && !status; i++) {
-        struct peft_notes notes;
-        status = peft_files_notes(files, i, &notes);
-        if (!status && *notes.base_digest && !*digest)
-            status = peft_base_digest(model, digest);
-        if (!status && *notes.base_digest && strcmp(notes.base_digest, digest) != 0)
-            log_warning("%s was trained on another base than %s (digest %s, not %s)", peft_files_directory(files, i),
-                        model, notes.base_digest, digest);
-    }
+    if (status || *notes.chat_template)
+        return status ? status : open_named(bytes->directory, &notes, template);
+    for (int i = 0; i < TEMPLATE_FILES && !status && !*template; i++)
+        if (peft_bytes_find(bytes, template_files[i], &data, &length))
+            status = open_template(bytes->directory, i, data, length, template);
     return status;
 }

@@ -52,7 +52,7 @@ bool peft_has_layer(const struct peft *peft, int64_t layer) {
 
 int peft_check_virtual_tokens(const struct peft_adapter *adapter) {
     const struct peft *peft = adapter->peft;
-    int64_t tokens = adapter->config.num_virtual_tokens, positions = peft->base.max_position_embeddings;
+    int64_t tokens = adapter->config.num_virtual_tokens, positions = model_positions(&peft->base);
     if (tokens < 1)
         return status_fail(STATUS_USAGE, "peft.num_virtual_tokens %lld: expected at least 1", (long long)tokens);
     if (tokens >= positions || peft_virtual_tokens(peft) + peft_prefix_tokens(peft) >= positions)
@@ -201,6 +201,7 @@ int peft_open(const struct peft_options *options, struct rank *rank, struct peft
     *peft = (struct peft){.rank = rank,
                           .base_options = *options->model,
                           .base = options->model->config,
+                          .directory = options->directory,
                           .family = model_family(&options->model->config),
                           .dtype = options->model->dtype,
                           .trains = options->trains,

@@ -24,6 +24,7 @@ struct peft_options {
     const struct peft_config *adapters;
     int count;
     const struct model_options *model; /* of the base: shape, type, layers of this stage */
+    const char *directory;             /* of the base, for errors about adapters of other bases; NULL: unknown */
     bool trains;
 };
 
@@ -159,7 +160,7 @@ int peft_stamp_directory(const struct peft_place *place, uint64_t *stamp);
 void peft_bytes_free(struct peft_bytes *bytes);
 /* Computes the SHA-256 of the block, in hexadecimal digits. For each file it covers the name (56 bytes, padded with
  * zeros), the length (8 bytes, little-endian) and the contents. The files, if present, are adapter_config.json, the
- * tensors' file, cambium_adapter.json and chat_template.jinja. */
+ * tensors' file, cambium_adapter.json, chat_template.jinja and tokenizer_config.json. */
 int peft_bytes_digest(const struct peft_bytes *bytes, char digest[PEFT_SHA256_BYTES]);
 /* Opens one adapter as peft_files_open does, from the text of its configuration and from its file of tensors. `name` is
  * that file's name; `descriptor` stays the caller's. Only the header is read. */
@@ -205,13 +206,20 @@ int peft_write_notes(const struct peft_notes *notes, char **text);
 int peft_read_notes(const char *directory, struct peft_notes *notes);
 /* The same for an open adapter. */
 int peft_files_notes(const struct peft_files *files, int index, struct peft_notes *notes);
-/* Opens the chat template of an adapter's rows: the one named in the notes, or chat_template.jinja. NULL when nothing
- * is recorded. STATUS_UNSUPPORTED for an unknown name, and the errors of chat_template_open. The bytes must have been
- * opened before. */
+/* Opens the chat template of an adapter's rows: the one named in the notes, or chat_template.jinja, or that of
+ * tokenizer_config.json, where save_pretrained wrote it until 2025. NULL when nothing is recorded. STATUS_UNSUPPORTED
+ * for an unknown name, and the errors of chat_template_open. The bytes must have been opened before. */
 int peft_chat_template(const char *directory, struct chat_template **template);
 int peft_bytes_chat_template(const struct peft_bytes *bytes, struct chat_template **template);
-/* Warns about adapters that were trained on another base. */
+
+/* ---- adapters and their bases: base.c ---- */
+
+/* Warns about adapters that were trained on another base. Embeddings and heads that PEFT has saved beside an adapter
+ * must equal the base's: STATUS_UNSUPPORTED. STATUS_IO, STATUS_INVALID, STATUS_MEMORY. */
 int peft_files_check_base(const struct peft_files *files, const char *model);
+/* Returns `status`, the result of loading adapters on the base in `model` (NULL: unknown). Where one does not fit
+ * because its configuration names another base, the error text becomes a line with both bases and their types. */
+int peft_explain_base(int status, const struct peft_files *files, const char *model);
 
 /* ---- the base and its adapters as one model: merge.c ---- */
 

@@ -42,7 +42,7 @@ void openai_models(struct exchange *exchange) {
         add_model(server, server->model.names[i], NULL, &out);
     }
     for (int i = 0; registry_at(server, i, &adapter); i++) {
-        if (adapter.is_retiring)
+        if (adapter.is_retiring || adapter.is_refused)
             continue;
         strbuf_add_char(&out, ',');
         add_model(server, adapter.name, server->model.name, &out);
@@ -62,7 +62,7 @@ void openai_model(struct exchange *exchange) {
         is_found |= !strcmp(server->model.names[i], name);
     if (is_found)
         add_model(server, name, NULL, &out);
-    else if (is_name && registry_find(server, name, &adapter)) {
+    else if (is_name && registry_find(server, name, &adapter) && !adapter.is_refused) {
         add_model(server, adapter.name, server->model.name, &out);
         is_found = true;
     }

@@ -19,6 +19,8 @@ struct entry {
     int loading;                  /* changes in progress */
     bool is_bringing;             /* a call waits for it, and its bringing was requested */
     bool is_there;                /* in the engine's list */
+    bool was_refused;             /* never loaded, because its files were refused: */
+    uint64_t refused_stamp;       /* the stamp of these files */
     struct driver_name *learning; /* the name is on its way to the engine; NULL: it has arrived */
 };
 
@@ -77,6 +79,8 @@ void registry_remember(struct registry *registry, const struct pending *pending,
 int registry_look(const char *directory, char **found, struct chat_template **chat_template);
 /* True when the root has a directory of this name that is not reached by a link. Sets its path and its identity. */
 bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], struct unloaded *identity);
+/* True when an adapter's files were refused, and are still the same. */
+bool registry_is_refused(const struct server *server, const struct entry *entry);
 void registry_free_checks(struct registry_checks *checks);
 
 #endif

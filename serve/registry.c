@@ -59,17 +59,18 @@ static bool is_known(const struct entry *entry) {
 }
 
 /* An adapter that was never loaded counts as evicted: its next use brings it. */
-static const char *state_of(const struct entry *entry) {
-    if (entry->loading)
-        return "loading";
+static const char *state_of(const struct entry *entry, bool is_refused) {
+    if (entry->loading || is_refused)
+        return entry->loading ? "loading" : "refused";
     return !is_known(entry) ? "retiring" : entry->at.state == ADAPTER_RESIDENT ? "resident" : "evicted";
 }
 
-static struct registry_adapter view_of(const struct entry *entry) {
+static struct registry_adapter view_of(const struct server *server, const struct entry *entry) {
+    bool is_refused = registry_is_refused(server, entry);
     return (struct registry_adapter){.name = entry->name,
                                      .methods = entry->facts.methods,
                                      .digest = entry->at.digest,
-                                     .state = state_of(entry),
+                                     .state = state_of(entry, is_refused),
                                      .generation = entry->at.generation,
                                      .parameters = entry->facts.parameters,
                                      .bytes = (int64_t)entry->at.bytes,
@@ -80,6 +81,7 @@ static struct registry_adapter view_of(const struct entry *entry) {
                                      .template_generation = entry->facts_generation,
                                      .is_pinned = entry->at.is_pinned,
                                      .is_resident = is_known(entry) && entry->at.state == ADAPTER_RESIDENT,
+                                     .is_refused = is_refused,
                                      .is_retiring = !is_known(entry) && (entry->running || entry->waiting)};
 }
 
@@ -87,7 +89,7 @@ bool registry_at(const struct server *server, int number, struct registry_adapte
     const struct registry *registry = server->registry;
     if (number < 0 || number >= registry->count)
         return false;
-    *adapter = view_of(registry->entries[number]);
+    *adapter = view_of(server, registry->entries[number]);
     return true;
 }
 
@@ -95,7 +97,7 @@ bool registry_find(const struct server *server, const char *name, struct registr
     const struct entry *entry = registry_entry(server->registry, name);
     if (!entry || !is_known(entry))
         return false;
-    *adapter = view_of(entry);
+    *adapter = view_of(server, entry);
     return true;
 }
 
@@ -239,6 +241,10 @@ static void tell(struct pending *pending) {
         entry->loading--;
     if (entry && change->kind == CHANGE_BRING)
         entry->is_bringing = false;
+    if (entry && change->kind != CHANGE_UNLOAD && pending->has_stamp && !entry->at.generation) {
+        entry->was_refused = change->error.which == ERROR_ADAPTER_INVALID;
+        entry->refused_stamp = pending->stamp;
+    }
     if (entry && !change->error.which && !change->is_moot && change->kind != CHANGE_UNLOAD) {
         chat_template_close(entry->facts.chat_template);
         entry->facts = change->facts;

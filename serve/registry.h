@@ -13,8 +13,8 @@ struct registry_adapter {
     const char *name;
     const char *methods; /* "lora", "lora,ia3"; "" before the first loading */
     const char *digest;  /* SHA-256, "" before the first loading */
-    const char *state;   /* "loading", "resident", "evicted" (or never loaded), "retiring" (unloaded, but completions
-                            still use it) */
+    const char *state;   /* "loading", "resident", "evicted" (or never loaded), "refused" (its files cannot be loaded),
+                            "retiring" (unloaded, but completions still use it) */
     uint64_t generation; /* 0: never loaded */
     int64_t parameters, bytes, virtual_tokens;
     int64_t running, waiting;            /* texts */
@@ -22,6 +22,7 @@ struct registry_adapter {
     uint64_t template_generation;        /* generation of the template; 0: the files as they were at the start */
     bool is_pinned;
     bool is_resident; /* requests can name it, and its image is in memory */
+    bool is_refused;  /* never loaded, because its files are refused */
     bool is_retiring; /* unloaded, but completions still use it; requests cannot name it */
 };
 

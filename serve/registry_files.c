@@ -107,6 +107,12 @@ void registry_remember(struct registry *registry, const struct pending *pending,
         refusals_add(registry->refusals, pending->directory, pending->stamp, &pending->change.error);
 }
 
+bool registry_is_refused(const struct server *server, const struct entry *entry) {
+    struct peft_place place = place_of(server->options, entry->directory);
+    uint64_t stamp;
+    return entry->was_refused && !peft_stamp_directory(&place, &stamp) && stamp == entry->refused_stamp;
+}
+
 /* ---- all below the root ---- */
 
 struct registry_checks {
@@ -156,6 +162,11 @@ static void end_checks(struct registry_checks *checks) {
 
 static void on_checked(struct worker_job *job) {
     struct registry_checks *checks = (struct registry_checks *)job;
+    struct entry *entry = registry_entry(checks->server->registry, checks->names[checks->next - 1]);
+    if (entry && checks->error.which == ERROR_ADAPTER_INVALID) {
+        entry->was_refused = true;
+        entry->refused_stamp = checks->stamp;
+    }
     adapter_report_add(&checks->report, checks->names[checks->next - 1],
                        checks->error.which ? checks->error.text : NULL);
     start_check(checks);

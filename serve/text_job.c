@@ -70,7 +70,8 @@ static int encode_chat(struct job *job) {
                                                    .text = &model->ends,
                                                    .vocab = model->vocab,
                                                    .template = job->chat.template,
-                                                   .template_seconds = model->template_seconds},
+                                                   .template_seconds = model->template_seconds,
+                                                   .continues = job->prompt.continues},
                                &job->ends);
     return status;
 }

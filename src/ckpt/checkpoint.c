@@ -151,13 +151,35 @@ static int explain_model(int status, const char *path) {
     return status;
 }
 
+/* Says how to name an adapter in `directory`, which was given as the model `path`. */
+static int explain_adapter(const char *path, const char *directory) {
+    struct strbuf text = STRBUF_INIT;
+    json_t *root = NULL;
+    json_error_t error;
+    if (!ckpt_read_adapter_config(directory, &text))
+        json_read(strbuf_text(&text), text.length, 0, &root, &error); /* a damaged one names no base */
+    const char *base = json_string_value(json_object_get(root, "base_model_name_or_path"));
+    int status =
+        status_fail(STATUS_INVALID,
+                    "%s is an adapter, not a model (no config.json): name its base and it, --model %s --adapter %s "
+                    "(for serve --adapter NAME=%s, for finetune --init-adapter %s)",
+                    path, base && *base ? base : "BASE", path, path, path);
+    json_decref(root);
+    strbuf_free(&text);
+    return status;
+}
+
 int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
     int status = directory_check(path);
     if (status)
         return explain_model(status, path);
     if (directory_has_file(path, CONFIG_FILE))
         return copy_path(path, out, bytes);
+    if (directory_has_file(path, ADAPTER_FILE))
+        return explain_adapter(path, path);
     status = ckpt_latest(path, out, bytes, NULL);
+    if (status == STATUS_NOT_FOUND ? has_stack(path) : !status && !directory_has_file(out, CONFIG_FILE))
+        return explain_adapter(path, status ? path : out);
     if (status == STATUS_NOT_FOUND)
         status_fail(status, "%s is no model directory: it holds neither %s nor a checkpoint (iter_*)", path,
                     CONFIG_FILE);

@@ -77,6 +77,8 @@ struct ckpt_array {
      * have none. NULL: there are no other names. */
     bool (*find_name)(const void *names, const struct ckpt_tensors *tensors, const char *name,
                       char out[PARAM_NAME_BYTES]);
+    /* For reading: true for a tensor that may be there although it is not requested. NULL: there are none. */
+    bool (*is_allowed)(const void *names, const char *name);
     const void *names;
 };
 
@@ -195,6 +197,10 @@ size_t ckpt_optimizer_prefix(const char *name);
  * in an adapter an error. STATUS_INVALID. */
 int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,
               int array_count);
+/* Compares a tensor with the one that a model's files have under `name`, as fp32, in shape and values; a tied model's
+ * head is its embedding. */
+int ckpt_equals(const struct ckpt_tensors *tensors, size_t index, const struct ckpt_tensors *model,
+                const struct param_table *table, const char *name, bool *is_equal);
 /* ckpt_check checks as ckpt_read does. ckpt_read_block then reads one rectangle of a parameter, at most
  * CKPT_BLOCK_ELEMENTS, as array->dtype, for a rank of a layout. */
 int ckpt_check(const struct ckpt_tensors *tensors, const struct param_table *table, const struct ckpt_array *arrays,

@@ -129,6 +129,17 @@ static int compare(const struct tensor_entry *a, const struct tensor_entry *b, b
     return STATUS_OK;
 }
 
+int ckpt_equals(const struct ckpt_tensors *tensors, size_t index, const struct ckpt_tensors *model,
+                const struct param_table *table, const char *name, bool *is_equal) {
+    bool is_tied = table_is_tied(table), differs = true;
+    name = is_tied && !strcmp(name, table->files->head) ? table->files->embedding : name;
+    const struct tensor_entry *entry = &tensors->entries[index];
+    const struct tensor_entry *other = tensors_find(model, table->files, "", name, is_tied);
+    int status = other && is_readable(entry->tensor->dtype) ? compare(entry, other, &differs) : STATUS_OK;
+    *is_equal = !differs;
+    return status;
+}
+
 /* AdapterHub's files name the norm in front of an adapter twice. */
 static int is_repeated(const struct ckpt_tensors *tensors, const struct tensor_entry *entry, bool *is_so) {
     static const char again[] = ".adapter_norm_before.", first[] = ".adapter_down.0.";
@@ -175,6 +186,8 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
     for (size_t i = 0; i < tensors->count && !status; i++) {
         const char *name = tensors->entries[i].tensor->name;
         bool is_known = is_used[i] || is_silent(table->files, name, is_tied) || is_of_optimizer(tensors, name);
+        for (int a = 0; a < array_count; a++)
+            is_known |= arrays[a].is_allowed && arrays[a].is_allowed(arrays[a].names, name);
         if (!is_known)
             status = is_repeated(tensors, &tensors->entries[i], &is_known);
         if (!is_known && !status)

@@ -388,7 +388,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .end_count = tuning->run.ends.count,
         .vocab_size = run->model.vocab_size,
         .fits_rows = tuning->fits_rows,
-        .seq_length = tuning->fits_rows ? run->model.max_position_embeddings : run->data.seq_length,
+        .seq_length = tuning->fits_rows ? model_positions(&run->model) : run->data.seq_length,
         .virtual_tokens = before,
         .first_position = positions,
         .row_multiple = run->parallel.sequence_parallel ? run->parallel.tensor_model_parallel_size : 1,
@@ -488,8 +488,12 @@ static int make_texts(struct tuning *tuning) {
 
 /* Describes the adapters that train. */
 static void set_tuner(struct tuning *tuning, const struct options *options) {
-    tuning->adapters = (struct tuner_adapters){tuning->stack.configs, tuning->stack.count,
-                                               options->sections.run.train.skip_train ? tuning->stack.init : NULL};
+    tuning->adapters =
+        (struct tuner_adapters){.configs = tuning->stack.configs,
+                                .count = tuning->stack.count,
+                                .files = options->sections.run.train.skip_train ? tuning->stack.init : NULL,
+                                .init = tuning->stack.init,
+                                .model = tuning->run.model_directory};
     tuning->tuner = tuner_of_adapters(&tuning->adapters);
     tuning->tuner.texts = tuning->texts.items;
     tuning->tuner.text_count = tuning->texts.count;

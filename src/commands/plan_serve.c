@@ -203,10 +203,10 @@ static int run(const void *values, const struct config *given) {
     status = cluster_check_precision(&cluster, options->precision);
     if (!status)
         status = find_model(options->words.items[0], &model);
-    if (!status && positions > model.max_position_embeddings)
+    if (!status && positions > model_positions(&model))
         status =
             status_fail(STATUS_USAGE, "--input-len and --output-len together are %lld; the model has %lld positions",
-                        (long long)positions, (long long)model.max_position_embeddings);
+                        (long long)positions, (long long)model_positions(&model));
     if (!status)
         status = plan(options, &cluster, &model);
     cluster_close(&cluster);

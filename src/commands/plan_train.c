@@ -195,8 +195,7 @@ static int find_size(struct planning *p, int64_t seq_length) {
 static int take_model(struct planning *p, int64_t seq_length) {
     struct run_config *run = &p->file.run;
     int status = run_file_take_model(p->options->model, run);
-    run->data.seq_length =
-        seq_length < run->model.max_position_embeddings ? seq_length : run->model.max_position_embeddings;
+    run->data.seq_length = seq_length < model_positions(&run->model) ? seq_length : model_positions(&run->model);
     return status;
 }
 
@@ -290,7 +289,7 @@ static int find_methods(struct planning *p) {
             return status_fail(STATUS_USAGE, "--method: the cluster's stack.train is %s, which has no adapters",
                                cluster_training_stacks[p->cluster.train]);
         int status = stack_choose(&p->stack, &o->methods, &o->peft, p->given);
-        p->adapters = (struct tuner_adapters){p->stack.configs, p->stack.count, NULL};
+        p->adapters = (struct tuner_adapters){.configs = p->stack.configs, .count = p->stack.count};
         p->tuner = tuner_of_adapters(&p->adapters);
         p->search.tuner = p->stack.count ? &p->tuner : NULL;
         p->is_tuning = true;

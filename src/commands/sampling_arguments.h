@@ -16,13 +16,13 @@
 #define TOP_P_ROW(at, default_)                                                                                        \
     {                                                                                                                  \
         .path = "top-p", .type = CONFIG_FLOAT, .offset = (at) + offsetof(struct sampling, top_p),                      \
-        .default_text = default_, .minimum = 1e-6, .maximum = 1,                                                       \
-        .help = "draw from the likeliest tokens whose probabilities reach p"                                           \
+        .default_text = default_, .minimum = 0, .maximum = 1,                                                          \
+        .help = "draw from the likeliest tokens whose probabilities reach p; 0 takes the likeliest token"              \
     }
 #define TOP_K_ROW(at)                                                                                                  \
     {                                                                                                                  \
         .path = "top-k", .type = CONFIG_INT, .offset = (at) + offsetof(struct sampling, top_k), .default_text = "0",   \
-        .minimum = 0, .maximum = 1e9, .help = "draw from the k likeliest tokens; 0 is off"                             \
+        .minimum = -1, .maximum = 1e9, .help = "draw from the k likeliest tokens; 0 or -1 is off"                      \
     }
 #define REPETITION_PENALTY_ROW(at)                                                                                     \
     {                                                                                                                  \

@@ -3,10 +3,15 @@
 static int open_stack(const void *description, const struct model_options *model, struct rank *rank,
                       struct tuner_part *part) {
     const struct tuner_adapters *adapters = description;
-    struct peft_options options = {
-        .adapters = adapters->configs, .count = adapters->count, .model = model, .trains = true};
+    struct peft_options options = {.adapters = adapters->configs,
+                                   .count = adapters->count,
+                                   .model = model,
+                                   .directory = adapters->model,
+                                   .trains = true};
     struct peft *peft;
     int status = peft_open(&options, rank, &peft);
+    if (status && adapters->init)
+        return peft_explain_base(status, adapters->init, adapters->model);
     if (!status)
         *part = (struct tuner_part){.self = peft,
                                     .hooks = peft_hooks(peft),

@@ -13,9 +13,13 @@ static int resolve_lengths(struct run_config *run) {
         run->data.seq_length = run->model.max_position_embeddings;
     if (!run->data.seq_length)
         return status_fail(STATUS_USAGE, "data.seq_length is not given, nor model.max_position_embeddings");
-    if (run->data.seq_length > run->model.max_position_embeddings)
+    int64_t positions = model_positions(&run->model);
+    if (run->data.seq_length > positions && positions > run->model.max_position_embeddings)
+        return status_fail(STATUS_USAGE, "data.seq_length %lld is more than the model's %lld scaled positions",
+                           (long long)run->data.seq_length, (long long)positions);
+    if (run->data.seq_length > positions)
         return status_fail(STATUS_USAGE, "data.seq_length %lld is more than model.max_position_embeddings %lld",
-                           (long long)run->data.seq_length, (long long)run->model.max_position_embeddings);
+                           (long long)run->data.seq_length, (long long)positions);
     return STATUS_OK;
 }
 

@@ -150,6 +150,16 @@ static int resolve_yarn(struct model_config *model) {
     return STATUS_OK;
 }
 
+int64_t model_positions(const struct model_config *model) {
+    int64_t positions = model->max_position_embeddings;
+    double scaled = model->position_embedding == POSITION_YARN
+                        ? model->rotary.yarn_factor * (double)model->rotary.original_positions
+                        : model->rotary.interpolation * (double)positions;
+    return scaled <= (double)positions    ? positions
+           : scaled < MODEL_MAX_POSITIONS ? (int64_t)scaled
+                                          : MODEL_MAX_POSITIONS;
+}
+
 static int resolve_rotation(struct model_config *model) {
     bool has_rope = model->position_embedding != POSITION_LEARNED;
     bool has_yarn = model->position_embedding == POSITION_YARN, has_llama3 = model->rotary.factor != 0;

@@ -170,5 +170,8 @@ bool model_skip_windows(struct model_config *model, const int64_t *numbers, bool
 int64_t model_window_period(const struct model_config *model);
 /* Does the part of run_config_resolve that concerns `model` alone; also used for a config.json. STATUS_USAGE. */
 int model_config_resolve(struct model_config *model);
+/* Returns the positions that a text may have: max_position_embeddings, or more where the rotation is scaled (linear:
+ * factor times as many; YaRN: factor times the original ones). */
+int64_t model_positions(const struct model_config *model);
 
 #endif

@@ -64,13 +64,13 @@ static int read_bool(const struct field *field, const json_t *value, struct ask 
 }
 
 static int read_seed(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
-    int64_t seed = 0;
     (void)field;
     (void)vocab;
-    if (!json_is_integer(value) || (seed = json_integer_value(value)) < 0)
-        return status_fail(STATUS_INVALID, "expected an integer from 0 to %lld", (long long)INT64_MAX);
-    ask->sampling.seed = (uint64_t)seed;
-    ask->has_seed = true;
+    if (!json_is_integer(value))
+        return status_fail(STATUS_INVALID, "expected an integer from %lld to %lld", (long long)INT64_MIN,
+                           (long long)INT64_MAX);
+    ask->sampling.seed = (uint64_t)json_integer_value(value);
+    ask->has_seed = json_integer_value(value) != -1; /* as in vLLM and llama.cpp: any seed */
     return STATUS_OK;
 }
 
@@ -220,7 +220,8 @@ static void add_bool_schema(const struct field *field, int64_t vocab, struct str
 static void add_seed_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
     (void)field;
     (void)vocab;
-    strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":0,\"maximum\":%lld", (long long)INT64_MAX);
+    strbuf_format(out, "\"type\":[\"integer\",\"null\"],\"minimum\":%lld,\"maximum\":%lld", (long long)INT64_MIN,
+                  (long long)INT64_MAX);
 }
 
 static void add_adapters_schema(const struct field *field, int64_t vocab, struct strbuf *out) {
@@ -275,8 +276,8 @@ static const struct field fields[] = {
     {"n", &integer_kind, AT(choices), 1, ASK_MAX_CHOICES},
     {"seed", &seed_kind, 0, 0, 0},
     {"temperature", &number_kind, AT(sampling.temperature), 0, 100},
-    {"top_k", &integer_kind, AT(sampling.top_k), 0, 1e9},
-    {"top_p", &number_kind, AT(sampling.top_p), 1e-6, 1},
+    {"top_k", &integer_kind, AT(sampling.top_k), -1, 1e9},
+    {"top_p", &number_kind, AT(sampling.top_p), 0, 1},
     {"min_p", &number_kind, AT(sampling.min_p), 0, 1},
     {"repetition_penalty", &number_kind, AT(sampling.repetition_penalty), 0.01, 100},
     {"presence_penalty", &number_kind, AT(sampling.presence_penalty), -100, 100},
@@ -421,7 +422,7 @@ static void drop_ends(struct prompt_ends *ends, int64_t vocab) {
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends) {
     size_t count = (size_t)ask->stop_count;
     int status = STATUS_OK;
-    *ends = (struct ask_ends){0};
+    *ends = (struct ask_ends){.is_answer = model->template && !model->continues};
     if (!ask->ignore_eos)
         status = prompt_ends_find(model->tokenizer, model->text->eos, model->text->count, model->template,
                                   model->template_seconds, &ends->prompt);
@@ -497,7 +498,9 @@ int ask_write(const struct ask_completion *completion, int32_t token, struct str
     struct writer *writer = completion->writer;
     size_t length = 0;
     /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
-    const unsigned char *bytes = tokenizer ? tokenizer_token_bytes(tokenizer, token, &length) : NULL;
+    bool is_first = completion->ends->is_answer && completion->drawn == 1;
+    const unsigned char *bytes =
+        tokenizer ? (is_first ? tokenizer_first_bytes : tokenizer_token_bytes)(tokenizer, token, &length) : NULL;
     /* A stop string that begins within the first min_tokens tokens does not count. */
     writer->stops = completion->drawn > completion->ask->min_tokens ? completion->ends->stops : NULL;
     int status = writer_add(writer, bytes, length, out);

@@ -75,6 +75,7 @@ int ask_read_id(const json_t *value, size_t number, int64_t vocab, int32_t *id);
 struct ask_ends {
     struct prompt_ends prompt;
     struct writer_stops *stops; /* stop strings and the end of a turn; NULL: none */
+    bool is_answer; /* of a chat: a text on its own, which a tokenizer's decoder may begin without a space */
 };
 struct ask_model {
     const struct tokenizer *tokenizer; /* NULL: none; stop strings then are refused */
@@ -82,6 +83,7 @@ struct ask_model {
     int64_t vocab;
     struct chat_template *template; /* renders the messages; NULL: the prompt has no turns */
     double template_seconds;        /* limit, see chat_find_turn_end */
+    bool continues;                 /* the completion continues the last message */
 };
 /* Finds the ends. Close them with ask_ends_close. STATUS_MEMORY, STATUS_INVALID. */
 int ask_ends_open(const struct ask *ask, const struct ask_model *model, struct ask_ends *ends);

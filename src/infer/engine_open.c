@@ -93,7 +93,7 @@ int engine_find_model(void *self) {
         base->config = *o->random;
     int status = o->random ? STATUS_OK : pretrained_open(o->model, o->world, base);
     if (!status)
-        status = choose_positions(engine, base->config.max_position_embeddings);
+        status = choose_positions(engine, model_positions(&base->config));
     if (!status && o->grid.tensor)
         status = check_layout(o, &base->config, true);
     if (status) {
@@ -245,7 +245,12 @@ int engine_open_bank(void *self) {
     struct engine *engine = self;
     struct model_options options;
     int status = has_bank(engine) ? engine_model_options(engine, &options) : STATUS_OK;
-    return status || !has_bank(engine) ? status : peft_bank_open(&options, &engine->rank, &engine->bank);
+    if (status || !has_bank(engine))
+        return status;
+    status = peft_bank_open(&options, &engine->rank, &engine->bank);
+    if (!status && !engine->options.random)
+        peft_bank_set_directory(engine->bank, engine->directory);
+    return status;
 }
 
 static void close_bank(void *self) {

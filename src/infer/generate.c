@@ -38,9 +38,12 @@ static bool on_token(void *context, int64_t sample, const struct scheduler_token
         g->status = status_fail(STATUS_INVALID, ENGINE_NO_PROBABILITY);
     if (g->status || token->is_end)
         return g->status != STATUS_OK;
+    bool is_first = g->options->is_answer && out->tokens.count == 0;
     g->status = token_buffer_add(&out->tokens, token->token);
     /* A model's vocabulary may be padded beyond the tokenizer's: such an id has no bytes. */
-    const unsigned char *bytes = g->tokenizer ? tokenizer_token_bytes(g->tokenizer, token->token, &length) : NULL;
+    const unsigned char *bytes =
+        g->tokenizer ? (is_first ? tokenizer_first_bytes : tokenizer_token_bytes)(g->tokenizer, token->token, &length)
+                     : NULL;
     if (!g->status)
         g->status = writer_add(&g->writers[sample], bytes, length, &out->text);
     give_text(g, sample);

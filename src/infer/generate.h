@@ -17,6 +17,7 @@ struct generate_options {
     size_t stop_count;
     const int32_t *end_ids; /* each of these tokens ends a completion */
     size_t end_count;
+    bool is_answer; /* of a chat: without the space that the tokenizer's decoder removes from the beginning of a text */
     /* Called with new bytes of a sample, once they cannot be part of a stop string or of an incomplete character. A
      * status other than 0 ends the generation. May be NULL. */
     int (*on_text)(void *context, int64_t sample, const char *bytes, size_t length);

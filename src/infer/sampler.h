@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 struct sampling {
-    double temperature; /* 0: take the largest logit */
-    double top_p, min_p;
-    int64_t top_k; /* 0: all */
+    double temperature;  /* 0: take the largest logit */
+    double top_p, min_p; /* top_p 0: take the largest logit */
+    int64_t top_k;       /* 0, -1: all */
     double repetition_penalty, presence_penalty, frequency_penalty;
-    uint64_t seed;
+    uint64_t seed;   /* answers in JSON show it as a signed number */
     uint32_t choice; /* number of the completion of one prompt; a draw's random number is a function of (seed, choice,
                         position) */
 };

@@ -168,10 +168,10 @@ static struct sample_row sample_row_of(const struct engine_row *row, int64_t pos
     if (!s)
         return sample;
     sample.draws = true;
-    sample.temperature = (float)s->temperature;
+    sample.temperature = s->top_p > 0 ? (float)s->temperature : 0;
     sample.top_p = (float)s->top_p;
     sample.min_p = (float)s->min_p;
-    sample.top_k = (int32_t)s->top_k;
+    sample.top_k = s->top_k > 0 ? (int32_t)s->top_k : 0;
     sample.repetition_penalty = (float)s->repetition_penalty;
     sample.presence_penalty = (float)s->presence_penalty;
     sample.frequency_penalty = (float)s->frequency_penalty;

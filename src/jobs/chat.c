@@ -207,6 +207,7 @@ static int answer(struct conversation *c, const struct conversation_output *outp
                 .stop_count = *ends.turn_end != 0,
                 .end_ids = ends.ids,
                 .end_count = ends.count,
+                .is_answer = true,
                 .on_text = pass_text,
                 .is_interrupted = pass_interruption,
                 .context = (void *)output,

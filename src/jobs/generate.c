@@ -155,6 +155,7 @@ static int write_texts(struct run *run) {
         .stop_count = ends.stop_count,
         .end_ids = ends.prompt.ids,
         .end_count = ends.prompt.count,
+        .is_answer = run->template != NULL,
         .on_text = job->on_text,
         .context = job->context,
     };

@@ -61,7 +61,7 @@ int job_size_for_texts(const struct job_model *job, struct engine_options *optio
     enum { STEP_ROWS = 256, SEQUENCES = 32 };
     struct pretrained model;
     int status = pretrained_open_config(job->model, &model);
-    int64_t positions = job->max_model_len ? job->max_model_len : model.config.max_position_embeddings;
+    int64_t positions = job->max_model_len ? job->max_model_len : model_positions(&model.config);
     options->max_rows = options->max_logit_rows = STEP_ROWS;
     options->max_sequences = SEQUENCES;
     options->cache_tokens = 2 * positions + SEQUENCES * KV_PAGE_TOKENS;

@@ -226,7 +226,8 @@ static int prepare(struct answer *answer, struct requests_model *model, const ch
                                                    .text = &model->openai.ends,
                                                    .vocab = model->openai.vocab,
                                                    .template = template,
-                                                   .template_seconds = model->openai.template_seconds},
+                                                   .template_seconds = model->openai.template_seconds,
+                                                   .continues = line->request.prompts[0].continues},
                                &answer->ends);
     chat_template_close(template);
     ask_derive_seed(&line->request.ask, model->seed, answer->number);
@@ -419,9 +420,8 @@ static int write_line(struct answer *answer) {
         add_text(out, line->request.ask.adapters[i], strlen(line->request.ask.adapters[i]));
         strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
     }
-    strbuf_format(out, "],\"seed\":%llu,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
-                  (unsigned long long)line->request.ask.sampling.seed, line->request.prompts[0].ids.count,
-                  (long long)drawn);
+    strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",
+                  (long long)line->request.ask.sampling.seed, line->request.prompts[0].ids.count, (long long)drawn);
     answer->state = ANSWER_IS_WRITTEN;
     return strbuf_status(out);
 }

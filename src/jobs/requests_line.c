@@ -69,6 +69,8 @@ static int read_field(struct request_line *line, const char *name, const json_t 
         return is_null ? STATUS_OK : read_model(value, line);
     if (!strcmp(name, "tools") || !strcmp(name, "documents") || !strcmp(name, "chat_template_kwargs"))
         return chat_take_fields(line->root, &line->request.prompts[0].chat);
+    if (!strcmp(name, "suffix") && (is_null || (json_is_string(value) && !json_string_length(value))))
+        return STATUS_OK; /* OpenAI's, for no text after the completion */
     return fail_unknown(name);
 }
 

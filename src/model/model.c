@@ -347,8 +347,7 @@ int model_sketch(const struct model_options *options, struct rank *rank, struct 
     if (!model)
         return status_fail(STATUS_MEMORY, "out of memory");
     model->options = *options;
-    model->options.max_positions =
-        options->max_positions ? options->max_positions : options->config.max_position_embeddings;
+    model->options.max_positions = options->max_positions ? options->max_positions : model_positions(&options->config);
     model->rank = rank;
     int status = build(model, plan);
     if (status)

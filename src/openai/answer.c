@@ -22,7 +22,9 @@ static void add_token(struct openai *request, struct openai_choice *choice, cons
     struct openai_token token = {.tokenizer = request->model->tokenizer,
                                  .token = reported,
                                  .tops = update->tops + reported->first_top,
-                                 .most = request->tops};
+                                 .most = request->tops,
+                                 .is_first = request->is_chat && !request->continues && !choice->has_token};
+    choice->has_token = true;
     if (request->tells_logprobs && request->is_chat)
         openai_add_chat_token(part, &token);
     else if (request->tells_logprobs)
@@ -105,7 +107,7 @@ void openai_add_facts(const struct openai *request, struct strbuf *out) {
         json_out_text(out, ask->adapters[i]);
         strbuf_format(out, ",\"generation\":%llu}", (unsigned long long)request->generations[i]);
     }
-    strbuf_format(out, "],\"seed\":%llu", (unsigned long long)ask->sampling.seed);
+    strbuf_format(out, "],\"seed\":%lld", (long long)ask->sampling.seed);
     if (request->is_chat)
         add_prompt_facts(request, 0, out);
     if (request->ignored_count)

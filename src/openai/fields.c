@@ -115,7 +115,7 @@ static const struct other_field others[] = {
     {"spaces_between_special_tokens", "true"},
     {"structural_tag", NULL},
     {"structured_outputs", NULL},
-    {"suffix", NULL},
+    {"suffix", "\"\""},
     {"truncate_prompt_tokens", NULL},
     {"typical_p", "1"},
     {"use_beam_search", "false"},

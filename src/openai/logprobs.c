@@ -56,7 +56,9 @@ bool openai_part_failed(const struct openai_part *part) {
 
 static const unsigned char *bytes_of(const struct openai_token *token, int32_t id, size_t *length) {
     *length = 0;
-    return token->tokenizer ? tokenizer_token_bytes(token->tokenizer, id, length) : NULL;
+    if (!token->tokenizer)
+        return NULL;
+    return (token->is_first ? tokenizer_first_bytes : tokenizer_token_bytes)(token->tokenizer, id, length);
 }
 
 static void add_number(struct strbuf *out, int32_t id) {

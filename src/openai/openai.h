@@ -48,6 +48,7 @@ struct openai_token {
     const struct call_token *token;
     const struct call_top *tops; /* the token's */
     int64_t most;
+    bool is_first; /* of an answer in a chat, which begins without the space that a decoder removes */
 };
 /* Moves a place past a token's bytes. */
 void openai_move_place(struct openai_place *place, const struct openai_token *token);
@@ -74,7 +75,7 @@ struct openai_prompt {
 struct openai_choice {
     struct openai_part part; /* for an answer that is not streamed */
     struct openai_place place;
-    bool has_begun, is_ended, is_stop;
+    bool has_begun, has_token, is_ended, is_stop;
     int64_t last_piece, end; /* while an update is read: an index plus one; 0: none */
 };
 

@@ -33,6 +33,9 @@ int chat_template_open_named(const char *name, struct chat_template **template);
 /* Opens the template of an option: one of ours, else a file's path. *template is NULL for NULL and "auto". Errors as
  * above, and STATUS_IO. */
 int chat_template_open_option(const char *option, struct chat_template **template);
+/* Opens `chat_template` of a tokenizer_config.json with the path `path`: a text, or several with names, of which
+ * `default` counts (`tool_use` for requests with tools). *template is NULL when there is none. The same errors. */
+int chat_template_open_config(const char *text, size_t length, const char *path, struct chat_template **template);
 /* Opens the template in a tokenizer's files, chat_template.jinja or tokenizer_config.json. *template is NULL when they
  * have none. The errors of chat_template_open. */
 int chat_template_of_tokenizer(const struct tokenizer_files *files, struct chat_template **template);

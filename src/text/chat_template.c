@@ -134,10 +134,12 @@ bool chat_template_is_same(const struct chat_template *a, const struct chat_temp
 
 /* ---- a tokenizer's directory ---- */
 
-/* Finds the template with this name in a list of {"name", "template"}. */
+/* Finds the template with this name in a list of {"name", "template"}, or in an object of names and templates. */
 static const json_t *find_in(const json_t *list, const char *name) {
     const json_t *item;
     size_t i;
+    if (json_is_object(list))
+        return json_object_get(list, name);
     json_array_foreach(list, i, item) {
         const char *found = json_string_value(json_object_get(item, "name"));
         if (found && !strcmp(found, name))
@@ -147,8 +149,9 @@ static const json_t *find_in(const json_t *list, const char *name) {
 }
 
 static int open_value(const json_t *value, const char *where, struct chat_template **template) {
-    const json_t *tools = json_is_array(value) ? find_in(value, "tool_use") : NULL;
-    if (json_is_array(value))
+    bool has_names = json_is_array(value) || json_is_object(value);
+    const json_t *tools = has_names ? find_in(value, "tool_use") : NULL;
+    if (has_names)
         value = find_in(value, "default");
     if (!value || json_is_null(value))
         return STATUS_OK;
@@ -158,11 +161,12 @@ static int open_value(const json_t *value, const char *where, struct chat_templa
                      json_string_length(tools), where, template);
 }
 
-static int read_config(const char *path, const struct strbuf *text, struct chat_template **template) {
+int chat_template_open_config(const char *text, size_t length, const char *path, struct chat_template **template) {
     json_error_t error;
     json_t *root;
     char where[PATH_MAX + 16];
-    int status = json_read(strbuf_text(text), text->length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &root, &error);
+    *template = NULL;
+    int status = json_read(text, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &root, &error);
     if (status == STATUS_INVALID)
         status_fail(status, "%s: line %d column %d: bad JSON: %s", path, error.line, error.column, error.text);
     if (status)
@@ -181,6 +185,6 @@ int chat_template_of_tokenizer(const struct tokenizer_files *files, struct chat_
     int status = file_join(path, sizeof path, files->directory, tokenizer_file_names[file]);
     if (status || !files->is_there[file])
         return status;
-    return file == TOKENIZER_TEMPLATE ? chat_template_open(strbuf_text(text), text->length, path, template)
-                                      : read_config(path, text, template);
+    return (file == TOKENIZER_TEMPLATE ? chat_template_open : chat_template_open_config)(strbuf_text(text),
+                                                                                         text->length, path, template);
 }

@@ -1,161 +1,24 @@
 /* A directory's files into a tokenizer: tokenizer.json, or vocab.json and merges.txt with the small files next to them.
  *
- * The files are not trusted. A draft collects their contents by id and refuses contradictions. Then the tokens become a
- * tokenizer, whose table of tokens resolves the names in the merges. */
+ * The files are not trusted. A draft collects their contents by id and refuses contradictions; named.c adds the tokens
+ * that only the small files name. Then the tokens become a tokenizer, whose table of tokens resolves the names in the
+ * merges. */
 #include "read-internal.h"
 
 #include "text-internal.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* `transformers` writes a model_max_length of 10^30, which exceeds a 64-bit integer. */
-enum { CONFIG_FLAGS = JSON_DECODE_INT_AS_REAL };
-
-struct draft_token {
-    size_t start, length;                 /* in draft.bytes */
-    size_t content_start, content_length; /* for an added token, in the same buffer */
-    uint16_t kind;
-    bool is_set;
-};
-
-struct draft {
-    const struct tokenizer_files *files;
-    struct strbuf bytes, name; /* of all tokens; scratch */
-    struct draft_token *tokens;
-    size_t capacity, size; /* ids below `size` are known; at most `capacity` ids are possible */
-    struct tokenizer_rules rules;
-    bool adds_bos,
-        adds_eos; /* for every text: requested next to a vocab.json; a tokenizer.json has its post-processor */
-    char roles[ROLE_COUNT][256]; /* contents of the tokens with a role; "": none */
-};
 
 static void draft_free(struct draft *draft) {
     strbuf_free(&draft->bytes);
     strbuf_free(&draft->name);
     tokenizer_rules_free(&draft->rules);
     free(draft->tokens);
-}
-
-/* Makes room for `more` tokens. */
-static int draft_reserve(struct draft *draft, size_t more) {
-    size_t capacity = draft->capacity + more;
-    if (capacity > TEXT_MAX_VOCAB)
-        return status_fail(STATUS_INVALID, "%zu tokens, more than the %d allowed", capacity, TEXT_MAX_VOCAB);
-    struct draft_token *tokens = realloc(draft->tokens, (capacity + 1) * sizeof *tokens);
-    if (!tokens)
-        return status_fail(STATUS_MEMORY, "out of memory for %zu tokens", capacity);
-    memset(tokens + draft->capacity, 0, more * sizeof *tokens);
-    draft->tokens = tokens;
-    draft->capacity = capacity;
-    return STATUS_OK;
-}
-
-static int draft_find(struct draft *draft, const char *name, const json_t *id, struct draft_token **token) {
-    if (!json_is_integer(id))
-        return status_fail(STATUS_INVALID, "the id of token '%s' is not an integer", name);
-    if (!*name)
-        return status_fail(STATUS_INVALID, "the token with the id %lld is empty", (long long)json_integer_value(id));
-    json_int_t value = json_integer_value(id);
-    if (value < 0 || (uint64_t)value >= draft->capacity)
-        return status_fail(STATUS_INVALID, "token '%s' has the id %lld: the ids of %zu tokens must be 0 to %zu", name,
-                           (long long)value, draft->capacity, draft->capacity - 1);
-    *token = &draft->tokens[value];
-    if ((size_t)value >= draft->size)
-        draft->size = (size_t)value + 1;
-    return STATUS_OK;
-}
-
-static int draft_store(struct draft *draft, struct draft_token *token, const void *bytes, size_t length,
-                       uint16_t kind) {
-    *token = (struct draft_token){.start = draft->bytes.length, .length = length, .kind = kind, .is_set = true};
-    strbuf_add(&draft->bytes, bytes, length);
-    return draft->name.failed ? strbuf_status(&draft->name) : strbuf_status(&draft->bytes);
-}
-
-/* Decodes a name into draft->name. It returns TOKEN_RAW, with the name's own bytes, when no text becomes that token.
- * The decoder decides whether the token of a byte stands for the byte or for its name. */
-static uint16_t draft_decode(struct draft *draft, const char *name) {
-    const struct tokenizer_rules *rules = &draft->rules;
-    bool shows_byte = !rules->shows_byte_names;
-    int byte = rules->is_by_characters && (rules->has_byte_fallback || shows_byte) ? token_name_byte(name) : -1;
-    strbuf_clear(&draft->name);
-    if (byte >= 0) {
-        if (shows_byte)
-            strbuf_add_char(&draft->name, (char)byte);
-        else
-            strbuf_add_text(&draft->name, name);
-        return TOKEN_BYTE;
-    }
-    if (tokenizer_name_bytes(&draft->rules, name, strlen(name), &draft->name))
-        return 0;
-    strbuf_clear(&draft->name);
-    strbuf_add_text(&draft->name, name);
-    return TOKEN_RAW;
-}
-
-static int draft_add_vocab(struct draft *draft, json_t *vocab) {
-    const char *name;
-    json_t *id;
-    if (!json_is_object(vocab))
-        return status_fail(STATUS_INVALID, "the vocabulary is not an object of token names and ids");
-    int status = draft_reserve(draft, json_object_size(vocab));
-    if (status)
-        return status;
-    json_object_foreach(vocab, name, id) {
-        struct draft_token *token = NULL;
-        status = draft_find(draft, name, id, &token);
-        if (status)
-            return status;
-        if (token->is_set)
-            return status_fail(STATUS_INVALID, "token '%s' has the id %lld of another token", name,
-                               (long long)json_integer_value(id));
-        uint16_t kind = draft_decode(draft, name);
-        status = draft_store(draft, token, strbuf_text(&draft->name), draft->name.length, kind);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-/* Adds an added token: a new token, or one of the vocabulary that is also an added one. `kind` is the kind in its
- * entry. */
-static int draft_add_added(struct draft *draft, const json_t *vocab, const char *content, const json_t *id,
-                           uint16_t kind) {
-    struct draft_token *token = NULL;
-    int status = draft_find(draft, content, id, &token);
-    if (status)
-        return status;
-    json_int_t value = json_integer_value(id);
-    const json_t *known = json_object_get(vocab, content);
-    if (known && json_integer_value(known) != value)
-        return status_fail(STATUS_INVALID, "added token '%s' has the id %lld, and %lld in the vocabulary", content,
-                           (long long)value, (long long)json_integer_value(known));
-    if (token->kind & TOKEN_BYTE)
-        return status_fail(STATUS_UNSUPPORTED, "added token '%s' is the token of a byte", content);
-    size_t length = strlen(content);
-    bool is_same =
-        token->is_set && token->length == length && !memcmp(draft->bytes.data + token->start, content, length);
-    if (token->is_set && !known && !is_same)
-        return status_fail(STATUS_INVALID, "added token '%s' has the id %lld of another token", content,
-                           (long long)value);
-    /* The token stands for its content. If its name means the same in the alphabet, it stays in both tables. Only
-     * tokens of the vocabulary are found as words. */
-    bool is_plain = known && draft_decode(draft, content) == 0 && draft->name.length == length &&
-                    !memcmp(strbuf_text(&draft->name), content, length);
-    if (draft->rules.is_by_characters) {
-        is_plain = known && !(token->kind & TOKEN_RAW);
-        is_same |= known != NULL;
-    }
-    kind = (uint16_t)(kind | (token->kind & ~TOKEN_RAW) | TOKEN_ADDED | (is_plain ? 0 : TOKEN_RAW) |
-                      (known ? 0 : TOKEN_OUTSIDE));
-    int status_of_bytes = is_same ? STATUS_OK : draft_store(draft, token, content, length, kind);
-    token->kind = kind;
-    token->content_start = draft->bytes.length;
-    token->content_length = length;
-    strbuf_add(&draft->bytes, content, length);
-    return status_of_bytes ? status_of_bytes : strbuf_status(&draft->bytes);
+    json_decref(draft->config);
+    json_decref(draft->special);
+    json_decref(draft->added);
+    json_decref(draft->named);
 }
 
 static int draft_add_added_array(struct draft *draft, const json_t *vocab, const json_t *added) {
@@ -175,138 +38,6 @@ static int draft_add_added_array(struct draft *draft, const json_t *vocab, const
             status = draft_add_added(draft, vocab, content, json_object_get(token, "id"), kind);
     }
     return status;
-}
-
-/* Parses a whole file as a JSON object; STATUS_INVALID with line and column. *root is NULL when the file does not
- * exist. Messages use `path`. */
-static int load_json(const struct draft *draft, enum tokenizer_file file, size_t flags, json_t **root,
-                     char path[PATH_MAX]) {
-    const struct strbuf *text = &draft->files->texts[file];
-    json_error_t error;
-    *root = NULL;
-    int status = file_join(path, PATH_MAX, draft->files->directory, tokenizer_file_names[file]);
-    if (status || !draft->files->is_there[file])
-        return status;
-    status = json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | flags, root, &error);
-    if (status == STATUS_INVALID)
-        status_fail(status, "%s: line %d, column %d: %s", path, error.line, error.column, error.text);
-    if (status || json_is_object(*root))
-        return status;
-    json_decref(*root);
-    *root = NULL;
-    return status_fail(STATUS_INVALID, "%s: not a JSON object", path);
-}
-
-/* Keeps the contents of the tokens with a role; earlier values stay. */
-static int draft_read_roles(struct draft *draft, const json_t *config) {
-    for (int role = 0; role < ROLE_COUNT; role++) {
-        const json_t *value = json_object_get(config, token_role_names[role]);
-        const char *content = tokenizer_json_token(value);
-        if (!value || json_is_null(value) || draft->roles[role][0])
-            continue;
-        if (!content)
-            return status_fail(STATUS_INVALID, "'%s' is neither a token nor null", token_role_names[role]);
-        if (strlen(content) >= sizeof draft->roles[role])
-            return status_fail(STATUS_INVALID, "'%s' has more than %zu bytes", token_role_names[role],
-                               sizeof draft->roles[role] - 1);
-        strcpy(draft->roles[role], content);
-    }
-    return STATUS_OK;
-}
-
-/* Reads added_tokens_decoder of tokenizer_config.json: {"50257": {"content": ..., "special": ...}}. */
-static int draft_add_decoder(struct draft *draft, const json_t *vocab, json_t *decoder) {
-    if (!decoder || json_is_null(decoder))
-        return STATUS_OK;
-    int status = draft_reserve(draft, json_object_size(decoder));
-    const char *key;
-    json_t *token;
-    json_object_foreach(decoder, key, token) {
-        const char *content = json_is_object(token) ? tokenizer_json_token(token) : NULL;
-        char *end;
-        long long value = strtoll(key, &end, 10);
-        if (!content || end == key || *end)
-            return status_fail(STATUS_INVALID, "added_tokens_decoder: '%s' is not an id with a 'content'", key);
-        uint16_t kind = 0;
-        if (!status)
-            status = tokenizer_read_added_kind(token, &kind);
-        json_t *id = json_integer(value);
-        if (!status)
-            status = draft_add_added(draft, vocab, content, id, kind);
-        json_decref(id);
-        if (status)
-            return status;
-    }
-    return status;
-}
-
-/* Reads the files next to vocab.json and merges.txt: added tokens, roles, and which tokens are special. */
-static int draft_add_companions(struct draft *draft, const json_t *vocab) {
-    json_t *root;
-    char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_ADDED, 0, &root, path);
-    if (!status && root) {
-        const char *content;
-        json_t *id;
-        status = draft_reserve(draft, json_object_size(root));
-        json_object_foreach(root, content, id) {
-            if (!status)
-                status = draft_add_added(draft, vocab, content, id, 0);
-        }
-        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
-    }
-    json_decref(root);
-    if (!status)
-        status = load_json(draft, TOKENIZER_CONFIG, CONFIG_FLAGS, &root, path);
-    if (status)
-        return status;
-    if (root) {
-        if (json_is_true(json_object_get(root, "add_prefix_space")))
-            draft->rules.prefix = PREFIX_SECTIONS;
-        draft->adds_bos = json_is_true(json_object_get(root, "add_bos_token"));
-        draft->adds_eos = json_is_true(json_object_get(root, "add_eos_token"));
-        status = draft_add_decoder(draft, vocab, json_object_get(root, "added_tokens_decoder"));
-        status = status ? status_wrap(status, "%s", path) : STATUS_OK;
-    }
-    json_decref(root);
-    return status;
-}
-
-static int draft_read_role_files(struct draft *draft) {
-    static const enum tokenizer_file files[] = {TOKENIZER_CONFIG, TOKENIZER_SPECIAL};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        json_t *root;
-        char path[PATH_MAX];
-        int status = load_json(draft, files[i], CONFIG_FLAGS, &root, path);
-        if (!status && root) {
-            status = draft_read_roles(draft, root);
-            if (status)
-                status_wrap(status, "%s", path);
-        }
-        json_decref(root);
-        if (status)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-/* Without a tokenizer.json nothing says which tokens of the vocabulary are special: those with a role are. */
-static int draft_mark_roles(struct draft *draft, const json_t *vocab) {
-    for (int role = -1; role < ROLE_COUNT; role++) {
-        const char *content = role < 0 ? END_OF_TEXT : draft->roles[role];
-        const json_t *id = *content ? json_object_get(vocab, content) : NULL;
-        int status = id ? draft_add_added(draft, vocab, content, id, TOKEN_SPECIAL) : STATUS_OK;
-        if (status)
-            return status;
-    }
-    for (size_t id = 0; id < draft->size; id++) {
-        struct draft_token *token = &draft->tokens[id];
-        for (int role = 0; role < ROLE_COUNT; role++)
-            if (token->kind & TOKEN_ADDED && strlen(draft->roles[role]) == token->length &&
-                !memcmp(draft->bytes.data + token->start, draft->roles[role], token->length))
-                token->kind |= TOKEN_SPECIAL;
-    }
-    return STATUS_OK;
 }
 
 /* If a mark stands for a space, it does so in added tokens too; this sets their decoded text. */
@@ -354,16 +85,27 @@ static int draft_finish(struct draft *draft, struct tokenizer **tokenizer) {
 
 static int set_roles(const struct draft *draft, struct tokenizer *tokenizer) {
     for (int role = 0; role < ROLE_COUNT; role++)
-        if (draft->roles[role][0])
+        if (draft->roles[role])
             tokenizer->roles[role] = tokenizer_find(tokenizer, draft->roles[role], strlen(draft->roles[role]));
-    if (draft->roles[ROLE_EOS][0] && tokenizer->roles[ROLE_EOS] < 0)
+    if (draft->roles[ROLE_EOS] && tokenizer->roles[ROLE_EOS] < 0)
         return status_fail(STATUS_INVALID, "%s: eos_token '%s' is not a token of the vocabulary",
                            draft->files->directory, draft->roles[ROLE_EOS]);
-    if (!draft->roles[ROLE_EOS][0])
+    if (!draft->roles[ROLE_EOS])
         tokenizer->roles[ROLE_EOS] = tokenizer_find(tokenizer, END_OF_TEXT, strlen(END_OF_TEXT));
-    int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS][0] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
+    int32_t bos = tokenizer->roles[draft->roles[ROLE_BOS] ? ROLE_BOS : ROLE_EOS], eos = tokenizer->roles[ROLE_EOS];
     int status = draft->adds_bos && bos >= 0 ? token_buffer_add(&tokenizer->rules.begin, bos) : STATUS_OK;
     return !status && draft->adds_eos && eos >= 0 ? token_buffer_add(&tokenizer->rules.end, eos) : status;
+}
+
+/* Reads the settings next to vocab.json and merges.txt, and the tokens that the files there name. */
+static int draft_add_companions(struct draft *draft, const json_t *vocab) {
+    const json_t *config = draft->config, *id = json_object_get(vocab, END_OF_TEXT);
+    if (json_is_true(json_object_get(config, "add_prefix_space")))
+        draft->rules.prefix = PREFIX_SECTIONS;
+    draft->adds_bos = json_is_true(json_object_get(config, "add_bos_token"));
+    draft->adds_eos = json_is_true(json_object_get(config, "add_eos_token"));
+    int status = id ? draft_add_added(draft, vocab, END_OF_TEXT, id, TOKEN_SPECIAL) : STATUS_OK;
+    return status ? status : draft_add_named(draft, vocab);
 }
 
 /* Finds the token for characters without a token. If every character has one, it may be missing. */
@@ -402,7 +144,7 @@ static int keep_json_parts(const json_t *root, struct tokenizer *tokenizer) {
 static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer) {
     json_t *root;
     char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_JSON, 0, &root, path);
+    int status = draft_load_json(draft, TOKENIZER_JSON, 0, &root, path);
     if (status)
         return status;
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
@@ -418,6 +160,10 @@ static int open_tokenizer_json(struct draft *draft, struct tokenizer **tokenizer
         status = find_unk(draft, json_object_get(model, "unk_token"), vocab);
     if (!status)
         status = check_frame(draft);
+    if (!status && (status = draft_add_named(draft, vocab))) {
+        json_decref(root);
+        return status;
+    }
     if (!status)
         status = draft_finish(draft, tokenizer);
     if (!status)
@@ -445,7 +191,7 @@ static int read_merges_file(const struct draft *draft, struct tokenizer *tokeniz
 static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokenizer) {
     json_t *vocab;
     char path[PATH_MAX];
-    int status = load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
+    int status = draft_load_json(draft, TOKENIZER_VOCAB, 0, &vocab, path);
     if (status)
         return status;
     status = draft_add_vocab(draft, vocab);
@@ -453,8 +199,6 @@ static int open_vocab_and_merges(struct draft *draft, struct tokenizer **tokeniz
         status_wrap(status, "%s", path);
     if (!status)
         status = draft_add_companions(draft, vocab);
-    if (!status)
-        status = draft_mark_roles(draft, vocab);
     if (!status) {
         status = draft_finish(draft, tokenizer);
         if (status)
@@ -480,7 +224,7 @@ static int tell_what_is_missing(const char *directory) {
 int tokenizer_open_files(const struct tokenizer_files *files, struct tokenizer **tokenizer) {
     struct draft draft = {.files = files};
     struct tokenizer *opened = NULL;
-    int status = draft_read_role_files(&draft);
+    int status = draft_read_settings(&draft);
     if (status) {
         /* the error text is set */
     } else if (files->is_there[TOKENIZER_JSON]) {

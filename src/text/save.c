@@ -172,14 +172,15 @@ static void write_merges(const struct tokenizer *tokenizer, struct strbuf *out) 
  * class uses tokenizer.json unchanged. */
 static void write_config(const struct tokenizer *tokenizer, struct strbuf *out) {
     const struct tokenizer_rules *rules = &tokenizer->rules;
-    bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && tokenizer->roles[ROLE_EOS] >= 0 && !rules->ignore_merges &&
-                   !rules->has_nfc && !rules->has_unk && !rules->is_by_characters &&
-                   rules->begin.count + rules->end.count == 0;
+    int32_t eos = tokenizer->roles[ROLE_EOS];
+    bool has_eos = eos >= 0 && tokenizer->kinds[eos] & TOKEN_ADDED; /* naming any other one would add it */
+    bool is_gpt2 = rules->pattern == WORDS_BYTE_LEVEL && has_eos && !rules->ignore_merges && !rules->has_nfc &&
+                   !rules->has_unk && !rules->is_by_characters && rules->begin.count + rules->end.count == 0;
     strbuf_format(out, "{\n  \"add_prefix_space\": %s,\n", rules->prefix ? "true" : "false");
     for (int role = 0; role < ROLE_COUNT; role++) {
-        int32_t id = tokenizer->roles[role];
+        int32_t id = role == ROLE_EOS && !has_eos ? -1 : tokenizer->roles[role];
         if (id < 0 && (role == ROLE_BOS || role == ROLE_UNK) && is_gpt2)
-            id = tokenizer->roles[ROLE_EOS]; /* as in GPT-2; the class would invent them too */
+            id = eos; /* as in GPT-2; the class would invent them too */
         size_t length;
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
         if (!bytes)

@@ -164,12 +164,6 @@ static int read_model(const json_t *model, struct tokenizer_rules *rules) {
 }
 
 int tokenizer_read_rules(const json_t *root, struct tokenizer_rules *rules) {
-    static const char *const null_keys[] = {"truncation", "padding"};
-    for (size_t i = 0; i < sizeof null_keys / sizeof *null_keys; i++) {
-        const json_t *value = json_object_get(root, null_keys[i]);
-        if (!settings_is_absent(value))
-            return settings_refuse(null_keys[i], settings_type(value));
-    }
     int status = read_model(json_object_get(root, "model"), rules);
     if (!status)
         status = read_normalizer(json_object_get(root, json_part_names[JSON_NORMALIZER]), rules);
@@ -187,15 +181,18 @@ const struct added_flag added_flags[ADDED_FLAG_COUNT] = {{"single_word", TOKEN_S
                                                          {"special", TOKEN_SPECIAL}};
 
 int tokenizer_read_added_kind(const json_t *token, uint16_t *kind) {
+    bool is_set[ADDED_FLAG_COUNT], is_special = *kind & TOKEN_SPECIAL;
+    if (!json_is_object(token))
+        return STATUS_OK;
+    int status = settings_bool(token, "special", is_special, &is_special);
     *kind = 0;
-    for (size_t i = 0; i < ADDED_FLAG_COUNT; i++) {
-        bool value;
-        int status = settings_bool(token, added_flags[i].key, false, &value);
-        if (status)
-            return status_wrap(status, "added token '%s'", tokenizer_json_token(token));
-        *kind = (uint16_t)(*kind | (value ? added_flags[i].kind : 0));
+    for (size_t i = 0; i < ADDED_FLAG_COUNT && !status; i++) {
+        uint16_t flag = added_flags[i].kind;
+        bool fallback = flag == TOKEN_SPECIAL ? is_special : flag == TOKEN_NORMALIZED && !is_special;
+        status = settings_bool(token, added_flags[i].key, fallback, &is_set[i]);
+        *kind = (uint16_t)(*kind | (!status && is_set[i] ? flag : 0));
     }
-    return STATUS_OK;
+    return status ? status_wrap(status, "added token '%s'", tokenizer_json_token(token)) : STATUS_OK;
 }
 
 const char *tokenizer_json_token(const json_t *value) {

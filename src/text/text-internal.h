@@ -1,7 +1,7 @@
 /* Inside the room: the parts of a tokenizer.
  *
  *     tokenizer.c   the object: its tables, decoding;  tokens.c   lookups;  token_buffer.c   lists of ids
- *     read.c, merges.c, settings.c   a directory's files into one, with their checks
+ *     read.c, draft.c, named.c, merges.c, settings.c   a directory's files into one, with their checks
  *     save.c        the other way;  lists.c, score_merges.c   files from another format's lists of tokens
  *     added.c, added_index.c   tokens that are found in a text before it is split into words
  *     scan-internal.h, scan.c   pre-tokenizers with a scanner;  split.c, regex.c   the others

@@ -24,6 +24,19 @@ const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, in
     return tokenizer->bytes + tokenizer->starts[id];
 }
 
+const unsigned char *tokenizer_first_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length) {
+    enum stripped_space stripped = tokenizer->rules.stripped;
+    const unsigned char *bytes = tokenizer_token_bytes(tokenizer, id, length);
+    bool is_whole =
+        !bytes || stripped == STRIP_NOTHING || (stripped == STRIP_FIRST_TOKEN && tokenizer->kinds[id] & TOKEN_ADDED);
+    size_t most = is_whole ? 0 : stripped == STRIP_SPACE ? 1 : *length;
+    for (; most > 0 && *length > 0 && *bytes == ' '; most--) {
+        bytes++;
+        (*length)--;
+    }
+    return bytes;
+}
+
 int32_t tokenizer_find_plain(const struct tokenizer *tokenizer, const void *bytes, size_t length) {
     size_t mask = ((size_t)1 << tokenizer->by_bytes_bits) - 1;
     size_t i = text_hash_bytes(bytes, length) >> (64 - tokenizer->by_bytes_bits);

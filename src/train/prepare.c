@@ -47,7 +47,9 @@ static int take_model(struct train_run *run, const char *option, const char *ini
     return STATUS_OK;
 }
 
-static int take_tokenizer(struct train_run *run) {
+/* Rows of a tuning run are checked token by token: a tokenizer may have tokens that the model has no row for, except
+ * the end-of-text, which each row has. */
+static int take_tokenizer(struct train_run *run, bool is_tuning) {
     const char *directory = run->config.tokenizer.path;
     if (!directory && *run->model_directory && tokenizer_is_present(run->model_directory))
         directory = run->model_directory;
@@ -68,7 +70,11 @@ static int take_tokenizer(struct train_run *run) {
     tokenizer_close(tokenizer);
     if (!run->config.model.vocab_size)
         run->config.model.vocab_size = size;
-    if (run->config.model.vocab_size < size)
+    if (run->config.model.vocab_size < size && is_tuning && eos_id >= run->config.model.vocab_size)
+        return status_fail(STATUS_USAGE,
+                           "the end-of-text is token %d of the %lld tokens of the tokenizer %s, but the model has %lld",
+                           (int)eos_id, (long long)size, directory, (long long)run->config.model.vocab_size);
+    if (run->config.model.vocab_size < size && !is_tuning)
         return status_fail(STATUS_USAGE, "model.vocab_size %lld is less than the %lld tokens of the tokenizer %s",
                            (long long)run->config.model.vocab_size, (long long)size, directory);
     bool is_known = false;
@@ -166,7 +172,7 @@ int train_prepare(struct train_run *run, const struct run_config *config, const 
     *run = (struct train_run){.config = *config};
     int status = init_from ? take_model(run, "--init-from", init_from, given) : STATUS_OK;
     if (!status)
-        status = take_tokenizer(run);
+        status = take_tokenizer(run, false);
     if (!status)
         status = run_config_resolve(&run->config);
     if (!status && !init_from)
@@ -184,7 +190,7 @@ int train_prepare_tuning(struct train_run *run, const struct run_config *config,
     *run = (struct train_run){.config = *config};
     int status = take_model(run, "--model", model_directory, NULL);
     if (!status)
-        status = take_tokenizer(run);
+        status = take_tokenizer(run, true);
     if (!status)
         status = run_config_resolve(&run->config);
     return status;

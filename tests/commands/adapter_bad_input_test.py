@@ -8,8 +8,8 @@ import struct
 import unittest
 
 from bad_input_test import LARGE, Refusal, write_lora
-from model_support import (floats, gpt2_config, read_safetensors, without_notices, write_byte_tokenizer, write_model,
-                           write_safetensors)
+from model_support import (floats, gpt2_config, read_safetensors, without_notices, write_byte_llama, write_byte_tokenizer,
+                           write_model, write_safetensors)
 
 A = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
 B = A.replace("lora_A", "lora_B")
@@ -117,6 +117,57 @@ class Files(Adapters):
         shutil.rmtree(self.bad / "lora")
         write_lora(self.bad / "lora", layers_to_transform=[5])
         self.refuse_all("layers_to_transform 5", "0 to 0", words=self.READERS, status=2)
+
+    def test_an_adapter_that_names_another_base(self):
+        """One line with both names and types; the adapter's type where its base is there. Damage stays damage."""
+        write_byte_llama(self.bad / "other")
+        self.config(base_model_name_or_path="other")
+        self.tensors(lambda t: t.clear())
+        self.refuse_all("lora is an adapter of another base: of other (model_type llama), not of ", "model (model_type gpt2)",
+                        f"missing tensors: {A}, and more", words=self.READERS)
+        shutil.rmtree(self.bad / "other")
+        self.refuse_all("lora is an adapter of other, which is not here, and does not fit ", "model (model_type gpt2)",
+                        words=self.READERS)
+        shutil.copytree(self.bad / "model", self.bad / "other")
+        self.refuse_all(f"lora: missing tensors: {A}, {B}", words=self.READERS)
+        self.config(base_model_name_or_path="other", target_modules=["q_proj"])
+        shutil.rmtree(self.bad / "other")
+        write_byte_llama(self.bad / "other")
+        self.refuse_all("of other (model_type llama), not of ", "q_proj", words=self.READERS, status=2)
+
+    def test_an_adapter_that_is_given_as_a_model(self):
+        """The line has the options that work."""
+        line = "is an adapter, not a model (no config.json): name its base and it, --model {0} --adapter {1}"
+        self.refuse(["generate", "--model", "lora", "--prompt-tokens", "1"], line.format("BASE", "lora"))
+        self.config(base_model_name_or_path="model")
+        shutil.copytree(self.bad / "lora", self.bad / "stack/lora")
+        for name in ("lora", "stack"):
+            base = "model" if name == "lora" else "BASE"
+            words = self.refuse(["score", "--model", name, "--input", "rows.jsonl"], line.format(base, name)).split()
+            for command in (["merge", "--adapter", "lora", "--output", "merged"],
+                            ["finetune", "--data", "tuning.jsonl", "--peft", "lora", "--output", "made"]):
+                self.refuse([*command, "--model", name], line.format(base, name), "for finetune --init-adapter")
+        given = ["model" if word == "BASE" else word for word in words[words.index("--model"):][:4]]
+        self.assertEqual(self.call(["score", "--input", "rows.jsonl", *given]).returncode, 0)
+
+    def test_embeddings_beside_the_adapter(self):
+        """As PEFT saves them: the base's may be there, under each of their names; others replace the base's."""
+        embedding = read_safetensors(self.bad / "model/model.safetensors")["transformer.wte.weight"]
+        kind, shape, data = embedding
+        alone = self.call(self.READERS[0]).stdout
+        names = ("transformer.wte.weight", "wte.weight", "transformer.wte.base_layer.weight", "lm_head.weight",
+                 "lm_head.base_layer.weight")
+        self.tensors(lambda t: t.update({f"base_model.model.{name}": embedding for name in names}))
+        done = self.call(self.READERS[0])
+        self.assertEqual((done.returncode, done.stdout), (0, alone), done.stderr)
+        changed = data[:4] + bytes([data[4] ^ 1]) + data[5:]
+        for name in names:
+            for other in ((kind, shape, changed), (kind, [shape[0] - 1, shape[1]], data[:-4 * shape[1]]), ("U8", [8], data[:8])):
+                self.tensors(lambda t: t.update({f"base_model.model.{name}": other}))
+                self.refuse(next(self.readers), f"'base_model.model.{name}' differs from", "the adapter replaces it")
+        for name in ("transformer.wpe.weight", "transformer.wte.other.weight", "lm_head.bias"):
+            self.tensors(lambda t: t.update({f"base_model.model.{name}": embedding}))
+            self.refuse(next(self.readers), f"unknown tensor: base_model.model.{name}")
 
     def test_a_stack_is_no_adapter_as_well(self):
         """A directory that is an adapter, and holds another one."""

@@ -141,6 +141,22 @@ class Loss(Finetune):
         _, errors = run(*self.command("none", "lora", [self.root / "loss.jsonl"], "--train.train_iters=1", base=base), expect=1)
         self.assertIn("no end-of-text", errors.splitlines()[-1])
 
+    def test_a_tokenizer_with_more_tokens_than_the_model(self):
+        """A row may not use them: it is refused with its place."""
+        base, rows = self.root / "larger", self.root / "larger.jsonl"
+        support.write_model(base, self.config)
+        support.write_byte_tokenizer(base)
+        size = self.config["vocab_size"]
+        (base / "added_tokens.json").write_text(json.dumps({f"<t{i}>": i for i in range(EOS + 1, size + 2)}))
+        loss, _ = self.first_loss([row("a", f"b<t{size - 1}>")], base=base)
+        self.assert_loss(loss, self.expected(([97, 98, size - 1, EOS], (1, 2, 3)), base=base))
+        rows.write_text(json.dumps(row("a", "b")) + "\n" + json.dumps(row("a", f"b<t{size}>")) + "\n")
+        _, errors = run(*self.command("none", "lora", [rows], "--train.train_iters=1", base=base), expect=1)
+        self.assertIn(f"larger.jsonl:2: token {size} is outside the model's vocabulary of {size}", errors)
+        (base / "tokenizer_config.json").write_text(json.dumps({"eos_token": f"<t{size}>"}))
+        _, errors = run(*self.command("none", "lora", [rows], "--train.train_iters=1", base=base), expect=2)
+        self.assertIn(f"the end-of-text is token {size} of the {size + 2} tokens of the tokenizer", errors)
+
     def template_of(self, name):
         """The files next to the adapter: the template's name, and whether the template is there."""
         out = self.root / name

@@ -61,6 +61,16 @@ class Defaults(Tuning):
         _, errors = run(*self.words("lora", rows, "--train.train_iters=1", "--output", self.root / "cut"))
         self.assertIn(f"1 of 2 rows are longer than {POSITIONS} tokens and are cut", errors)
 
+    def test_a_scaled_rotation_takes_longer_rows(self):
+        base, rows = self.root / "scaled", self.write_rows("scaled.jsonl", 5, 70)
+        support.write_byte_llama(base, max_position_embeddings=16, rope_scaling={"type": "yarn", "factor": 4.0})
+        words = ("--model", base, "--train.train_iters=1", "--output", self.root / "longer")
+        self.assertEqual(self.length("lora", rows, *words), 64)
+        _, errors = run(*self.words("lora", rows, *words, "--data.seq_length=40"))
+        self.assertIn("1 of 2 rows are longer than 40 tokens and are cut", errors)
+        _, errors = run(*self.words("lora", rows, *words, "--data.seq_length=65"), expect=2)
+        self.assertIn("data.seq_length 65 is more than the model's 64 scaled positions", errors)
+
     def test_ranks_that_divide_a_sequence_get_a_multiple(self):
         rows = self.write_rows("odd.jsonl", 5, 17)
         layout = ["--ranks=2", P + "tensor_model_parallel_size=2"]

@@ -110,7 +110,7 @@ class Sampling(unittest.TestCase):
     def test_top_p(self):
         p = self.probabilities(1)
         order = sorted(range(len(p)), key=lambda t: -p[t])
-        for top_p in (1e-6, 0.3, 0.8):
+        for top_p in (0, 1e-6, 0.3, 0.8):
             best, reached = [], 0
             for token in order:
                 best.append(token)

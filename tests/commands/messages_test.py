@@ -83,7 +83,7 @@ class Templates(Messages):
 class Choice(Messages):
     """The one that is named; else an adapter's; else the tokenizer's."""
 
-    def adapter(self, name, jinja=None, notes=None):
+    def adapter(self, name, jinja=None, notes=None, config=None):
         directory = self.root / name
         directory.mkdir()
         (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "target_modules": ["c_attn"], "r": 1}))
@@ -95,6 +95,9 @@ class Choice(Messages):
             shutil.copy(GOLDEN / f"{jinja}.jinja", directory / "chat_template.jinja")
         if notes is not None:
             (directory / "cambium_adapter.json").write_text(json.dumps({"chat_template": notes}))
+        if config is not None:
+            text = (GOLDEN / f"{config}.jinja").read_text()
+            (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default", "template": text}]}))
         return directory
 
     def assert_template(self, name, *words):
@@ -115,6 +118,8 @@ class Choice(Messages):
         self.assert_template("plain", "--adapter", silent, plain)
         self.assert_template("chatml", "--adapter", self.adapter("marks", jinja="chatml_preamble"), plain)
         self.assert_template("plain", "--adapter", self.adapter("both", jinja="chatml", notes="plain"))
+        self.assert_template("plain", "--adapter", self.adapter("older", config="plain"))
+        self.assert_template("chatml", "--adapter", self.adapter("newer", jinja="chatml", config="plain"))
         self.assert_template("chatml", "--adapter", plain, "--chat-template", "chatml")
 
     def test_a_rendering_that_no_context_holds(self):

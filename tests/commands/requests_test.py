@@ -263,15 +263,31 @@ class Refused(unittest.TestCase):
         self.assertEqual(errors, f"cambium: error: {len(cases)} of {len(lines)} requests were refused: "
                                  "their lines of the output say why\n")
 
+    def test_values_of_other_servers(self):
+        """Seeds are any integers of 64 bits, and -1 draws one; top_p 0 takes the likeliest token; top_k -1 is all."""
+        plain = {"prompt": [7, 8], "max_tokens": 6, "temperature": 1}
+        greedy, least, minus, any_seed, other, whole, all_ids, empty = ask(
+            [plain | more for more in ({"temperature": 0, "seed": 1}, {"top_p": 0, "temperature": 90, "seed": -2 ** 63}, {"seed": -2},
+                                       {"seed": -1}, {"seed": -1}, {"seed": -2, "top_k": 0}, {"seed": -2, "top_k": -1},
+                                       {"seed": -2, "suffix": ""})])
+        self.assertEqual(tokens(least), tokens(greedy))
+        self.assertEqual([least["seed"], minus["seed"]], [-2 ** 63, -2])
+        for same in (whole, all_ids, empty):
+            self.assertEqual(tokens(same), tokens(minus))
+        self.assertNotEqual(any_seed["seed"], other["seed"])
+        self.assertEqual(tokens(ask([plain | {"seed": any_seed["seed"]}])[0]), tokens(any_seed))
+        self.check((plain | {"suffix": "a"}, "suffix", "there is no such field"))
+
     def test_values_out_of_their_ranges(self):
-        ranges = {"max_tokens": (0, 10 ** 9), "min_tokens": (0, 10 ** 9), "n": (1, 128), "top_k": (0, 10 ** 9), "logprobs": (0, 20),
-                  "prompt_logprobs": (0, 20), "priority": (-2 ** 31, 2 ** 31 - 1), "seed": (0, 2 ** 63 - 1)}
+        ranges = {"max_tokens": (0, 10 ** 9), "min_tokens": (0, 10 ** 9), "n": (1, 128), "top_k": (-1, 10 ** 9), "logprobs": (0, 20),
+                  "prompt_logprobs": (0, 20), "priority": (-2 ** 31, 2 ** 31 - 1), "seed": (-2 ** 63, 2 ** 63 - 1)}
         cases = []
         for name, (low, high) in ranges.items():
-            wrong = [low - 1, 1.5, float(low), "1", True, [1], {}]
+            wrong = [low - 1] if low > -2 ** 63 else []
+            wrong += [1.5, float(low), "1", True, [1], {}]
             wrong += [high + 1] if high + 1 < 2 ** 63 else []
             cases += [({"prompt": [1], name: value}, name, f"expected an integer from {low} to {high}") for value in wrong]
-        numbers = {"temperature": (0, 100), "top_p": (1e-6, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100),
+        numbers = {"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100),
                    "presence_penalty": (-100, 100), "frequency_penalty": (-100, 100)}
         for name, (low, high) in numbers.items():
             for value in (low - 1e-3, high + 1e-3, "1", False, [], {"a": 1}):

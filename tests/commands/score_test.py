@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
-from model_support import CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, without_notices, write_model, write_safetensors
+from model_support import (CAMBIUM, EXPECTED, TINY, read_safetensors, rows, run, without_notices, write_byte_llama, write_model,
+                           write_safetensors)
 from requests_support import ADAPTERS, BASE
 
 
@@ -143,6 +144,20 @@ class Rows(unittest.TestCase):
             self.assertIn("tokenizer", errors)
             same, _ = score({"text": "a b"}, words=("--tokenizer", TINY))
             self.assertEqual(same, score({"text": "a b"})[0])
+
+    def test_a_scaled_rotation_has_more_positions(self):
+        """Those of the factor; --max-model-len takes fewer."""
+        with tempfile.TemporaryDirectory() as temporary:
+            for scaling in ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+                            {"rope_type": "linear", "factor": 4.0}):
+                write_byte_llama(temporary, max_position_embeddings=16, rope_scaling=scaling)
+                text = {"tokens": [i % 250 for i in range(64)]}
+                row, = rows(score(text, model=temporary)[0])
+                self.assertTrue(all(math.isfinite(number) for number in row["logprobs"][1:]))
+                for words, row, line in (((), {"tokens": [1] * 65}, "65 tokens, more than the model's 64 positions"),
+                                         (("--max-model-len", 32), text, "64 tokens, more than the model's 32 positions"),
+                                         (("--max-model-len", 65), text, "--max-model-len 65: the model has 64 positions")):
+                    self.assertIn(line, score(row, model=temporary, words=words, expect=1 + (65 in words))[1])
 
     def test_a_directory_of_checkpoints_means_the_newest(self):
         with tempfile.TemporaryDirectory() as temporary:

@@ -210,7 +210,7 @@ class Answers(unittest.TestCase):
                 ("INVALID_ARGUMENT", "adapters: ", {"text": "a", "adapters": ["none"] * 5}),
                 ("INVALID_ARGUMENT", "temperature: ", {"text": "a", "sampling": {"temperature": -1}}),
                 ("INVALID_ARGUMENT", "temperature: ", {"text": "a", "sampling": {"temperature": float("nan")}}),
-                ("INVALID_ARGUMENT", "top_p: ", {"text": "a", "sampling": {"top_p": 0}}),
+                ("INVALID_ARGUMENT", "top_p: ", {"text": "a", "sampling": {"top_p": -0.5}}),
                 ("INVALID_ARGUMENT", "min_p: ", {"text": "a", "sampling": {"min_p": 2}}),
                 ("INVALID_ARGUMENT", "repetition_penalty: ", {"text": "a", "sampling": {"repetition_penalty": 0}}),
                 ("INVALID_ARGUMENT", "frequency_penalty: ", {"text": "a", "sampling": {"frequency_penalty": float("inf")}}),

@@ -95,7 +95,9 @@ class Completions(Served):
                  {"prompt": PROMPT, "max_tokens": 9, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.4,
                   "frequency_penalty": 0.3, "logit_bias": {"5": 3, "7": -100}, "ignore_eos": True},
                  {"prompt": PROMPT, "max_tokens": 20, "seed": 6, "stop": ["e", "a"], "min_tokens": 2},
-                 {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "stop_token_ids": [280]}]
+                 {"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "stop_token_ids": [280]},
+                 {"prompt": PROMPT, "max_tokens": 5, "seed": -2**63, "top_k": -1, "suffix": ""},
+                 {"prompt": PROMPT, "max_tokens": 5, "seed": -2, "top_p": 0, "temperature": 50}]
         for request, expected in zip(asked, ask(asked)):
             answer = self.complete(**request, return_token_ids=True, logprobs=3)
             logprobs = [choice["logprobs"]["token_logprobs"] for choice in answer["choices"]]
@@ -241,7 +243,7 @@ class Completions(Served):
         self.assertEqual(self.complete(prompt=[1] * 63, max_tokens=1)["usage"]["completion_tokens"], 1)
         for more, param in (({"temperature": -1}, "temperature"), ({"max_tokens": -1}, "max_tokens"), ({"n": 0}, "n"),
                             ({"n": 129}, "n"), ({"logprobs": 21}, "logprobs"), ({"stop": [""]}, "stop"),
-                            ({"stop": ["x"] * 65}, "stop"), ({"stop": "x" * 1025}, "stop"), ({"seed": -1}, "seed"),
+                            ({"stop": ["x"] * 65}, "stop"), ({"stop": "x" * 1025}, "stop"), ({"seed": 1.5}, "seed"), ({"top_p": -0.1}, "top_p"),
                             ({"prompt": [300]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"logit_bias": {"300": 1}}, "logit_bias"),
                             ({"stop_token_ids": [300]}, "stop_token_ids"), ({"tools": []}, "tools"), ({"suffix": "a"}, "suffix"),
                             ({"functions": []}, "functions"), ({"response_format": {"type": "json_object"}}, "response_format"),

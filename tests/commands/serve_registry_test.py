@@ -124,6 +124,26 @@ class Registry(AdapterRoot):
             self.assertNotIn(str(self.root), line)
             self.assertEqual(sum("will be refused" in line for line in server.lines), 1)
 
+    def test_what_is_refused_is_not_listed_as_usable(self):
+        """Until its files change."""
+        weights = weights_of(self.root / "lora.b")
+        good = weights.read_bytes()
+        weights.write_bytes(good[:-5])
+        with self.serve() as server:
+            server.wait_line("below --adapter-root will be refused")
+            self.assertEqual((self.states(server)["lora.b"]["state"], self.states(server)["ia3.a"]["state"]), ("refused", "evicted"))
+            listed = lambda: {model["id"] for model in server.ask("GET", "/v1/models").json["data"]}
+            self.assertIn("lora.a", listed())
+            self.assertNotIn("lora.b", listed())
+            self.assertEqual(server.ask("GET", "/v1/models/lora.b").status, 404)
+            weights.write_bytes(good)
+            self.assertIn("lora.b", listed())
+            self.ask(server, "lora.b")
+            weights_of(self.root / "ia3.a").write_bytes(b"no")
+            self.assertEqual(server.ask("POST", "/v1/completions", SHORT | {"model": "ia3.a"}).status, 422)
+            self.assertEqual((self.states(server)["lora.b"]["state"], self.states(server)["ia3.a"]["state"]), ("resident", "refused"))
+            self.assertNotIn("ia3.a", listed())
+
     def test_generate_and_score_say_what_is_damaged_below_the_root(self):
         (self.root / "lora.b/adapter_config.json").write_text("{")
         weights_of(self.root / "ia3.b").write_bytes(b"no")

@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from model_support import write_byte_model
+from model_support import EOS, run, write_byte_model, write_reciting_model
 from serve_support import PATIENCE, Server, write_prompt
 
 WIDTH = 64
@@ -137,6 +137,57 @@ class Templates(unittest.TestCase):
                 self.assertEqual(template, generations[generation])
             for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
                 server.await_metric(name, 0)
+
+
+
+class FirstSpaces(unittest.TestCase):
+    """A SentencePiece model that writes "\u2581the" everywhere. Its chats begin without the space, as transformers decodes them."""
+
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.model = pathlib.Path(temporary.name, "model")
+        tokenizer = (pathlib.Path(__file__).parent.parent / "text/golden/llama2/tokenizer.json").read_text()
+        vocab = json.loads(tokenizer)["model"]["vocab"]
+        write_reciting_model(cls.model, [vocab["\u2581the"]] * 100, positions=101, specials=[f"<{i}>" for i in range(404 - EOS - 1)])
+        for name in ("vocab.json", "merges.txt", "added_tokens.json"):
+            (cls.model / name).unlink()
+        (cls.model / "tokenizer.json").write_text(tokenizer)
+        (cls.model / "tokenizer_config.json").write_text(json.dumps({
+            "eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}))
+
+    def test_chats_over_http(self):
+        chat = {"messages": [{"role": "user", "content": "of"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 2}
+        with Server(model=self.model) as server:
+            ask = lambda path, body: server.ask("POST", path, body).json["choices"][0]
+            choice = ask("/v1/chat/completions", chat)
+            self.assertEqual(choice["message"]["content"], "the the the")
+            entries = choice["logprobs"]["content"]
+            self.assertEqual([entry["token"] for entry in entries], ["the", " the", " the"])
+            self.assertEqual([bytes(entry["bytes"]) for entry in entries], [b"the", b" the", b" the"])
+            self.assertEqual(entries[0]["top_logprobs"][0]["token"], "the")
+            with server.stream("/v1/chat/completions", chat) as events:
+                deltas = [event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"]]
+            self.assertEqual("".join(deltas), "the the the")
+            self.assertEqual(ask("/v1/chat/completions", chat | {"stop": " the"})["message"]["content"], "the")
+            self.assertEqual(ask("/v1/chat/completions", chat | {"stop": "the"})["message"]["content"], "")
+            going_on = chat | {"messages": [*chat["messages"], {"role": "assistant", "content": "in"}],
+                               "continue_final_message": True, "add_generation_prompt": False}
+            self.assertEqual(ask("/v1/chat/completions", going_on)["message"]["content"], " the the the")
+            self.assertEqual(ask("/v1/completions", {"prompt": "of", "max_tokens": 3})["text"], " the the the")
+
+    def test_chats_of_commands(self):
+        messages = {"messages": [{"role": "user", "content": "of"}]}
+        file = self.model / "messages.json"
+        file.write_text(json.dumps(messages))
+        words = ("--model", self.model, "--max-new-tokens", 2, "--temperature", 0)
+        self.assertEqual(run("generate", *words, "--messages", file)[0], b"the the\n")
+        self.assertEqual(run("generate", *words, "--prompt", "of")[0], b" the the\n")
+        self.assertEqual(run("chat", *words, input=b"of\n")[0].strip(b"\n"), b"the the")
+        lines = "".join(json.dumps(line | {"max_tokens": 2}) + "\n" for line in (messages, {"prompt": "of"})).encode()
+        output, _ = run("generate", "--model", self.model, "--requests", "-", input=lines)
+        self.assertEqual([json.loads(line)["choices"][0]["text"] for line in output.splitlines()], ["the the", " the the"])
 
 
 if __name__ == "__main__":

@@ -75,6 +75,32 @@ static void yarn_has_the_defaults_of_its_paper(void **state) {
     assert_int_equal(config.rotary.original_positions, 77);
 }
 
+static void a_scaled_rotation_has_more_positions(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys;
+        int64_t positions;
+    } cases[] = {
+        {"64", 64},
+        {"64,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}", 160},
+        {"64,\"rope_scaling\":{\"type\":\"linear\",\"factor\":1}", 64},
+        {"65,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":1.5}", 97},
+        {"64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", 256},
+        {"64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}", 128},
+        {"128,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}", 128},
+        {"256,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}", 256},
+        {"1000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1000000}", MODEL_MAX_POSITIONS},
+        {"64,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}", 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_config config;
+        char text[256];
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen2\",\"max_position_embeddings\":%s}", cases[i].keys);
+        test_ok(read_text(text, &config));
+        assert_int_equal(model_positions(&config), cases[i].positions);
+    }
+}
+
 /* ---- reading ---- */
 
 #define LLAMA  "{\"model_type\":\"llama\",\"hidden_size\":48,\"num_attention_heads\":4"
@@ -382,6 +408,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_key_is_what_transformers_puts_there),
         cmocka_unit_test(yarn_has_the_defaults_of_its_paper),
+        cmocka_unit_test(a_scaled_rotation_has_more_positions),
         cmocka_unit_test(both_forms_of_a_rotation_say_the_same),
         cmocka_unit_test(windows_are_where_the_keys_put_them),
         cmocka_unit_test(biases_and_norms_are_those_of_the_family),

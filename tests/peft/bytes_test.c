@@ -127,14 +127,24 @@ static void the_chat_template_is_that_of_the_files(void **state) {
     static const struct {
         const char *notes, *jinja, *name; /* name NULL: there is no template */
         int status;
-        const char *expected;
+        const char *expected, *tokenizer; /* tokenizer_config.json */
     } cases[] = {
-        {NULL, NULL, NULL, 0, NULL},
-        {"{\"chat_template\":\"\"}", NULL, NULL, 0, NULL},
-        {"{\"chat_template\":\"alpaca\"}", "{{ 'x' }}", "alpaca", 0, NULL},
-        {"{}", "{% for m in messages %}{{ m }}{% endfor %}", "", 0, NULL},
-        {"{}", "{% for m in messages %}\n{{ m }", NULL, STATUS_INVALID, "chat_template.jinja: line 2: "},
-        {"{\"chat_template\":\"llama\"}", NULL, NULL, STATUS_UNSUPPORTED, "none of chatml, alpaca, plain"},
+        {NULL, NULL, NULL, 0, NULL, NULL},
+        {"{\"chat_template\":\"\"}", NULL, NULL, 0, NULL, NULL},
+        {"{\"chat_template\":\"alpaca\"}", "{{ 'x' }}", "alpaca", 0, NULL, NULL},
+        {"{}", "{% for m in messages %}{{ m }}{% endfor %}", "", 0, NULL, NULL},
+        {"{}", "{% for m in messages %}\n{{ m }", NULL, STATUS_INVALID, "chat_template.jinja: line 2: ", NULL},
+        {"{\"chat_template\":\"llama\"}", NULL, NULL, STATUS_UNSUPPORTED, "none of chatml, alpaca, plain", NULL},
+        {NULL, NULL, "", 0, NULL, "{\"model_max_length\": 1e30, \"chat_template\": \"{{ 'x' }}\"}"},
+        {NULL, NULL, "", 0, NULL, "{\"chat_template\": [{\"name\": \"default\", \"template\": \"{{ 'x' }}\"}]}"},
+        {NULL, NULL, "", 0, NULL, "{\"chat_template\": {\"tool_use\": \"{{ 'y' }}\", \"default\": \"{{ 'x' }}\"}}"},
+        {NULL, NULL, NULL, 0, NULL, "{\"chat_template\": null}"},
+        {NULL, NULL, NULL, 0, NULL, "{\"eos_token\": \"a\"}"},
+        {NULL, "{{ 'x' }}", "", 0, NULL, "{\"chat_template\": \"{{\"}"},
+        {"{\"chat_template\":\"alpaca\"}", NULL, "alpaca", 0, NULL, "{\"chat_template\": \"{{ 'x' }}\"}"},
+        {NULL, NULL, NULL, STATUS_INVALID,
+         "tokenizer_config.json: chat_template: line 1: ", "{\"chat_template\": \"{{\"}"},
+        {NULL, NULL, NULL, STATUS_INVALID, "tokenizer_config.json: line 1 column ", "{"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -146,6 +156,8 @@ static void the_chat_template_is_that_of_the_files(void **state) {
             write_file(directory, "cambium_adapter.json", cases[i].notes, strlen(cases[i].notes));
         if (cases[i].jinja)
             write_file(directory, "chat_template.jinja", cases[i].jinja, strlen(cases[i].jinja));
+        if (cases[i].tokenizer)
+            write_file(directory, "tokenizer_config.json", cases[i].tokenizer, strlen(cases[i].tokenizer));
         test_ok(peft_bytes_read(directory, LIMIT, &bytes));
         test_ok(peft_files_open_bytes(&bytes, 1, &files));
         for (int k = 0; k < 2; k++) {

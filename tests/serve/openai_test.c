@@ -393,7 +393,7 @@ static void bad_requests_name_their_field(void **state) {
         {"{\"prompt\":[1],\"stream\":true,\"stream_options\":1}", "stream_options"},
         {"{\"prompt\":[1],\"stop\":[\"\"]}", "stop"},
         {"{\"prompt\":[1],\"stop\":[1]}", "stop"},
-        {"{\"prompt\":[1],\"seed\":-1}", "seed"},
+        {"{\"prompt\":[1],\"seed\":-1.5}", "seed"},
         {"{\"prompt\":[1],\"logit_bias\":{\"100\":1}}", "logit_bias"},
         {"{\"prompt\":[1],\"logit_bias\":{\"1\":\"a\"}}", "logit_bias"},
         {"{\"prompt\":[1],\"logit_bias\":[]}", "logit_bias"},

@@ -183,8 +183,6 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Sequence\", \"normalizers\": []}]}",
          STATUS_UNSUPPORTED, "normalizer 'Sequence'"},
         {"normalizer", "{\"type\": \"Sequence\"}", STATUS_UNSUPPORTED, "normalizer 'Sequence without normalizers'"},
-        {"truncation", "{\"max_length\": 5}", STATUS_UNSUPPORTED, "truncation"},
-        {"padding", "{\"strategy\": \"BatchLongest\"}", STATUS_UNSUPPORTED, "padding"},
         {"pre_tokenizer", "null", STATUS_UNSUPPORTED, "pre_tokenizer 'null'"},
         {"pre_tokenizer", "{\"type\": \"Whitespace\"}", STATUS_UNSUPPORTED, "pre_tokenizer 'Whitespace'"},
         {"pre_tokenizer.use_regex", "1", STATUS_INVALID, "'use_regex' is neither"},
@@ -297,6 +295,8 @@ static void settings_that_mean_the_same_are_taken(void **state) {
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ", \"add_prefix_space\": false")},
         {"pre_tokenizer.use_regex", ""},
         {"added_tokens", "[]"},
+        {"truncation", "{\"direction\": \"Right\", \"max_length\": 2, \"strategy\": \"LongestFirst\", \"stride\": 0}"},
+        {"padding", "{\"strategy\": {\"Fixed\": 64}, \"pad_id\": 0, \"pad_token\": \"<|endoftext|>\"}"},
     };
     struct tokenizer *small = open_ok(SMALL);
     char *directory = test_directory();
@@ -554,6 +554,12 @@ static void damaged_files_are_refused_with_their_place(void **state) {
         {"tokenizer_config.json", "{\"eos_token\": \"</s>\"}", STATUS_INVALID, "eos_token '</s>' is not a token"},
         {"tokenizer_config.json", "{\"eos_token\": 5}", STATUS_INVALID, "tokenizer_config.json: 'eos_token'"},
         {"tokenizer_config.json", "{\"added_tokens_decoder\": {\"x\": {}}}", STATUS_INVALID, "'x' is not an id"},
+        {"tokenizer_config.json", "{\"added_tokens_decoder\": [5]}", STATUS_INVALID,
+         "'added_tokens_decoder' is not an"},
+        {"tokenizer_config.json", "{\"additional_special_tokens\": \"<x>\"}", STATUS_INVALID, "is not a list"},
+        {"tokenizer_config.json", "{\"additional_special_tokens\": [5]}", STATUS_INVALID, "token 1 has no 'content'"},
+        {"tokenizer_config.json", "{\"extra_special_tokens\": 5}", STATUS_INVALID, "neither a list nor an object"},
+        {"tokenizer_config.json", "{\"extra_special_tokens\": {\"a\": 5}}", STATUS_INVALID, "'a' has no 'content'"},
         {"special_tokens_map.json", "nonsense", STATUS_INVALID, "special_tokens_map.json: line 1"},
     };
     char *directory = test_directory();

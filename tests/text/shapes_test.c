@@ -208,6 +208,49 @@ static void a_text_behind_a_token_has_the_ids_of_the_whole(void **state) {
     }
 }
 
+/* Writes a file, or removes it where `object` is NULL. */
+static void put_object(const char *directory, const char *name, const json_t *object) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (object)
+        assert_int_equal(json_dump_file(object, path, 0), 0);
+    else
+        remove(path);
+}
+
+/* named.jsonl is made by tools/golden/named_tokens.py. */
+static void tokens_outside_tokenizer_json_are_added_as_transformers_adds_them(void **state) {
+    (void)state;
+    static const enum tokenizer_file small_files[] = {TOKENIZER_CONFIG, TOKENIZER_SPECIAL, TOKENIZER_ADDED};
+    FILE *lines = fopen(GOLDEN "/named.jsonl", "r");
+    char line[1 << 14], *directory = test_directory();
+    assert_non_null(lines);
+    for (int number = 1; fgets(line, sizeof line, lines); number++) {
+        char path[512];
+        json_t *root = json_loads(line, 0, NULL), *files = json_object_get(root, "files");
+        struct strbuf text = STRBUF_INIT;
+        snprintf(path, sizeof path, GOLDEN "/%s/tokenizer.json", json_string_value(json_object_get(root, "base")));
+        json_t *base = json_load_file(path, 0, NULL);
+        put_object(directory, "tokenizer.json", base);
+        json_decref(base);
+        for (size_t i = 0; i < sizeof small_files / sizeof *small_files; i++) {
+            const char *name = tokenizer_file_names[small_files[i]];
+            put_object(directory, name, json_object_get(files, name));
+        }
+        struct shape shape = shape_open("named", directory);
+        shape.line = number;
+        strbuf_add_text(&text, json_string_value(json_object_get(root, "text")));
+        assert_int_equal(tokenizer_vocab_size(shape.tokenizer), json_integer_value(json_object_get(root, "size")));
+        struct token_buffer ids = assert_ids(&shape, &text, TOKENIZER_ALLOW_SPECIAL, json_object_get(root, "ids"));
+        token_buffer_free(&ids);
+        strbuf_free(&text);
+        shape_close(&shape);
+        json_decref(root);
+    }
+    assert_int_equal(fclose(lines), 0);
+    free(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_equal_those_of_tokenizers),
@@ -215,6 +258,7 @@ int main(void) {
         cmocka_unit_test(only_patterns_without_a_scanner_may_be_slow),
         cmocka_unit_test(parts_of_a_text_are_framed_once),
         cmocka_unit_test(a_text_behind_a_token_has_the_ids_of_the_whole),
+        cmocka_unit_test(tokens_outside_tokenizer_json_are_added_as_transformers_adds_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
