@@ -432,6 +432,8 @@ static void on_lost_rank(void *context, int rank, const char *line) {
 static int begin(struct serving *serving, struct launch *launch) {
     int status = fill_options(serving);
     if (!status && launch->is_first)
+        transport_fit_descriptors(&serving->options.limits, strcmp(serving->command->control, "none") ? 2 : 1);
+    if (!status && launch->is_first)
         status = server_open(&serving->options, &serving->server);
     if (!launch->is_first) {
         signal(SIGTERM, SIG_IGN);

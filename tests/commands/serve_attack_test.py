@@ -301,10 +301,10 @@ class Crowds(unittest.TestCase):
 
     def test_connections_over_the_limit_are_told(self):
         with Server(connections=5) as server, contextlib.ExitStack() as stack:
+            begun = server.counts()["begun"]
             for turn in range(5):
                 client = stack.enter_context(server.connect())
-                client.sendall(GET)
-                client.recv(1)
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
             with server.connect() as client:
                 answer = read_all(client)
             self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
