@@ -138,35 +138,34 @@ static void start(struct exchange *exchange, const struct registry_change *asked
     registry_start(exchange->request->server, &change);
 }
 
-/* Refuses a field that the route does not have: a misspelt one would count as absent. `fields` end with NULL. */
-static bool check_fields(const json_t *root, const char *const *fields, struct error *error) {
-    const char *name;
+/* Refuses a field that the route does not have: a misspelt one would count as absent. */
+static bool check_fields(json_t *root, const char *const *fields, size_t count, struct error *error) {
+    const char *name, *nearest;
     json_t *value;
-    size_t count = 0;
-    while (fields[count])
-        count++;
-    json_object_foreach((json_t *)root, name, value) {
+    json_object_foreach(root, name, value) {
         bool is_known = json_is_null(value);
         for (size_t i = 0; i < count; i++)
             is_known |= !strcmp(name, fields[i]);
-        const char *nearest = is_known ? NULL : config_nearest(name, fields, count);
-        if (!is_known)
-            error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
-                      nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
-        if (!is_known)
-            return false;
+        if (is_known)
+            continue;
+        nearest = config_nearest(name, fields, count);
+        error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
+                  nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+        return false;
     }
     return true;
 }
+#define HAS_ONLY(root, error, ...)                                                                                     \
+    check_fields(root, (const char *const[]){__VA_ARGS__},                                                             \
+                 sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), error)
 
 /* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
 
 static void on_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
-    static const char *const fields[] = {"name", "path", "pinned", NULL};
     json_t *root = made;
-    if (check_fields(root, fields, &error) &&
+    if (HAS_ONLY(root, &error, "name", "path", "pinned") &&
         json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
@@ -200,13 +199,12 @@ static void on_replace(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_REPLACE, .name = name};
     struct error error;
     int64_t generation = 0;
-    static const char *const fields[] = {"path", "if_generation", NULL};
     json_t *root = made;
     if (!read_path_name(exchange, name)) {
         json_decref(root);
         return;
     }
-    if (check_fields(root, fields, &error) &&
+    if (HAS_ONLY(root, &error, "path", "if_generation") &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
         change.if_generation = (uint64_t)generation;
@@ -231,9 +229,8 @@ void control_adapter(struct exchange *exchange) {
 static void on_vllm_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
-    static const char *const fields[] = {"lora_name", "lora_path", "load_inplace", NULL};
     json_t *root = made;
-    if (check_fields(root, fields, &error) &&
+    if (HAS_ONLY(root, &error, "lora_name", "lora_path", "load_inplace") &&
         json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
@@ -257,9 +254,8 @@ void control_vllm_load(struct exchange *exchange) {
 static void on_vllm_unload(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_UNLOAD};
     struct error error;
-    static const char *const fields[] = {"lora_name", "lora_int_id", NULL}; /* vLLM's clients send its own number */
     json_t *root = made;
-    if (check_fields(root, fields, &error) &&
+    if (HAS_ONLY(root, &error, "lora_name", "lora_int_id") &&
         json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         check_name(exchange->request->server, change.name, "lora_name", &error))
         start(exchange, &change, true);
@@ -279,9 +275,8 @@ void control_vllm_unload(struct exchange *exchange) {
 static void on_drain(struct exchange *exchange, void *made) {
     struct error error;
     double delay = -1, timeout = -1;
-    static const char *const fields[] = {"delay_s", "timeout_s", NULL};
     json_t *root = made;
-    if (check_fields(root, fields, &error) &&
+    if (HAS_ONLY(root, &error, "delay_s", "timeout_s") &&
         json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);

@@ -148,10 +148,9 @@ static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_sp
     *adds_special = true;
     if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", adds_special, error))
         return false;
-    bool is_text = json_is_string(*prompt);
-    if (is_text && !memchr(json_string_value(*prompt), 0, json_string_length(*prompt)))
+    if (json_is_string(*prompt))
         return true;
-    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: %s", is_text ? JSON_IN_NUL : "expected a text");
+    error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
     return false;
 }
 

@@ -150,7 +150,7 @@ void connection_free(struct connection *connection);
 /* While the transport drains: true when the client may still send something, or may not have read everything. */
 bool connection_is_awaited(const struct connection *connection);
 
-/* Returns an address as a number (exchange.h); writes it as text. */
+/* Returns an address as a number (exchange.h); writes it as text: address.c. */
 uint64_t address_number(const struct sockaddr_storage *address);
 void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes);
 

@@ -3,7 +3,6 @@
 
 #include "base/base.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -99,32 +98,6 @@ int transport_open(const struct transport_options *options, struct transport **m
     return status;
 }
 
-uint64_t address_number(const struct sockaddr_storage *address) {
-    const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
-    bool is_mapped = address->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(six);
-    uint64_t number = 1;
-    if (address->ss_family == AF_INET)
-        number = ((const struct sockaddr_in *)address)->sin_addr.s_addr;
-    else if (address->ss_family == AF_INET6)
-        memcpy(&number, six->s6_addr + (is_mapped ? 8 : 0), sizeof number);
-    return number ? number : 1;
-}
-
-void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes) {
-    char host[INET6_ADDRSTRLEN] = "";
-    const struct sockaddr_in *four = (const struct sockaddr_in *)address;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
-    if (address->ss_family == AF_INET) {
-        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
-        snprintf(text, bytes, has_port ? "%s:%d" : "%s", host, ntohs(four->sin_port));
-    } else if (address->ss_family == AF_INET6) {
-        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-        snprintf(text, bytes, has_port ? "[%s]:%d" : "%s", host, ntohs(six->sin6_port));
-    } else {
-        snprintf(text, bytes, "unix");
-    }
-}
-
 static void listener_close(struct listener *listener) {
     if (listener->acceptable)
         event_free(listener->acceptable);
@@ -167,8 +140,9 @@ static void on_resume(evutil_socket_t fd, short what, void *context) {
     event_add(listener->acceptable, NULL);
 }
 
-/* Finds a place for a client. A listener that is full, or an address that has seven eighths of it, gives up the idle
- * connection that was silent longest: when an address has more than half of the places, one of its own. */
+/* Finds a place for a client. When the listener is full, the idle connection that was silent longest gives up its
+ * place; one of an address with more than half of the places comes first. An address that has seven eighths of the
+ * places gives up one of its own. */
 static bool make_place(struct listener *listener, uint64_t address) {
     int64_t most = listener->transport->options.limits.connections, own = 0, votes = 0;
     uint64_t majority = 0; /* of more than half, if there is such an address (Boyer and Moore) */

@@ -52,8 +52,8 @@ struct transport_options {
 
 struct transport;
 
-/* Raises the soft limit of descriptors to what so many listeners need. When the hard limit is lower, fewer connections
- * remain, so that each listener keeps its own, and a warning says so. */
+/* Raises the soft limit of descriptors to what this number of listeners needs. When the hard limit is lower, fewer
+ * connections remain, so that each listener keeps its own, and a warning says so. */
 void transport_fit_descriptors(struct transport_limits *limits, int listeners);
 /* Makes a transport. It copies the options; `base`, `gathered` and `router` must outlive it. STATUS_MEMORY;
  * STATUS_INVALID for certificate or key. */

@@ -8,10 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A token bucket: it holds `burst` tokens at most and gains `per_second`. */
+/* A token bucket. */
 struct bucket {
     double tokens, time;
 };
+/* Adds `per_second` for the time since the last call, up to `burst`. A bucket that was never filled gets `burst`. */
 void bucket_fill(struct bucket *bucket, double burst, double per_second, double now);
 
 enum { RATES_SETS = 64, RATES_WAYS = 8, RATES_NAME_BYTES = 65 };

@@ -16,7 +16,7 @@ struct share {
     int64_t completions;      /* number that waits or runs */
     double last_counter;      /* the counter of the child that was active last */
     struct completion *least; /* of a client: its least important completion; `above` links the others */
-    /* Of a client; scratch of a plan: */
+    /* A client's, scratch of a plan: */
     struct completion *due;    /* the completion to start next */
     struct completion *prompt; /* the completion whose prefill begins or continues next */
     double rows, work;         /* its prefill in the step */

@@ -275,8 +275,8 @@ static int64_t pages_of_prompts(const struct scheduler *s) {
     return pages;
 }
 
-/* True when there are pages for all its known rows, for the rest of the prompts that have started, and one for each
- * running completion, so that none is preempted soon. */
+/* True when there are pages for all its known rows, and for the prompts that have started. Each running completion gets
+ * one more, so that none is preempted soon. */
 static bool has_pages_for(struct scheduler *s, struct completion *completion, int sequence, int64_t cached) {
     for (;;) {
         int64_t needed = s->engine.pages_needed(s->engine.self, sequence, completion_goal(completion) - cached);

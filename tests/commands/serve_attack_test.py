@@ -334,7 +334,7 @@ class Crowds(unittest.TestCase):
             return read_all(client).startswith(b"HTTP/1.1 200 ")
 
     def test_idle_connections_make_room(self):
-        """Those that send nothing, half a head, a body that does not go on, or nothing after an answer."""
+        """Those that send nothing, half a header, half a body, or nothing after an answer."""
         for first in (b"", b"GET / HTT", b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\na", GET,
                       PREFACE + settings(), PREFACE[:9]):
             with self.subTest(first=first), Server(connections=8) as server, contextlib.ExitStack() as stack:

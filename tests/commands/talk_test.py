@@ -106,7 +106,7 @@ class Talk(unittest.TestCase):
 
 
 class ControlCharacters(Talk):
-    """Of a model that would set the window's title, go back in the line and use C1's CSI."""
+    """A model would set the window's title, go back in the line and use C1's CSI."""
     WRITES = "\x1b]0;a\x07b\r\x00\x7f\x9b2Jé\tc\n.".encode()
     SHOWN = "^[]0;a^Gb^M^@^?<U+009B>2Jé\tc\r\n."
 

@@ -311,7 +311,7 @@ static void a_short_prompt_joins_the_next_step(void **state) {
     }
 }
 
-/* Of 32 rows one client gets 24 and the other 8, while both have as many. */
+/* One client gets 24 of 32 rows and the other 8, while both have as many. */
 static void prompts_share_a_step_by_weight(void **state) {
     (void)state;
     begin(&(struct scheduler_options){.max_rows = 32});
@@ -324,8 +324,8 @@ static void prompts_share_a_step_by_weight(void **state) {
     assert_int_equal(asked[1].first_token_at, 10);
 }
 
-/* What a client does not need of its half goes to the other: 4 prompts of 8 rows beside one of 400, of which 24 rows
- * run in each step, not 16. */
+/* The other client gets the rows that a client does not need. Beside prompts of 8 rows, 24 rows of a long one run in
+ * each step, not 16. */
 static void what_a_client_does_not_need_goes_to_the_other(void **state) {
     (void)state;
     begin(&(struct scheduler_options){.max_rows = 32});

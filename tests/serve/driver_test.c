@@ -234,7 +234,7 @@ static void a_call_that_was_taken_back_never_begins(void **state) {
     }
 }
 
-/* What the driver has taken is cancelled, not taken back. */
+/* A call that the driver has taken must be cancelled. */
 static void a_call_that_has_begun_is_not_taken_back(void **state) {
     static const struct serve_options options = {.prefill_stretch = 1};
     struct server server = {.options = &options};
