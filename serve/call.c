@@ -109,18 +109,6 @@ struct call *call_new(struct server *server, struct call_request *request) {
     return call;
 }
 
-void call_free(struct call *call, enum error_case why) {
-    struct call_loop *self = call->loop;
-    self->was_not_read = why == ERROR_SLOW_READER;
-    if (!self->is_submitted && !self->untokenized && !self->is_failing) {
-        free_call(call);
-        return;
-    }
-    self->is_abandoned = true;
-    if (self->is_submitted)
-        tell(self, CALL_CANCEL);
-}
-
 /* ---- updates ---- */
 
 static int64_t completions_of(const struct call *call) {
@@ -135,16 +123,46 @@ static void release_tokens(struct call_loop *self, int64_t count) {
     self->queued_tokens -= count;
 }
 
+static void give_up_places(struct call_loop *self) {
+    release_tokens(self, self->queued_tokens);
+    if (!self->has_yielded)
+        queue_remove(self->call->server->core->queue, self->call->client.client, completions_of(self->call));
+    self->has_yielded = true;
+}
+
 /* Ends the server's counting of a call, once, however the call ends. */
 static void leave(struct call_loop *self, const struct error *error) {
     if (self->has_left || !self->has_entered)
         return;
     self->has_left = true;
-    release_tokens(self, self->queued_tokens);
-    if (!self->has_yielded)
-        queue_remove(self->call->server->core->queue, self->call->client.client, completions_of(self->call));
+    give_up_places(self);
     self->call->server->core->calls--;
     call_count_done(self, error);
+}
+
+/* Ends a call that the engine does not have. */
+static void end_unwanted(struct call_loop *self) {
+    struct error error;
+    error_set(&error, self->was_not_read ? ERROR_SLOW_READER : ERROR_CANCELLED, NULL, "the request was cancelled");
+    leave(self, &error);
+    free_call(self->call);
+}
+
+/* Its client's places are free at once, whatever the engine is busy with. */
+void call_free(struct call *call, enum error_case why) {
+    struct call_loop *self = call->loop;
+    self->was_not_read = why == ERROR_SLOW_READER;
+    if (self->is_submitted && driver_withdraw(self->shared->driver, self->shared))
+        self->is_submitted = false;
+    if (!self->is_submitted && !self->untokenized && !self->is_failing) {
+        end_unwanted(self);
+        return;
+    }
+    self->is_abandoned = true;
+    if (self->has_entered && !self->has_left)
+        give_up_places(self);
+    if (self->is_submitted)
+        tell(self, CALL_CANCEL);
 }
 
 static void hand_over(struct call_loop *self, const struct call_update *update) {
@@ -246,9 +264,7 @@ static struct call_loop *find_yielding(const struct server *server, const struct
 
 /* Makes a call give up its places in the queue at once; it ends and is logged like every call. */
 static void yield(struct call_loop *self) {
-    self->has_yielded = true;
-    queue_remove(self->call->server->core->queue, self->call->client.client, completions_of(self->call));
-    release_tokens(self, self->queued_tokens);
+    give_up_places(self);
     if (self->is_submitted)
         tell(self, CALL_YIELD);
     else
@@ -320,19 +336,22 @@ static void take_token_places(struct call_loop *self) {
 static void give_to_driver(struct call_loop *self) {
     self->is_submitted = true;
     self->shared->note.run = take_update;
-    tell(self,
-         CALL_SUBMIT | (self->is_abandoned ? (unsigned)CALL_CANCEL : 0) | (self->must_stop ? (unsigned)CALL_STOP : 0));
+    tell(self, CALL_SUBMIT | (self->must_stop ? (unsigned)CALL_STOP : 0));
 }
 
 static void continue_submission(struct call_loop *self) {
     const struct call *call = self->call;
     if (self->untokenized)
         return;
+    if (self->is_abandoned) {
+        end_unwanted(self);
+        return;
+    }
     for (int64_t p = 0; p < call->request.prompt_count && !self->failure.which; p++)
         if (!call->request.prompts[p].ids.count)
             error_set(&self->failure, ERROR_ARGUMENT, call->is_chat ? "messages" : "prompt",
                       "an empty text, and the tokenizer has no end-of-text to begin with");
-    if (!self->failure.which && !self->is_abandoned)
+    if (!self->failure.which)
         take_token_places(self);
     if (self->failure.which)
         fail(self);
@@ -379,6 +398,7 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
     const struct text_job job = {.server = call->server,
                                  .owner = call->turn_owner,
                                  .is_short = is_short,
+                                 .is_unwanted = &self->is_abandoned,
                                  .on_done = on_encoded,
                                  .context = encoding};
     const struct text_job_chat chat = {

@@ -4,12 +4,15 @@
 
 #include "call_shared.h"
 
+#include <stdatomic.h>
+
 struct call_loop {
     struct call *call;
     struct call_shared *shared;
     bool is_linked;    /* in the server's list of calls */
     bool is_submitted; /* the engine has the call, until is_done */
-    bool is_abandoned; /* call_free was called: it is freed when it is done */
+    /* call_free was called: it is freed when it is done. The worker for texts reads it, too, and drops the call's. */
+    atomic_bool is_abandoned;
     bool was_not_read; /* it was abandoned because the client did not read */
     bool is_paused, is_failing, is_failed;
     bool must_stop;             /* the drain's time is over: it is cancelled when it is submitted */

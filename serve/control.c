@@ -6,6 +6,7 @@
 #include "route.h"
 
 #include "base/base.h"
+#include "config/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,13 +138,35 @@ static void start(struct exchange *exchange, const struct registry_change *asked
     registry_start(exchange->request->server, &change);
 }
 
+/* Refuses a field that the route does not have: a misspelt one would count as absent. */
+static bool check_fields(json_t *root, const char *const *fields, size_t count, struct error *error) {
+    const char *name, *nearest;
+    json_t *value;
+    json_object_foreach(root, name, value) {
+        bool is_known = json_is_null(value);
+        for (size_t i = 0; i < count; i++)
+            is_known |= !strcmp(name, fields[i]);
+        if (is_known)
+            continue;
+        nearest = config_nearest(name, fields, count);
+        error_set(error, ERROR_ARGUMENT, name, "%.64s: there is no such field%s%s%s", name,
+                  nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+        return false;
+    }
+    return true;
+}
+#define HAS_ONLY(root, error, ...)                                                                                     \
+    check_fields(root, (const char *const[]){__VA_ARGS__},                                                             \
+                 sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), error)
+
 /* ---- POST /v1/adapters, PUT and DELETE /v1/adapters/NAME ---- */
 
 static void on_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
     json_t *root = made;
-    if (json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
+    if (HAS_ONLY(root, &error, "name", "path", "pinned") &&
+        json_in_string(json_object_get(root, "name"), "name", &change.name, &error) &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "pinned"), "pinned", &change.is_pinned, &error) &&
         check_name(exchange->request->server, change.name, "name", &error))
@@ -181,7 +204,8 @@ static void on_replace(struct exchange *exchange, void *made) {
         json_decref(root);
         return;
     }
-    if (json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
+    if (HAS_ONLY(root, &error, "path", "if_generation") &&
+        json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
         change.if_generation = (uint64_t)generation;
         start(exchange, &change, false);
@@ -206,7 +230,8 @@ static void on_vllm_load(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_LOAD};
     struct error error;
     json_t *root = made;
-    if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+    if (HAS_ONLY(root, &error, "lora_name", "lora_path", "load_inplace") &&
+        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         json_in_string(json_object_get(root, "lora_path"), "lora_path", &change.path, &error) &&
         json_in_bool(json_object_get(root, "load_inplace"), "load_inplace", &change.in_place, &error) &&
         check_name(exchange->request->server, change.name, "lora_name", &error)) {
@@ -230,7 +255,8 @@ static void on_vllm_unload(struct exchange *exchange, void *made) {
     struct registry_change change = {.kind = REGISTRY_UNLOAD};
     struct error error;
     json_t *root = made;
-    if (json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
+    if (HAS_ONLY(root, &error, "lora_name", "lora_int_id") &&
+        json_in_string(json_object_get(root, "lora_name"), "lora_name", &change.name, &error) &&
         check_name(exchange->request->server, change.name, "lora_name", &error))
         start(exchange, &change, true);
     else
@@ -250,7 +276,8 @@ static void on_drain(struct exchange *exchange, void *made) {
     struct error error;
     double delay = -1, timeout = -1;
     json_t *root = made;
-    if (json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
+    if (HAS_ONLY(root, &error, "delay_s", "timeout_s") &&
+        json_in_number(json_object_get(root, "delay_s"), "delay_s", 0, 1e6, &delay, &error) &&
         json_in_number(json_object_get(root, "timeout_s"), "timeout_s", 0, 1e6, &timeout, &error)) {
         exchange_answer(exchange, 200, "application/json", "{}", 2);
         server_drain(exchange->request->server, delay, timeout);

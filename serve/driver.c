@@ -133,6 +133,15 @@ static void forget_commands(struct driver *driver, struct call_shared *shared) {
     shared->is_listed = false;
 }
 
+bool driver_withdraw(struct driver *driver, struct call_shared *shared) {
+    pthread_mutex_lock(&driver->shared.lock);
+    bool is_new = shared->is_listed && shared->commands & CALL_SUBMIT;
+    if (is_new)
+        forget_commands(driver, shared);
+    pthread_mutex_unlock(&driver->shared.lock);
+    return is_new;
+}
+
 void driver_take_back(struct driver *driver, struct call_shared *shared) {
     pthread_mutex_lock(&driver->shared.lock);
     shared->is_over = false;

@@ -102,6 +102,8 @@ void driver_close(struct driver *driver);
 
 /* Pass commands for a call, or a change of adapters, to the driver. Only the loop's thread calls them. */
 void driver_tell(struct driver *driver, struct call_shared *shared, unsigned commands);
+/* Takes back a call that the driver has not begun; false: it has, and the call must be cancelled. */
+bool driver_withdraw(struct driver *driver, struct call_shared *shared);
 void driver_change(struct driver *driver, struct driver_change *change);
 /* Lets later calls use this name. */
 void driver_know(struct driver *driver, struct driver_name *name);

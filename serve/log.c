@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VALUE_BYTES = 1024 }; /* keeps a line below PIPE_BUF, so pipes keep it whole */
+enum { LINES_BURST = 500, LINES_PER_SECOND = 50 }; /* about one client's requests without an answer of the model */
+enum { VALUE_BYTES = 1024 };                       /* keeps a line below PIPE_BUF, so pipes keep it whole */
 
 /* C0 and C1 controls, DEL, and Unicode's line ends. */
 static bool is_control(uint32_t point) {
@@ -159,10 +160,38 @@ static void add_trace(struct log_line *line, const struct trace *trace) {
     log_line_text(line, "span_id", span);
 }
 
+bool log_may(const struct exchange *exchange) {
+    struct rates *rates = &exchange->request->server->log_rates;
+    const char *name = exchange->client ? exchange->request->client.name : exchange->head.peer;
+    rates->burst = LINES_BURST;
+    rates->per_second = LINES_PER_SECOND;
+    struct rate *rate =
+        rates_find(rates, exchange->client ? exchange->client : exchange->head.address, clock_seconds());
+    bool may = rate_take(rate);
+    rate->refused += !may;
+    snprintf(rate->name, sizeof rate->name, "%s", name);
+    return may;
+}
+
+void log_tick(struct server *server) {
+    double now = clock_seconds();
+    for (int i = 0; i < RATES_SETS * RATES_WAYS; i++) {
+        struct rate *rate = &server->log_rates.places[i];
+        if (!rate->refused || !rate_take(rates_find(&server->log_rates, rate->client, now)))
+            continue;
+        log_event(server, LOG_WARNING, "log", "%lld requests of %s are not logged: more than %d a second had no answer",
+                  (long long)rate->refused, rate->name, LINES_PER_SECOND);
+        rate->refused = 0;
+    }
+}
+
 void log_request(const struct exchange *exchange, bool is_whole) {
     const struct exchange_head *head = &exchange->head;
     struct log_line line;
     char path[256];
+    bool is_answered = exchange->request->usage.is_there && is_whole && !request_error(exchange);
+    if (!is_answered && !log_may(exchange))
+        return;
     snprintf(path, sizeof path, "%s", head->path); /* without the query, which may contain anything */
     log_line_begin(&line, exchange->request->server, LOG_INFO, "request");
     log_line_text(&line, "id", exchange->request->id);

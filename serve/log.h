@@ -27,8 +27,12 @@ void log_event(struct server *server, enum log_level level, const char *event, c
  * call. */
 void log_take_update(struct exchange *exchange, const struct call_update *update);
 void log_take_call(struct exchange *exchange, const struct call *call);
-/* Logs an exchange that has ended. */
+/* Logs an exchange that has ended. Requests that the model answered whole are always logged. Of each client's other
+ * requests a bounded number are; log_tick, called regularly, reports how many were left out. */
 void log_request(const struct exchange *exchange, bool is_whole);
+void log_tick(struct server *server);
+/* True when a further line about this client fits; counts it. */
+bool log_may(const struct exchange *exchange);
 
 /* A line made of fields; the names are ours. */
 struct log_line {

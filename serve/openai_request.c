@@ -155,7 +155,7 @@ static bool read_timeout(struct openai_exchange *self, struct error *error) {
 
 static void log_ignored(const struct openai_exchange *self) {
     struct log_line line;
-    if (!self->request.ignored.length)
+    if (!self->request.ignored.length || !log_may(self->exchange))
         return;
     log_line_begin(&line, self->server, LOG_WARNING, "ignored");
     log_line_text(&line, "id", self->exchange->request->id);

@@ -41,7 +41,7 @@ struct pending {
  * directory. */
 struct unloaded {
     char name[ADAPTER_NAME_BYTES];
-    uint64_t identity; /* of its device, inode and birth, because inode numbers are reused */
+    uint64_t identity; /* registry_identity */
 };
 
 struct registry_checks;
@@ -77,6 +77,10 @@ void registry_remember(struct registry *registry, const struct pending *pending,
 /* Finds the directory of the single adapter that `directory` means, and its chat template. The caller frees *found. The
  * errors of adapter_files_find. */
 int registry_look(const char *directory, char **found, struct chat_template **chat_template);
+/* Returns a number for a directory: of its device, its inode, and its birth where the file system knows it, because
+ * inode numbers are reused. What changes in the directory does not change it. */
+struct statx;
+uint64_t registry_identity(const struct statx *info);
 /* True when the root has a directory of this name that is not reached by a link. Sets its path and its identity. */
 bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], struct unloaded *identity);
 /* True when an adapter's files were refused, and are still the same. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096, MAX_UNLOADED = 4096 };
+enum { CHANGES_AT_ONCE = 4, MAX_CHANGES = 4096, MAX_UNLOADED = 1 << 16 };
 
 /* ---- entries ---- */
 
@@ -149,8 +149,13 @@ static void note_unloaded(struct server *server, const char *name) {
     struct registry *registry = server->registry;
     struct unloaded identity, *grown;
     char path[PATH_MAX];
-    if (!registry_is_below(server->options->adapter_root, name, path, &identity) || was_unloaded(registry, &identity))
+    if (!registry_is_below(server->options->adapter_root, name, path, &identity))
         return;
+    for (int i = 0; i < registry->unloaded_count; i++)
+        if (!strcmp(registry->unloaded[i].name, name)) {
+            registry->unloaded[i] = identity;
+            return;
+        }
     if (registry->unloaded_count == MAX_UNLOADED)
         memmove(registry->unloaded, registry->unloaded + 1, (size_t)--registry->unloaded_count * sizeof *grown);
     grown = realloc(registry->unloaded, ((size_t)registry->unloaded_count + 1) * sizeof *grown);

@@ -31,7 +31,7 @@ struct registry_adapter {
 bool registry_at(const struct server *server, int number, struct registry_adapter *adapter);
 bool registry_find(const struct server *server, const char *name, struct registry_adapter *adapter);
 /* The same for a request. It also finds a directory that was added to --adapter-root since the start, whose name is
- * then known. A name that was unloaded is not found again. */
+ * then known. A name that was unloaded is not found again until it is loaded or its directory is replaced. */
 bool registry_seek(const struct server *server, const char *name, struct registry_adapter *adapter);
 /* True for a possible name of an adapter: [A-Za-z0-9._-]{1,64} without a leading dot. */
 bool registry_name_is_valid(const char *name);

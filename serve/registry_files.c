@@ -30,14 +30,18 @@ int registry_look(const char *directory, char **found, struct chat_template **ch
     return status;
 }
 
+uint64_t registry_identity(const struct statx *info) {
+    struct statx_timestamp birth = info->stx_mask & STATX_BTIME ? info->stx_btime : (struct statx_timestamp){0};
+    uint64_t facts[] = {info->stx_dev_major, info->stx_dev_minor, info->stx_ino, (uint64_t)birth.tv_sec, birth.tv_nsec};
+    return digest_bytes(DIGEST_START, facts, sizeof facts);
+}
+
 bool registry_is_below(const char *root, const char *name, char path[PATH_MAX], struct unloaded *identity) {
     struct statx info;
     if (!root || !registry_name_is_valid(name) || file_join(path, PATH_MAX, root, name) ||
         statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &info) || !S_ISDIR(info.stx_mode))
         return false;
-    struct statx_timestamp birth = info.stx_mask & STATX_BTIME ? info.stx_btime : info.stx_ctime;
-    uint64_t facts[] = {info.stx_dev_major, info.stx_dev_minor, info.stx_ino, (uint64_t)birth.tv_sec, birth.tv_nsec};
-    *identity = (struct unloaded){.identity = digest_bytes(DIGEST_START, facts, sizeof facts)};
+    *identity = (struct unloaded){.identity = registry_identity(&info)};
     snprintf(identity->name, sizeof identity->name, "%s", name);
     return true;
 }

@@ -177,7 +177,9 @@ static void on_closed(struct exchange *exchange, bool is_whole) {
 }
 
 static bool is_key_of(const struct keys *keys, struct exchange *exchange) {
-    return keys_find(keys, exchange_field(exchange, "authorization"), &exchange->request->client);
+    bool is_found = keys_find(keys, exchange_field(exchange, "authorization"), &exchange->request->client);
+    exchange->client = exchange->request->client.client;
+    return is_found;
 }
 
 /* Keys of metrics open /metrics and nothing else. On the data listener only they open it; on control the listener's

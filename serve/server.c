@@ -237,6 +237,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context) {
     (void)what;
     watch(server);
     server_count(server);
+    log_tick(server);
     server_end_if_idle(server);
     release_bodies(server);
     close_when_written(server);

@@ -4,6 +4,7 @@
 #define CAMBIUM_SERVE_SERVER_H
 
 #include "http/gathered.h"
+#include "http/rates.h"
 #include "serve.h"
 
 #include "openai/error.h"
@@ -31,6 +32,7 @@ struct server {
     struct otlp *otlp;                 /* spans: otlp.h; NULL: none are sent */
     bool checks_names[LISTENER_COUNT]; /* the Host of requests must be a known name (origin.h) */
     int64_t lost_lines;                /* log.h */
+    struct rates log_rates;            /* lines of the log about each client */
     uint64_t first_id, last_id;        /* of requests; the router's */
     int64_t exchanges;                 /* open ones of the data listener that will end */
     bool is_ready, has_failed;

@@ -98,9 +98,13 @@ static void let_go_of_chat(struct job *job) {
 
 static void work(struct worker_job *base) {
     struct job *job = (struct job *)base;
-    int status = job->chat.template
-                     ? encode_chat(job)
-                     : text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
+    int status = STATUS_OK;
+    if (job->asked.is_unwanted && atomic_load(job->asked.is_unwanted))
+        job->failure = ERROR_CANCELLED;
+    else if (job->chat.template)
+        status = encode_chat(job);
+    else
+        status = text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
     if (status)
         snprintf(job->reason, sizeof job->reason, "%s", status_text());
     if (status && !job->failure)

@@ -6,6 +6,8 @@
 #include "call.h"
 #include "server.h"
 
+#include <stdatomic.h>
+
 /* For a long word a tokenizer takes up to thirty bytes per byte. */
 enum { TEXT_JOB_BYTES = 1 << 20 };
 
@@ -20,6 +22,8 @@ struct text_job {
     struct server *server;
     uint64_t owner; /* for taking turns at the worker */
     bool is_short;  /* the loop's thread may do it */
+    /* Set when nobody wants the ids any more; the job then fails with ERROR_CANCELLED. NULL: never. */
+    const atomic_bool *is_unwanted;
     /* Called once in the loop's thread, never inside text_job_start. On success it gets ERROR_NONE and the ids, which
      * the receiver frees. On failure it gets the error, and the thread's status text is set. `ends` holds the ends of a
      * chat's completions and is closed by the receiver; NULL for a text. */

@@ -49,6 +49,8 @@ struct connection_protocol {
     void (*tick)(struct connection *connection, double now);
     /* Stops taking new requests. Sets was_busy when a request is in progress. */
     void (*drain)(struct connection *connection);
+    /* True while a request that has arrived whole waits for its answer. */
+    bool (*is_busy)(const struct connection *connection);
     /* Closes the remaining exchanges, and frees the protocol's state. */
     void (*close)(struct connection *connection);
 };
@@ -81,8 +83,10 @@ struct connection {
     uint64_t sent, arrived;    /* bytes given to the socket; bytes the client's side had read at the last tick */
     struct pace writing;
     bool is_scheduled, is_reading, is_eof, is_draining;
-    bool was_busy; /* a request was in progress when the drain began, or came later */
+    bool has_place; /* counts among its listener's connections */
+    bool was_busy;  /* a request was in progress when the drain began, or came later */
     char peer[64];
+    uint64_t address; /* see exchange.h */
 };
 TAILQ_HEAD(connection_list, connection);
 
@@ -93,7 +97,7 @@ struct listener {
     struct event *acceptable, *resume;
     char *address, *path; /* path: of a unix socket */
     bool is_tls;
-    int64_t count; /* of connections */
+    int64_t count; /* of connections that have a place */
 };
 
 /* Bytes that are read from one connection, then from another; and bytes that a turn of the loop reads in total, and
@@ -119,15 +123,17 @@ struct transport {
 };
 
 /* Opens a connection and takes over the descriptor, also on failure. `last_words`: send this answer, then end the
- * connection; NULL: serve the client. STATUS_MEMORY, STATUS_IO. */
-int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words);
+ * connection, which gets no place; NULL: serve the client. STATUS_MEMORY, STATUS_IO. */
+int connection_open(struct listener *listener, int fd, const struct sockaddr_storage *address, const char *last_words);
 /* Lets the connection be flushed at the end of the loop's turn. */
 void connection_schedule(struct connection *connection);
+/* True when it has a place without need: no whole request waits for its answer. */
+bool connection_is_idle(const struct connection *connection);
 /* True when the first request may still be on its way. */
 bool connection_is_new(const struct connection *connection);
 /* Writes the rest of `out`, then closes. The protocol is closed right after the current callback. */
 void connection_end(struct connection *connection);
-/* Closes without sending anything. */
+/* Closes without sending anything. It has no place any more. */
 void connection_kill(struct connection *connection);
 /* For a client that has shut its sending side: true when the client is known to have closed both directions. A TCP
  * client that closed looks the same as one that waits, until something is sent to it. A TLS client that waits keeps TCP
@@ -143,6 +149,10 @@ void connection_tick(struct connection *connection, double now);
 void connection_free(struct connection *connection);
 /* While the transport drains: true when the client may still send something, or may not have read everything. */
 bool connection_is_awaited(const struct connection *connection);
+
+/* Returns an address as a number (exchange.h); writes it as text: address.c. */
+uint64_t address_number(const struct sockaddr_storage *address);
+void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes);
 
 /* Returns the current time as "Sun, 06 Nov 1994 08:49:37 GMT". */
 const char *transport_date(struct transport *transport);

@@ -70,7 +70,18 @@ void connection_end(struct connection *connection) {
     connection_schedule(connection);
 }
 
+static void give_up_place(struct connection *connection) {
+    connection->transport->listeners[connection->kind].count -= connection->has_place;
+    connection->has_place = false;
+}
+
+bool connection_is_idle(const struct connection *connection) {
+    return connection->has_place &&
+           (connection->stage != CONNECTION_OPEN || !connection->protocol->is_busy(connection));
+}
+
 void connection_kill(struct connection *connection) {
+    give_up_place(connection);
     connection->stage = CONNECTION_DEAD;
     connection_schedule(connection);
 }
@@ -223,12 +234,29 @@ static bool out_is_written(struct connection *connection) {
     return true;
 }
 
+/* Connections without a place are few: closes the one that has lingered longest when there are too many. */
+static void end_oldest(const struct connection *newest) {
+    struct connection *connection, *oldest = NULL;
+    int count = 0;
+    TAILQ_FOREACH(connection, &newest->transport->connections, all) {
+        if (connection->kind != newest->kind || connection->stage != CONNECTION_LINGERING)
+            continue;
+        count++;
+        if (!oldest || connection->ending < oldest->ending)
+            oldest = connection;
+    }
+    if (count > LISTEN_LINGERING)
+        connection_kill(oldest);
+}
+
 /* Shuts the sending side after the last byte; then the client's bytes are read and dropped for a while. Closing with
  * unread bytes would reset the connection, and the client might lose part of the answer. Some clients send a whole
  * body, of any length, before they read the answer that refuses it. */
 static void linger(struct connection *connection) {
     connection->stage = CONNECTION_LINGERING;
     connection->ending = clock_seconds();
+    give_up_place(connection);
+    end_oldest(connection);
     if (connection->tls)
         tls_shutdown(connection->tls);
     shutdown(connection->fd, SHUT_WR);
@@ -336,7 +364,7 @@ void connection_free(struct connection *connection) {
         TAILQ_REMOVE(&connection->transport->scheduled, connection, scheduled);
     TAILQ_REMOVE(&connection->transport->connections, connection, all);
     stop_reading(connection);
-    connection->transport->listeners[connection->kind].count--;
+    give_up_place(connection);
     event_del(&connection->readable);
     event_del(&connection->writable);
     tls_socket_free(connection->tls);
@@ -345,7 +373,7 @@ void connection_free(struct connection *connection) {
     free(connection);
 }
 
-int connection_open(struct listener *listener, int fd, const char *peer, const char *last_words) {
+int connection_open(struct listener *listener, int fd, const struct sockaddr_storage *address, const char *last_words) {
     struct transport *transport = listener->transport;
     struct connection *connection = calloc(1, sizeof *connection);
     int on = 1, bytes = SOCKET_BUFFER_BYTES;
@@ -365,13 +393,15 @@ int connection_open(struct listener *listener, int fd, const char *peer, const c
     connection->stage = listener->is_tls ? CONNECTION_HANDSHAKE : CONNECTION_UNKNOWN;
     connection->fd = fd;
     connection->opened = connection->received = clock_seconds();
-    snprintf(connection->peer, sizeof connection->peer, "%s", peer);
+    address_text(address, false, connection->peer, sizeof connection->peer);
+    connection->address = address_number(address);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     event_assign(&connection->readable, transport->options.base, fd, EV_READ | EV_PERSIST, on_readable, connection);
     event_assign(&connection->writable, transport->options.base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
     TAILQ_INSERT_TAIL(&transport->connections, connection, all);
-    listener->count++;
+    connection->has_place = !last_words;
+    listener->count += connection->has_place;
     if (event_add(&connection->readable, NULL) ||
         (last_words && evbuffer_add(connection->out, last_words, strlen(last_words))))
         connection_kill(connection);

@@ -33,6 +33,7 @@ struct exchange_head {
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
+    uint64_t address; /* the same as a number, not 0; of IPv6 the first 64 bits, which one client may have alone */
     /* 400 or 431 when the transport found a fault in the header: the router answers with this status and starts no
      * handler. 0: no fault. */
     int refusal;
@@ -73,7 +74,8 @@ struct exchange {
     enum exchange_fault fault;
     /* Set by the router: */
     const struct exchange_handler *handler;
-    void *context; /* for the handler */
+    void *context;   /* for the handler */
+    uint64_t client; /* whom the request belongs to, on all connections; 0: only its address is known */
     /* Called instead of the transport's begin, to add the fields that all answers have; or NULL. */
     int (*begin)(struct exchange *exchange, int status, const struct field *fields, size_t count, int64_t length);
     /* called after the handler's on_close; or NULL */

@@ -226,7 +226,8 @@ static void exchange_start(struct http1 *http) {
                  .field_count = request->field_count,
                  .listener = http->connection->kind,
                  .is_tls = http->connection->tls != NULL,
-                 .peer = http->connection->peer},
+                 .peer = http->connection->peer,
+                 .address = http->connection->address},
         .transport = &answers,
         .request = (struct request *)http->request,
         .start = clock_seconds(),
@@ -459,5 +460,10 @@ static int http1_open(struct connection *connection) {
     return 0;
 }
 
+static bool http1_is_busy(const struct connection *connection) {
+    const struct http1 *http = connection->state;
+    return http->has_exchange && http->is_whole;
+}
+
 const struct connection_protocol http1_protocol = {http1_open, http1_receive, http1_produce, http1_settle,
-                                                   http1_tick, http1_drain,   http1_close};
+                                                   http1_tick, http1_drain,   http1_is_busy, http1_close};

@@ -5,6 +5,7 @@
 #define CAMBIUM_HTTP_HTTP2_INTERNAL_H
 
 #include "connection-internal.h"
+#include "rates.h"
 
 #include <nghttp2/nghttp2.h>
 
@@ -19,13 +20,8 @@ struct http2_shared {
     int spare_count;
     nghttp2_nv *list; /* the fields of the answer being submitted; reused for the next */
     size_t list_capacity;
+    struct rates resets; /* requests that clients gave up: resets, and ends of connections */
 };
-
-/* A token bucket: it holds `burst` tokens at most and gains `per_second`. */
-struct bucket {
-    double tokens, time;
-};
-void bucket_fill(struct bucket *bucket, double burst, double per_second, double now);
 
 enum drain_stage { DRAIN_NONE, DRAIN_WANTED, DRAIN_NOTICED, DRAIN_ACKNOWLEDGED, DRAIN_LAST };
 
@@ -40,8 +36,8 @@ struct http2 {
     bool has_grpc;        /* this connection had a gRPC call */
     bool is_dropping;     /* the current frame is withheld from nghttp2 */
     /* Rates. */
-    struct bucket glitches, resets;
-    int64_t useful; /* useless frames that are free, because data was sent */
+    struct bucket glitches; /* useless frames */
+    int64_t useful;         /* useless frames that are free, because data was sent */
     double last_ping;
     int strikes;
     bool has_sent_data; /* since the last ping */
@@ -65,20 +61,29 @@ static inline const struct transport_limits *http2_limits(const struct http2 *ht
 
 /* Ends the connection with ENHANCE_YOUR_CALM. */
 void http2_calm_down(struct http2 *http, const char *why);
-/* Takes `cost` from the bucket; sends GOAWAY when the bucket is empty. */
-void http2_spend(struct http2 *http, struct bucket *bucket, double cost);
+/* Takes `cost` from the connection's budget for useless frames; sends GOAWAY when nothing is left. */
+void http2_spend(struct http2 *http, double cost);
+/* Counts a request that was given up, for its client on all connections, or without one (0) for its address; sends
+ * GOAWAY when there were too many. */
+void http2_spend_reset(struct http2 *http, uint64_t client);
+/* False when this client gave up too many requests: the next one is not worth its work. */
+bool http2_may_ask(struct http2 *http, uint64_t client);
 
 /* Sets the callbacks that streams need. */
 void http2_stream_callbacks(nghttp2_session_callbacks *callbacks);
 /* Handles a complete HEADERS or DATA frame of a stream, received or sent. Returns 0, or an error of nghttp2. */
 int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame);
 int http2_stream_sent(struct http2 *http, const nghttp2_frame *frame);
+/* Returns the client of a stream's request, 0 without a key; false when there is no such stream. */
+bool http2_stream_client(const struct http2 *http, int32_t id, uint64_t *client);
 /* Submits the changes of touched streams to nghttp2. Returns whether there were any. */
 bool http2_streams_submit(struct http2 *http);
 /* Calls on_room for streams whose output fell below half of its limit. */
 void http2_streams_tell(struct http2 *http);
 /* Ends the streams that take too long. */
 void http2_streams_tick(struct http2 *http, double now);
+/* True while a request that has arrived whole waits for its answer. */
+bool http2_streams_are_busy(const struct http2 *http);
 /* Closes all streams of a connection. */
 void http2_streams_close(struct http2 *http);
 /* Frees the streams kept for reuse. */

@@ -21,16 +21,25 @@ enum {
 static const double ping_seconds = 300, busy_ping_seconds = 5, ping_timeout = 20, drain_ping_seconds = 10;
 static const unsigned char drain_ping[8] = "draining";
 
+static uint32_t frame_stream(const struct http2 *http) {
+    const uint8_t *head = http->frame_head;
+    return ((uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8]) & INT32_MAX;
+}
+
 /* Decides by its header whether a frame is useful. DATA is judged when its padding is known, PING when it is read. */
 static void frame_judge(struct http2 *http) {
     uint8_t type = http->frame_head[3];
+    uint64_t client;
     switch (type) {
     case NGHTTP2_DATA:
     case NGHTTP2_HEADERS:
         return;
     case NGHTTP2_RST_STREAM:
-        http2_spend(http, &http->resets, 1);
-        return;
+        if (http2_stream_client(http, (int32_t)frame_stream(http), &client)) {
+            http2_spend_reset(http, client);
+            return;
+        }
+        __attribute__((fallthrough)); /* it ended before */
     case NGHTTP2_WINDOW_UPDATE:
     case NGHTTP2_PING:
         if (http->useful > 0) {
@@ -38,7 +47,7 @@ static void frame_judge(struct http2 *http) {
             return;
         }
     }
-    http2_spend(http, &http->glitches, 1);
+    http2_spend(http, 1);
 }
 
 /* A list of fields may take many frames, with no other frame between them. */
@@ -64,8 +73,7 @@ static void frame_begin(struct http2 *http, double now) {
  * connection such a frame is therefore dropped. */
 static bool is_early_reset(struct http2 *http) {
     const uint8_t *head = http->frame_head;
-    uint32_t stream =
-        ((uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8]) & INT32_MAX;
+    uint32_t stream = frame_stream(http);
     if (head[3] == NGHTTP2_HEADERS && stream > http->last_stream)
         http->last_stream = stream;
     return http->has_grpc && head[3] == NGHTTP2_RST_STREAM && stream % 2 && stream > http->last_stream &&
@@ -98,10 +106,15 @@ static ssize_t frames_take(struct http2 *http, const unsigned char *bytes, size_
         http->frame_head[http->frame_head_bytes++] = bytes[at++];
         if (http->frame_head_bytes < FRAME_HEAD_BYTES)
             continue;
+        if (http->frame_head[3] == NGHTTP2_RST_STREAM && !kept) { /* nghttp2 must know the stream that it resets */
+            status = feed(http, bytes + from, head - from);
+            from = head;
+        }
+        if (status < 0)
+            break;
         frame_begin(http, now);
         http->is_dropping = is_early_reset(http);
         if (http->is_dropping) {
-            status = kept ? 0 : feed(http, bytes + from, head - from);
             from = at;
         } else if (kept) {
             status = feed(http, http->frame_head, kept);
@@ -119,7 +132,6 @@ static void http2_receive(struct connection *connection, const unsigned char *by
     if (http->is_over)
         return;
     bucket_fill(&http->glitches, (double)limits->glitches, (double)limits->glitches_per_s, now);
-    bucket_fill(&http->resets, (double)limits->resets, (double)limits->resets_per_s, now);
     ssize_t n = frames_take(http, bytes, length, now);
     if (n == NGHTTP2_ERR_NOMEM || n == NGHTTP2_ERR_CALLBACK_FAILURE)
         connection_kill(connection);
@@ -171,7 +183,7 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
         return 0;
     case NGHTTP2_DATA:
         if (frame->hd.length <= frame->data.padlen && !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
-            http2_spend(http, &http->glitches, 1);
+            http2_spend(http, 1);
         return http2_stream_frame(http, frame);
     case NGHTTP2_HEADERS:
         return http2_stream_frame(http, frame);
@@ -185,7 +197,7 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
     switch (frame->hd.type) {
     case NGHTTP2_RST_STREAM: /* sent by nghttp2 for a client's mistake; handlers' resets are no client's fault */
         if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR && frame->rst_stream.error_code != NGHTTP2_CANCEL)
-            http2_spend(http, &http->glitches, 1);
+            http2_spend(http, 1);
         return 0;
     case NGHTTP2_DATA:
     case NGHTTP2_HEADERS:
@@ -210,6 +222,7 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
         return NULL;
     }
     TAILQ_INIT(&shared->spare);
+    shared->resets = (struct rates){.burst = (double)limits->resets, .per_second = (double)limits->resets_per_s};
     nghttp2_session_callbacks_set_send_callback(shared->callbacks, on_send);
     nghttp2_session_callbacks_set_on_frame_recv_callback(shared->callbacks, on_frame_recv);
     nghttp2_session_callbacks_set_on_frame_send_callback(shared->callbacks, on_frame_send);
@@ -218,7 +231,7 @@ struct http2_shared *http2_shared_new(const struct transport_options *options) {
     nghttp2_option_set_max_outbound_ack(shared->option, OUTBOUND_FRAMES);
     nghttp2_option_set_max_settings(shared->option, 32);
     nghttp2_option_set_max_continuations(shared->option, 8);
-    /* Twice the limit of http2_spend, which acts first and gives a reason. */
+    /* Twice the limit of http2_spend_reset, which acts first and gives a reason. */
     nghttp2_option_set_stream_reset_rate_limit(shared->option, (uint64_t)limits->resets * 2 + 2,
                                                (uint64_t)limits->resets_per_s * 2 + 2);
     return shared;
@@ -368,5 +381,9 @@ static void http2_close(struct connection *connection) {
     free(http);
 }
 
+static bool http2_is_busy(const struct connection *connection) {
+    return http2_streams_are_busy(connection->state);
+}
+
 const struct connection_protocol http2_protocol = {http2_open, http2_receive, http2_produce, http2_settle,
-                                                   http2_tick, http2_drain,   http2_close};
+                                                   http2_tick, http2_drain,   http2_is_busy, http2_close};

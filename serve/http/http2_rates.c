@@ -1,15 +1,7 @@
-/* Token buckets that limit the useless frames and resets of an HTTP/2 client. */
+/* Limits the useless frames of an HTTP/2 connection, and the resets of a client. */
 #include "http2-internal.h"
 
-void bucket_fill(struct bucket *bucket, double burst, double per_second, double now) {
-    if (bucket->time <= 0)
-        bucket->tokens = burst;
-    else
-        bucket->tokens += (now - bucket->time) * per_second;
-    bucket->time = now;
-    if (bucket->tokens > burst)
-        bucket->tokens = burst;
-}
+#include "base/base.h"
 
 /* The client has spent its budget: sends GOAWAY and ends. */
 void http2_calm_down(struct http2 *http, const char *why) {
@@ -19,8 +11,20 @@ void http2_calm_down(struct http2 *http, const char *why) {
     connection_schedule(http->connection);
 }
 
-void http2_spend(struct http2 *http, struct bucket *bucket, double cost) {
-    bucket->tokens -= cost;
-    if (bucket->tokens < 0 && !http->is_over)
-        http2_calm_down(http, bucket == &http->resets ? "too many resets" : "too many useless frames");
+void http2_spend(struct http2 *http, double cost) {
+    http->glitches.tokens -= cost;
+    if (http->glitches.tokens < 0 && !http->is_over)
+        http2_calm_down(http, "too many useless frames");
+}
+
+void http2_spend_reset(struct http2 *http, uint64_t client) {
+    struct rates *resets = &http->connection->transport->http2->resets;
+    client = client ? client : http->connection->address;
+    if (!rate_take(rates_find(resets, client, clock_seconds())) && !http->is_over)
+        http2_calm_down(http, "too many resets");
+}
+
+bool http2_may_ask(struct http2 *http, uint64_t client) {
+    struct rates *resets = &http->connection->transport->http2->resets;
+    return !client || rates_find(resets, client, clock_seconds())->bucket.tokens >= 1;
 }

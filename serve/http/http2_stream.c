@@ -433,9 +433,20 @@ static void stream_free(struct http2_stream *stream) {
     stream_spare(shared_of(stream), stream);
 }
 
+bool http2_streams_are_busy(const struct http2 *http) {
+    const struct http2_stream *stream;
+    bool is_busy = false;
+    TAILQ_FOREACH(stream, &http->streams, all)
+    is_busy |= stream->is_whole && !stream->is_closed;
+    return is_busy;
+}
+
 void http2_streams_close(struct http2 *http) {
+    bool is_left = !http->is_over && !http->connection->transport->is_draining;
     while (!TAILQ_EMPTY(&http->streams)) {
         struct http2_stream *stream = TAILQ_FIRST(&http->streams);
+        if (is_left && stream->is_routed && !stream->is_closed)
+            http2_spend_reset(http, stream->exchange.client);
         stream_close(stream, false);
         stream_free(stream);
     }
@@ -469,7 +480,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     stream->header_bytes += name_length + value_length + 32;
     if (stream->header_bytes > (size_t)limits->header_bytes || stream->request.count >= (size_t)limits->headers) {
         stream->is_too_long = true;
-        http2_spend(stream->http, &stream->http->glitches, 1);
+        http2_spend(stream->http, 1);
         return 0;
     }
     if (stream->is_routed)
@@ -542,7 +553,8 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
         .head = {.listener = connection->kind,
                  .is_http2 = true,
                  .is_tls = connection->tls != NULL,
-                 .peer = connection->peer},
+                 .peer = connection->peer,
+                 .address = connection->address},
         .transport = &answers,
         .request = (struct request *)stream->router_part,
         .start = clock_seconds(),
@@ -553,6 +565,8 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     stream->is_routed = true;
     stream->is_whole = is_whole;
     options->route(options->router, &stream->exchange);
+    if (!http2_may_ask(stream->http, stream->exchange.client))
+        http2_calm_down(stream->http, "too many resets");
     stream->http->has_grpc |= stream->exchange.resets_early;
     return 0;
 }
@@ -575,6 +589,12 @@ static void stream_refuse(struct http2_stream *stream, int status, const char *p
     stream->http->connection->transport->options.refuse(&body, status, problem);
     exchange_answer(&stream->exchange, status, "application/json", strbuf_text(&body), body.length);
     strbuf_free(&body);
+}
+
+bool http2_stream_client(const struct http2 *http, int32_t id, uint64_t *client) {
+    const struct http2_stream *stream = nghttp2_session_get_stream_user_data(http->session, id);
+    *client = stream ? stream->exchange.client : 0;
+    return stream != NULL;
 }
 
 int http2_stream_frame(struct http2 *http, const nghttp2_frame *frame) {

@@ -3,7 +3,6 @@
 
 #include "base/base.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,8 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Clients beyond the limit that are answered at a time; more are closed without an answer. */
-enum { SURPLUS_CONNECTIONS = 64 };
 enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
 
 /* The answer for a client beyond the limit. Its protocol is not known yet, and only HTTP/1.1 clients can read this. */
@@ -101,22 +98,6 @@ int transport_open(const struct transport_options *options, struct transport **m
     return status;
 }
 
-/* Writes a socket's address as text. */
-static void address_text(const struct sockaddr_storage *address, bool has_port, char *text, size_t bytes) {
-    char host[INET6_ADDRSTRLEN] = "";
-    const struct sockaddr_in *four = (const struct sockaddr_in *)address;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
-    if (address->ss_family == AF_INET) {
-        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
-        snprintf(text, bytes, has_port ? "%s:%d" : "%s", host, ntohs(four->sin_port));
-    } else if (address->ss_family == AF_INET6) {
-        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-        snprintf(text, bytes, has_port ? "[%s]:%d" : "%s", host, ntohs(six->sin6_port));
-    } else {
-        snprintf(text, bytes, "unix");
-    }
-}
-
 static void listener_close(struct listener *listener) {
     if (listener->acceptable)
         event_free(listener->acceptable);
@@ -159,10 +140,41 @@ static void on_resume(evutil_socket_t fd, short what, void *context) {
     event_add(listener->acceptable, NULL);
 }
 
+/* Finds a place for a client. When the listener is full, the idle connection that was silent longest gives up its
+ * place; one of an address with more than half of the places comes first. An address that has seven eighths of the
+ * places gives up one of its own. */
+static bool make_place(struct listener *listener, uint64_t address) {
+    int64_t most = listener->transport->options.limits.connections, own = 0, votes = 0;
+    uint64_t majority = 0; /* of more than half, if there is such an address (Boyer and Moore) */
+    struct connection *connection, *idle = NULL;
+    if (listener->count < most - most / 8)
+        return true;
+    TAILQ_FOREACH(connection, &listener->transport->connections, all) {
+        if (connection->kind != listener->kind || !connection->has_place)
+            continue;
+        own += connection->address == address;
+        majority = votes ? majority : connection->address;
+        votes += connection->address == majority ? 1 : -1;
+    }
+    bool is_greedy = own >= most - most / 8 && !listener->path;
+    if (listener->count < most && !is_greedy)
+        return true;
+    TAILQ_FOREACH(connection, &listener->transport->connections, all) {
+        bool is_of_most = connection->address == majority, was_of_most = idle && idle->address == majority;
+        if (connection->kind != listener->kind || (is_greedy && connection->address != address) ||
+            !connection_is_idle(connection))
+            continue;
+        if (!idle || (is_of_most != was_of_most ? is_of_most : connection->received < idle->received))
+            idle = connection;
+    }
+    if (idle)
+        connection_kill(idle);
+    return idle != NULL;
+}
+
 /* Accepts one client. Returns false when no client waits any more. */
 static bool accept_some(struct listener *listener) {
     struct sockaddr_storage address;
-    char peer[64];
     for (int accepts = 0; accepts < ACCEPTS_PER_TURN; accepts++) {
         socklen_t length = sizeof address;
         int client = accept4(listener->fd, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -172,13 +184,10 @@ static bool accept_some(struct listener *listener) {
             continue;
         if (client < 0)
             return false;
-        int64_t surplus = listener->count - listener->transport->options.limits.connections;
-        if (surplus >= (listener->is_tls ? 0 : SURPLUS_CONNECTIONS)) {
+        bool has_place = make_place(listener, address_number(&address));
+        if (!has_place && listener->is_tls)
             close(client);
-            continue;
-        }
-        address_text(&address, false, peer, sizeof peer);
-        if (connection_open(listener, client, peer, surplus >= 0 ? full : NULL))
+        else if (connection_open(listener, client, &address, has_place ? NULL : full))
             log_warning("%s", status_text());
     }
     return true;

@@ -20,8 +20,12 @@
 
 #include <event2/event.h>
 
+/* Connections of a listener beside those of transport_limits: they have had their last answer, and only wait for their
+ * clients to read it. */
+enum { LISTEN_LINGERING = 128 };
+
 struct transport_limits {
-    int64_t connections, streams;              /* per listener; per connection */
+    int64_t connections, streams;              /* places of a listener; per connection */
     int64_t header_bytes, headers;             /* names, values and 32 per field; fields */
     int64_t body_bytes;                        /* of a request's body, and of a gRPC message */
     int64_t gathered_bytes;                    /* of all bodies that handlers have not read yet; 0: no limit */
@@ -48,6 +52,9 @@ struct transport_options {
 
 struct transport;
 
+/* Raises the soft limit of descriptors to what this number of listeners needs. When the hard limit is lower, fewer
+ * connections remain, so that each listener keeps its own, and a warning says so. */
+void transport_fit_descriptors(struct transport_limits *limits, int listeners);
 /* Makes a transport. It copies the options; `base`, `gathered` and `router` must outlive it. STATUS_MEMORY;
  * STATUS_INVALID for certificate or key. */
 int transport_open(const struct transport_options *options, struct transport **transport);
@@ -66,7 +73,7 @@ void transport_leave(struct transport *transport);
 /* Accepts no new connections on the data listener, except those already waiting, and no new requests: GOAWAY twice,
  * Connection: close. */
 void transport_drain(struct transport *transport);
-/* Returns the number of open connections. */
+/* Returns the number of connections that have a place: those that have had their last answer have none. */
 int64_t transport_connections(const struct transport *transport, enum listener_kind kind);
 /* After transport_drain: returns how many clients of the data listener may still send or read something. A client that
  * got the goodbye and has sent no request since is not counted, even if it stays connected. */

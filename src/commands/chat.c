@@ -89,7 +89,7 @@ static const struct config_command command = {
 
 static int print_text(void *context, const char *bytes, size_t length) {
     (void)context;
-    return job_print(bytes, length);
+    return job_print_text(bytes, length);
 }
 
 static bool is_interrupted(void *context) {

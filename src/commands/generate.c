@@ -156,14 +156,14 @@ static bool has_text(const struct generate_command *c) {
 static int print_part(void *context, int64_t sample, const char *bytes, size_t length) {
     (void)sample;
     (void)context;
-    return job_print(bytes, length);
+    return job_print_text(bytes, length);
 }
 
 /* Prints what a stream begins with. */
 static int print_prompt(void *context, const struct generate_prompt *prompt) {
     const struct generate_command *c = context;
     bool is_printed = c->stream && c->echo;
-    return is_printed ? job_print(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
+    return is_printed ? job_print_text(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
 }
 
 static json_t *ids_json(const struct token_buffer *ids) {
@@ -202,18 +202,21 @@ static void print_ids(const struct token_buffer *ids, const char *before) {
         printf("%s%d", i ? " " : before, ids->ids[i]);
 }
 
-static void print_plain(const struct generate_command *c, const struct generate_prompt *prompt,
-                        const struct generated *text) {
+static int print_plain(const struct generate_command *c, const struct generate_prompt *prompt,
+                       const struct generated *text) {
+    int status = STATUS_OK;
     if (has_text(c)) {
         if (c->echo)
-            fwrite(strbuf_text(&prompt->text), 1, prompt->text.length, stdout);
-        fwrite(strbuf_text(&text->text), 1, text->text.length, stdout);
+            status = job_print_text(strbuf_text(&prompt->text), prompt->text.length);
+        if (!status)
+            status = job_print_text(strbuf_text(&text->text), text->text.length);
     } else {
         if (c->echo)
             print_ids(&prompt->ids, "");
         print_ids(&text->tokens, c->echo ? " " : "");
     }
     printf("\n");
+    return status;
 }
 
 static int print_texts(void *context, const struct generate_prompt *prompt, const struct generated *texts) {
@@ -227,7 +230,7 @@ static int print_texts(void *context, const struct generate_prompt *prompt, cons
         else {
             if (i > 0)
                 printf("----\n");
-            print_plain(c, prompt, &texts[i]);
+            status = print_plain(c, prompt, &texts[i]);
         }
     }
     if (!status && (fflush(stdout) || ferror(stdout)))

@@ -155,7 +155,7 @@ static const struct config_row rows[] = {
     MODEL_RANKS_ROW(AT(base)),
     SECONDS_ROW("rank-timeout", rank_timeout, "10", 1,
                 "seconds without a sign of life after which a rank counts as hung"),
-    COUNT_ROW("limits.connections", limits.connections, "1024", 1, 1e6, "connections of a listener"),
+    COUNT_ROW("limits.connections", limits.connections, "1024", 1, 1e6, "places for connections of each listener"),
     COUNT_ROW("limits.streams", limits.streams, "100", 1, 1e6, "streams of an HTTP/2 connection"),
     BYTES_ROW("limits.header_bytes", limits.header_bytes, "16K",
               "bytes of a request's header: names, values and 32 for each field"),
@@ -171,8 +171,9 @@ static const struct config_row rows[] = {
     SECONDS_ROW("limits.write_timeout", limits.write_timeout, "30", 0.1, "seconds for which a client may not read"),
     COUNT_ROW("limits.glitches", limits.glitches, "1000", 1, 1e9, "useless frames of a connection in a burst"),
     COUNT_ROW("limits.glitches_per_s", limits.glitches_per_s, "100", 1, 1e9, "useless frames per second"),
-    COUNT_ROW("limits.resets", limits.resets, "1000", 1, 1e9, "resets of a client in a burst"),
-    COUNT_ROW("limits.resets_per_s", limits.resets_per_s, "200", 1, 1e9, "resets per second"),
+    COUNT_ROW("limits.resets", limits.resets, "1000", 1, 1e9,
+              "requests that a client gives up in a burst, on all of its connections"),
+    COUNT_ROW("limits.resets_per_s", limits.resets_per_s, "200", 1, 1e9, "requests that a client gives up per second"),
     COUNT_ROW("limits.requests_per_connection", limits.requests_per_connection, "1000", 1, 1e9,
               "requests of an HTTP/1.1 connection"),
     MODEL_LAYOUT_ROWS(AT(base)),
@@ -431,6 +432,8 @@ static void on_lost_rank(void *context, int rank, const char *line) {
 /* Begins the server's loop before the first rank is bound to its cores. Only the first rank handles signals. */
 static int begin(struct serving *serving, struct launch *launch) {
     int status = fill_options(serving);
+    if (!status && launch->is_first)
+        transport_fit_descriptors(&serving->options.limits, strcmp(serving->command->control, "none") ? 2 : 1);
     if (!status && launch->is_first)
         status = server_open(&serving->options, &serving->server);
     if (!launch->is_first) {

@@ -16,7 +16,10 @@ struct share {
     int64_t completions;      /* number that waits or runs */
     double last_counter;      /* the counter of the child that was active last */
     struct completion *least; /* of a client: its least important completion; `above` links the others */
-    struct completion *due;   /* of a client: the completion to start next; scratch of a plan */
+    /* A client's, scratch of a plan: */
+    struct completion *due;    /* the completion to start next */
+    struct completion *prompt; /* the completion whose prefill begins or continues next */
+    double rows, work;         /* its prefill in the step */
     struct share *children, *next;
 };
 /* Returns the child with this id, after making it if necessary; NULL: out of memory. */
@@ -74,8 +77,9 @@ struct completion {
     int64_t under_way;                  /* steps with its rows that were not collected */
     int64_t turn;                       /* the scheduler's `turns` when it last had a decode row */
     int64_t blocked_at;                 /* the scheduler's `closed` when no pages were free for it */
-    bool is_ending,
-        was_charged; /* is_ending: it ends when none of its steps is under way; was_charged: for its input */
+    int64_t charged;                    /* rows of its input that its client was charged for end here */
+    struct step_completion *part;       /* its part of the step being planned; NULL: none */
+    bool is_ending;                     /* it ends when none of its steps is under way */
     enum scheduler_end reason;
     struct sampling sampling;
     struct sampler sampler;

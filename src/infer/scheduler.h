@@ -7,7 +7,8 @@
  * Fairness: the client with the least service so far is next (virtual token counters, Sheng et al., "Fairness in
  * serving large language models", arXiv 2401.00588). Among that client's completions the order is priority, then the
  * service of their adapter, then age. A priority thus orders one client's completions and never costs another client
- * its turn.
+ * its turn. Prompts of several clients share the rows of a step by weight, so a short one never waits for a long one.
+ * Rows are charged as they run.
  *
  * Preemption: when pages run out, the least important completion gives its pages back. It is prefilled again later and
  * resumes with the same tokens. Older completions are more important; a client's urgent ones take the places of its

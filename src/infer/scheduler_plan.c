@@ -31,8 +31,11 @@ static int64_t pages_remaining(const struct scheduler *s) {
     return s->engine.pages_available(s->engine.self) - s->planned_pages;
 }
 
+/* Returns how many more pages `rows` more rows need, after those that the step has already. */
 static int64_t pages_needed(const struct scheduler *s, const struct completion *completion, int64_t rows) {
-    return s->engine.pages_needed(s->engine.self, completion->sequence, rows);
+    int64_t planned = completion->part ? completion->part->rows : 0;
+    int64_t held = planned ? s->engine.pages_needed(s->engine.self, completion->sequence, planned) : 0;
+    return s->engine.pages_needed(s->engine.self, completion->sequence, planned + rows) - held;
 }
 
 /* Preempts less important completions as needed. Returns for how many of `rows` more rows there are pages. */
@@ -93,30 +96,57 @@ static void note_queued(struct scheduler *s, struct request *request, int64_t su
     }
 }
 
-/* Adds up to `rows` rows of a completion, limited by rows, logits and pages. Returns how many were added. */
+static bool row_wants_logits(const struct completion *completion, int64_t row) {
+    return completion_row_is_scored(completion, row) || completion_row_draws(completion, row);
+}
+
+/* Charges for the rows of its input that run for the first time. */
+static void charge_input(struct scheduler *s, struct completion *completion, int64_t from) {
+    const struct request *request = completion->request;
+    int64_t input = request->asked.virtual_tokens + request->asked.prompt_length;
+    int64_t end = completion->submitted < input ? completion->submitted : input;
+    from = from > completion->charged ? from : completion->charged;
+    if (end > from)
+        request_charge(completion->request, s->options.in_weight * (double)(end - from));
+    completion->charged = end > completion->charged ? end : completion->charged;
+}
+
+/* Adds up to `rows` more rows of a completion, limited by rows, logits and pages. Returns how many were added. */
 static int64_t add_rows(struct scheduler *s, struct step *step, struct completion *completion, int64_t rows) {
-    int64_t logits = s->options.max_logit_rows - step->logit_rows, fit = 0;
-    for (; fit < rows; fit++) {
-        bool wants = completion_row_is_scored(completion, completion->submitted + fit) ||
-                     completion_row_draws(completion, completion->submitted + fit);
-        if (wants && logits-- == 0)
+    int64_t logits = s->options.max_logit_rows - step->logit_rows, fit = 0, before = completion->submitted;
+    for (; fit < rows; fit++)
+        if (row_wants_logits(completion, before + fit) && logits-- == 0)
             break;
-    }
     rows = reserve_pages(s, completion, fit);
     if (rows == 0)
         return 0;
-    struct step_completion *of = &step->completion[step->completion_count++];
-    *of = (struct step_completion){
-        .completion = completion, .first_row = step->rows, .start = completion->submitted, .rows = rows};
-    for (int64_t i = 0; i < rows; i++) {
-        s->rows[step->rows] = row_of(completion, completion->submitted);
-        step->logit_rows += s->rows[step->rows++].wants_logits;
-        of->draws = completion_row_draws(completion, completion->submitted++);
+    if (!completion->part) {
+        completion->part = &step->completion[step->completion_count++];
+        *completion->part = (struct step_completion){.completion = completion, .start = before};
+        completion->under_way++;
     }
-    completion->under_way++;
+    completion->part->rows += rows;
+    step->rows += rows;
+    completion->submitted += rows;
+    for (int64_t i = before; i < completion->submitted; i++)
+        step->logit_rows += row_wants_logits(completion, i);
+    charge_input(s, completion, before);
     if (completion->choice == 0)
         note_queued(s, completion->request, completion->submitted);
     return rows;
+}
+
+/* Writes the rows of all parts of a step that is planned. */
+static void write_rows(struct scheduler *s, struct step *step) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < step->completion_count; i++) {
+        struct step_completion *of = &step->completion[i];
+        of->first_row = count;
+        of->draws = completion_row_draws(of->completion, of->start + of->rows - 1);
+        for (int64_t row = 0; row < of->rows; row++)
+            s->rows[count++] = row_of(of->completion, of->start + row);
+        of->completion->part = NULL;
+    }
 }
 
 /* ---- decode ---- */
@@ -172,18 +202,11 @@ static bool has_rows_to_prefill(const struct completion *completion) {
            !completion_is_decoding(completion) && completion->submitted < completion_goal(completion);
 }
 
-static bool is_in(const struct step *step, const struct completion *completion) {
-    for (int64_t i = 0; i < step->completion_count; i++)
-        if (step->completion[i].completion == completion)
+static bool has_prompts(const struct scheduler *s) {
+    for (int64_t i = 0; i < s->running_count; i++)
+        if (has_rows_to_prefill(s->running[i]))
             return true;
     return false;
-}
-
-static struct completion *next_to_prefill(const struct scheduler *s, const struct step *step) {
-    for (int64_t i = 0; i < s->running_count; i++)
-        if (has_rows_to_prefill(s->running[i]) && !is_in(step, s->running[i]))
-            return s->running[i];
-    return NULL;
 }
 
 /* Further choices wait until the first one's prompt is in the cache. */
@@ -233,10 +256,6 @@ static struct completion *next_to_start(struct scheduler *s) {
 static void begin(struct scheduler *s, struct completion *completion, int sequence, int64_t cached) {
     struct request *request = completion->request;
     completion_run(s, completion, sequence, cached);
-    if (!completion->was_charged) {
-        completion->was_charged = true;
-        request_charge(request, s->options.in_weight * (double)(completion_goal(completion) - cached));
-    }
     if (completion->choice == 0)
         note_queued(s, request, cached);
     if (completion->choice > 0 || request->has_started)
@@ -247,12 +266,21 @@ static void begin(struct scheduler *s, struct completion *completion, int sequen
         request->asked.calls.on_start(request->asked.context, of_prompt > 0 ? of_prompt : 0);
 }
 
-/* True when there are pages for all its known rows, and one for each running completion, so that none is preempted
- * soon. */
+/* Returns how many pages the prompts that have started still need: clients' prompts share the steps. */
+static int64_t pages_of_prompts(const struct scheduler *s) {
+    int64_t pages = 0;
+    for (int64_t i = 0; i < s->running_count; i++)
+        if (has_rows_to_prefill(s->running[i]))
+            pages += pages_needed(s, s->running[i], completion_goal(s->running[i]) - s->running[i]->submitted);
+    return pages;
+}
+
+/* True when there are pages for all its known rows, and for the prompts that have started. Each running completion gets
+ * one more, so that none is preempted soon. */
 static bool has_pages_for(struct scheduler *s, struct completion *completion, int sequence, int64_t cached) {
     for (;;) {
         int64_t needed = s->engine.pages_needed(s->engine.self, sequence, completion_goal(completion) - cached);
-        if (needed + s->running_count <= pages_remaining(s))
+        if (needed + pages_of_prompts(s) + s->running_count <= pages_remaining(s))
             return true;
         if (s->running_count == 0)
             return needed <= pages_remaining(s);
@@ -354,32 +382,86 @@ static double prefill_budget(const struct scheduler *s, const struct step *step,
     return fit < 1 ? 1 : fit;
 }
 
-/* Adds prefill rows. Started completions continue before others start, except those of higher priority. */
+/* Sets each client's `prompt`. What has started continues before others start, except those of higher priority. */
+static void find_prompts(struct scheduler *s, bool can_start) {
+    find_due(s);
+    for (struct share *client = s->everybody.children; client; client = client->next)
+        client->prompt = NULL;
+    for (int64_t i = 0; i < s->running_count; i++) {
+        struct share *client = s->running[i]->request->client;
+        if (!client->prompt && has_rows_to_prefill(s->running[i]))
+            client->prompt = s->running[i];
+    }
+    for (struct share *client = s->everybody.children; client && can_start; client = client->next)
+        if (client->due && (!client->prompt || completion_yields_to(client->prompt, client->due)))
+            client->prompt = client->due;
+}
+
+/* True when `a` has less of the step than `b`, by weight; among equals, when it had less service. `b` may be NULL. */
+static bool has_less_of_step(const struct share *a, const struct share *b) {
+    double of_a = b ? a->work * b->weight : 0, of_b = b ? b->work * a->weight : 0;
+    return of_a != of_b ? of_a < of_b : !b || a->counter < b->counter;
+}
+
+/* Chooses the client whose prompt is next, and how much it may add. The clients share the step by their weights; what
+ * one does not need goes to the others. Each gets at least a row. Prompts start in the order of service, because there
+ * may be fewer sequences than clients. NULL: the step is full, or nobody has a prompt. */
+static struct share *next_client(const struct scheduler *s, double room, double budget, double *rows, double *work) {
+    struct share *begun = NULL, *waiting = NULL;
+    double weights = 0;
+    for (const struct share *client = s->everybody.children; client; client = client->next) {
+        weights += client->prompt ? client->weight : 0;
+        room += client->prompt ? client->rows : 0;
+        budget += client->prompt ? client->work : 0;
+    }
+    for (struct share *client = s->everybody.children; client; client = client->next) {
+        if (!client->prompt || (client->work > 0 && budget * client->weight / weights - client->work < 1))
+            continue;
+        if (client->prompt->state == COMPLETION_WAITS)
+            waiting = has_had_less(client, waiting) ? client : waiting;
+        else
+            begun = has_less_of_step(client, begun) ? client : begun;
+    }
+    struct share *next = waiting && (!begun || has_less_of_step(waiting, begun)) ? waiting : begun;
+    if (!next)
+        return NULL;
+    *rows = fmax(room * next->weight / weights - next->rows, 1);
+    *work = budget * next->weight / weights - next->work;
+    return next;
+}
+
+/* Adds prefill rows. */
 static int plan_prefill(struct scheduler *s, struct step *step, double budget) {
     bool is_full = false;
-    while (budget >= 1 && step->rows < s->options.max_rows) {
-        struct completion *completion = next_to_prefill(s, step), *waiting = is_full ? NULL : next_to_start(s);
-        if (waiting && (!completion || completion_yields_to(completion, waiting))) {
-            int started = start(s, waiting);
+    for (struct share *client = s->everybody.children; client; client = client->next)
+        client->rows = client->work = 0;
+    while (step->rows < s->options.max_rows) {
+        double most, work;
+        find_prompts(s, !is_full);
+        struct share *client = next_client(s, (double)(s->options.max_rows - step->rows), budget, &most, &work);
+        if (!client)
+            break;
+        struct completion *completion = client->prompt;
+        if (completion->state == COMPLETION_WAITS) {
+            int started = start(s, completion);
             if (started < 0)
                 return started;
             is_full = !started;
-            if (!started || waiting->state != COMPLETION_RUNS)
+            if (!started || completion->state != COMPLETION_RUNS)
                 continue;
-            completion = waiting;
         }
-        if (!completion)
-            break;
-        int64_t remaining = completion_goal(completion) - completion->submitted,
-                room = s->options.max_rows - step->rows;
-        int64_t before = completion->submitted;
-        int64_t rows =
-            add_rows(s, step, completion, rows_of_work(s, before, remaining < room ? remaining : room, budget));
+        int64_t before = completion->submitted, remaining = completion_goal(completion) - before;
+        int64_t room = s->options.max_rows - step->rows; /* less than `most` when another had to get a row */
+        remaining = remaining < room ? remaining : room;
+        remaining = (double)remaining < most ? remaining : (int64_t)most;
+        int64_t rows = add_rows(s, step, completion, rows_of_work(s, before, remaining, work));
         if (rows == 0)
             break;
-        double work = prefill_work(s, before, rows);
-        step->prefill_work += work;
-        budget -= work;
+        double done = prefill_work(s, before, rows);
+        step->prefill_work += done;
+        budget -= done;
+        client->rows += (double)rows;
+        client->work += done;
     }
     return STATUS_OK;
 }
@@ -394,12 +476,14 @@ int scheduler_plan(struct scheduler *s) {
         return status;
     int64_t written = count_written(s);
     bool can_start = s->running_count < s->options.max_sequences && next_to_start(s);
-    plan_decode(s, step, written, can_start || next_to_prefill(s, step));
-    status = plan_prefill(s, step, prefill_budget(s, step, written));
+    plan_decode(s, step, written, can_start || has_prompts(s));
+    double budget = prefill_budget(s, step, written);
+    status = budget < 1 ? STATUS_OK : plan_prefill(s, step, budget);
     if (!status && step->rows == 0)
         plan_decode(s, step, written, false); /* the row that was reserved for prefill, which found no pages */
     if (status || step->rows == 0)
         return status;
+    write_rows(s, step);
     step->submitted_at = s->engine.now(s->engine.self);
     s->under_way++;
     s->stats.steps++;

@@ -1,6 +1,7 @@
 /* Opens a trained model on ranks. */
 #include "model.h"
 
+#include "base/utf8.h"
 #include "parallel/site.h"
 #include "peft/peft.h"
 #include "pretrained/pretrained.h"
@@ -8,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 char *job_last_part(const char *path) {
     size_t end = strlen(path);
@@ -110,6 +112,31 @@ int job_print(const char *bytes, size_t length) {
     if (fwrite(bytes, 1, length, stdout) != length || fflush(stdout))
         return status_fail_errno("cannot write to standard output");
     return STATUS_OK;
+}
+
+int job_print_text(const char *bytes, size_t length) {
+    const unsigned char *at = (const unsigned char *)bytes, *end = at + length;
+    struct strbuf shown = STRBUF_INIT;
+    if (!isatty(STDOUT_FILENO))
+        return job_print(bytes, length);
+    for (size_t step; at < end; at += step) {
+        uint32_t point = *at;
+        step = *at < 0x80 ? 1 : utf8_decode(at, end, &point);
+        if (!step) {
+            step = utf8_bad_length(at, end);
+            strbuf_add_text(&shown, "\xef\xbf\xbd");
+        } else if ((point < ' ' && point != '\n' && point != '\t') || point == 0x7f)
+            strbuf_format(&shown, "^%c", (char)(point ^ 0x40));
+        else if (point > 0x7f && point < 0xa0)
+            strbuf_format(&shown, "<U+%04X>", point);
+        else
+            strbuf_add(&shown, at, step);
+    }
+    int status = strbuf_status(&shown);
+    if (!status)
+        status = job_print(strbuf_text(&shown), shown.length);
+    strbuf_free(&shown);
+    return status;
 }
 
 int job_share(struct comm *world, void *data, int64_t count, enum dtype dtype) {

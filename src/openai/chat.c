@@ -120,8 +120,11 @@ static bool read_all(struct openai *request, const json_t *value, struct error *
         bool is_whole =
             json_object_size(message) == json_object_size(given); /* it may lack a member that found no memory */
         bool is_right = message && is_whole ? read_message(message, before, i, error) : fail_memory(error);
+        const json_t *content = is_right ? json_object_get(message, "content") : NULL;
+        if (json_string_length(content) && memchr(json_string_value(content), 0, json_string_length(content)))
+            is_right = refuse(error, i, JSON_IN_NUL);
         if (is_right)
-            prompt->chat_bytes += json_string_length(json_object_get(message, "content"));
+            prompt->chat_bytes += json_string_length(content);
         if (is_right && json_array_append(request->messages, message))
             is_right = fail_memory(error);
         json_decref(message);

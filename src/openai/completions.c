@@ -16,10 +16,10 @@ static bool refuse_prompt(struct error *error, const char *what) {
     return false;
 }
 
-static bool take_text(struct call_prompt *prompt, const json_t *value) {
+static bool take_text(struct call_prompt *prompt, const json_t *value, struct error *error) {
     prompt->text = json_string_value(value);
     prompt->length = json_string_length(value);
-    return true;
+    return !memchr(prompt->text, 0, prompt->length) || refuse_prompt(error, JSON_IN_NUL);
 }
 
 static bool take_ids(const struct openai *request, struct call_prompt *prompt, const json_t *list,
@@ -59,7 +59,7 @@ static bool open_completion(struct openai *request, struct error *error) {
         struct call_prompt *prompt = &request->asked->prompts[i];
         if (!json_is_string(item) && !json_is_array(item))
             return refuse_prompt(error, "expected a text, a list of token ids, or a list of either");
-        if (!(json_is_string(item) ? take_text(prompt, item) : take_ids(request, prompt, item, error)))
+        if (!(json_is_string(item) ? take_text(prompt, item, error) : take_ids(request, prompt, item, error)))
             return false;
         if (is_list && json_is_array(item)) /* lists of ids would stay in memory, in ten times their size */
             json_array_set_new(value, i, json_null());

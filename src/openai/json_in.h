@@ -19,6 +19,9 @@ enum {
     JSON_IN_VALUES = 1 << 19  /* each takes forty bytes */
 };
 
+/* The reason for refusing a text for the model, as gRPC does. */
+#define JSON_IN_NUL "the text has a NUL"
+
 /* Reads a text that is an object: UTF-8, no duplicate key, limited nesting. A string may contain \u0000, an ordinary
  * character. An empty text is an empty object with `may_be_empty`. The caller releases *root with json_decref. On
  * failure *root is NULL and *error is set. */

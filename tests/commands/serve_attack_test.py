@@ -17,7 +17,7 @@ import unittest
 from health_support import Health
 from interop_support import (ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PADDED,
                              NO_ERROR, PATIENCE, PING, PREFACE, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM,
-                             RST_STREAM, SANITIZED, SETTINGS, GOAWAY, Gone, Http2, Server, frame, head_frames, hpack, read_all, settings,
+                             RST_STREAM, SANITIZED, SETTINGS, GOAWAY, Gone, Http2, Server, frame, head_frames, hpack, read_all, read_until, settings,
                              WINDOW_UPDATE, window_update)
 from model_support import TINY, write_byte_model
 from serve_grpc_support import Client, grpc
@@ -96,6 +96,24 @@ class Floods(Attacks):
                 client.send(client.request(2 * i + 1, "/wait") + frame(RST_STREAM, 0, 2 * i + 1, struct.pack(">I", CANCEL)))
             client.send(client.request(10001))
             self.assertEqual(client.answer(10001)[1], b"hello")
+
+    def test_resets_of_all_connections_count(self):
+        with Server(resets=50, resets_per_s=1) as server, Http2(server) as other:
+            whole = 0
+            for turn in range(20):  # of 20 resets each: the third or fourth connection is not served to its end
+                with Http2(server) as client:
+                    try:
+                        for i in range(20):
+                            client.send(client.request(2 * i + 1, "/wait") +
+                                        frame(RST_STREAM, 0, 2 * i + 1, struct.pack(">I", CANCEL)))
+                        client.send(client.request(1001))
+                        self.assertEqual(client.answer(1001)[1], b"hello")
+                        whole += 1
+                    except Gone:
+                        break
+            self.assertIn(whole, range(2, 10))
+            other.send(other.request(1))  # it resets nothing, and has the same address
+            self.assertEqual(other.answer(1)[1], b"hello")
 
     def test_continuation_flood(self):
         with self.attack():
@@ -299,12 +317,72 @@ class Crowds(unittest.TestCase):
             if not SANITIZED:
                 self.assertLess(server.resident() - memory, 48 << 20)
 
+    def connect(self, server, host="127.0.0.1"):
+        return socket.create_connection(server.address, PATIENCE, (host, 0))
+
+    def hold(self, stack, server, host="127.0.0.1"):
+        """A connection whose answer has begun, and does not end."""
+        client = stack.enter_context(self.connect(server, host))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(b"GET /stream?100000 HTTP/1.1\r\nHost: a\r\n\r\n")
+        self.assertEqual(client.recv(9), b"HTTP/1.1 ")
+        return client
+
+    def is_served(self, server, host):
+        with self.connect(server, host) as client:
+            client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            return read_all(client).startswith(b"HTTP/1.1 200 ")
+
+    def test_idle_connections_make_room(self):
+        """Those that send nothing, half a header, half a body, or nothing after an answer."""
+        for first in (b"", b"GET / HTT", b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\na", GET,
+                      PREFACE + settings(), PREFACE[:9]):
+            with self.subTest(first=first), Server(connections=8) as server, contextlib.ExitStack() as stack:
+                busy = self.hold(stack, server)
+                for turn in range(30):
+                    client = stack.enter_context(self.connect(server))
+                    client.sendall(first)
+                    if first == GET:
+                        client.recv(1)
+                for turn in range(20):
+                    self.assertTrue(self.is_served(server, "127.0.0.1"))
+                self.assertGreater(len(busy.recv(1 << 16)), 0)
+
+    def test_an_address_that_has_most_places_loses_them_first(self):
+        with Server(connections=8) as server, contextlib.ExitStack() as stack:
+            first = stack.enter_context(self.connect(server, "127.0.0.2"))
+            first.sendall(GET)
+            self.assertTrue(read_until(first, b"hello"))
+            for turn in range(50):
+                stack.enter_context(self.connect(server))
+            self.assertTrue(self.is_served(server, "127.0.0.3"))
+            first.sendall(GET)  # it was idle for longer than all others
+            self.assertTrue(read_until(first, b"hello"))
+
+    def test_one_address_does_not_get_all_places(self):
+        with Server(connections=8) as server, contextlib.ExitStack() as stack:
+            for turn in range(7):
+                self.hold(stack, server)
+            self.assertFalse(self.is_served(server, "127.0.0.1"))
+            self.assertTrue(self.is_served(server, "127.0.0.2"))
+
+    def test_refused_connections_have_no_places(self):
+        """They stay open, and their client reads nothing. There are not many of them either."""
+        with Server(connections=4) as server, contextlib.ExitStack() as stack:
+            self.assertTrue(self.is_served(server, "127.0.0.1"))
+            used = server.descriptors()
+            for turn in range(300):
+                client = stack.enter_context(self.connect(server))
+                client.sendall(PREFACE + b"\xff" * 1000)
+                if turn % 10 == 0:
+                    self.assertTrue(self.is_served(server, "127.0.0.1"))
+            self.assertTrue(self.is_served(server, "127.0.0.1"))
+            self.assertLess(server.descriptors(), used + 200)
+
     def test_connections_over_the_limit_are_told(self):
         with Server(connections=5) as server, contextlib.ExitStack() as stack:
             for turn in range(5):
-                client = stack.enter_context(server.connect())
-                client.sendall(GET)
-                client.recv(1)
+                self.hold(stack, server)
             with server.connect() as client:
                 answer = read_all(client)
             self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
@@ -331,6 +409,45 @@ class Crowds(unittest.TestCase):
             end = time.monotonic() + PATIENCE
             while not server.ask().startswith(b"HTTP/1.1 200 "):
                 self.assertLess(time.monotonic(), end)
+
+
+class Descriptors(unittest.TestCase):
+    """The server itself, under limits of descriptors that are too low for its listeners."""
+
+    def serve(self, limits, *words):
+        return Serving(*words, launcher=("sh", "-c", f'ulimit -Sn {limits[0]} && ulimit -Hn {limits[1]} && exec "$@"', "sh"))
+
+    def limits(self, server):
+        text = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
+        return next(line.split()[3:5] for line in text.splitlines() if line.startswith("Max open files"))
+
+    def crowd(self, server, opened, count):
+        host, port = server.addresses["data"].rsplit(":", 1)
+        for turn in range(count):
+            opened.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+
+    def check(self, server):
+        for listener, path in ("control", "/health"), ("control", "/ready"), ("data", "/health"):
+            self.assertEqual(server.ask("GET", path, listener=listener).status, 200)
+
+    def test_the_soft_limit_is_raised(self):
+        with self.serve((128, 2000), "--limits.connections", 300) as server, contextlib.ExitStack() as opened:
+            soft, hard = map(int, self.limits(server))
+            self.assertIn(soft, range(2 * 300 + 100, 2000))
+            self.assertEqual(hard, 2000)
+            self.crowd(server, opened, 400)
+            self.check(server)
+            self.assertFalse([line for line in server.lines if "descriptors" in line])
+        with self.serve((1900, 2000), "--limits.connections", 300) as server:  # it is never lowered
+            self.assertEqual(self.limits(server)[0], "1900")
+
+    def test_a_hard_limit_that_is_too_low_leaves_control_its_places(self):
+        with self.serve((400, 500)) as server, contextlib.ExitStack() as opened:
+            self.assertEqual(self.limits(server), ["500", "500"])
+            server.wait_line(r"hard limit of 500 descriptors is too low for --limits.connections 1024: each listener takes "
+                             r"\d+ connections")
+            self.crowd(server, opened, 450)
+            self.check(server)
 
 
 def numbers(count):

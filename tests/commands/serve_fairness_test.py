@@ -2,10 +2,14 @@
 import contextlib
 import json
 import pathlib
+import socket
+import struct
 import tempfile
 import threading
+import types
 import unittest
 
+from interop_support import CANCEL, DATA, END_STREAM, HEADERS, PATIENCE, RST_STREAM, Gone, Http2, frame, hpack
 from model_support import write_byte_model
 from serve_grpc_support import Client, grpc, needs_grpcio
 from serve_support import Server
@@ -110,6 +114,49 @@ class Fairness(unittest.TestCase):
             self.assertLessEqual(statuses.count(429), 2)
             self.assertGreaterEqual(statuses.count(200), 28)
             self.assertEqual(set(refused), {429})
+
+    def http2(self, server, opened):
+        host, port = server.addresses["data"].rsplit(":", 1)
+        connection = socket.create_connection((host, int(port)), PATIENCE)
+        return opened.enter_context(Http2(types.SimpleNamespace(address=(host, int(port))), connection=connection))
+
+    def request(self, client, stream, key):
+        body = json.dumps({"prompt": [1, 2], "max_tokens": 2}).encode()
+        fields = [("content-type", "application/json")] + ([("authorization", f"Bearer {key}")] if key else [])
+        return client.request(stream, "/v1/completions", "POST", fields, end=False) + frame(DATA, END_STREAM, stream, body)
+
+    def given_up(self, client, stream, key):
+        return self.request(client, stream, key) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
+
+    @unittest.skipUnless(hpack, "python3-hpack is not installed")
+    def test_a_request_that_was_reset_leaves_its_place_at_once(self):
+        """All of it comes at once, so the engine cannot have answered before the last request is there."""
+        with self.serve("--max-queued-requests", 4) as server, contextlib.ExitStack() as opened:
+            client = self.http2(server, opened)
+            client.send(b"".join(self.given_up(client, 2 * i + 1, "sk-heavy") for i in range(12)) +
+                        b"".join(self.request(client, 101 + 2 * i, "sk-heavy") for i in range(4)))
+            statuses = {}
+            while len(statuses) < 4:
+                kind, flags, stream, payload = client.read_kind(HEADERS)
+                if stream > 100:
+                    statuses[stream] = dict(payload)[":status"]
+            self.assertEqual(set(statuses.values()), {"200"})
+
+    @unittest.skipUnless(hpack, "python3-hpack is not installed")
+    def test_resets_count_for_their_key_and_for_who_has_none(self):
+        with self.serve("--limits.resets", 50, "--limits.resets_per_s", 1) as server:
+            for key in ("sk-heavy", None, "sk-light"):  # one after the other, from one address
+                whole = 0
+                for turn in range(20):
+                    with contextlib.ExitStack() as opened, contextlib.suppress(Gone):
+                        client = self.http2(server, opened)
+                        for i in range(20):
+                            client.send(self.given_up(client, 2 * i + 1, key))
+                        client.send(self.request(client, 101, key))
+                        self.assertEqual(client.answer(101)[0][":status"], "200" if key else "401")
+                        whole += 1
+                self.assertIn(whole, range(2, 15))
+            self.assertEqual(server.ask("GET", "/v1/models", key="sk-modest").status, 200)
 
     def test_a_priority_orders_the_requests_of_its_own_key(self):
         """The other key has had less: it is next, and not after all that call themselves urgent."""

@@ -90,7 +90,7 @@ class Completions(Served):
         asked = [{"prompt": "It was the", "max_tokens": 7, "seed": 3, "n": 3},
                  {"prompt": PROMPT, "max_tokens": 12, "temperature": 0},
                  {"prompt": "", "max_tokens": 3, "seed": 1},
-                 {"prompt": "It\0was\0", "max_tokens": 3, "seed": 1, "stop": ["\0a"]},
+                 {"prompt": "It was ", "max_tokens": 3, "seed": 1, "stop": ["\0a"]},
                  {"prompt": "a\u00e9\U0001f600 \ud7ff", "max_tokens": 9, "seed": 4, "top_k": 9, "top_p": 0.9, "min_p": 0.01},
                  {"prompt": PROMPT, "max_tokens": 9, "seed": 5, "repetition_penalty": 1.3, "presence_penalty": 0.4,
                   "frequency_penalty": 0.3, "logit_bias": {"5": 3, "7": -100}, "ignore_eos": True},

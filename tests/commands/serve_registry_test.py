@@ -13,6 +13,7 @@ from pretrain_support import wait_for
 from rank_watch_test import write_long_model
 from requests_support import BASE
 from serve_adapters_support import AdapterRoot
+from serve_grpc_support import Client, grpc
 from serve_swap_support import damaged, weights_of
 
 SHORT = {"prompt": [3, 4, 5], "max_tokens": 2, "ignore_eos": True, "temperature": 0}
@@ -199,6 +200,48 @@ class Registry(AdapterRoot):
             self.ask(server, "lora.b", status=404)
             self.change(server, "POST", "lora.b", {})
             self.ask(server, "lora.b")
+
+    def unload(self, server, route, name):
+        """By one of the three routes."""
+        if route == "DELETE":
+            self.change(server, "DELETE", name)
+        elif route == "vLLM":
+            answer = server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}, listener="control")
+            self.assertEqual(answer.status, 200, answer.body)
+        else:
+            with Client(server.addresses["control"]) as client:
+                client.raw("/cambium.v1.Control/UnloadAdapter", b"\x0a" + bytes([len(name)]) + name.encode())
+
+    def test_by_each_route_an_unloaded_name_stays_away_until_it_is_loaded_or_replaced(self):
+        for route in ("DELETE", "vLLM") + (("gRPC", ) if grpc else ()):
+            with self.subTest(route=route), self.serve() as server:
+                name, other = f"by-{route.lower()}", f"as-{route.lower()}"
+                for one in (name, other):  # one that was there at the start, and one that came later
+                    shutil.copytree(self.root / "lora.b", self.root / one)
+                    self.ask(server, one)
+                    self.unload(server, route, one)
+                # Neither a file that comes, nor one that changes, nor another time of the directory.
+                (self.root / name / "notes").write_text("a")
+                config = self.root / name / "adapter_config.json"
+                config.write_text(config.read_text() + "\n")
+                os.utime(self.root / name, (1, 1))
+                (self.root / name).chmod(0o750)
+                for one in (name, other):
+                    self.ask(server, one, status=404)
+                    answer = server.ask("POST", "/v1/completions", SHORT | {"adapters": [one]})
+                    self.assertEqual((answer.status, answer.code), (404, "adapter_not_found"))
+                    self.assertNotIn(one, self.models(server))
+                self.change(server, "POST", name, {})  # it is loaded
+                self.ask(server, name)
+                self.unload(server, route, name)
+                self.ask(server, name, status=404)
+                (self.root / other).rename(self.top / f"old-{other}")
+                self.ask(server, other, status=404)
+                (self.top / f"old-{other}").rename(self.root / other)
+                self.ask(server, other, status=404)  # the same directory is back
+                (self.root / other).rename(self.top / f"older-{other}")
+                shutil.copytree(self.root / "lora.a", self.root / other)  # and now another
+                self.ask(server, other)
 
     def test_what_is_no_adapter_is_not_found(self):
         with self.serve() as server:

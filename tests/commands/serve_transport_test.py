@@ -183,7 +183,9 @@ class Http1(unittest.TestCase):
         self.assertEqual((first, fields["content-length"], body), ("HTTP/1.1 200 OK", "5", b"hello"))
 
     def test_a_client_beyond_the_limit_reads_that_it_is_one(self):
-        with Server(connections=1) as server, server.connect():
+        with Server(connections=1) as server, server.connect() as busy:
+            busy.sendall(GET % (b"/stream?100000", b""))
+            busy.recv(1)
             for turn in range(70):
                 with server.connect() as client:
                     client.sendall(GET % (b"/", b"") + bytes(100000))

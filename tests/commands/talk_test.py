@@ -105,6 +105,43 @@ class Talk(unittest.TestCase):
         self.wait_for("> ")
 
 
+class ControlCharacters(Talk):
+    """A model would set the window's title, go back in the line and use C1's CSI."""
+    WRITES = "\x1b]0;a\x07b\r\x00\x7f\x9b2Jé\tc\n.".encode()
+    SHOWN = "^[]0;a^Gb^M^@^?<U+009B>2Jé\tc\r\n."
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        words = [ord("~")] * 100
+        words[2:2 + len(cls.WRITES) + 1] = [*cls.WRITES, EOS]
+        cls.model = cls.root / "hostile"
+        write_reciting_model(cls.model, words, positions=100)
+
+    def test_chat_shows_them(self):
+        self.begin("--line-editor=false")
+        self.assertEqual(self.type("Hi\r", "> "), "Hi\r\n" + self.SHOWN + "\r\n")
+        self.type("/quit\r", "\n")
+        self.assertEqual(self.end(), 0)
+
+    def test_generate_shows_them_at_a_terminal_and_nowhere_else(self):
+        for more in (), ("--stream", ), ("--echo", ), ("--stream", "--echo"):
+            words = [CAMBIUM, "generate", "--model", self.model, "--prompt", "\x1b2i", "--temperature", "0", *more]
+            written = subprocess.run(words, capture_output=True, check=True).stdout
+            self.assertEqual(written, (b"\x1b2i" if "--echo" in more else b"") + self.WRITES + b"\n")
+            child, terminal = pty.fork()
+            if not child:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                os.execv(CAMBIUM, [str(word) for word in words])
+            shown = b""
+            with contextlib.suppress(OSError):
+                while piece := os.read(terminal, 4096):
+                    shown += piece
+            os.close(terminal)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            self.assertEqual(shown.decode(), ("^[2i" if "--echo" in more else "") + self.SHOWN + "\r\n")
+
+
 class Terminal(Talk):
     EDITOR = "--line-editor=false"
 

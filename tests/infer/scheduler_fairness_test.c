@@ -278,8 +278,106 @@ static void an_urgent_text_has_its_clients_oldest_place(void **state) {
     }
 }
 
+static void submit_prompt(int i, uint64_t client, double weight, int64_t prompt_length) {
+    struct asked *a = prepare(i, prompt_length, 2);
+    a->request.client = client;
+    a->request.weight = weight;
+    submit_taken(a);
+}
+
+/* Two prompts of a client take 25 steps; another client's short one needs none of them for itself. */
+static void a_short_prompt_joins_the_next_step(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        begin(&(struct scheduler_options){.max_rows = 32, .depth = depth});
+        memset(asked, 0, sizeof asked);
+        submit_prompt(0, 1, 1, 400);
+        submit_prompt(1, 1, 1, 400);
+        for (int i = 0; i < 3; i++)
+            scheduler_step(scheduler);
+        for (int i = 2; i < 5; i++) {
+            submit_prompt(i, 2, 1, 2);
+            int64_t rows = engine.last_rows;
+            while (!asked[i].dones)
+                scheduler_step(scheduler);
+            assert_int_equal(rows, 32);
+            assert_in_range(asked[i].first_token_at - asked[i].submitted_at, 1, depth);
+            for (int k = 0; k < 2; k++) /* and it leaves the rest of a step to the others */
+                scheduler_step(scheduler);
+            assert_int_equal(engine.last_rows, 32);
+        }
+        assert_int_equal(asked[1].dones, 0);
+        finish(5);
+    }
+}
+
+/* One client gets 24 of 32 rows and the other 8, while both have as many. */
+static void prompts_share_a_step_by_weight(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_rows = 32});
+    memset(asked, 0, sizeof asked);
+    submit_prompt(0, 1, 1, 80);
+    submit_prompt(1, 2, 3, 240);
+    submit_prompt(2, 2, 3, 400);
+    finish(3);
+    assert_int_equal(asked[0].first_token_at, 10);
+    assert_int_equal(asked[1].first_token_at, 10);
+}
+
+/* The other client gets the rows that a client does not need. Beside prompts of 8 rows, 24 rows of a long one run in
+ * each step, not 16. */
+static void what_a_client_does_not_need_goes_to_the_other(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_rows = 32});
+    memset(asked, 0, sizeof asked);
+    submit_prompt(0, 1, 1, 400);
+    for (int i = 1; i <= 4; i++) {
+        prepare(i, 8, 0)->request.client = 2;
+        submit_taken(&asked[i]);
+        scheduler_step(scheduler);
+        assert_int_equal(engine.last_prefill_rows, 32);
+        assert_int_equal(asked[i].starts, 1);
+    }
+    finish(5);
+}
+
+/* A prompt that was cancelled costs its client the rows that ran. */
+static void a_prompt_is_charged_as_it_runs(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_rows = 32, .max_sequences = 1});
+    memset(asked, 0, sizeof asked);
+    submit_prompt(0, 1, 1, 400);
+    submit_prompt(1, 2, 1, 100);
+    scheduler_step(scheduler);
+    cancel_asked(&asked[0]);
+    scheduler_step(scheduler);
+    submit_prompt(3, 2, 1, 2); /* its client will have had 100 rows */
+    submit_prompt(2, 1, 1, 2); /* and this one had 32 */
+    finish(4);
+    assert_true(asked[2].started_at < asked[3].started_at);
+    assert_true(asked[1].started_at < asked[2].started_at);
+}
+
+/* Prompts that share the steps get pages to their ends: none that starts takes another's. */
+static void prompts_that_share_steps_keep_their_pages(void **state) {
+    (void)state;
+    begin(&(struct scheduler_options){.max_rows = 32, .pages = 400 / FALSE_PAGE + 8});
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < 4; i++)
+        submit_prompt(i, (uint64_t)i, 1, 300);
+    submit_prompt(4, 5, 1, 40);
+    run_to_the_end(scheduler, 1000);
+    assert_int_equal(preemptions(), 0);
+    finish(5);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_short_prompt_joins_the_next_step),
+        cmocka_unit_test(prompts_share_a_step_by_weight),
+        cmocka_unit_test(what_a_client_does_not_need_goes_to_the_other),
+        cmocka_unit_test(a_prompt_is_charged_as_it_runs),
+        cmocka_unit_test(prompts_that_share_steps_keep_their_pages),
         cmocka_unit_test(clients_share_by_their_weights),
         cmocka_unit_test(long_texts_count_for_more),
         cmocka_unit_test(a_client_that_comes_late_is_lifted_to_the_others),

@@ -71,7 +71,8 @@ void driver_settle(struct driver *driver) {
     if (play.round++ == 0) {
         end(driver, play.calls[play.ending]->engine);
         for (int i = 0; i < CALLS - 1; i++)
-            driver_tell(driver, play.calls[i], CALL_CANCEL);
+            if (play.calls[i])
+                driver_tell(driver, play.calls[i], CALL_CANCEL);
         return;
     }
     for (int i = 0; i < CALLS; i++)
@@ -203,7 +204,55 @@ static void commands_after_the_end_of_a_call_are_forgotten(void **state) {
     }
 }
 
+/* A call that its client gave up before the driver took it never reaches the engine; one that it took must be
+ * cancelled. */
+static void a_call_that_was_taken_back_never_begins(void **state) {
+    static const struct serve_options options = {.prefill_stretch = 1};
+    struct server server = {.options = &options};
+    (void)state;
+    for (int taken = 0; taken < CALLS - 1; taken++) {
+        struct driver *driver;
+        char expected[16];
+        test_ok(driver_open(&(struct driver_options){.server = &server}, &driver));
+        memset(&play, 0, sizeof play);
+        play.ending = taken ? 0 : 1;
+        for (int i = 0; i < CALLS; i++)
+            play.calls[i] = new_call(driver);
+        for (int i = 0; i < CALLS - 1; i++)
+            driver_tell(driver, play.calls[i], CALL_SUBMIT | (i == taken ? (unsigned)CALL_STOP : 0));
+        assert_true(driver_withdraw(driver, play.calls[taken]));
+        assert_false(driver_withdraw(driver, play.calls[taken]));
+        driver_tell(driver, play.calls[taken], CALL_CANCEL); /* too late, and forgotten */
+        struct call_shared *unwanted = play.calls[taken];
+        play.calls[taken] = NULL;
+        test_ok(driver_run(driver));
+        snprintf(expected, sizeof expected, "s%d s%d c%d s3", taken ? 0 : 1, taken == 2 ? 1 : 2, taken == 2 ? 1 : 2);
+        assert_string_equal(play.done, expected);
+        play.calls[taken] = unwanted;
+        free_call(unwanted);
+        driver_close(driver);
+    }
+}
+
+/* A call that the driver has taken must be cancelled. */
+static void a_call_that_has_begun_is_not_taken_back(void **state) {
+    static const struct serve_options options = {.prefill_stretch = 1};
+    struct server server = {.options = &options};
+    struct driver *driver;
+    (void)state;
+    test_ok(driver_open(&(struct driver_options){.server = &server}, &driver));
+    memset(&play, 0, sizeof play);
+    play.calls[0] = new_call(driver);
+    assert_false(driver_withdraw(driver, play.calls[0])); /* not submitted yet */
+    driver_tell(driver, play.calls[0], CALL_CANCEL);      /* a command for a call that the engine has */
+    assert_false(driver_withdraw(driver, play.calls[0]));
+    free_call(play.calls[0]);
+    driver_close(driver);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_after_the_end_of_a_call_are_forgotten)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_after_the_end_of_a_call_are_forgotten),
+                                       cmocka_unit_test(a_call_that_was_taken_back_never_begins),
+                                       cmocka_unit_test(a_call_that_has_begun_is_not_taken_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "support/test.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static struct serve_options options;
@@ -22,7 +23,7 @@ static char *written(void (*write_lines)(void)) {
     dup2(saved, STDERR_FILENO);
     close(file);
     close(saved);
-    test_ok(file_read(path, 1 << 20, &text));
+    test_ok(file_read(path, 16 << 20, &text));
     free(directory);
     return text.data;
 }
@@ -179,8 +180,55 @@ static void a_log_that_nobody_reads_holds_up_nobody(void **state) {
     strbuf_free(&text);
 }
 
+enum { FLOOD = 20000, FEW = 4000 }; /* FEW: 500 at once, and 50 a second of a machine that is very slow */
+
+static void a_flood(void) {
+    struct exchange flooding = exchange, other = exchange;
+    struct request request = alices, bobs = {.server = &server, .id = "r-2", .client.name = "bob"};
+    flooding.request = &request;
+    flooding.client = 7;
+    other.request = &bobs;
+    other.client = 8;
+    for (int i = 0; i < FLOOD; i++)
+        log_request(&flooding, false);
+    log_request(&other, false);
+    struct request answered = alices;
+    answered.usage.is_there = true; /* the model answered it */
+    answered.id[0] = 'a';
+    flooding.request = &answered;
+    log_request(&flooding, true);
+    for (bool is_reported = false; !is_reported;) { /* within the moment in which a line is allowed again */
+        log_tick(&server);
+        is_reported = true;
+        for (int i = 0; i < RATES_SETS * RATES_WAYS; i++)
+            is_reported &= server.log_rates.places[i].refused == 0;
+    }
+}
+
+/* Lines about one client's failures are bounded; how many are left out is said, and others lose nothing. */
+static void one_client_does_not_fill_the_log(void **state) {
+    (void)state;
+    options.logs_json = false;
+    server.log_rates = (struct rates){0};
+    char *text = written(a_flood), *at = text;
+    long long lines = 0, left_out = 0;
+    for (; (at = strstr(at, " id=r-1 ")); at++)
+        lines++;
+    at = strstr(text, " requests of alice are not logged");
+    assert_non_null(at);
+    while (at > text && at[-1] >= '0' && at[-1] <= '9')
+        at--;
+    left_out = strtoll(at, NULL, 10);
+    assert_in_range(lines, 500, FEW);
+    assert_int_equal(lines + left_out, FLOOD);
+    assert_non_null(strstr(text, " id=r-2 "));
+    assert_non_null(strstr(text, " id=a-1 "));
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_client_does_not_fill_the_log),
         cmocka_unit_test(a_log_that_nobody_reads_holds_up_nobody),
         cmocka_unit_test(a_request_has_its_fields_in_both_formats),
         cmocka_unit_test(nothing_that_is_sent_leaves_its_line),
