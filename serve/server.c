@@ -37,7 +37,9 @@ static void on_stop(evutil_socket_t number, short what, void *context) {
     (void)what;
     char line[96];
     snprintf(line, sizeof line, "a second signal (%s): ending at once", strsignal((int)number));
-    if (server->core->stops++)
+    if (!server->driver) /* the model is being loaded, and no request is there */
+        server->options->end_process("stopped by a signal while the model was loaded");
+    else if (server->core->stops++)
         server->options->end_process(line);
     else
         server_drain(server, number == SIGINT ? 0 : -1, -1);

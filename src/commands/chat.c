@@ -292,7 +292,7 @@ static int talk(void *context, struct conversation *conversation) {
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct chat_command *c = context;
-    (void)config;
+    c->names.memory_is_given = config_is_given(config, "adapter-memory");
     c->base.tensor = c->base.pipeline = 1;
     int status = adapter_names_take(&c->base.adapters, &c->names);
     return status ? status : model_grid(&c->base, launch, false);
