@@ -35,9 +35,12 @@ static const double late_seconds = 1;       /* a tick that is this late means th
 static void on_stop(evutil_socket_t number, short what, void *context) {
     struct server *server = context;
     (void)what;
+    bool is_loading = !server->driver; /* there are no requests yet */
     char line[96];
-    snprintf(line, sizeof line, "a second signal (%s): ending at once", strsignal((int)number));
-    if (server->core->stops++)
+    snprintf(line, sizeof line,
+             is_loading ? "stopped by %s while the model was loaded" : "a second signal (%s): ending at once",
+             is_loading ? stop_name((int)number) : strsignal((int)number));
+    if (server->core->stops++ || is_loading)
         server->options->end_process(line);
     else
         server_drain(server, number == SIGINT ? 0 : -1, -1);

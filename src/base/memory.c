@@ -2,6 +2,7 @@
 #include "memory.h"
 
 #include "cgroup.h"
+#include "status.h"
 
 #include <limits.h>
 #include <stdint.h>
@@ -29,27 +30,69 @@ size_t memory_peak(void) {
     return read_kibibytes("/proc/self/status", "VmHWM:");
 }
 
-/* Lowers *context, the least limit so far, to that of one group. */
+size_t memory_of_program(size_t planned) {
+    enum { LATER_CODE = 3 << 20 }; /* pages of libraries that only steps run: 2.5 to 2.9 MiB in pretrain and serve */
+    size_t now = read_kibibytes("/proc/self/status", "VmRSS:") + LATER_CODE, peak = memory_peak();
+    return peak > planned && peak - planned > now ? peak - planned : now;
+}
+
+/* Stores a group's number. False when there is none: "max" is not a number. */
+static bool read_number(const char *directory, const char *name, size_t *value) {
+    char line[64], *end = line;
+    if (cgroup_read(directory, name, line, sizeof line))
+        *value = (size_t)strtoull(line, &end, 10);
+    return end != line;
+}
+
+/* Returns what the processes of a group hold, without the pages of files, which the system takes back. */
+static size_t read_use(const char *directory, bool is_second) {
+    char path[PATH_MAX];
+    size_t use = 0, files;
+    read_number(directory, is_second ? "memory.current" : "memory.usage_in_bytes", &use);
+    snprintf(path, sizeof path, "%s/memory.stat", directory);
+    files = read_kibibytes(path, is_second ? "active_file " : "total_active_file ") +
+            read_kibibytes(path, is_second ? "inactive_file " : "total_inactive_file ");
+    files /= 1024; /* they are in bytes there */
+    return use > files ? use - files : 0;
+}
+
+/* Lowers *context, the least limit and the least that is free so far, to those of one group. */
 static void look_at_group(const char *directory, bool is_second, void *context) {
-    size_t *least = context;
-    char line[64], *end;
-    if (!cgroup_read(directory, is_second ? "memory.max" : "memory.limit_in_bytes", line, sizeof line))
+    struct memory_limit *least = context;
+    size_t bytes = 0;
+    if (!read_number(directory, is_second ? "memory.max" : "memory.limit_in_bytes", &bytes))
         return;
-    unsigned long long value = strtoull(line, &end, 10); /* "max" is not a number */
-    if (end != line && value < *least)
-        *least = (size_t)value;
+    size_t use = read_use(directory, is_second), available = bytes > use ? bytes - use : 0;
+    least->bytes = bytes < least->bytes ? bytes : least->bytes;
+    least->available = available < least->available ? available : least->available;
 }
 
 struct memory_limit memory_limit_find(const char *root) {
     char path[PATH_MAX];
-    size_t allowed = SIZE_MAX;
+    struct memory_limit allowed = {.bytes = SIZE_MAX, .available = SIZE_MAX};
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     size_t total = read_kibibytes(path, "MemTotal:");
     size_t available = read_kibibytes(path, "MemAvailable:");
     struct memory_limit limit = {.bytes = total ? total : SIZE_MAX};
     cgroup_walk(root, "memory", look_at_group, &allowed);
-    if (allowed < limit.bytes)
-        limit = (struct memory_limit){.bytes = allowed, .is_cgroup = true};
+    if (allowed.bytes < limit.bytes)
+        limit = (struct memory_limit){.bytes = allowed.bytes, .is_cgroup = true};
     limit.available = available && available < limit.bytes ? available : limit.bytes;
+    if (allowed.available < limit.available)
+        limit.available = allowed.available;
     return limit;
+}
+
+int memory_refuse(size_t planned, const char *where, size_t has, const char *help) {
+    static const double gibibyte = 1 << 30;
+    return status_fail(STATUS_MEMORY, "not enough memory: %.1f GiB are planned on %s %.1f GiB; what would help: %s",
+                       (double)planned / gibibyte, where, (double)has / gibibyte, help);
+}
+
+int memory_check(size_t planned, const struct memory_limit *limit, const char *help) {
+    if (planned <= limit->bytes)
+        return STATUS_OK;
+    return memory_refuse(planned,
+                         limit->is_cgroup ? "this host, which allows its control group" : "this host, which has",
+                         limit->bytes, help);
 }

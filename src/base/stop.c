@@ -37,6 +37,16 @@ static void request_stop(int signal_number) {
     }
 }
 
+static void end_at_once(int signal_number) {
+    static const char line[] = "cambium: stopped by SIGTERM\n";
+    (void)signal_number;
+    _exit(write(STDERR_FILENO, line, sizeof line - 1) < 0 ? 1 : 1);
+}
+
+void stop_end_at_once(void) {
+    signal(SIGTERM, end_at_once);
+}
+
 static void *handle_signals(void *unused) {
     for (;;)
         pause();
@@ -84,12 +94,17 @@ void stop_watch_begin(void) {
 void stop_watch_end(void) {
     if (--requested.watches > 0 || requested.signal) /* a repetition may still come, and the run ends anyway */
         return;
-    signal(SIGTERM, SIG_DFL);
+    stop_end_at_once();
     signal(SIGINT, SIG_DFL);
 }
 
 int stop_requested(void) {
     return requested.signal;
+}
+
+int stop_check(const char *when) {
+    return requested.signal ? status_fail(STATUS_INTERRUPTED, "stopped by %s %s", stop_name(requested.signal), when)
+                            : STATUS_OK;
 }
 
 int stop_take(void) {

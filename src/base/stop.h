@@ -11,11 +11,16 @@
 /* Starts a thread that handles signals. This thread and later ones hold them back, but for those that a thread causes
  * itself; what fork makes does not. Call it once, before there are other threads. STATUS_MEMORY. */
 int stop_handle_apart(void);
+/* Makes SIGTERM end the program at once, with a line and status 1, until it is watched, and afterwards again. A program
+ * calls it before anything else, so that nothing can be killed while it starts. */
+void stop_end_at_once(void);
 /* Between these two calls, a signal is a request. Pairs of calls may be nested. */
 void stop_watch_begin(void);
 void stop_watch_end(void);
 /* Returns the signal that came while they were watched, or 0. Any thread. */
 int stop_requested(void);
+/* Fails with STATUS_INTERRUPTED once such a signal came; `when` completes "stopped by SIGTERM ...". */
+int stop_check(const char *when);
 /* Returns such a signal and forgets it, so that the next one is a first request again. */
 int stop_take(void);
 /* Returns the name of such a signal: "SIGINT" or "SIGTERM". */

@@ -73,6 +73,8 @@ struct ckpt_array {
     void *context;
     /* For reading: a value that is not finite in the array's type is an error, which names the tensor. */
     bool must_be_finite;
+    /* For reading: a requested stop (base/stop.h) ends it between two tensors, with STATUS_INTERRUPTED. */
+    bool heeds_stop;
     /* For reading: finds another name for a tensor that the files do not have under `name`; returns false when they
      * have none. NULL: there are no other names. */
     bool (*find_name)(const void *names, const struct ckpt_tensors *tensors, const char *name,

@@ -424,8 +424,11 @@ int ckpt_read(const struct ckpt_tensors *tensors, const struct param_table *tabl
                 largest = param_elements(&table->rows[i]);
         status = open_blocks(&blocks, &arrays[a], largest);
         for (int i = 0; i < table->count && !status; i++)
-            if (is_wanted(&arrays[a], &table->rows[i]))
-                status = read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch);
+            if (is_wanted(&arrays[a], &table->rows[i])) {
+                status = arrays[a].heeds_stop ? stop_check("while the model was loaded") : STATUS_OK;
+                if (!status)
+                    status = read_param(tensors, table, &arrays[a], i, &blocks.halves, blocks.scratch);
+            }
         status = close_blocks(&blocks, status);
     }
     return status;

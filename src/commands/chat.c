@@ -270,20 +270,24 @@ static int answer_input(struct conversation *conversation) {
     struct strbuf question = STRBUF_INIT;
     enum finish_reason reason;
     int status = job_read_input(&question);
+    stop_watch_begin(); /* until then, SIGTERM ends the program at once */
     if (!status && !question.length)
         status = status_fail(STATUS_INVALID, "standard input has no question");
     if (!status)
         status = ask(conversation, &question, &reason);
     if (!status && reason == FINISH_INTERRUPTED)
         status = status_fail(STATUS_INTERRUPTED, "interrupted by %s", stop_name(stop_requested()));
+    stop_watch_end();
     strbuf_free(&question);
     return status;
 }
 
 static int talk(void *context, struct conversation *conversation) {
     const struct chat_command *c = context;
+    if (!isatty(STDIN_FILENO))
+        return answer_input(conversation);
     stop_watch_begin();
-    int status = isatty(STDIN_FILENO) ? talk_at_terminal(c, conversation) : answer_input(conversation);
+    int status = talk_at_terminal(c, conversation);
     stop_watch_end();
     return status;
 }
@@ -292,7 +296,7 @@ static int talk(void *context, struct conversation *conversation) {
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct chat_command *c = context;
-    (void)config;
+    c->names.memory_is_given = config_is_given(config, "adapter-memory");
     c->base.tensor = c->base.pipeline = 1;
     int status = adapter_names_take(&c->base.adapters, &c->names);
     return status ? status : model_grid(&c->base, launch, false);

@@ -25,6 +25,7 @@ struct generate_command {
     struct requests_options requests;
     struct adapter_names names;
     struct batch_arguments batch;
+    bool cache_is_given;
     bool is_watching; /* signals only request a stop: base/stop.h */
 };
 
@@ -266,7 +267,8 @@ static int check_requests(struct generate_command *c, const struct config *confi
                              c->base.adapters.items[0]);
     if (!status)
         status = batch_check(&c->batch);
-    if (!config_is_given(config, "kv-cache-memory") && !device_uses_host_memory(c->base.device))
+    c->cache_is_given = config_is_given(config, "kv-cache-memory");
+    if (!c->cache_is_given && !device_uses_host_memory(c->base.device))
         c->batch.kv_cache_memory = 0; /* the engine sees what is free */
     return status ? status : requests_check(&c->requests);
 }
@@ -317,6 +319,7 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
     struct requests_job job = {.model = &c->base,
                                .names = &c->names,
                                .engine = batch_engine_options(&c->batch, adapter_names_memory(&c->names)),
+                               .cache_is_given = c->cache_is_given,
                                .options = c->requests};
     job.options.chat_template = c->chat_template;
     job.options.template_timeout = c->template_timeout;

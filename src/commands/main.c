@@ -59,6 +59,11 @@ static int flush_output(void) {
     return command_exit_status(is_written ? STATUS_OK : status_fail_errno("cannot write to standard output"));
 }
 
+/* Runs before main, as early as a program's own code can: the libraries take some milliseconds to start. */
+__attribute__((constructor(101))) static void begin(void) {
+    stop_end_at_once();
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);

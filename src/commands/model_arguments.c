@@ -7,8 +7,9 @@
 
 #include <limits.h>
 
-int adapter_memory_check(const struct adapter_names *names, const struct config *config) {
-    if (config_is_given(config, "adapter-memory") && !adapter_names_are_given(names))
+int adapter_memory_check(struct adapter_names *names, const struct config *config) {
+    names->memory_is_given = config_is_given(config, "adapter-memory");
+    if (names->memory_is_given && !adapter_names_are_given(names))
         return status_fail(STATUS_USAGE, "--adapter-memory is for --adapter NAME=DIR and --adapter-root");
     return STATUS_OK;
 }

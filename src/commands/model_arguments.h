@@ -118,8 +118,8 @@ static const char *const model_off_on[] = {"off", "on", NULL};
         .help = "memory for adapters by name on each rank; unused ones make room for others"                           \
     }
 
-/* Refuses --adapter-memory when no adapter has a name. STATUS_USAGE. */
-int adapter_memory_check(const struct adapter_names *names, const struct config *config);
+/* Notes whether --adapter-memory is given; refuses it when no adapter has a name. STATUS_USAGE. */
+int adapter_memory_check(struct adapter_names *names, const struct config *config);
 /* Computes the grid of the ranks before they start, and logs that the model is being loaded. STATUS_USAGE for an
  * impossible layout; errors of reading the model's configuration. */
 int model_grid(struct job_model *arguments, const struct launch *launch, bool takes_data);

@@ -29,8 +29,11 @@ struct serve_command {
     int64_t max_queued_requests, max_queued_tokens;
     double template_timeout, request_timeout, drain_delay, drain_timeout, rank_timeout;
     int log_format; /* index into log_formats */
+    bool is_dry_run, cache_is_given;
     struct transport_limits limits;
 };
+
+static const double mib = 1 << 20;
 
 static const char *const log_formats[] = {"text", "json", NULL};
 static const char *const metrics_choices[] = {"false", "true", "open", NULL};
@@ -103,15 +106,17 @@ static const struct config_row rows[] = {
     BATCH_ROWS(
         AT(batch), "", NULL,
         "memory for keys and values on each rank, at most as much as all completions can fill. By default it is a "
-        "quarter "
-        "of the host's free memory, shared by the ranks, or nine tenths of what a GPU has left beside the model"),
+        "quarter of the host's free memory, shared by the ranks, and less where that does not fit; on a GPU nine "
+        "tenths of what is left beside the model"),
     {.path = "adapter-memory",
      .type = CONFIG_SIZE,
      .offset = AT(names) + offsetof(struct adapter_names, memory),
-     .default_text = "512M",
      .minimum = 1,
      .maximum = 1e15,
-     .help = "memory for adapters on each rank; unused ones make room for others"},
+     .help =
+         "memory for adapters on each rank; unused ones make room for others. By default 512M, less where that does "
+         "not fit, and none where no adapter can come"},
+    {.path = "dry-run", .type = CONFIG_BOOL, .offset = AT(is_dry_run), .help = "print the memory plan and exit"},
     COUNT_ROW("max-queued-requests", max_queued_requests, "256", 1, 1e6,
               "completions that may wait or run; more are refused"),
     COUNT_ROW("max-queued-tokens", max_queued_tokens, "0", 0, 1e12,
@@ -184,7 +189,8 @@ static const struct config_command command = {
     .synopsis = "cambium serve --model DIR [--adapter-root DIR] [--listen HOST:PORT] [OPTIONS]",
     .description =
         "Serves a trained model and its adapters: OpenAI-style HTTP and gRPC on one port, and control on another. "
-        "It prints one line to standard output when it serves requests. SIGTERM stops it: it is no longer ready, "
+        "It prints one line to standard output when it serves requests. A plan that needs more memory than the host or "
+        "its control group has is refused. SIGTERM stops it: it is no longer ready, "
         "accepts requests for a while, and lets them end. SIGHUP reads keys and certificates again.",
     .examples = "  cambium serve --model out/gpt\n"
                 "  cambium serve --model out/gpt --adapter-root adapters --listen 0.0.0.0:8000 --api-key-file keys\n"
@@ -340,12 +346,15 @@ static int check(struct serve_command *c) {
     return status ? status : batch_check(&c->batch);
 }
 
-/* Chooses the memory for keys and values when none is given: the first rank's choice, for all. */
-static int choose_cache(struct serve_command *c, const struct launch *launch, int ranks) {
+/* Chooses the memory for keys and values when none is given: the first rank's choice, for all. The same for adapters:
+ * none where neither an option nor a client of control can name one. */
+static int choose_memory(struct serve_command *c, const struct launch *launch, int ranks) {
     struct memory_limit limit = memory_limit_find("");
     int64_t bytes = limit.available == SIZE_MAX ? (int64_t)4 << 30 : (int64_t)(limit.available / 4) / ranks;
     struct comm_data data = {.send = &bytes, .receive = &bytes, .count = 1, .dtype = DTYPE_I64};
-    if (c->batch.kv_cache_memory || !device_uses_host_memory(c->base.device)) /* the engine sees what is free */
+    if (!c->names.memory_is_given && (adapter_names_are_given(&c->names) || strcmp(c->control, "none")))
+        c->names.memory = (int64_t)512 << 20;
+    if (c->cache_is_given || !device_uses_host_memory(c->base.device)) /* the engine sees what is free */
         return STATUS_OK;
     int status = launch->world ? comm_broadcast(launch->world, &data, 0) : STATUS_OK;
     c->batch.kv_cache_memory = bytes;
@@ -354,27 +363,52 @@ static int choose_cache(struct serve_command *c, const struct launch *launch, in
 
 /* ---- ranks ---- */
 
-static void print_plan(const struct serving *serving, const struct engine *engine) {
-    static const double mib = 1 << 20;
+static void explain_cores(const struct serving *serving, const struct engine_plan *plan, char *why, size_t bytes) {
     const struct cores cores = cores_find("");
+    cores_explain(&cores, plan->threads, (int)serving->command->base.threads,
+                  rank_grid_size(&serving->command->base.grid), why, bytes);
+}
+
+static void print_plan(const struct serving *serving, const struct engine *engine, const struct job_memory *memory) {
     struct engine_plan plan;
     char why[80];
     engine_read_plan(engine, &plan);
-    cores_explain(&cores, plan.threads, (int)serving->command->base.threads,
-                  rank_grid_size(&serving->command->base.grid), why, sizeof why);
+    explain_cores(serving, &plan, why, sizeof why);
     log_info(
         "memory of each rank: weights %.0f MiB, %lld pages of keys and values %.0f, adapters %.0f, activations and "
-        "workspace %.0f; server %.0f; %d thread%s (%s)",
+        "workspace %.0f; server %.0f; program %.0f; planned %.1f MiB on this host; %d thread%s (%s)",
         (double)plan.weights / mib, (long long)engine_pages(engine), (double)plan.cache / mib,
-        (double)plan.adapters / mib, (double)plan.workspace / mib,
-        (double)server_planned_bytes(&serving->options) / mib, plan.threads, plan.threads > 1 ? "s" : "", why);
+        (double)plan.adapters / mib, (double)plan.workspace / mib, (double)memory->beside / mib,
+        (double)(plan.program + memory->program) / mib, (double)memory->planned / mib, plan.threads,
+        plan.threads > 1 ? "s" : "", why);
     const struct engine_graphs graphs = engine_graphs(engine);
     if (graphs.count)
         log_info("%d graphs of decode steps: %.1f MiB of the device, recorded in %.2f s", graphs.count,
                  (double)graphs.bytes / mib, graphs.seconds);
 }
 
-static int serve(struct serving *serving, struct engine *engine) {
+/* Prints the plan of a dry run: a line for each part of this rank, and what the ranks of its host take together. */
+static int print_dry_run(const struct serving *serving, const struct job_memory *memory) {
+    const struct engine_plan *plan = &memory->plan;
+    char why[80];
+    const struct {
+        const char *name;
+        size_t bytes;
+    } parts[] = {
+        {"weights", plan->weights},   {"keys and values", plan->cache},
+        {"adapters", plan->adapters}, {"workspace", plan->workspace + engine_plan_host_bytes(plan)},
+        {"server", memory->beside},   {"program", plan->program + memory->program},
+    };
+    explain_cores(serving, plan, why, sizeof why);
+    printf("memory plan of the first rank, %d thread%s (%s):\n", plan->threads, plan->threads > 1 ? "s" : "", why);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        printf("  %-16s %10.1f MiB\n", parts[i].name, (double)parts[i].bytes / mib);
+    printf("planned %.1f MiB on this host: %lld pages of %d tokens\n", (double)memory->planned / mib,
+           (long long)plan->pages, KV_PAGE_TOKENS);
+    return fflush(stdout) || ferror(stdout) ? status_fail_errno("cannot write standard output") : STATUS_OK;
+}
+
+static int serve(struct serving *serving, struct engine *engine, const struct job_memory *memory) {
     const struct serve_command *c = serving->command;
     const char *directory = c->base.tokenizer ? c->base.tokenizer : engine_directory(engine);
     struct tokenizer_files files = {0};
@@ -386,7 +420,7 @@ static int serve(struct serving *serving, struct engine *engine) {
             status = tokenizer_open_files(&files, &tokenizer);
     }
     if (!status) {
-        print_plan(serving, engine);
+        print_plan(serving, engine, memory);
         status = server_run(serving->server, engine, tokenizer, tokenizer ? &files : NULL);
     }
     while (status && atomic_load(&serving->is_lost)) /* a rank prints the reason, and the watch ends the process */
@@ -402,14 +436,26 @@ static int run_rank(struct comm *world, void *context) {
     struct serving *serving = context;
     struct serve_command *c = serving->command;
     struct engine_options options = batch_engine_options(&c->batch, (size_t)c->names.memory);
+    struct job_memory memory = {.help = "a smaller " JOB_MEMORY_SIZES ", " JOB_MEMORY_RANKS,
+                                .beside = world->rank == 0 ? server_planned_bytes(&serving->options) : 0,
+                                .cache_is_given = c->cache_is_given,
+                                .adapters_are_given = c->names.memory_is_given};
     struct engine *engine = NULL;
     options.touches_cache = true;
     log_quiet(world->rank != 0);
-    int status = job_model_open(&c->base, world, options, &engine);
+    if (c->is_dry_run) {
+        int status = job_model_plan(&c->base, world, true, &options, &memory);
+        if (!status && world->rank == 0)
+            status = print_dry_run(serving, &memory);
+        return status || !device_uses_host_memory(c->base.device) ? status : job_memory_check(world, &memory);
+    }
+    int status = job_model_open(&c->base, world, options, &memory, &engine);
     if (!status)
-        status = world->rank == 0 ? serve(serving, engine) : engine_follow(engine);
+        status = world->rank == 0 ? serve(serving, engine, &memory) : engine_follow(engine);
     if (!status)
         status = engine_end(engine);
+    if (!status)
+        status = job_memory_tell(world, &memory);
     if (status)
         comm_fail(world, status);
     engine_close(engine);
@@ -432,9 +478,10 @@ static void on_lost_rank(void *context, int rank, const char *line) {
 /* Begins the server's loop before the first rank is bound to its cores. Only the first rank handles signals. */
 static int begin(struct serving *serving, struct launch *launch) {
     int status = fill_options(serving);
-    if (!status && launch->is_first)
+    bool listens = launch->is_first && !serving->command->is_dry_run;
+    if (!status && listens)
         transport_fit_descriptors(&serving->options.limits, strcmp(serving->command->control, "none") ? 2 : 1);
-    if (!status && launch->is_first)
+    if (!status && listens)
         status = server_open(&serving->options, &serving->server);
     if (!launch->is_first) {
         signal(SIGTERM, SIG_IGN);
@@ -452,7 +499,8 @@ static int begin(struct serving *serving, struct launch *launch) {
 
 static int prepare(const struct launch *launch, const struct config *config, void *context) {
     struct serve_command *c = ((struct serving *)context)->command;
-    (void)config;
+    c->cache_is_given = config_is_given(config, "kv-cache-memory");
+    c->names.memory_is_given = config_is_given(config, "adapter-memory");
     if (c->log_format == 1)
         log_as_json();
     int status = check(c);
@@ -466,7 +514,7 @@ static int add_facts(void *context, struct facts *facts) {
 static int run(struct launch *launch, void *context) {
     struct serving *serving = context;
     int ranks = rank_grid_size(&serving->command->base.grid);
-    int status = choose_cache(serving->command, launch, ranks);
+    int status = choose_memory(serving->command, launch, ranks);
     if (!status)
         status = begin(serving, launch);
     return status ? status : launch_run(launch, ranks, run_rank, serving);

@@ -104,7 +104,7 @@ static int train(struct comm *world, void *context) {
     if (!status && training->finish)
         status = training->finish(trainer, training->run);
     if (!status)
-        status = trainer_tell_memory(trainer);
+        status = trainer_tell_memory(trainer, training->program);
     if (status)
         comm_fail(world, status); /* the others no longer touch this rank's memory */
     trainer_close(trainer);
@@ -117,6 +117,9 @@ int training_launch(struct launch *launch, const struct training *training) {
     if (own.cluster)
         return launch_agree(launch, plan_elsewhere(&own));
     int status = launch_agree(launch, train_plan_make(own.run, own.ranks, launch->world, &plan));
+    if (!status)
+        train_plan_add_program(own.run, launch->world, &plan);
+    own.program = plan.program;
     /* A call of cards never returns where a rank is missing. */
     if (!status && !device_uses_host_memory(own.run->config.device))
         status = launch_agree(launch, launch_watch(launch));

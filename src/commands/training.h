@@ -46,6 +46,7 @@ struct training {
     const void *context; /* of `dump` */
     /* Called on each rank after the last iteration. Returns a status; NULL: nothing is left to do. */
     int (*finish)(struct trainer *trainer, const struct train_run *run);
+    size_t program; /* of the plan; set by training_launch */
 };
 
 /* Plans the run, prints the plan, refuses one that exceeds this host's memory (STATUS_MEMORY), and trains. All

@@ -91,6 +91,7 @@ struct engine_plan {
     size_t weights, cache, adapters, workspace; /* of the device; workspace: including activations */
     size_t transfers;                           /* of the host: buffers of copies from and to the device */
     size_t steps;                               /* of the host: arrays of steps and plans, and the pages' bookkeeping */
+    size_t program;                             /* of the host: threads and tokenizer, beside what the process has */
     int64_t pages;                              /* pages of keys and values */
     int threads;                                /* threads of this rank */
 };

@@ -291,6 +291,9 @@ static int fill_parameter(void *self, int id) {
     struct engine *engine = self;
     struct param_store *store = model_store(engine->model);
     struct stream *stream = engine->rank.exec.stream;
+    int status = stop_check("while the model was loaded");
+    if (status)
+        return status;
     return engine->base.tensors ? read_parameter(store, stream, engine->base.tensors, id)
                                 : param_initialise(store, stream, 1, id);
 }

@@ -10,6 +10,7 @@ struct adapter_names {
     struct config_list given; /* NAME=DIR */
     const char *root;         /* NULL: none */
     int64_t memory;           /* bytes on each rank */
+    bool memory_is_given;     /* by an option: it does not shrink */
 };
 
 /* Moves the items NAME=DIR out of `directories` into names->given; the other items keep their order. A name has no

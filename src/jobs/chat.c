@@ -24,6 +24,7 @@ struct used {
 
 struct conversation {
     const struct chat_job *job;
+    struct job_memory memory;
     struct engine *engine;
     struct adapters *adapters;
     struct tokenizer *tokenizer;
@@ -285,12 +286,14 @@ static int use_given(struct conversation *c) {
 static int open_conversation(struct conversation *c, struct comm *world) {
     const struct chat_job *job = c->job;
     struct job_model model = *job->model;
+    c->memory = (struct job_memory){.help = "a smaller --max-model-len, --adapter-memory or --precision",
+                                    .adapters_are_given = job->names->memory_is_given};
     model.adapters.count = 0; /* they get names instead, so that others can take their place */
     const struct engine_options options = {.max_rows = PREFILL_ROWS,
                                            .max_logit_rows = 1,
                                            .max_sequences = 1,
                                            .adapter_memory = (size_t)job->names->memory};
-    int status = job_model_open(&model, world, options, &c->engine);
+    int status = job_model_open(&model, world, options, &c->memory, &c->engine);
     if (status)
         return status;
     c->tokenizer_directory = model.tokenizer ? model.tokenizer : engine_directory(c->engine);
@@ -327,6 +330,8 @@ int chat_job_run(struct comm *world, void *context) {
         status = c.job->talk(c.job->context, &c);
     if (!status)
         status = engine_end(c.engine);
+    if (!status)
+        status = job_memory_tell(world, &c.memory);
     if (status)
         comm_fail(world, status);
     close_conversation(&c);

@@ -465,14 +465,17 @@ static void close_all(struct evaluator *e) {
 int eval_job_run(struct comm *world, void *context) {
     struct evaluator e = {.job = context, .world = world, .is_first = world->rank == 0};
     struct engine_options options = {0};
+    struct job_memory memory = {.help = "a smaller --max-length or --precision, " JOB_MEMORY_RANKS};
     log_quiet(!e.is_first);
     int status = comm_agree(world, job_size_for_texts(e.job->model, &options));
     if (!status)
-        status = job_model_open(e.job->model, world, options, &e.engine);
+        status = job_model_open(e.job->model, world, options, &memory, &e.engine);
     if (!status)
         status = engine_leads(e.engine) ? lead(&e) : engine_follow(e.engine);
     if (!status)
         status = engine_end(e.engine);
+    if (!status)
+        status = job_memory_tell(world, &memory);
     if (status)
         comm_fail(world, status);
     close_all(&e);

@@ -16,6 +16,7 @@ struct run {
     const struct generate_job *job;
     struct comm *world;
     bool is_first;
+    struct job_memory memory;
     struct engine *engine;
     struct tokenizer *tokenizer;
     struct chat_template *template; /* renders messages; NULL: none */
@@ -179,7 +180,7 @@ static int open_run(struct run *run) {
     const struct engine_options options = {.max_rows = PREFILL_ROWS > job->samples ? PREFILL_ROWS : job->samples,
                                            .max_logit_rows = job->samples,
                                            .max_sequences = job->samples};
-    int status = job_model_open(job->model, run->world, options, &run->engine);
+    int status = job_model_open(job->model, run->world, options, &run->memory, &run->engine);
     if (status)
         return status;
     const char *directory = tokenizer ? tokenizer : engine_directory(run->engine);
@@ -198,6 +199,7 @@ int generate_job_run(struct comm *world, void *context) {
         .job = context,
         .world = world,
         .is_first = world->rank == 0,
+        .memory.help = "a smaller --max-model-len or --precision, " JOB_MEMORY_RANKS,
         .prompt = {.text = STRBUF_INIT, .ids = TOKEN_BUFFER_INIT},
     };
     log_quiet(!run.is_first);
@@ -206,6 +208,8 @@ int generate_job_run(struct comm *world, void *context) {
         status = run.is_first ? write_texts(&run) : engine_follow(run.engine);
     if (!status)
         status = engine_end(run.engine);
+    if (!status)
+        status = job_memory_tell(world, &run.memory);
     if (status)
         comm_fail(world, status);
     token_buffer_free(&run.prompt.ids);

@@ -31,32 +31,47 @@ int job_model_names(const struct job_model *job, const char **directory_name, st
     return *directory_name ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
 }
 
-int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
-                   struct engine **engine) {
-    struct rank_site site = {.threads = (int)job->threads};
+int job_model_plan(const struct job_model *job, struct comm *world, bool is_asked, struct engine_options *options,
+                   struct job_memory *memory) {
+    struct rank_site *site = &memory->site;
     int status = STATUS_OK;
-    *engine = NULL;
+    *site = (struct rank_site){.threads = (int)job->threads, .is_first_on_host = true, .is_first_in_process = true};
     if (world->size > 1) {
-        status = rank_site_find(world, (int)job->threads, &site);
-        options.world = world;
-        options.grid = job->grid;
+        status = rank_site_find(world, (int)job->threads, site);
+        options->world = world;
+        options->grid = job->grid;
     }
-    options.model = job->model;
-    options.adapters = job->adapters.items;
-    options.adapter_count = job->adapters.count;
-    options.first_layers = job->first_layers;
-    options.last_layers = job->last_layers;
-    options.precision = job->precision - 1;
-    options.has_no_graphs = job->cuda_graphs == 1;
-    options.is_batch_invariant = job->batch_invariant == 1;
-    options.device = job->device;
-    options.collectives = job->collectives;
-    options.gemm_algorithms = job->gemm_algorithms;
-    options.device_number = rank_site_device(&site, job->device);
-    options.device_sharers = rank_site_sharers(&site, job->device);
-    options.threads = site.threads;
-    options.max_positions = job->max_model_len;
-    return status ? status : engine_open(&options, engine);
+    options->model = job->model;
+    options->adapters = job->adapters.items;
+    options->adapter_count = job->adapters.count;
+    options->first_layers = job->first_layers;
+    options->last_layers = job->last_layers;
+    options->precision = job->precision - 1;
+    options->has_no_graphs = job->cuda_graphs == 1;
+    options->is_batch_invariant = job->batch_invariant == 1;
+    options->device = job->device;
+    options->collectives = job->collectives;
+    options->gemm_algorithms = job->gemm_algorithms;
+    options->device_number = rank_site_device(site, job->device);
+    options->device_sharers = rank_site_sharers(site, job->device);
+    options->threads = site->threads;
+    options->max_positions = job->max_model_len;
+    if (status || (!is_asked && !device_uses_host_memory(job->device)))
+        return status;
+    return job_memory_plan(world, options, memory);
+}
+
+int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
+                   struct job_memory *memory, struct engine **engine) {
+    *engine = NULL;
+    int status = job_model_plan(job, world, false, &options, memory);
+    if (!status)
+        status = job_memory_check(world, memory);
+    if (!status)
+        status = engine_open(&options, engine);
+    if (!status && !device_uses_host_memory(job->device))
+        status = job_memory_take(world, *engine, memory);
+    return status;
 }
 
 int job_size_for_texts(const struct job_model *job, struct engine_options *options) {

@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "infer/engine.h"
+#include "memory.h"
 
 struct job_model {
     const char *model, *tokenizer; /* directories; tokenizer NULL: that of the model */
@@ -30,10 +31,16 @@ char *job_last_part(const char *path);
 /* Sets `names` to the model's names for clients: those given, or the last part of its path. That part is stored in
  * *directory_name, which the caller frees. STATUS_MEMORY. */
 int job_model_names(const struct job_model *job, const char **directory_name, struct config_list *names);
-/* Opens the engine on this rank of `world`; all ranks call it, and close the engine. `options` has the numbers of rows
- * and sequences. All ranks return the first failure of any rank: an error of engine_open or of rank_site_find. */
+/* Completes `options`, which has the numbers of rows and sequences, and plans the engine with job_memory_plan; on a
+ * device with its own memory, only if `is_asked`. All ranks call it together. Errors of rank_site_find and
+ * job_memory_plan. */
+int job_model_plan(const struct job_model *job, struct comm *world, bool is_asked, struct engine_options *options,
+                   struct job_memory *memory);
+/* Plans the engine, refuses a plan beyond the host's memory, and opens it on this rank of `world`. All ranks call it,
+ * and close the engine. All return the first failure of any rank: STATUS_MEMORY, and errors of job_model_plan and
+ * engine_open. */
 int job_model_open(const struct job_model *job, struct comm *world, struct engine_options options,
-                   struct engine **engine);
+                   struct job_memory *memory, struct engine **engine);
 /* Sets the rows, sequences and cache of an engine that scores many texts: room for two long ones, or for many short
  * ones at once. Errors of reading the model's configuration. */
 int job_size_for_texts(const struct job_model *job, struct engine_options *options);

@@ -291,10 +291,13 @@ static int lead(struct requests_job *job, struct engine *engine, const struct to
 
 int requests_job_run(struct comm *world, void *context) {
     struct requests_job *job = context;
+    struct job_memory memory = {.help = "a smaller " JOB_MEMORY_SIZES ", " JOB_MEMORY_RANKS,
+                                .cache_is_given = job->cache_is_given,
+                                .adapters_are_given = job->names->memory_is_given};
     struct engine *engine = NULL;
     struct tokenizer *tokenizer = NULL;
     log_quiet(world->rank != 0);
-    int status = job_model_open(job->model, world, job->engine, &engine);
+    int status = job_model_open(job->model, world, job->engine, &memory, &engine);
     if (!status) {
         const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(engine);
         if (job->model->tokenizer || tokenizer_is_present(directory))
@@ -305,6 +308,8 @@ int requests_job_run(struct comm *world, void *context) {
         status = world->rank == 0 ? lead(job, engine, tokenizer) : engine_follow(engine);
     if (!status)
         status = engine_end(engine);
+    if (!status)
+        status = job_memory_tell(world, &memory);
     if (status)
         comm_fail(world, status);
     tokenizer_close(tokenizer);

@@ -122,6 +122,7 @@ struct requests_job {
     const struct job_model *model;
     const struct adapter_names *names;
     struct engine_options engine; /* rows, sequences, memory */
+    bool cache_is_given;          /* engine.cache_bytes is an option's */
     struct requests_options options;
     struct requests_result result; /* set on the first rank */
 };

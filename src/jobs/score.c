@@ -36,6 +36,7 @@ struct scorer {
     struct comm *world;
     struct comm *leaders; /* one rank of each replica */
     bool is_first;
+    struct job_memory memory;
     struct engine *engine;
     struct adapters *adapters;
     struct adapter_check *check; /* first rank only */
@@ -326,6 +327,9 @@ static int open_scorer(struct scorer *s) {
     const struct score_job *job = s->job;
     struct engine_options options = {.adapter_memory = adapter_names_memory(job->names)};
     int status = STATUS_OK;
+    s->memory =
+        (struct job_memory){.help = "a smaller --max-model-len, --adapter-memory or --precision, " JOB_MEMORY_RANKS,
+                            .adapters_are_given = job->names->memory_is_given};
     if (s->is_first)
         status = lines_open(job->input, JSON_LINE_BYTES, &s->input);
     if (!status)
@@ -337,7 +341,7 @@ static int open_scorer(struct scorer *s) {
         status = status_fail(STATUS_MEMORY, "out of memory");
     status = comm_agree(s->world, status);
     if (!status)
-        status = job_model_open(job->model, s->world, options, &s->engine);
+        status = job_model_open(job->model, s->world, options, &s->memory, &s->engine);
     s->leaders = status ? NULL : engine_rank(s->engine)->data;
     if (!status && engine_leads(s->engine))
         status = adapter_names_open(job->names, s->engine, &s->adapters);
@@ -354,6 +358,8 @@ int score_job_run(struct comm *world, void *context) {
         status = engine_leads(s.engine) ? score_lines(&s) : engine_follow(s.engine);
     if (!status)
         status = engine_end(s.engine);
+    if (!status)
+        status = job_memory_tell(world, &s.memory);
     if (status)
         comm_fail(world, status);
     lines_close(s.input);

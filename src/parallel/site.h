@@ -40,6 +40,15 @@ int rank_site_device(const struct rank_site *site, const char *device);
 /* Returns how many ranks of this process open the same device, this one included. 1 for the CPU, which has no memory of
  * its own to share out. */
 int rank_site_sharers(const struct rank_site *site, const char *device);
+/* Adds up values [count] over the ranks of the caller's host. All ranks call it together. STATUS_MEMORY, and the errors
+ * of collectives. */
+int rank_site_sum(struct comm *world, const struct rank_site *site, int64_t *values, int count);
+/* Logs the line with the peak memory of the first rank's host, beside what was planned there. All ranks call it
+ * together, right before they free their memory; `planned` counts at the first rank. The errors of rank_site_sum. */
+int rank_site_tell_memory(struct comm *world, const struct rank_site *site, size_t planned);
+/* Returns what a rank on the CPU takes beside its plan: the stacks and allocators of its threads, and the blocks that
+ * products copy. `ffn` is the width of the widest product inside the layers. */
+size_t rank_program_bytes(int threads, int64_t ffn);
 /* Logs a warning if a device computes with fewer threads than it was asked for. */
 void rank_site_warn(const struct device *device, int threads);
 

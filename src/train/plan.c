@@ -3,6 +3,7 @@
 #include "train-internal.h"
 
 #include "parallel/sharded.h"
+#include "parallel/site.h"
 #include "parallel/unit_slots.h"
 
 #include <stdlib.h>
@@ -143,5 +144,15 @@ size_t train_plan_total(const struct train_plan *plan) {
 }
 
 size_t train_plan_of_host(const struct train_plan *plan) {
-    return plan->here.host + (plan->device_memory ? 0 : plan->here.device);
+    return plan->here.host + (plan->device_memory ? 0 : plan->here.device) +
+           plan->program * (size_t)plan->processes_here;
+}
+
+/* The rows are in memory already, and in the plan of each rank. */
+void train_plan_add_program(const struct train_run *run, const struct comm *world, struct train_plan *plan) {
+    size_t program = memory_of_program(train_plan_total(plan)), rows = run->tuning_bytes;
+    int ranks = world ? 1 : plan->ranks_here;
+    plan->program = program > rows ? program - rows : 0;
+    plan->program += (size_t)ranks * rank_program_bytes(plan->threads, run->config.model.ffn_hidden_size);
+    plan->processes_here = plan->ranks_here / ranks;
 }

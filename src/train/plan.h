@@ -34,6 +34,8 @@ struct train_plan {
     size_t weights, gradients, optimizer, activations, workspace; /* of the device */
     size_t data;                                                  /* of the host */
     struct train_bytes checkpoint;
+    size_t program;                /* what each process takes besides; 0 until train_plan_add_program */
+    int processes_here;            /* of this host, with a program each */
     struct gpt_data_bytes of_data; /* included in `data` of each rank, but counted once for ranks that share it */
     int64_t parameters, trainable_parameters;
     int threads;                 /* of the first rank of this process; 0: the plan is of another machine */
@@ -47,6 +49,9 @@ struct train_plan {
  * ranks, all of which call this; NULL: the ranks will be threads of this process. STATUS_USAGE for an impossible
  * layout, STATUS_MEMORY, and the errors of gpt_data_open and model_open. */
 int train_plan_make(const struct train_run *run, int ranks, struct comm *world, struct train_plan *plan);
+/* Adds the program to a plan that was just made, before the run takes any of its memory. `world`: as in
+ * train_plan_make. */
+void train_plan_add_program(const struct train_run *run, const struct comm *world, struct train_plan *plan);
 /* Returns how a resolved configuration splits layers over the pipeline. */
 struct pipeline_split train_pipeline_split(const struct run_config *run, const struct rank_grid *grid);
 /* Makes the grid of a run's ranks and the shape of its schedule. STATUS_USAGE for an impossible layout. */
@@ -59,10 +64,11 @@ const char *train_plan_obstacle(const struct train_run *run, int ranks);
  */
 int train_plan_rank(const struct train_run *run, int ranks, int number, struct device *device, struct train_plan *plan,
                     struct work_list *work);
-/* Return the bytes of all purposes: by memory, and in total. */
+/* Return the bytes of all purposes of a rank: by memory, and in total. The program is not one of them. */
 struct train_bytes train_plan_bytes(const struct train_plan *plan);
 size_t train_plan_total(const struct train_plan *plan);
-/* Returns the host memory that all ranks of this host take. It includes the device's bytes if devices use host memory.
+/* Returns the host memory that all ranks of this host take, with their program. It includes the device's bytes if
+ * devices use host memory.
  */
 size_t train_plan_of_host(const struct train_plan *plan);
 /* Prints the plan in lines that start with `prefix`. */

@@ -2,8 +2,6 @@
 #include "train/plan.h"
 #include "train/train.h"
 
-static const double GIBIBYTE = 1 << 30;
-
 static void add_word(struct strbuf *text, const char *word) {
     strbuf_format(text, "%s%s", text->length ? ", " : "", word);
 }
@@ -25,27 +23,14 @@ static void list_help(const struct train_run *run, const struct train_plan *plan
                               : "tensor or pipeline ranks on more hosts");
 }
 
-/* Reports that `where` has too few bytes; `where` completes "are planned on ...". */
-static int refuse(const struct train_run *run, const struct train_plan *plan, size_t planned, const char *where,
-                  size_t has) {
+int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit) {
     struct strbuf help = STRBUF_INIT;
     list_help(run, plan, &help);
     int status = strbuf_status(&help);
     if (!status)
-        status =
-            status_fail(STATUS_MEMORY, "not enough memory: %.1f GiB are planned on %s %.1f GiB; what would help: %s",
-                        (double)planned / GIBIBYTE, where, (double)has / GIBIBYTE, strbuf_text(&help));
+        status = memory_check(train_plan_of_host(plan), limit, strbuf_text(&help));
+    if (!status && plan->device_memory && plan->most_on_device > plan->device_memory)
+        status = memory_refuse(plan->most_on_device, "a device, which has", plan->device_memory, strbuf_text(&help));
     strbuf_free(&help);
     return status;
-}
-
-int train_plan_check(const struct train_run *run, const struct train_plan *plan, const struct memory_limit *limit) {
-    size_t of_host = train_plan_of_host(plan);
-    if (of_host > limit->bytes)
-        return refuse(run, plan, of_host,
-                      limit->is_cgroup ? "this host, which allows its control group" : "this host, which has",
-                      limit->bytes);
-    if (plan->device_memory && plan->most_on_device > plan->device_memory)
-        return refuse(run, plan, plan->most_on_device, "a device, which has", plan->device_memory);
-    return STATUS_OK;
 }

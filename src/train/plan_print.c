@@ -17,6 +17,7 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
         {"workspace", plan->workspace},
         {"data", plan->data},
         {"checkpoint", plan->checkpoint.device + plan->checkpoint.host},
+        {"program", plan->program},
     };
     fprintf(out, "%smemory plan of %lld parameters", prefix, (long long)plan->parameters);
     if (plan->ranks > 1)
@@ -26,15 +27,16 @@ void train_plan_print(const struct train_plan *plan, const char *prefix, FILE *o
     if (!is_elsewhere)
         fprintf(out, ", %d thread%s (%s)", plan->threads, plan->threads > 1 ? "s" : "", plan->cores);
     fprintf(out, ":\n");
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    for (size_t i = 0; i < sizeof parts / sizeof *parts - is_elsewhere; i++)
         fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, parts[i].name, (double)parts[i].bytes / MEBIBYTE);
     if (is_elsewhere)
         fprintf(out, "%s  %-12s %10.1f MiB\n%s  %-12s %10.1f MiB\n", prefix, "device", (double)bytes.device / MEBIBYTE,
                 prefix, "host", (double)bytes.host / MEBIBYTE);
     else
-        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, "total", (double)train_plan_total(plan) / MEBIBYTE);
+        fprintf(out, "%s  %-12s %10.1f MiB\n", prefix, "total",
+                (double)(train_plan_total(plan) + plan->program) / MEBIBYTE);
     if (plan->ranks > 1 && !is_elsewhere)
         fprintf(out, "%s  %-12s %10.1f MiB of %d rank%s\n", prefix, "this host",
-                (double)(plan->here.device + plan->here.host) / MEBIBYTE, plan->ranks_here,
-                plan->ranks_here > 1 ? "s" : "");
+                (double)(plan->here.device + plan->here.host + plan->program * (size_t)plan->processes_here) / MEBIBYTE,
+                plan->ranks_here, plan->ranks_here > 1 ? "s" : "");
 }

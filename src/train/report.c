@@ -89,30 +89,11 @@ void report_end(struct report *report) {
     log_info("%lld iterations, %.4g tokens in %.1f s", (long long)iterations, (double)trainer->tokens, seconds);
 }
 
-/* A rank's memory; the first rank of a process reports the process's peak. */
-struct held {
-    int64_t host, planned, peak;
-};
-
-int trainer_tell_memory(struct trainer *trainer) {
-    const struct rank_site *site = &trainer->site;
-    struct held *all = calloc((size_t)trainer->world->size, sizeof *all), sum = {0};
-    int status = all ? comm_barrier(trainer->world) : status_fail(STATUS_MEMORY, "out of memory");
+int trainer_tell_memory(struct trainer *trainer, size_t program) {
     const struct gpt_data_bytes *once = &trainer->plan.of_data; /* the ranks of a process share it */
-    size_t again = site->is_first_in_process ? 0 : once->maps + once->process;
-    struct held mine = {.host = site->first_on_host,
-                        .planned = (int64_t)(train_plan_total(&trainer->plan) - again),
-                        .peak = site->is_first_in_process ? (int64_t)memory_peak() : 0};
-    struct comm_data data = {.send = &mine, .receive = all, .count = sizeof mine / sizeof(int64_t), .dtype = DTYPE_I64};
-    if (!status)
-        status = comm_all_gather(trainer->world, &data);
-    for (int r = 0; r < trainer->world->size && !status; r++)
-        if (all[r].host == all[0].host) {
-            sum.planned += all[r].planned;
-            sum.peak += all[r].peak;
-        }
-    if (!status && trainer->world->rank == 0)
-        log_info("peak memory %.1f MiB, planned %.1f MiB", (double)sum.peak / 1048576, (double)sum.planned / 1048576);
-    free(all);
-    return status;
+    int64_t planned = (int64_t)(train_plan_total(&trainer->plan) + program);
+    if (!trainer->site.is_first_in_process)
+        planned -= (int64_t)(once->maps + once->process + program);
+    int status = rank_site_sum(trainer->world, &trainer->site, &planned, 1);
+    return status ? status : rank_site_tell_memory(trainer->world, &trainer->site, (size_t)planned);
 }

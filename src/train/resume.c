@@ -54,7 +54,7 @@ static int state_open(struct optimizer_arrays *state, struct trainer *trainer, b
                                              .copy_of = train_first_copy(trainer),
                                              .leaves_copies = is_written};
         state->arrays[a] = ckpt_flat_array(&state->flats[a], prefixes[a], a < 2);
-        state->arrays[a].must_be_finite = true;
+        state->arrays[a].must_be_finite = state->arrays[a].heeds_stop = true;
     }
     return STATUS_OK;
 }
@@ -121,7 +121,7 @@ static int read_base(struct trainer *trainer) {
     struct ckpt_flat flat = ckpt_flat_weights(store, trainer->rank.exec.stream);
     flat.threads = device_threads(trainer->device);
     struct ckpt_array array = ckpt_flat_array(&flat, "", false);
-    array.must_be_finite = true;
+    array.must_be_finite = array.heeds_stop = true;
     struct ckpt_tensors *tensors = NULL;
     int status = ckpt_open_model(trainer->run.model_directory, &tensors);
     if (!status)

@@ -173,8 +173,8 @@ void trainer_save_times(const struct trainer *trainer, double *stall, double *wr
 int trainer_export(struct trainer *trainer, const char *directory, bool is_shared);
 
 /* Reports the peak memory of this run on the first rank's host, next to the planned memory. All ranks call it together,
- * right before they close their trainers. */
-int trainer_tell_memory(struct trainer *trainer);
+ * right before they close their trainers. `program`: that of the plan of this process (train_plan.program). */
+int trainer_tell_memory(struct trainer *trainer, size_t program);
 
 /* Runs everything: iterations, metrics, validation, checkpoints, until the end, train.early_stop, exit_interval or a
  * signal. With checkpoint.save, a run on rows keeps what trains with the best validation loss so far in

@@ -25,9 +25,9 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin steal time from w
 
 
 def without_notices(errors):
-    """Standard error without the lines that say what is being loaded, and what a cache did."""
+    """Standard error without the lines that say what is being loaded, what a cache did, and what memory was taken."""
     kept = [line for line in errors.splitlines(keepends=True)
-            if not re.match(r"cambium: (loading |\d+ tokens of prompts, )", line)]
+            if not re.match(r"cambium: (loading |\d+ tokens of prompts, |peak memory [0-9.]+ MiB, planned )", line)]
     return "".join(kept)
 
 
