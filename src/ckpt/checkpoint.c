@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -133,6 +134,12 @@ static int explain_model(int status, const char *path) {
         return status_fail(status,
                            "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to "
                            "model --output DIR)",
+                           path, path);
+    size_t length = strlen(path);
+    if (status == STATUS_NOT_FOUND && length > 5 && !strcasecmp(path + length - 5, ".gguf"))
+        return status_fail(status,
+                           "there is no file %s: download it first, then make a model directory of it (cambium convert "
+                           "--from %s --to model --output DIR) and name that",
                            path, path);
     if (status == STATUS_NOT_FOUND && is_hub_name(path))
         return status_fail(status,

@@ -262,6 +262,10 @@ static int write_chat(struct filter *filter, const struct options *options) {
     struct chat_request request = {.seconds = options->template_timeout};
     json_t *root = NULL;
     int status = file_read(options->messages, MESSAGES_BYTES, &text);
+    if (status && !file_exists(options->messages))
+        return status_fail(STATUS_NOT_FOUND,
+                           "there is no file '%.100s': --messages takes a file, which may be plain text",
+                           options->messages);
     if (!status)
         status = chat_read_request(strbuf_text(&text), text.length, options->messages, &root, &request);
     if (!status)
