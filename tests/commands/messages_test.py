@@ -52,7 +52,7 @@ class Files(Messages):
             _, errors = run("tokenize", "--tokenizer", self.model, "--messages", text, expect=1)
             self.assertIn(f"there is no file '{text[:100]}': --messages takes a file, which may be plain text", errors)
         _, errors = run("generate", "--model", self.model, "--messages", self.root, expect=1)
-        self.assertIn("directory", errors)
+        self.assertIn("is not a regular file", errors)
 
 
 class Templates(Messages):
