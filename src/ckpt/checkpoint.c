@@ -94,8 +94,8 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
         if (status)
             break;
         if ((!directory_has_model(path) && !has_stack(path)) || !directory_has_file(path, STATE_FILE)) {
-            log_warning("%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", path,
-                        CONFIG_FILE, MODEL_FILE, STATE_FILE);
+            log_warning("%s is not a whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over",
+                        path, CONFIG_FILE, MODEL_FILE, STATE_FILE);
             continue;
         }
         best = number;
@@ -157,7 +157,7 @@ int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
         return copy_path(path, out, bytes);
     status = ckpt_latest(path, out, bytes, NULL);
     if (status == STATUS_NOT_FOUND)
-        status_fail(status, "%s is no model directory: it holds neither %s nor a checkpoint (iter_*)", path,
+        status_fail(status, "%s is not a model directory: it holds neither %s nor a checkpoint (iter_*)", path,
                     CONFIG_FILE);
     return status == STATUS_NOT_FOUND ? explain_other_system(status, path) : status;
 }

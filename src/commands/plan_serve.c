@@ -29,7 +29,7 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 4096,
      .is_required = true,
-     .help = "devices of a model at most; more devices serve replicas of it"},
+     .help = "maximum number of devices for one model; more devices serve replicas of it"},
     PLAN_COUNT_ROW("input-len", AT(input_len), "60", 1 << 20, "tokens of a prompt"),
     PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
     PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
@@ -49,7 +49,7 @@ static const struct config_row rows[] = {
      .offset = AT(min_tokens_per_s),
      .minimum = 0,
      .maximum = 1e12,
-     .help = "the least number of completion tokens per second, of a model's devices together"},
+     .help = "minimum number of completion tokens per second, of a model's devices together"},
     {.path = "precision",
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
@@ -83,7 +83,7 @@ static int find_model(const char *word, struct model_config *model) {
     }
     int status = size_read(word, &billions);
     if (status)
-        return status_fail(STATUS_USAGE, "%s is no model directory, and no size such as 20B or 126M", word);
+        return status_fail(STATUS_USAGE, "%s is neither a model directory nor a size such as 20B or 126M", word);
     status = size_shape(billions, SIZE_VOCABULARY, SIZE_SEQ_LENGTH, &shape);
     if (!status)
         status = run_file_read(NULL, NULL, 0, &file);
@@ -177,7 +177,7 @@ static int run(const void *values, const struct config *given) {
     if (config_is_given(given, "rank") && !options->adapters)
         return status_fail(STATUS_USAGE, "--rank does nothing without --adapters");
     if (options->words.count != 2)
-        return status_fail(STATUS_USAGE, "plan serve wants a model and a cluster");
+        return status_fail(STATUS_USAGE, "plan serve needs a model and a cluster");
     int status = cluster_open(options->words.items[1], &cluster);
     if (status)
         return status;

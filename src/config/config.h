@@ -80,8 +80,8 @@ static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
     {                                                                                                                  \
         .path = "collectives", .type = CONFIG_CHOICE, .offset = (at), .default_text = "auto",                          \
         .choices = config_collectives,                                                                                 \
-        .help = "how ranks on cards sum: nccl, from card to card; or host, through memory of the host; auto: nccl, "   \
-                "unless the ranks are threads that share a card"                                                       \
+        .help = "how ranks on GPUs sum: nccl, from GPU to GPU; or host, through memory of the host; auto: nccl, "      \
+                "unless the ranks are threads that share a GPU"                                                        \
     }
 
 /* The row of --gemm-algorithms: a string field. */

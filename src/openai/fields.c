@@ -209,8 +209,7 @@ static bool read_unknown(struct openai *request, const struct openai_kind *kind,
         return is_neutral(other, value) || refuse_near(error, name, "not supported", find_nearest(kind, name));
     if (find_field(kind->other->fields, kind->other->field_count, name))
         return json_is_false(value) ||
-               refuse_near(error, name, kind->is_chat ? "a field of completions alone" : "a field of chats alone",
-                           NULL);
+               refuse_near(error, name, kind->is_chat ? "a field of completions only" : "a field of chats only", NULL);
     const char *nearest = is_harmless(name) ? NULL : find_nearest(kind, name);
     return nearest ? refuse_near(error, name, "not a field of this request", nearest) : ignore(request, name, error);
 }
@@ -263,7 +262,7 @@ bool openai_read_fields(struct openai *request, struct error *error) {
         json_in_fail(status, field, error);
     int64_t most = request->model->most_texts;
     if (!status && request->asked->prompt_count * ask->choices > most) {
-        error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
+        error_set(error, ERROR_ARGUMENT, "n", "n: %lld completions are more than this server queues (%lld)",
                   (long long)(request->asked->prompt_count * ask->choices), (long long)most);
         return false;
     }
