@@ -124,7 +124,7 @@ int bench_gemm(const struct bench_options *options) {
         return measure_families(options, true);
     if (device_uses_host_memory(options->device))
         return status_fail(STATUS_USAGE,
-                           "--tune: only a card's products have a choice of algorithms: add --device cuda");
+                           "--tune: only a GPU's products have a choice of algorithms: add --device cuda");
     if (comm_mpi_is_launched()) /* each would measure beside the others, and write the file */
         return status_fail(STATUS_USAGE, "bench gemm --tune is one process: run it without a launcher of ranks");
     return bench_tune(options);

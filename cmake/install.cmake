@@ -1,5 +1,5 @@
-# `cmake --install` and `cpack`: the program, its manual and completions (made from its --help), the unit of systemd, and
-# the documents. A build with a sanitizer is not for installing.
+# `cmake --install` and `cpack`: the program, its manual and completions (made from its --help), the unit of systemd with
+# its user and directories, and the documents. A build with a sanitizer is not for installing.
 set(manual ${PROJECT_BINARY_DIR}/manual)
 add_custom_command(OUTPUT ${manual}/man1/cambium.1
     COMMAND ${PROJECT_SOURCE_DIR}/tools/manual $<TARGET_FILE:cambium> ${manual}
@@ -8,11 +8,17 @@ add_custom_command(OUTPUT ${manual}/man1/cambium.1
     VERBATIM)
 add_custom_target(manual ALL DEPENDS ${manual}/man1/cambium.1)
 
+# A build of only the program, as tools/quickstart makes it, has no manual yet.
+install(CODE "execute_process(COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target manual
+    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)")
 install(TARGETS cambium RUNTIME DESTINATION bin)
 install(DIRECTORY ${manual}/man1 DESTINATION share/man)
 install(FILES ${manual}/bash/cambium DESTINATION share/bash-completion/completions)
-install(FILES README.md DESTINATION share/doc/cambium)
-install(DIRECTORY docs deploy DESTINATION share/doc/cambium PATTERN Containerfile* EXCLUDE PATTERN cambium.service EXCLUDE)
+install(FILES README.md deploy/copyright DESTINATION share/doc/cambium)
+install(DIRECTORY docs DESTINATION share/doc/cambium)
+install(DIRECTORY deploy/kubernetes DESTINATION share/doc/cambium/deploy)
+install(FILES deploy/sysusers.conf DESTINATION lib/sysusers.d RENAME cambium.conf)
+install(FILES deploy/tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME cambium.conf)
 # These depend on the prefix, which is known when the files are installed: the path in the unit, and the folder in which
 # zsh looks (Debian's packages have one of their own).
 set(unit ${PROJECT_SOURCE_DIR}/deploy/cambium.service)
@@ -40,6 +46,7 @@ set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/postinst)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libedit2) # chat opens it at run time
 if(MPI_C_FOUND)
     set(CPACK_DEBIAN_PACKAGE_SUGGESTS openmpi-bin) # it has mpirun

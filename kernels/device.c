@@ -65,7 +65,7 @@ int device_check_name(const char *name) {
     const char *suffix = suffix_of(name);
     if (!backend || !backend->has_numbers || !suffix || is_number(suffix) || is_architecture(suffix))
         return STATUS_OK;
-    return status_fail(STATUS_USAGE, "'%s' is no device: expected %s, or %s: and a number from 0 to 999", name,
+    return status_fail(STATUS_USAGE, "'%s' is not a device: expected %s, or %s: and a number from 0 to 999", name,
                        backend->name, backend->name);
 }
 

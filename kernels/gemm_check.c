@@ -10,7 +10,7 @@ static const char *fp8_refusal(const struct gemm *g) {
         return "FP8 multiplies FP8, and C is plain";
     if (g->a.type == DTYPE_E5M2 && g->b.type == DTYPE_E5M2)
         return "A and B are not both E5M2";
-    return g->is_scaled || g->bias_gradient || g->c.scale ? "FP8 has the scales of A and B alone, and no bias gradient"
+    return g->is_scaled || g->bias_gradient || g->c.scale ? "FP8 has only the scales of A and B, and no bias gradient"
                                                           : NULL;
 }
 
@@ -24,7 +24,7 @@ static const char *matrix_refusal(const struct gemm *g) {
     if (g->b.type != g->a.type && !is_int8)
         return "B has A's type or is int8";
     if (g->a.scale || g->c.scale || (g->b.scale != NULL) != is_int8)
-        return "B alone has scales, where it is int8";
+        return "only B has scales, where it is int8";
     if (g->a.form != MATRIX_PLAIN || g->c.form != MATRIX_PLAIN)
         return "A and C are plain";
     if (is_int8 && (gemm_is_packed(g) || !g->b_transposed || g->a_transposed || g->accumulate || g->is_scaled ||

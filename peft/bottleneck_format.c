@@ -77,7 +77,7 @@ static void read_keys(struct peft_reader *r) {
     if (!r->keys.status && has_attention && (is_parallel || reads_sum))
         json_keys_refuse(&r->keys, "mh_adapter", "false with is_parallel or original_ln_before");
     if (!r->keys.status && !has_attention && !is_parallel && !reads_sum)
-        json_keys_refuse(&r->keys, "original_ln_before", "true for an adapter after the MLP alone");
+        json_keys_refuse(&r->keys, "original_ln_before", "true only for an adapter after the MLP");
     config->adapter_style = is_parallel ? PEFT_PARALLEL : has_attention ? PEFT_HOULSBY : PEFT_PFEIFFER;
     if (!json_keys_find(&r->keys, "non_linearity"))
         json_keys_refuse(&r->keys, "non_linearity", "the name of an activation");

@@ -68,10 +68,10 @@ static int check_methods(const struct merge *m) {
         const char *directory = peft_files_directory(m->request->files, i), *measuring = peft_measures(&configs[i]);
         const struct peft_method *method = peft_method(configs[i].type);
         if (!method->merge)
-            return status_fail(STATUS_USAGE, "%s: %s cannot be merged: it is no change of weights", directory,
+            return status_fail(STATUS_USAGE, "%s: %s cannot be merged: it is not a change of weights", directory,
                                method->noun ? method->noun : method->title);
         if (measuring && count > 1)
-            return status_fail(STATUS_USAGE, "%s: %s can only be merged alone", directory, measuring);
+            return status_fail(STATUS_USAGE, "%s: %s can only be merged on its own", directory, measuring);
     }
     return STATUS_OK;
 }
@@ -264,7 +264,7 @@ int peft_merge(const struct peft_merge *request) {
     if (!status)
         status = read_base(&m);
     if (!status && is_same_directory(m.model.directory, request->output))
-        status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a directory of its own",
+        status = status_fail(STATUS_USAGE, "%s is the base itself: the merged model needs a separate directory",
                              request->output);
     if (!status)
         status = peft_files_check_base(request->files, m.model.directory);

@@ -90,7 +90,7 @@ static bool is_encoded(const struct peft_config *config) {
 static void take_encoder(struct peft_config *config, const char *directory, bool has_encoder) {
     if (has_encoder)
         return;
-    log_info("%s has the virtual tokens alone, without their encoder: they continue as prompt tuning", directory);
+    log_info("%s has only the virtual tokens, without their encoder: they continue as prompt tuning", directory);
     prompt_take(config);
 }
 

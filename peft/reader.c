@@ -128,7 +128,7 @@ void reader_names(struct peft_reader *r, const char *key, struct config_list *li
     for (size_t i = 0; i < json_array_size(value) && !r->keys.status; i++) {
         const json_t *item = json_array_get(value, i);
         if (!json_is_string(item) || !json_string_length(item))
-            json_keys_refuse(&r->keys, key, "names alone in the list");
+            json_keys_refuse(&r->keys, key, "only names in the list");
         else
             reader_add_item(r, list, json_string_value(item));
     }

@@ -275,7 +275,7 @@ static void refuse_places(struct call_loop *self, enum queue_answer answer, int6
     const struct server *server = self->call->server;
     long long most = is_of_tokens ? server->options->max_queued_tokens : server->options->max_queued_requests;
     const struct queue *queue = is_of_tokens ? server->core->token_queue : server->core->queue;
-    const char *what = is_of_tokens ? "tokens of prompts wait" : "texts wait or run";
+    const char *what = is_of_tokens ? "tokens of prompts wait" : "completions wait or run";
     if (answer == QUEUE_OVER_SHARE)
         error_set(&self->failure, ERROR_OVERLOADED, NULL,
                   "this client has its share of the queue, in which at most %lld %s, and another waits for its own",
@@ -485,8 +485,9 @@ static int check_room(struct call_loop *self) {
         error_set(&self->failure, server->has_failed ? ERROR_ENGINE_FAILED : ERROR_DRAINING, NULL,
                   server->has_failed ? "the engine has failed" : "the server is shutting down");
     else if (texts > most)
-        error_set(&self->failure, ERROR_ARGUMENT, "n", "%lld texts are asked for: at most %lld are taken at once",
-                  (long long)texts, (long long)most);
+        error_set(&self->failure, ERROR_ARGUMENT, "n",
+                  "%lld completions are requested: at most %lld are accepted at once", (long long)texts,
+                  (long long)most);
     return self->failure.which ? STATUS_INVALID : STATUS_OK;
 }
 

@@ -617,7 +617,7 @@ static bool check_encoding(struct exchange *exchange, bool *may_be_packed) {
     struct error error;
     *may_be_packed = encoding && !strcmp(encoding, "gzip");
     if (*type == '+' && (strncasecmp(type, "+proto", 6) || (type[6] && type[6] != ';'))) {
-        error_set(&error, ERROR_ROUTE_NOT_FOUND, "content-type", "messages are in protobuf alone");
+        error_set(&error, ERROR_ROUTE_NOT_FOUND, "content-type", "messages are only in protobuf");
         refuse(exchange, &error, NULL);
         return false;
     }

@@ -86,18 +86,19 @@ static const struct {
     const char *name, *help;
 } histograms[METRICS_HISTOGRAM_COUNT] = {
     [METRICS_FIRST_TOKEN] = {"vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token."},
-    [METRICS_BETWEEN_TOKENS] = {"vllm:inter_token_latency_seconds", "Time between two tokens of a text."},
+    [METRICS_BETWEEN_TOKENS] = {"vllm:inter_token_latency_seconds", "Time between two tokens of a completion."},
     [METRICS_PER_TOKEN] = {"vllm:request_time_per_output_token_seconds",
-                           "Mean time between the tokens of a text that has more than one."},
-    [METRICS_WHOLE] = {"vllm:e2e_request_latency_seconds", "Time from a request's arrival to the end of its text."},
+                           "Mean time between the tokens of a completion that has more than one."},
+    [METRICS_WHOLE] = {"vllm:e2e_request_latency_seconds",
+                       "Time from a request's arrival to the end of its completion."},
     [METRICS_QUEUE] = {"vllm:request_queue_time_seconds", "Time that a request waited."},
     [METRICS_PREFILL] = {"vllm:request_prefill_time_seconds",
                          "Time from when a request was taken up to its first token."},
-    [METRICS_DECODE] = {"vllm:request_decode_time_seconds", "Time from the first token of a text to its last."},
+    [METRICS_DECODE] = {"vllm:request_decode_time_seconds", "Time from the first token of a completion to its last."},
     [METRICS_INFERENCE] = {"vllm:request_inference_time_seconds",
                            "Time from when a request was taken up to its last token."},
     [METRICS_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Tokens of a request's prompt."},
-    [METRICS_GENERATION_TOKENS] = {"vllm:request_generation_tokens", "Tokens of a text."},
+    [METRICS_GENERATION_TOKENS] = {"vllm:request_generation_tokens", "Tokens of a completion."},
     [METRICS_COMPUTED_TOKENS] = {"vllm:request_prefill_kv_computed_tokens",
                                  "Tokens of a request's prompt that were not cached."},
     [METRICS_ITERATION] = {"vllm:iteration_tokens_total",
@@ -136,7 +137,7 @@ static void add_engine(struct writer *writer, const struct metrics *metrics) {
     add_by(writer, "", writer->common, "reason", "capacity", (double)(engine->waiting - engine->deferred));
     add_by(writer, "", writer->common, "reason", "deferred", (double)engine->deferred);
     add_single(writer, "vllm:kv_cache_usage_perc", "gauge",
-               "Pages of keys and values that texts hold, as a part of all: 1 is all of them.",
+               "Pages of keys and values that completions hold, as a part of all: 1 is all of them.",
                metrics->pages ? (double)engine->pages_held / (double)metrics->pages : 0);
     add_single(writer, "vllm:num_preemptions_total", "counter", "Texts that gave their pages back and resume later.",
                (double)engine->preemptions);
@@ -195,7 +196,8 @@ static void add_infos(struct writer *writer, const struct metrics *metrics, cons
     add_label(&labels, "max_lora", number);
     add_label(&labels, "waiting_lora_adapters", adapters->waiting);
     add_label(&labels, "running_lora_adapters", adapters->running);
-    begin(writer, "vllm:lora_requests_info", "gauge", "Adapters of texts that run or wait; the value is the time.");
+    begin(writer, "vllm:lora_requests_info", "gauge",
+          "Adapters of completions that run or wait; the value is the time.");
     add_labelled(writer, "", strbuf_text(&labels), now);
 
     strbuf_clear(&labels);

@@ -79,7 +79,7 @@ bool origin_check(const struct exchange *exchange, struct error *error) {
     bool is_control = head->listener == LISTENER_CONTROL;
     if (exchange->request->server->checks_names[head->listener] && host &&
         !is_named(exchange->request->server->options, host)) {
-        error_set(error, ERROR_HOST, NULL, "'%.200s' is no name of this server; --allowed-host adds names", host);
+        error_set(error, ERROR_HOST, NULL, "'%.200s' is not a name of this server; --allowed-host adds names", host);
         return false;
     }
     bool asks_control = is_control && exchange_field(exchange, "origin") && strcmp(head->method, "OPTIONS") != 0;

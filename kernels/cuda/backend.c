@@ -25,14 +25,15 @@ static int find_card(struct cuda_device *own, int number) {
     const struct cuda_driver *driver = &own->driver;
     struct device *device = &own->device;
     int count = 0;
-    int status = cuda_check(device, driver->device_count(&count), "counting the cards");
+    int status = cuda_check(device, driver->device_count(&count), "counting the GPUs");
     if (status)
         return status;
     if (count == 0)
         return status_fail(STATUS_UNSUPPORTED, "--device cuda: this machine has no NVIDIA GPU");
     if (number >= count)
-        return status_fail(STATUS_UNSUPPORTED, "cuda:%d: this machine has %d, 0 to %d", number, count, count - 1);
-    return cuda_check(device, driver->device_at(&own->card, number), "finding the card");
+        return status_fail(STATUS_UNSUPPORTED, "cuda:%d: this machine has %d GPUs (cuda:0 to cuda:%d)", number, count,
+                           count - 1);
+    return cuda_check(device, driver->device_at(&own->card, number), "finding the GPU");
 }
 
 /* Reads the properties that other files need, and writes the description. */
@@ -50,7 +51,7 @@ static int describe_card(struct cuda_device *own, int number) {
                                 driver->device_attribute(&own->max_pitch, CUDA_MAX_PITCH, own->card)};
     int status = STATUS_OK;
     for (size_t i = 0; i < sizeof results / sizeof *results && !status; i++)
-        status = cuda_check(device, results[i], "asking for the card's properties");
+        status = cuda_check(device, results[i], "asking for the GPU's properties");
     if (status)
         return status;
     own->architecture = 10 * major + minor;
@@ -73,7 +74,7 @@ static int look_at_card(struct cuda_device *own, int number) {
 static int retain_context(struct cuda_device *own) {
     struct device *device = &own->device;
     struct CUctx_st *context = NULL;
-    int status = cuda_check(device, own->driver.context_retain(&context, own->card), "opening the card");
+    int status = cuda_check(device, own->driver.context_retain(&context, own->card), "opening the GPU");
     if (status)
         return status;
     own->context = context;
@@ -119,7 +120,7 @@ static void cuda_close(struct device *device) {
     if (is_entered && own->stream)
         cuda_check(device, own->driver.stream_destroy(own->stream), "closing a stream");
     if (own->context)
-        cuda_check(device, own->driver.context_release(own->card), "closing the card");
+        cuda_check(device, own->driver.context_release(own->card), "closing the GPU");
     cuda_driver_close(&own->driver);
     pthread_mutex_destroy(&own->lock);
     free(own);

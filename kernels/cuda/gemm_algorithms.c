@@ -92,7 +92,7 @@ void gemm_choice_write(const struct gemm_choice *choice, struct device_algorithm
 int gemm_choice_read(const struct device_algorithm *text, struct gemm_choice *choice) {
     *choice = (struct gemm_choice){.seconds = text->seconds, .first_seconds = text->first_seconds};
     if (!read_form(text->product, &choice->form))
-        return status_fail(STATUS_INVALID, "'%s' is no product", text->product);
+        return status_fail(STATUS_INVALID, "'%s' is not a product", text->product);
     if (!read_algorithm(text->algorithm, &choice->algorithm))
         return status_fail(STATUS_INVALID, "'%s' has no algorithm of %d hexadecimal digits", text->product,
                            DEVICE_ALGORITHM_BYTES - 1);

@@ -496,10 +496,9 @@ int cuda_gemm_cache_run(const struct exec *exec, const struct gemm_form *form, c
     pthread_mutex_lock(&cache->lock);
     int status = prepare(device, form, pointers, &plan);
     if (!status && plan->is_missing)
-        status =
-            status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this card%s",
-                        dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n, (long long)form->k,
-                        form->is_batch_invariant ? " that is batch-invariant" : "");
+        status = status_fail(STATUS_UNSUPPORTED, "gemm: cuBLASLt has no %s product of %lld x %lld x %lld on this GPU%s",
+                             dtype_name((enum dtype)form->type), (long long)form->m, (long long)form->n,
+                             (long long)form->k, form->is_batch_invariant ? " that is batch-invariant" : "");
     if (!status && cache->proposals && !form->is_batch_invariant && !gemm_choices_find(&cache->choices, form))
         status = measure(exec, form, pointers, plan);
     if (!status)

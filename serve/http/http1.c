@@ -418,11 +418,11 @@ static void http1_tick(struct connection *connection, double now) {
     double keep_alive = limits->idle_timeout < keep_alive_seconds ? limits->idle_timeout : keep_alive_seconds;
     if (http->has_exchange) {
         if (!http->is_whole && !pace_holds(&http->body, now, limits->header_timeout, 1))
-            refuse(http, 408, "the body comes too slowly");
+            refuse(http, 408, "request body arrived too slowly");
         else if (connection->is_eof)
             probe(http, now);
     } else if (http->since ? now - http->since > limits->header_timeout : false) {
-        refuse(http, 408, "the head comes too slowly");
+        refuse(http, 408, "request head arrived too slowly");
     } else if (!http->since && now - connection->received > (http->requests ? keep_alive : limits->header_timeout)) {
         connection_end(connection);
     }

@@ -346,7 +346,7 @@ static void http2_tick(struct connection *connection, double now) {
         connection_schedule(connection);
     http2_streams_tick(http, now);
     if (http->head_since > 0 && now - http->head_since > limits->header_timeout) {
-        http2_calm_down(http, "a head comes too slowly");
+        http2_calm_down(http, "request head arrived too slowly");
     } else if (is_idle && !http->is_over && now - http->idle_since > limits->idle_timeout) {
         http->is_over = true;
         http->goaway_code = NGHTTP2_NO_ERROR;

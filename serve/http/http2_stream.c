@@ -721,7 +721,7 @@ void http2_streams_tick(struct http2 *http, double now) {
             abort_stream(stream, NGHTTP2_CANCEL);
             touch(stream); /* an aborted stream may still wait for its bytes to be sent */
         } else if (!pace_holds(&stream->body, now, limits->header_timeout, wants_body)) {
-            stream_refuse(stream, 408, "the body comes too slowly");
+            stream_refuse(stream, 408, "request body arrived too slowly");
         } else if (stream->discarding > 0 && !stream->is_reset && now - stream->discarding > limits->header_timeout) {
             stream_stop(stream);
             connection_schedule(http->connection);

@@ -220,7 +220,7 @@ static int path_is_free(const char *path, const struct sockaddr_un *address) {
     if (lstat(path, &facts))
         return errno == ENOENT ? 0 : status_fail_errno("%s: cannot be looked at", path);
     if (!S_ISSOCK(facts.st_mode))
-        return status_fail(STATUS_USAGE, "%s: there is something that is no socket", path);
+        return status_fail(STATUS_USAGE, "%s: there is something that is not a socket", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return status_fail_errno("%s: cannot make a socket", path);

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,13 +105,13 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     if (!status && best < 0 && *damaged)
         status =
             status_fail(STATUS_INVALID,
-                        "%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter), and %s has no "
+                        "%s is not a whole checkpoint (expected %s, %s and %s, or those of an adapter), and %s has no "
                         "other. Bring back the missing file, or remove the directory to start afresh",
                         damaged, CONFIG_FILE, MODEL_FILE, STATE_FILE, root);
     else if (!status && best < 0)
         status = status_fail(STATUS_NOT_FOUND, "%s holds no checkpoint (iter_*)", root);
     else if (!status && *damaged)
-        log_warning("%s is no whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", damaged,
+        log_warning("%s is not a whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", damaged,
                     CONFIG_FILE, MODEL_FILE, STATE_FILE);
     if (iteration)
         *iteration = best;
@@ -142,6 +143,12 @@ static int explain_model(int status, const char *path) {
         return status_fail(status,
                            "%s is a GGUF file: make a model directory of it first (cambium convert --from %s --to "
                            "model --output DIR)",
+                           path, path);
+    size_t length = strlen(path);
+    if (status == STATUS_NOT_FOUND && length > 5 && !strcasecmp(path + length - 5, ".gguf"))
+        return status_fail(status,
+                           "there is no file %s: download it first, then make a model directory of it (cambium convert "
+                           "--from %s --to model --output DIR) and name that",
                            path, path);
     if (status == STATUS_NOT_FOUND && is_hub_name(path))
         return status_fail(status,
@@ -181,7 +188,7 @@ int ckpt_resolve_model(const char *path, char *out, size_t bytes) {
     if (status == STATUS_NOT_FOUND ? has_stack(path) : !status && !directory_has_file(out, CONFIG_FILE))
         return explain_adapter(path, status ? path : out);
     if (status == STATUS_NOT_FOUND)
-        status_fail(status, "%s is no model directory: it holds neither %s nor a checkpoint (iter_*)", path,
+        status_fail(status, "%s is not a model directory: it holds neither %s nor a checkpoint (iter_*)", path,
                     CONFIG_FILE);
     return status == STATUS_NOT_FOUND ? explain_other_system(status, path) : status;
 }

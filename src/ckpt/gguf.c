@@ -251,7 +251,7 @@ static void take_counts(struct cursor *c, uint64_t *tensors, uint64_t *values) {
     const char *path = c->file->path;
     const unsigned char *found = take(c, sizeof magic);
     if (found && memcmp(found, magic, sizeof magic) != 0)
-        c->status = status_fail(STATUS_INVALID, "%s is no GGUF file: it does not begin with GGUF", path);
+        c->status = status_fail(STATUS_INVALID, "%s is not a GGUF file: it does not begin with GGUF", path);
     uint32_t version = (uint32_t)take_number(c, 4);
     if (!c->status && version != 2 && version != 3)
         c->status = status_fail(STATUS_UNSUPPORTED, "%s: version %u of GGUF is not read (expected 2 or 3%s)", path,
@@ -290,7 +290,7 @@ static int read_head(struct gguf *file) {
     if (general.status || split.status)
         return STATUS_INVALID;
     if (alignment & (alignment - 1))
-        return status_fail(STATUS_INVALID, "%s: general.alignment %lld is no power of two", file->path,
+        return status_fail(STATUS_INVALID, "%s: general.alignment %lld is not a power of two", file->path,
                            (long long)alignment);
     if (parts > 1)
         return status_fail(STATUS_UNSUPPORTED,

@@ -74,7 +74,7 @@ int save_check_replaceable(const char *directory) {
         status = file_find_other(directory, is_of_model, &other);
     if (!status && *other)
         status = status_fail(STATUS_INVALID,
-                             "%s holds %s, which is no file of a model: name another directory, or remove it",
+                             "%s holds %s, which is not a file of a model: name another directory, or remove it",
                              directory, other);
     free(other);
     return status;

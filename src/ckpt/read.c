@@ -202,10 +202,10 @@ static int tell_unknown(const struct ckpt_tensors *tensors, const struct param_t
         status = status_fail(STATUS_INVALID, "%s: unknown tensor%s: %s", tensors->directory,
                              unknown.count == 1 ? "" : "s", strbuf_text(&unknown.text));
     else if (!status && unknown.count == 1)
-        log_warning("%s: tensor '%s' is no model's parameter and is ignored", tensors->directory, first);
+        log_warning("%s: tensor '%s' is not a parameter of a model and is ignored", tensors->directory, first);
     else if (!status && unknown.count)
-        log_warning("%s: %d tensors are no model's parameters and are ignored, the first is '%s'", tensors->directory,
-                    unknown.count, first);
+        log_warning("%s: %d tensors are not parameters of a model and are ignored, the first is '%s'",
+                    tensors->directory, unknown.count, first);
     strbuf_free(&unknown.text);
     return status;
 }

@@ -109,7 +109,7 @@ static int build_text(struct safetensors_header *header, struct planned **order,
     if (!status && !is_utf8) {
         free(*text);
         *text = NULL;
-        status = status_fail(STATUS_INVALID, "the name of a tensor is no UTF-8");
+        status = status_fail(STATUS_INVALID, "the name of a tensor is not UTF-8");
     }
     return status ? status_wrap(status, "%s", header->path) : STATUS_OK;
 }

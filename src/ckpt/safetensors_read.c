@@ -226,7 +226,7 @@ static int read_tensor_bytes(const struct safetensors *file, const struct safete
 
 static int read_header(struct safetensors *file) {
     if (file->size < LENGTH_BYTES)
-        return status_fail(STATUS_INVALID, "%s: %lld bytes, but the length of the header alone takes %d", file->path,
+        return status_fail(STATUS_INVALID, "%s: %lld bytes, but the length of the header takes %d", file->path,
                            (long long)file->size, LENGTH_BYTES);
     uint64_t length;
     int status = read_at(file, &length, LENGTH_BYTES, 0);

@@ -88,7 +88,7 @@ static void leave(struct comm *group) {
     free(card);
 }
 
-const struct comm_device_channel comm_device_local_card = {.name = "on a card",
+const struct comm_device_channel comm_device_local_card = {.name = "on a GPU",
                                                            .is_ordered = true,
                                                            .start = start,
                                                            .wait = wait,

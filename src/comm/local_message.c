@@ -50,7 +50,7 @@ int local_message_start(struct local_comm *comm, struct comm_request *request) {
     bool is_on_card = local_is_on_card(&comm->base, &request->call);
     int status = is_on_card == local_is_on_card(other->comm, &other->call)
                      ? STATUS_OK
-                     : status_fail(STATUS_INVALID, "a message between a card and the host");
+                     : status_fail(STATUS_INVALID, "a message between a GPU and the host");
     if (!status && is_on_card)
         status = local_card_send(comm, from_request, to_request);
     else if (!status && sent->count > 0)

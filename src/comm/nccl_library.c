@@ -29,7 +29,7 @@ static int check(const struct nccl_library *library, const char *missing) {
 int nccl_library_open(struct nccl_library *library) {
     *library = (struct nccl_library){.library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)};
     if (!library->library)
-        return status_fail(STATUS_UNSUPPORTED, "no NCCL, which sums over several cards: %s: %s", dlerror(),
+        return status_fail(STATUS_UNSUPPORTED, "no NCCL, which sums over several GPUs: %s: %s", dlerror(),
                            COMM_WITHOUT_NCCL);
     int status = check(library, find_functions(library));
     if (status)

@@ -114,7 +114,7 @@ static const struct config_row rows[] = {
      .offset = AT(tune),
      .metavar = "FILE",
      .is_path = true,
-     .help = "bench gemm: do not measure cases, but the algorithms that a card's library proposes for the products of "
+     .help = "bench gemm: do not measure cases, but the algorithms that a GPU's library proposes for the products of "
              "--model: a training step, decode steps and a prompt. Writes a file for --gemm-algorithms"},
     {.path = "batch-invariant",
      .type = CONFIG_BOOL,
@@ -181,7 +181,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
                     "  cambium bench decode --precision bf16 --micro-batch-size 16 --steps 64\n"
                     "  cambium bench engine --precision bf16 --steps 5\n"
                     "  cambium bench serve --precision bf16 --threads 2\n"
-                    "  cambium bench gemm --device cuda --precision bf16 --micro-batch-size 16 --tune card.json\n"
+                    "  cambium bench gemm --device cuda --precision bf16 --micro-batch-size 16 --tune gpu.json\n"
                     "  cambium bench ops --filter layernorm\n"
                     "  cambium bench ops --check\n",
         .rows = rows,
@@ -247,7 +247,7 @@ static int measure(const char *what, struct bench_options *values) {
                       "bench: '%s' is not gemm, ops, tokenizer, train, finetune, checkpoint, load, prefill, decode, "
                       "engine or serve",
                       what)
-                : status_fail(STATUS_USAGE, "bench wants gemm, ops, tokenizer, train, finetune, checkpoint, load, "
+                : status_fail(STATUS_USAGE, "bench needs gemm, ops, tokenizer, train, finetune, checkpoint, load, "
                                             "prefill, decode, engine or serve");
 }
 

@@ -110,7 +110,7 @@ static struct config_command describe(const struct config_row *sections, size_t 
             "on the base with bare steps of the engine on the same rows. 'prefix' compares the time to the first "
             "token after a shared beginning with that after a new one. 'long-prompt' compares the gaps between tokens "
             "of all streams but one while a prompt arrives with their median afterwards. It also compares the "
-            "prompts' first token with that of a prompt alone. 'swap' compares the gaps while adapters are replaced "
+            "prompts' first token with that of a single prompt. 'swap' compares the gaps while adapters are replaced "
             "with those without. 'bank' compares completions on adapters with as many on the base. 'pipeline' "
             "compares two stages with one. 'health' compares gRPC's health check, measured by h2load, with nghttpd's "
             "answers to GET of an empty file. 'idle' measures each rank's processor time without requests.",

@@ -42,7 +42,7 @@ static const struct config_row rows[] = {
      .default_text = "0",
      .minimum = 0,
      .maximum = 1e9,
-     .help = "most tokens of an answer; 0: as many as the context has room for"},
+     .help = "maximum number of tokens in an answer; 0: as many as the context has room for"},
     TOP_P_ROW(AT(sampling), "0.95"),
     TOP_K_ROW(AT(sampling)),
     REPETITION_PENALTY_ROW(AT(sampling)),
@@ -75,7 +75,7 @@ static const struct config_command command = {
         "Answers questions from a terminal, each with the conversation so far. Answers go to standard output as they "
         "are written. Ctrl-C ends an answer, and what was written of it stays in the conversation. Ctrl-D ends the "
         "conversation. A line that ends with \\ continues on the next one. Lines that begin with / are commands: /help "
-        "lists them. Input that is no terminal is one question.",
+        "lists them. Input that is not a terminal is one question.",
     .examples = "  cambium chat --model smollm2-135m-instruct\n"
                 "  cambium chat --model out/gpt --adapter out/chat --system 'Answer in one sentence.'\n"
                 "  cambium chat --model out/gpt --adapter-root adapters\n"
@@ -139,7 +139,7 @@ static int reset(struct slash_line *line) {
 
 static int save(struct slash_line *line) {
     return line->count == 1 ? conversation_save(line->conversation, line->words[0])
-                            : status_fail(STATUS_USAGE, "/save wants the name of a file");
+                            : status_fail(STATUS_USAGE, "/save needs the name of a file");
 }
 
 static int quit(struct slash_line *line) {

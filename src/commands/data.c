@@ -48,7 +48,7 @@ static const struct config_row rows[] = {
      .offset = AT(seq_length),
      .minimum = 1,
      .maximum = 2147483646,
-     .help = "tokens of a sample; with --data the most tokens of a row"},
+     .help = "tokens of a sample; with --data the maximum for a row"},
     {.path = "tokenizer",
      .type = CONFIG_STRING,
      .offset = AT(tokenizer),
@@ -320,14 +320,14 @@ static int show_row(const struct show_options *options) {
 static int check(const struct show_options *options, const struct config *config) {
     static const char *const of_rows[] = {"row", "chat-template", "template-timeout", "answers"};
     if ((options->data != NULL) == (options->data_path.count > 0))
-        return status_fail(STATUS_USAGE, "data show wants either --data-path or --data");
+        return status_fail(STATUS_USAGE, "data show needs either --data-path or --data");
     if (options->data && !options->tokenizer)
         return status_fail(STATUS_USAGE, "--data needs --tokenizer");
     if (!options->data && !config_is_given(config, "seq-length"))
         return status_fail(STATUS_USAGE, "data show: --seq-length is not given");
     for (size_t i = 0; !options->data && i < sizeof of_rows / sizeof *of_rows; i++)
         if (config_is_given(config, of_rows[i]))
-            return status_fail(STATUS_USAGE, "--%s goes with --data", of_rows[i]);
+            return status_fail(STATUS_USAGE, "--%s needs --data", of_rows[i]);
     return STATUS_OK;
 }
 

@@ -160,7 +160,7 @@ static const struct config_absent absent[] = {
     {"data.split", "--data and --valid-data are whole files"},
     {"data.data_cache_path", "rows have no index maps"},
     {"data.eod_mask_loss", "the end-of-text of an answer is trained"},
-    {"data.reset_position_ids", "each row has positions of its own"},
+    {"data.reset_position_ids", "each row has its own positions"},
     {"data.reset_attention_mask", "no row attends to another"},
     {"checkpoint.save", "--output names the directory"},
 };
@@ -171,7 +171,8 @@ static const char *own_help(const struct named_rows *named, const char *path) {
     if (!strcmp(path, "optim.lr"))
         return named->lr_help;
     if (!strcmp(path, "data.seq_length"))
-        return "most tokens of a row, virtual tokens included; longer rows are cut; when not given, those of the "
+        return "maximum number of tokens in a row, virtual tokens included; longer rows are cut; when not given, those "
+               "of the "
                "longest row, at most the model's positions";
     if (!strcmp(path, "train.train_iters"))
         return "iterations (updates of the weights) of the whole run; those of tuning.epochs when not given";
@@ -329,7 +330,7 @@ static int check_given(const struct options *options) {
         if (words[i].is_idle && words[i].is_given)
             return status_fail(STATUS_USAGE,
                                skips ? "%s is for training, which train.skip_train leaves out"
-                                     : "%s goes with train.skip_train; --init-adapter starts from one",
+                                     : "%s needs train.skip_train; --init-adapter starts from one",
                                words[i].name);
     }
     if (options->init_adapter && stack_lists_full(&options->peft))

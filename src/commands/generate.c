@@ -59,7 +59,7 @@ static const struct config_row rows[] = {
      .default_text = "128",
      .minimum = 1,
      .maximum = 1e9,
-     .help = "most tokens to generate"},
+     .help = "maximum number of tokens to generate"},
     TEMPERATURE_ROW(AT(sampling), "0.8"),
     TOP_P_ROW(AT(sampling), "1"),
     TOP_K_ROW(AT(sampling)),
@@ -72,7 +72,7 @@ static const struct config_row rows[] = {
     {.path = "stream",
      .type = CONFIG_BOOL,
      .offset = AT(stream),
-     .help = "print the text as it is generated (one sample)"},
+     .help = "print the completion as it is generated (one sample)"},
     {.path = "num-samples",
      .type = CONFIG_INT,
      .offset = AT(num_samples),
@@ -131,9 +131,9 @@ static const struct config_row rows[] = {
 static const struct config_command command = {
     .name = "generate",
     .synopsis = "cambium generate --model DIR --prompt TEXT | --messages FILE | --requests FILE.jsonl [OPTIONS]",
-    .description =
-        "Generates text with a trained model and writes it to standard output. Equal seeds give equal texts, on any "
-        "number of ranks. Ranks are threads, or processes of mpirun or srun, which share the model.",
+    .description = "Generates text with a trained model and writes it to standard output. Equal seeds give equal "
+                   "completions, on any "
+                   "number of ranks. Ranks are threads, or processes of mpirun or srun, which share the model.",
     .examples =
         "  cambium generate --model out/gpt --prompt 'The meaning of life' --stream\n"
         "  cambium generate --model out/gpt --prompt 'Once' --temperature 0 --max-new-tokens 20\n"
@@ -251,7 +251,7 @@ static int check_forms(const struct generate_command *c, const struct config *co
         "max-batch-size", "max-batch-tokens", "prefill-stretch", "kv-cache-memory", "prefix-cache"};
     for (size_t i = 0; c->requests.input && i < sizeof of_one / sizeof *of_one; i++)
         if (config_is_given(config, of_one[i]))
-            return status_fail(STATUS_USAGE, "--%s is not for --requests: each line has values of its own", of_one[i]);
+            return status_fail(STATUS_USAGE, "--%s is not for --requests: each line has its own values", of_one[i]);
     for (size_t i = 0; !c->requests.input && i < sizeof of_requests / sizeof *of_requests; i++)
         if (config_is_given(config, of_requests[i]))
             return status_fail(STATUS_USAGE, "--%s is for --requests", of_requests[i]);
@@ -281,7 +281,7 @@ static int check(struct generate_command *c, const struct config *config) {
     if ((c->prompt != NULL) + (c->messages != NULL) + config_is_given(config, "prompt-tokens") +
             (c->requests.input != NULL) !=
         1)
-        return status_fail(STATUS_USAGE, "generate wants --prompt TEXT, --messages FILE, --prompt-tokens ID... or "
+        return status_fail(STATUS_USAGE, "generate needs --prompt TEXT, --messages FILE, --prompt-tokens ID... or "
                                          "--requests FILE");
     if (c->requests.input)
         return check_requests(c, config);
@@ -289,8 +289,9 @@ static int check(struct generate_command *c, const struct config *config) {
         if (config_is_given(config, of_templates[i]))
             return status_fail(STATUS_USAGE, "--%s is for --messages", of_templates[i]);
     if (c->stream && (c->json || c->num_samples > 1))
-        return status_fail(STATUS_USAGE,
-                           "--stream prints one text as it is written: it cannot go with --json or --num-samples");
+        return status_fail(
+            STATUS_USAGE,
+            "--stream prints one completion as it is written: it cannot be combined with --json or --num-samples");
     if (!has_text(c) && c->stream)
         return status_fail(STATUS_USAGE,
                            "--stream works on text: it needs --prompt or --messages, not --prompt-tokens");

@@ -21,7 +21,7 @@ static const struct {
     {"data", command_data, "show what the trainer will see of a dataset"},
     {"pretrain", command_pretrain, "train a GPT"},
     {"finetune", command_finetune, "train an adapter, or all weights, of a model"},
-    {"generate", command_generate, "write text with a trained model"},
+    {"generate", command_generate, "write completions with a trained model"},
     {"chat", command_chat, "talk with a model in a terminal"},
     {"serve", command_serve, "answer requests over HTTP and gRPC"},
     {"score", command_score, "log-probability of every token of given texts"},
@@ -36,7 +36,7 @@ enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static void print_help(FILE *out) {
     fprintf(out, "usage: cambium COMMAND [OPTIONS]\n\n"
-                 "Pretrains a GPT on your text and writes text with it. The usual order:\n\n");
+                 "Pretrains a GPT on your text, tunes it with adapters and serves it. The usual order:\n\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n'cambium help COMMAND' explains a command, and 'cambium --version' prints the version.\n"

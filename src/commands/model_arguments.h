@@ -59,7 +59,8 @@ static const char *const model_off_on[] = {"off", "on", NULL};
     {                                                                                                                  \
         .path = "batch-invariant", .type = CONFIG_CHOICE,                                                              \
         .offset = (at) + offsetof(struct job_model, batch_invariant), .default_text = "off", .choices = model_off_on,  \
-        .help = "--device cuda: on: a text has the same bits whatever runs beside it, and steps take longer; the CPU " \
+        .help = "--device cuda: on: a completion has the same bits whatever runs beside it, and steps take longer; "   \
+                "the CPU "                                                                                             \
                 "always does this"                                                                                     \
     }
 #define MODEL_DEVICE_ROW(at)      CONFIG_DEVICE_ROW((at) + offsetof(struct job_model, device))

@@ -77,7 +77,7 @@ static int show(const void *values, const struct config *given) {
     struct cluster cluster;
     (void)given;
     if (options->words.count != 1)
-        return status_fail(STATUS_USAGE, "plan show wants the name of a shipped cluster, or a file");
+        return status_fail(STATUS_USAGE, "plan show needs the name of a shipped cluster, or a file");
     int status = cluster_open(options->words.items[0], &cluster);
     if (!status)
         status = plan_write("-", &cluster.text);
@@ -146,7 +146,7 @@ static int fail_unknown(const char *word) {
     if (!status && word && *word == '-')
         status = status_fail(STATUS_USAGE, "unknown option %s; 'cambium plan --help' explains the words", word);
     else if (!status)
-        status = status_fail(STATUS_USAGE, "plan wants one of %s%s%s%s; 'cambium plan --help' explains them",
+        status = status_fail(STATUS_USAGE, "plan needs one of %s%s%s%s; 'cambium plan --help' explains them",
                              strbuf_text(&all), nearest ? " (did you mean " : "", nearest ? nearest : "",
                              nearest ? "?)" : "");
     strbuf_free(&all);

@@ -45,7 +45,7 @@ static int prepare(const struct launch *launch, const struct config *config, voi
     int ranks, status = launch_ranks(launch, options->bench.ranks, &ranks);
     (void)config;
     if (!status && options->words.count > 1)
-        status = status_fail(STATUS_USAGE, "plan calibrate wants one model at most");
+        status = status_fail(STATUS_USAGE, "plan calibrate takes at most one model");
     options->bench.ranks = ranks;
     options->bench.world = launch->world;
     options->bench.model = options->words.count ? options->words.items[0] : "gpt2-124m";

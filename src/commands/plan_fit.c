@@ -34,7 +34,7 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(only),
      .metavar = "R[,R...]",
-     .help = "fit these rows alone, counted from 1; the others are predicted"},
+     .help = "fit only these rows, counted from 1; the others are predicted"},
     PLAN_FILE_ROW("json", AT(json), "write constants and errors as JSON; - is standard output"),
 };
 

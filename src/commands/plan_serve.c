@@ -29,7 +29,7 @@ static const struct config_row rows[] = {
      .minimum = 1,
      .maximum = 4096,
      .is_required = true,
-     .help = "devices of a model at most; more devices serve replicas of it"},
+     .help = "maximum number of devices for one model; more devices serve replicas of it"},
     PLAN_COUNT_ROW("input-len", AT(input_len), "60", 1 << 20, "tokens of a prompt"),
     PLAN_COUNT_ROW("output-len", AT(output_len), "20", 1 << 20, "tokens of a completion"),
     PLAN_COUNT_ROW("batch", AT(batch), NULL, 1 << 16,
@@ -51,7 +51,7 @@ static const struct config_row rows[] = {
      .offset = AT(min_tokens_per_s),
      .minimum = 0,
      .maximum = 1e12,
-     .help = "the least number of completion tokens per second, of a model's devices together"},
+     .help = "minimum number of completion tokens per second, of a model's devices together"},
     {.path = "precision",
      .type = CONFIG_CHOICE,
      .offset = AT(precision),
@@ -84,7 +84,7 @@ static int find_model(const char *word, struct model_config *model) {
     }
     int status = run_file_read(NULL, NULL, 0, &file);
     if (!status && (status = size_take(word, SIZE_SEQ_LENGTH, &file.run, &billions)))
-        status_wrap(status, "%.80s is no model directory", word);
+        status_wrap(status, "%.80s is not a model directory", word);
     if (!status)
         status = run_file_resolve(&file.run, &run);
     *model = run.config.model;
@@ -196,7 +196,7 @@ static int run(const void *values, const struct config *given) {
     if (config_is_given(given, "rank") && !options->adapters)
         return status_fail(STATUS_USAGE, "--rank does nothing without --adapters");
     if (options->words.count != 2)
-        return status_fail(STATUS_USAGE, "plan serve wants a model and a cluster");
+        return status_fail(STATUS_USAGE, "plan serve needs a model and a cluster");
     int status = cluster_open(options->words.items[1], &cluster);
     if (status)
         return status;

@@ -214,7 +214,7 @@ static int find_model(struct planning *p) {
     const struct options *o = p->options;
     int64_t seq_length = o->seq_length ? o->seq_length : SIZE_SEQ_LENGTH;
     if (!!o->model_size + !!o->config + !!o->model + (o->days > 0) != 1)
-        return status_fail(STATUS_USAGE, "plan train wants one of --model-size, --config and --model, or --days");
+        return status_fail(STATUS_USAGE, "plan train needs one of --model-size, --config and --model, or --days");
     if (o->days > 0 && o->tokens == 0)
         return status_fail(STATUS_USAGE, "--days is not enough without --tokens");
     int status = run_file_read(o->config, o->fixed.items, o->fixed.count, &p->file);
@@ -319,7 +319,7 @@ static int read_devices(struct planning *p) {
     double counts[MOST_COUNTS];
     const struct options *o = p->options;
     if (!o->nodes == !o->devices)
-        return status_fail(STATUS_USAGE, "plan train wants one of --nodes and --devices");
+        return status_fail(STATUS_USAGE, "plan train needs one of --nodes and --devices");
     int status = plan_read_numbers(o->nodes ? "nodes" : "devices", o->nodes ? o->nodes : o->devices, counts,
                                    MOST_COUNTS, &p->wanted);
     for (int i = 0; i < p->wanted && !status; i++) {

@@ -22,7 +22,7 @@ static struct config_row alone_row(const struct peft_alone_key *key, size_t offs
     row.default_text = NULL;
     if (row.type == CONFIG_INT)
         row.minimum = 1;
-    row.help = "where several methods are trained together: of this one alone";
+    row.help = "where several methods are trained together: only of this one";
     return row;
 }
 
@@ -179,7 +179,7 @@ static int check_idle_keys(const struct stack *stack, const struct config *given
         status = check_empty_lists(stack, given);
     for (size_t i = 0; !status && (key = peft_key(i)); i++)
         if (!has_key(stack, key->path) && config_is_given(given, key->path))
-            return status_fail(STATUS_USAGE, "%s is no key of --peft %s", key->path,
+            return status_fail(STATUS_USAGE, "%s is not a key of --peft %s", key->path,
                                stack->is_full ? full_name : peft_method_names[stack->configs[0].type]);
     for (size_t i = 0; !status && peft_alone_key(i, &alone); i++)
         if (config_is_given(given, alone.path) && !has_method(stack, alone.type))
@@ -193,7 +193,8 @@ int stack_choose(struct stack *stack, const struct config_list *methods, const s
     int status = names->count ? STATUS_OK : status_fail(STATUS_USAGE, "peft.type: expected at least one method");
     stack->is_full = stack_lists_full(names);
     if (stack->is_full && names->count > 1)
-        return status_fail(STATUS_USAGE, "--peft %s trains all weights, so it goes with no other method", full_name);
+        return status_fail(STATUS_USAGE, "--peft %s trains all weights, and cannot be combined with another method",
+                           full_name);
     for (size_t i = 0; i < names->count && !status && !stack->is_full; i++) {
         int type;
         status = find_method(names->items[i], &type);

@@ -78,7 +78,7 @@ static const struct config_command tokenize_command = {
     .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] [--add-special] < TEXT > IDS\n"
                 "       cambium tokenize --tokenizer DIR --messages FILE [--chat-template NAME|FILE] [--render]",
     .description = "Reads lines of text from standard input and writes a line of token ids for each to standard "
-                   "output, separated by spaces. The newline is no part of a line's text. With --messages it writes "
+                   "output, separated by spaces. The newline is not part of a line's text. With --messages it writes "
                    "one line of ids, those of a chat as the model sees it, or with --render the chat's text.",
     .examples = "  echo 'Hello, world' | cambium tokenize --tokenizer tokenizer\n"
                 "  cambium tokenize --tokenizer model --messages chat.json --render\n",
@@ -262,6 +262,10 @@ static int write_chat(struct filter *filter, const struct options *options) {
     struct chat_request request = {.seconds = options->template_timeout};
     json_t *root = NULL;
     int status = file_read(options->messages, MESSAGES_BYTES, &text);
+    if (status && !file_exists(options->messages))
+        return status_fail(STATUS_NOT_FOUND,
+                           "there is no file '%.100s': --messages takes a file, which may be plain text",
+                           options->messages);
     if (!status)
         status = chat_read_request(strbuf_text(&text), text.length, options->messages, &root, &request);
     if (!status)
@@ -277,7 +281,7 @@ static int check(const struct options *options, const struct config *config) {
     static const char *const of_messages[] = {"render", "chat-template", "template-timeout"};
     for (size_t i = 0; !options->messages && i < sizeof of_messages / sizeof *of_messages; i++)
         if (config_is_given(config, of_messages[i]))
-            return status_fail(STATUS_USAGE, "--%s goes with --messages", of_messages[i]);
+            return status_fail(STATUS_USAGE, "--%s needs --messages", of_messages[i]);
     if (options->messages && (options->allow_special || options->add_special))
         return status_fail(STATUS_USAGE, "--%s is for lines of text: the template says what a chat has",
                            options->allow_special ? "allow-special" : "add-special");

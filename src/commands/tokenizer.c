@@ -69,7 +69,7 @@ static int train(const void *values, const struct config *given) {
     const struct options *options = values;
     (void)given;
     if (file_exists(options->output) && !file_is_directory(options->output))
-        return status_fail(STATUS_INVALID, "--output %s is there already, and is no directory", options->output);
+        return status_fail(STATUS_INVALID, "--output %s already exists, and is not a directory", options->output);
     struct tokenizer *tokenizer = NULL;
     double start = clock_seconds();
     int status = tokenizer_check_output(options->output);

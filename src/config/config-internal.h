@@ -43,6 +43,15 @@ static inline bool config_row_is_section(const struct config_command *command, s
     return index >= command->row_count || strchr(command->rows[index].path, '.');
 }
 
+/* Returns the index of the row whose path is the first `length` characters of `name`, or the number of rows. */
+static inline size_t config_find_row(const struct config_command *command, const char *name, size_t length) {
+    size_t total = config_row_total(command), i = 0;
+    while (i < total &&
+           (strncmp(config_row_at(command, i)->path, name, length) || config_row_at(command, i)->path[length]))
+        i++;
+    return i;
+}
+
 /* Allocates memory that lives as long as `config`. Returns NULL and sets the error text when there is none. */
 void *config_allocate(struct config *config, size_t bytes);
 const char *config_copy_text(struct config *config, const char *text);
@@ -79,9 +88,17 @@ int config_read_yaml_text(struct config *config, const char *name, const char *t
 /* Parses a YAML flow sequence "[a, b]" into the list of row `index`. STATUS_USAGE, STATUS_MEMORY. */
 int config_read_flow_list(struct config *config, size_t index, const char *text);
 
+/* True when the first `length` characters of `name` are the word, without regard to case and with '_' equal to '-'. */
+bool config_is_name(const char *name, size_t length, const char *word);
 /* Returns the path of the row that `word` may have been meant for, or NULL when none is near. The same key in any
- * section comes first, then the first row that begins with the word, then the nearest name. `only_sections` excludes a
+ * section comes first, then the first row that begins with the word, then the nearest key. `only_sections` excludes a
  * command's own rows, --help and --version. */
 const char *config_suggest(const struct config_command *command, const char *word, bool only_sections);
+/* Returns the advice for a name that another program has for an option, or NULL. Advice that begins with "--" names an
+ * option of the command; other advice is a phrase. `word` may have a section, or still one dash. */
+const char *config_other_name(const struct config_command *command, const char *word);
+/* Writes what is known about an unknown name into `out`: " (did you mean --optim.lr?)", ": a phrase", or "". In a file
+ * keys have no dashes. */
+void config_explain(const struct config_command *command, const char *word, bool is_file, char *out, size_t bytes);
 
 #endif

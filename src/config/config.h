@@ -80,8 +80,8 @@ static const char *const config_collectives[] = {"auto", "nccl", "host", NULL};
     {                                                                                                                  \
         .path = "collectives", .type = CONFIG_CHOICE, .offset = (at), .default_text = "auto",                          \
         .choices = config_collectives,                                                                                 \
-        .help = "how ranks on cards sum: nccl, from card to card; or host, through memory of the host; auto: nccl, "   \
-                "unless the ranks are threads that share a card"                                                       \
+        .help = "how ranks on GPUs sum: nccl, from GPU to GPU; or host, through memory of the host; auto: nccl, "      \
+                "unless the ranks are threads that share a GPU"                                                        \
     }
 
 /* The row of --gemm-algorithms: a string field. */
@@ -156,10 +156,12 @@ int config_help(const struct config_command *command, const char *section, FILE 
 void config_print_version(FILE *out);
 /* Reads a number with the row's unit, and its bounds. STATUS_USAGE with the reason. */
 int config_read_quantity(const struct config_row *row, const char *text, struct config_quantity *out);
-/* Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
- * Both words have at most CONFIG_MAX_WORD bytes. */
+/* Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one word into the other,
+ * without regard to case, and with '_' equal to '-'. Both words have at most CONFIG_MAX_WORD bytes. */
 enum { CONFIG_MAX_WORD = 64 };
 size_t config_distance(const char *a, const char *b);
+/* Returns the distance at which one of two words may still be meant by the other. */
+size_t config_mistakes(const char *a, const char *b);
 /* Returns the first candidate that begins with `word`, else the nearest by edit distance, or NULL when none is near. */
 const char *config_nearest(const char *word, const char *const *candidates, size_t count);
 

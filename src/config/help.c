@@ -201,9 +201,9 @@ int config_help(const struct config_command *command, const char *section, FILE 
         fputc('\n', out);
         write_wrapped(
             out,
-            "Each of the following stands in the YAML file (SECTION: on a line of its own, 'KEY: VALUE' lines "
-            "indented below it) or on the command line as --SECTION.KEY=VALUE. The command line goes over the file. "
-            "An empty path (--SECTION.KEY=) takes back what the file gives.",
+            "Each of the following stands in the YAML file (SECTION: on a separate line, 'KEY: VALUE' lines "
+            "indented below it) or on the command line as --SECTION.KEY=VALUE. The command line overrides the file. "
+            "An empty path (--SECTION.KEY=) removes the file's value.",
             0, 0);
     }
     if (!status && !section)

@@ -2,11 +2,29 @@
  * edit distance of Damerau and Levenshtein (optimal string alignment). */
 #include "config-internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
+}
+
+/* One character of a name: case and the kind of its dashes make no difference. */
+static char fold(char character) {
+    return character == '_' ? '-' : (char)tolower((unsigned char)character);
+}
+
+bool config_is_name(const char *name, size_t length, const char *word) {
+    size_t i = 0;
+    while (i < length && word[i] && fold(name[i]) == fold(word[i]))
+        i++;
+    return i == length && !word[i];
+}
+
+size_t config_mistakes(const char *a, const char *b) {
+    size_t shorter = smaller(strlen(a), strlen(b));
+    return shorter < 3 ? 0 : shorter < 6 ? 1 : 2;
 }
 
 size_t config_distance(const char *a, const char *b) {
@@ -18,9 +36,9 @@ size_t config_distance(const char *a, const char *b) {
     for (size_t i = 1; i <= length_a; i++) {
         row[0] = i;
         for (size_t j = 1; j <= length_b; j++) {
-            size_t cost = above[j - 1] + (a[i - 1] != b[j - 1]);
+            size_t cost = above[j - 1] + (fold(a[i - 1]) != fold(b[j - 1]));
             cost = smaller(cost, smaller(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]))
                 cost = smaller(cost, before[j - 2] + 1);
             row[j] = cost;
         }
@@ -36,7 +54,7 @@ size_t config_distance(const char *a, const char *b) {
 static const char *find_beginning(const char *word, const char *const *candidates, size_t count) {
     size_t length = strlen(word);
     for (size_t i = 0; i < count && length; i++)
-        if (candidates[i] && !strncmp(candidates[i], word, length))
+        if (candidates[i] && config_is_name(candidates[i], length, word))
             return candidates[i];
     return NULL;
 }
@@ -52,8 +70,7 @@ const char *config_nearest(const char *word, const char *const *candidates, size
         if (candidate_length == 0 || candidate_length > CONFIG_MAX_WORD)
             continue;
         size_t d = config_distance(word, candidates[i]);
-        size_t allowed = smaller(length, candidate_length) < 3 ? 1 : 1 + smaller(length, candidate_length) / 3;
-        if (d <= allowed && d < best_distance) {
+        if (d <= config_mistakes(word, candidates[i]) && d < best_distance) {
             best = candidates[i];
             best_distance = d;
         }
@@ -97,7 +114,7 @@ static const char *path_with(const struct names *names, const char *key) {
 static const char *suggest(const struct names *names, const char *word) {
     const char *key = key_of(word), *found = NULL;
     for (size_t i = 0; i < names->count && !found; i++) /* the right key without a section, or in the wrong one */
-        if (!strcmp(names->keys[i], key))
+        if (config_is_name(names->keys[i], strlen(names->keys[i]), key))
             found = names->paths[i];
     if (!found)
         found = find_beginning(word, names->paths, names->count);

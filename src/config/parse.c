@@ -14,16 +14,16 @@ struct option {
 };
 
 static int fail_unknown(const struct config_command *command, const char *name, size_t length) {
-    char word[128];
+    char word[128], explained[256];
     snprintf(word, sizeof word, "%.*s", length < 100 ? (int)length : 100, name);
-    const char *nearest = config_suggest(command, word, false),
-               *absence = config_absence(command->absent, command->absent_count, word);
+    const char *absence = config_absence(command->absent, command->absent_count, word);
     if (absence)
         return status_fail(STATUS_USAGE, "--%s does nothing here: %s", word, absence);
     if (!strcmp(word, "version"))
         return status_fail(STATUS_USAGE, "option --version takes no value");
-    return status_fail(STATUS_USAGE, "unknown option --%s%s%s%s; 'cambium %s --help' lists them", word,
-                       nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command->name);
+    config_explain(command, word, false, explained, sizeof explained);
+    return status_fail(STATUS_USAGE, "unknown option --%s%s; 'cambium %s --help' lists them", word, explained,
+                       command->name);
 }
 
 /* True when the word is a value of a row that also allows a bare flag. */
@@ -44,12 +44,7 @@ static bool is_flag(const char *word) {
 static int read_option(const struct config_command *command, int argc, char **argv, int *at, struct option *option) {
     const char *name = argv[*at] + 2;
     size_t length = strcspn(name, "="), total = config_row_total(command);
-    *option = (struct option){.index = total};
-    for (size_t i = 0; i < total && option->index == total; i++) {
-        const char *path = config_row_at(command, i)->path;
-        if (strlen(path) == length && !strncmp(path, name, length))
-            option->index = i;
-    }
+    *option = (struct option){.index = config_find_row(command, name, length)};
     if (option->index == total)
         return fail_unknown(command, name, length);
     const struct config_row *row = config_row_at(command, option->index);
@@ -103,11 +98,28 @@ static int set_option(struct config *config, const struct option *option) {
     return status == STATUS_USAGE ? status_wrap(status, "option --%s", row->path) : status;
 }
 
+/* Refuses a word that is not an option. "lr=1e-3" has no dashes. Any other word is taken for the value of the first
+ * option that must still be given. */
+static int fail_word(const struct config *config, const char *word) {
+    const struct config_command *command = &config->command;
+    char name[100], explained[256] = "";
+    size_t length = strcspn(word, "="), next = 0;
+    while (next < command->row_count && config->sources[next] != CONFIG_SOURCE_DEFAULT)
+        next++;
+    const struct config_row *row = next < command->row_count ? &command->rows[next] : NULL;
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : 0), word);
+    if (word[length] && *name)
+        config_explain(command, name, false, explained, sizeof explained);
+    else if (row && (next == 0 || row->is_required || (row->metavar && !strcmp(row->metavar, "TEXT"))))
+        snprintf(explained, sizeof explained, " (did you mean --%s %.150s?)", row->path, word);
+    return status_fail(STATUS_USAGE, "unexpected word '%.200s'%s; 'cambium %s --help' shows the usage", word, explained,
+                       command->name);
+}
+
 static int add_positional(struct config *config, const char *word) {
     const struct config_command *command = &config->command;
     if (command->positional_offset == SIZE_MAX)
-        return status_fail(STATUS_USAGE, "unexpected word '%s'; 'cambium %s --help' shows the usage", word,
-                           command->name);
+        return fail_word(config, word);
     return config_push(config, (struct config_list *)((char *)config->values + command->positional_offset), word);
 }
 
@@ -144,8 +156,10 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
             if (!status && !is_first)
                 status = set_option(config, &option);
         } else if (!is_only_words && word[0] == '-' && word[1] && command->positional_offset == SIZE_MAX) {
-            status =
-                status_fail(STATUS_USAGE, "unknown option %s; 'cambium %s --help' lists them", word, command->name);
+            char explained[256];
+            config_explain(command, word, false, explained, sizeof explained);
+            status = status_fail(STATUS_USAGE, "unknown option %.200s%s; 'cambium %s --help' lists them", word,
+                                 explained, command->name);
         } else {
             i++;
             if (!is_first)
@@ -245,10 +259,8 @@ int config_parse(const struct config_command *command, int argc, char **argv, vo
 }
 
 bool config_is_given(const struct config *config, const char *path) {
-    for (size_t i = 0; i < config_row_total(&config->command); i++)
-        if (!strcmp(config_row_at(&config->command, i)->path, path))
-            return config->sources[i] != CONFIG_SOURCE_DEFAULT;
-    return false;
+    size_t index = config_find_row(&config->command, path, strlen(path));
+    return index < config_row_total(&config->command) && config->sources[index] != CONFIG_SOURCE_DEFAULT;
 }
 
 size_t config_line(const struct config *config, const char *path) {

@@ -132,11 +132,8 @@ static int read_value(struct reader *reader, size_t index, yaml_mark_t key_mark)
 
 /* Returns the index of the row with this path, or the number of rows. */
 static size_t find_row(const struct config_command *command, const char *path) {
-    size_t total = config_row_total(command);
-    for (size_t i = 0; i < total; i++)
-        if (config_row_is_section(command, i) && !strcmp(config_row_at(command, i)->path, path))
-            return i;
-    return total;
+    size_t index = config_find_row(command, path, strlen(path)), total = config_row_total(command);
+    return index < total && config_row_is_section(command, index) ? index : total;
 }
 
 static bool is_section(const struct config_command *command, const char *name) {
@@ -151,10 +148,11 @@ static bool is_section(const struct config_command *command, const char *name) {
 
 static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *path, bool is_top) {
     const struct config_command *command = &reader->config->command;
-    const char *nearest = NULL, *absence = config_absence(command->absent, command->absent_count, path);
+    char explained[256];
+    const char *nearest, *absence = config_absence(command->absent, command->absent_count, path);
     if (absence)
         return fail_at(reader, mark, "%.200s does nothing here: %s", path, absence);
-    if (is_top) { /* first a section with a similar name, then a key in any section */
+    if (is_top && !config_other_name(command, path)) { /* first a section with a similar name, then any key */
         const char *names[64];
         char copies[64][32];
         size_t count = 0;
@@ -173,9 +171,8 @@ static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *pat
         if (nearest)
             return fail_at(reader, mark, "unknown section '%.200s' (did you mean %s?)", path, nearest);
     }
-    nearest = config_suggest(command, path, true);
-    return fail_at(reader, mark, "unknown %s '%.200s'%s%s%s", is_top ? "section" : "key", path,
-                   nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+    config_explain(command, path, true, explained, sizeof explained);
+    return fail_at(reader, mark, "unknown %s '%.200s'%s", is_top ? "section" : "key", path, explained);
 }
 
 /* Copies the text of a key, the current event, into `key`. */

@@ -75,7 +75,7 @@ int megatron_check(const struct model_source *m) {
         used += place.layer <= 0;
     }
     if (ckpt_count(m->source->tensors) > used)
-        log_info("%s: %zu tensors are no model's parameters and are skipped", m->source->directory,
+        log_info("%s: %zu tensors are not parameters of a model and are skipped", m->source->directory,
                  ckpt_count(m->source->tensors) - used);
     return STATUS_OK;
 }

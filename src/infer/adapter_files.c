@@ -9,8 +9,8 @@ int adapter_files_find(const char *directory, char **found) {
     *found = NULL;
     int status = peft_find(&directory, 1, &all, &count);
     if (!status && count != 1)
-        status = status_fail(STATUS_INVALID, "%s holds %zu adapters: each of them needs a name of its own", directory,
-                             count);
+        status =
+            status_fail(STATUS_INVALID, "%s holds %zu adapters: each of them needs its own name", directory, count);
     if (!status) {
         *found = strdup(all[0]);
         status = *found ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");

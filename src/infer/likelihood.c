@@ -83,7 +83,7 @@ static int add_request(const struct likelihood_encoder *e, int32_t before, const
     int64_t first = total > e->max_length + 1 ? total - e->max_length - 1 : 0;
     struct likelihood request = {.start = (int64_t)list->ids.count};
     if (wanted < 1)
-        return status_fail(STATUS_INVALID, "a continuation without a token of its own");
+        return status_fail(STATUS_INVALID, "a continuation that adds no token");
     if (wanted > e->max_length)
         return status_fail(STATUS_INVALID, "a continuation of %lld tokens: the model sees %lld", (long long)wanted,
                            (long long)e->max_length);

@@ -86,7 +86,7 @@ static void write_key(struct writer *writer, const struct jinja_value *key) {
         return;
     }
     if (!jinja_is_number(key) && key->kind != JINJA_NONE)
-        jinja_fail(writer->run, "tojson: a %s is no key of JSON", jinja_type(key));
+        jinja_fail(writer->run, "tojson: a %s is not a key of JSON", jinja_type(key));
     write_text(writer, "\"");
     write_value(writer, key, 0);
     write_text(writer, "\"");

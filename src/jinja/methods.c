@@ -72,7 +72,7 @@ static struct jinja_value starts_or_ends(struct jinja_run *run, const struct jin
     bool is_found = false;
     for (size_t i = 0; i < part.list->count && jinja_charge(run, 1); i++) {
         if (part.list->items[i].kind != JINJA_STRING)
-            return jinja_fail(run, "%s: a tuple that does not hold strings alone", what);
+            return jinja_fail(run, "%s: a tuple that holds not only strings", what);
         is_found |= has_end(run, self->string, part.list->items[i].string, is_start);
     }
     return jinja_bool(is_found);

@@ -143,7 +143,7 @@ int conversation_save(struct conversation *c, const char *path) {
     if (json_array_size(c->messages) <= (c->job->system ? 1 : 0))
         return status_fail(STATUS_INVALID, "nothing was said yet");
     if (file_exists(path) && (!c->saved || strcmp(c->saved, path)))
-        return status_fail(STATUS_INVALID, "%s exists already: /save wants the name of a new file", path);
+        return status_fail(STATUS_INVALID, "%s exists already: /save needs the name of a new file", path);
     json_begin();
     int status = json_end(json_pack("{s:O}", "messages", c->messages), JSON_COMPACT, &text);
     if (status)

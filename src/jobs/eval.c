@@ -66,8 +66,7 @@ int eval_tasks_read(const struct config_list *list, struct eval_task *tasks) {
         tasks[i].path = equals ? equals + 1 : "";
         add_names(&names);
         if (equals && !tasks[i].task)
-            status =
-                status_fail(STATUS_USAGE, "--task %s: no task is called that; there are %s", item, strbuf_text(&names));
+            status = status_fail(STATUS_USAGE, "--task %s: unknown task; known: %s", item, strbuf_text(&names));
         else if (!*tasks[i].path)
             status = status_fail(STATUS_USAGE, "--task %s: expected NAME=FILE, with one of the names %s", item,
                                  strbuf_text(&names));

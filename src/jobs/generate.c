@@ -81,6 +81,12 @@ static int read_messages(struct run *run, const char *tokenizer) {
     struct chat_request request = {.seconds = run->job->template_timeout};
     json_t *root = NULL;
     int status = is_input ? job_read_input(&text) : file_read(file, MESSAGES_BYTES, &text);
+    if (status && !is_input && !file_exists(file))
+        return status_fail(
+            STATUS_NOT_FOUND,
+            "there is no file '%.100s': --messages takes a file; a text comes through a pipe (echo TEXT | "
+            "cambium generate ... --messages -)",
+            file);
     if (!status)
         status =
             chat_read_request(strbuf_text(&text), text.length, is_input ? "standard input" : file, &root, &request);

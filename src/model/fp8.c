@@ -131,7 +131,7 @@ static int check_device(const struct rank *rank) {
     if (rank->ops->gemm_supports(rank->device, &product))
         return STATUS_OK;
     return status_fail(
-        STATUS_UNSUPPORTED, "train.precision fp8: no FP8 products on %s (cards have them from sm_89 on); %s works",
+        STATUS_UNSUPPORTED, "train.precision fp8: no FP8 products on %s (GPUs have them from sm_89 on); %s works",
         device_description(rank->device), rank->ops->gemm_supports(rank->device, &of_bf16) ? "bf16" : "fp32");
 }
 

@@ -104,8 +104,8 @@ static void read_window(const struct llama_variant *variant, struct json_keys *k
         windows = window && first < config->num_layers ? config->num_layers - first : 0;
     } else if ((windows && !window) || (window && !is_by_layer && windows < config->num_layers)) {
         json_keys_refuse(keys, "layer_types",
-                         window ? "a list of sliding_attention alone: the window is every layer's"
-                                : "a list of full_attention alone: there is no window");
+                         window ? "a list of only sliding_attention: every layer has the window"
+                                : "a list of only full_attention: there is no window");
     }
     config->window = windows ? window : 0;
     if (!config->window)

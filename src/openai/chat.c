@@ -51,7 +51,7 @@ static bool join_parts(json_t *message, const json_t *parts, size_t number, stru
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
         if (!json_in_is(json_object_get(part, "type"), "text") || !json_is_string(text)) {
             strbuf_free(&joined);
-            return refuse(error, number, "expected parts {\"type\": \"text\", \"text\"} alone");
+            return refuse(error, number, "expected only parts {\"type\": \"text\", \"text\"}");
         }
         if (i)
             strbuf_add_char(&joined, '\n');
@@ -230,11 +230,11 @@ static bool read_tool_choice(struct openai *request, const char *name, const jso
     if (json_in_is(value, "none") || json_in_is(value, "auto"))
         return true;
     if (json_in_is(value, "required"))
-        error_set(error, ERROR_ARGUMENT, name, "%s: \"required\" is not supported, as no call is read from texts yet",
-                  name);
+        error_set(error, ERROR_ARGUMENT, name,
+                  "%s: \"required\" is not supported, as no call is read from completions yet", name);
     else if (json_is_object(value))
         error_set(error, ERROR_ARGUMENT, name,
-                  "%s: a named function is not supported, as no call is read from texts yet", name);
+                  "%s: a named function is not supported, as no call is read from completions yet", name);
     else
         error_set(error, ERROR_ARGUMENT, name, "%s: expected \"none\" or \"auto\"", name);
     return false;

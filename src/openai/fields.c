@@ -157,29 +157,21 @@ static bool is_neutral(const struct other_field *field, const json_t *value) {
 
 /* Returns how many letters may be wrong in a name that is taken for a known one. It is fewer than for a suggestion,
  * because the request is refused. */
-static size_t most_mistakes(const char *a, const char *b) {
-    size_t shorter = strlen(a) < strlen(b) ? strlen(a) : strlen(b);
-    return shorter < 3 ? 0 : shorter < 6 ? 1 : 2;
-}
-
 /* Returns the nearest known field; NULL: none is near. */
 static const char *find_nearest(const struct openai_kind *kind, const char *name) {
-    char lower[CONFIG_MAX_WORD + 1];
     const char *best = NULL, *known;
-    size_t length = strlen(name), commons = sizeof common / sizeof *common, least = SIZE_MAX;
-    if (length > CONFIG_MAX_WORD)
+    size_t commons = sizeof common / sizeof *common, least = SIZE_MAX;
+    if (strlen(name) > CONFIG_MAX_WORD)
         return NULL;
-    for (size_t i = 0; i <= length; i++)
-        lower[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i] == '-' ? '_' : name[i];
     for (size_t i = 0;; i++) {
         known = i < kind->field_count             ? kind->fields[i].name
                 : i < kind->field_count + commons ? common[i - kind->field_count].name
                                                   : ask_field_name(i - kind->field_count - commons);
         if (!known)
             return best;
-        size_t distance = config_distance(lower, known);
+        size_t distance = config_distance(name, known);
         /* `user` changes nothing, and so do names like it. */
-        if (distance < least && distance <= most_mistakes(lower, known) && strcmp(known, "user") != 0) {
+        if (distance < least && distance <= config_mistakes(name, known) && strcmp(known, "user") != 0) {
             least = distance;
             best = known;
         }
@@ -217,8 +209,7 @@ static bool read_unknown(struct openai *request, const struct openai_kind *kind,
         return is_neutral(other, value) || refuse_near(error, name, "not supported", find_nearest(kind, name));
     if (find_field(kind->other->fields, kind->other->field_count, name))
         return json_is_false(value) ||
-               refuse_near(error, name, kind->is_chat ? "a field of completions alone" : "a field of chats alone",
-                           NULL);
+               refuse_near(error, name, kind->is_chat ? "a field of completions only" : "a field of chats only", NULL);
     const char *nearest = is_harmless(name) ? NULL : find_nearest(kind, name);
     return nearest ? refuse_near(error, name, "not a field of this request", nearest) : ignore(request, name, error);
 }
@@ -271,7 +262,7 @@ bool openai_read_fields(struct openai *request, struct error *error) {
         json_in_fail(status, field, error);
     int64_t most = request->model->most_texts;
     if (!status && request->asked->prompt_count * ask->choices > most) {
-        error_set(error, ERROR_ARGUMENT, "n", "n: %lld texts are more than this server queues (%lld)",
+        error_set(error, ERROR_ARGUMENT, "n", "n: %lld completions are more than this server queues (%lld)",
                   (long long)(request->asked->prompt_count * ask->choices), (long long)most);
         return false;
     }

@@ -42,8 +42,8 @@ static int decide(const struct seat *seats, int ranks, enum collectives collecti
     *by_library = collectives == COLLECTIVES_NCCL || !are_threads(seats, ranks);
     return *by_library
                ? status_fail(STATUS_UNSUPPORTED,
-                             "ranks %d and %d on %s both have %s, and NCCL needs a card for each: " COMM_WITHOUT_NCCL,
-                             a, b, seats[a].host.name, seats[a].kind)
+                             "ranks %d and %d on %s both have %s, and NCCL needs a GPU for each: " COMM_WITHOUT_NCCL, a,
+                             b, seats[a].host.name, seats[a].kind)
                : STATUS_OK;
 }
 
@@ -55,7 +55,7 @@ int rank_connect(struct comm *world, struct device *device, enum collectives col
         return collectives == COLLECTIVES_AUTO
                    ? comm_use_device(world, device)
                    : status_fail(STATUS_UNSUPPORTED,
-                                 "--collectives nccl: NCCL is for cards, and this run computes on %s",
+                                 "--collectives nccl: NCCL is for GPUs, and this run computes on %s",
                                  device_facts(device).kind);
     struct seat mine = {0}, *seats = calloc((size_t)world->size, sizeof *seats);
     rank_host_find(&mine.host);

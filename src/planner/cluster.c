@@ -233,7 +233,7 @@ int cluster_open(const char *name_or_file, struct cluster *cluster) {
         for (int i = 0; i < SHIPPED; i++)
             names[i] = shipped[i].name;
         const char *nearest = config_nearest(name_or_file, names, SHIPPED);
-        status = status_fail(STATUS_NOT_FOUND, "%.200s is no file and no shipped cluster (%s, %s, %s, %s)%s%s%s",
+        status = status_fail(STATUS_NOT_FOUND, "%.200s is neither a file nor a shipped cluster (%s, %s, %s, %s)%s%s%s",
                              name_or_file, names[0], names[1], names[2], names[3], nearest ? "; did you mean " : "",
                              nearest ? nearest : "", nearest ? "?" : "");
     }

@@ -21,7 +21,7 @@ const char *const tokenizer_file_names[TOKENIZER_FILE_COUNT] = {
 int tokenizer_files_read(const char *directory, struct tokenizer_files *files) {
     *files = (struct tokenizer_files){0};
     if (!file_is_directory(directory))
-        return status_fail(STATUS_NOT_FOUND, "%s is no directory; a tokenizer's files are looked for in one",
+        return status_fail(STATUS_NOT_FOUND, "%s is not a directory; a tokenizer's files are looked for in one",
                            directory);
     int status = STATUS_OK;
     if (!(files->directory = strdup(directory)))

@@ -219,8 +219,8 @@ int text_regex_open(const char *pattern, struct text_regex **regex) {
         } else {
             PCRE2_UCHAR why[128] = "";
             pcre2_get_error_message(error, why, sizeof why);
-            status = status_fail(STATUS_INVALID, "pre_tokenizer.pattern '%.200s' is no regular expression: %s", pattern,
-                                 (char *)why);
+            status = status_fail(STATUS_INVALID, "pre_tokenizer.pattern '%.200s' is not a regular expression: %s",
+                                 pattern, (char *)why);
         }
     }
     pcre2_compile_context_free(context);

@@ -145,7 +145,7 @@ static int read_model(const json_t *model, struct tokenizer_rules *rules) {
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE")))
         return status_fail(STATUS_UNSUPPORTED,
                            "model.type '%s' is not supported: only BPE is, and nothing else can be turned into it",
-                           json_is_string(type) ? json_string_value(type) : "that is no string");
+                           json_is_string(type) ? json_string_value(type) : "that is not a string");
     const json_t *dropout = json_object_get(model, "dropout");
     if (!settings_is_absent(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
         return settings_refuse("model.dropout", "above 0");

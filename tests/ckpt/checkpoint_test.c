@@ -325,7 +325,7 @@ static void only_damaged_checkpoints_are_an_error(void **state) {
         test_ok(trainer_save(&t, root, 3, 0));
         assert_int_equal(unlink(file), 0);
         test_fails(ckpt_latest(root, latest, sizeof latest, NULL), STATUS_INVALID,
-                   "iter_0000003 is no whole checkpoint");
+                   "iter_0000003 is not a whole checkpoint");
         test_fails(ckpt_resolve_checkpoint(root, latest, sizeof latest), STATUS_INVALID, "to start afresh");
         test_ok(trainer_save(&t, root, 2, 0)); /* an older one that is whole serves */
         check_latest(&t, root, 2);

@@ -106,7 +106,7 @@ static void other_files_are_refused(void **state) {
     refuse(bytes, STATUS_INVALID, "byte 0: 4 bytes are expected here, but the file ends after 2");
     bytes = STRBUF_INIT;
     strbuf_add_text(&bytes, "PK\3\4 and more");
-    refuse(bytes, STATUS_INVALID, "is no GGUF file: it does not begin with GGUF");
+    refuse(bytes, STATUS_INVALID, "is not a GGUF file: it does not begin with GGUF");
     refuse(start(1, 0, 0), STATUS_UNSUPPORTED, "version 1 of GGUF is not read (expected 2 or 3)");
     refuse(start(0x03000000, 0, 0), STATUS_UNSUPPORTED, "this file is big-endian");
     refuse(start(3, UINT64_MAX, 0), STATUS_INVALID, "18446744073709551615 tensors and 0 keys, more than");
@@ -149,7 +149,7 @@ static void hostile_keys_are_refused(void **state) {
     refuse(bytes, STATUS_INVALID, "the key 'k' is there twice");
     bytes = start(3, 0, 1);
     integer_key(&bytes, "general.alignment", 24);
-    refuse(bytes, STATUS_INVALID, "general.alignment 24 is no power of two");
+    refuse(bytes, STATUS_INVALID, "general.alignment 24 is not a power of two");
     bytes = start(3, 0, 1);
     integer_key(&bytes, "general.alignment", 0);
     refuse(bytes, STATUS_INVALID, "'general.alignment' must be an integer from 1 to");

@@ -279,7 +279,7 @@ static void unknown_tensors_are_named_once_in_a_warning(void **state) {
     test_ok(status);
     assert_non_null(
         strstr(strbuf_text(&said),
-               "2 tensors are no model's parameters and are ignored, the first is 'transformer.ln_f.bias'\n"));
+               "2 tensors are not parameters of a model and are ignored, the first is 'transformer.ln_f.bias'\n"));
     strbuf_free(&said);
     free(directory);
     free(a.memory);

@@ -57,7 +57,7 @@ static void wrong_header_sizes_are_refused(void **state) {
     (void)state;
     struct safetensors *file;
     tiny_write(directory, "f", "", 0);
-    test_fails(open_file(&file), STATUS_INVALID, "0 bytes, but the length of the header alone takes 8");
+    test_fails(open_file(&file), STATUS_INVALID, "0 bytes, but the length of the header takes 8");
     tiny_write(directory, "f", "\x10\0\0\0\0\0\0", 7);
     test_fails(open_file(&file), STATUS_INVALID, "7 bytes");
     refuse("{}", 3, 0, "header of 3 bytes (byte 0), but the file ends 2 bytes after it");

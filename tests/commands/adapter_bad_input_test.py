@@ -370,14 +370,14 @@ class Tuning(Adapters):
         self.refuse(self.tune("--peft.num_virtual_tokens=15", method="prompt"), "none with an answer")
         for method, key in (("prompt", "target_modules=c_attn"), ("ia3", "r=8"), ("lora", "bottleneck=48"),
                             ("adapter", "num_virtual_tokens=20"), ("prefix", "encoder_num_layers=2")):
-            self.refuse(self.tune(f"--peft.{key}", method=method), f"peft.{key.split('=')[0]} is no key of --peft {method}",
+            self.refuse(self.tune(f"--peft.{key}", method=method), f"peft.{key.split('=')[0]} is not a key of --peft {method}",
                         status=2)
         skip = ["finetune", "--model", "model", "--train.skip_train"]
         valid = ["--valid-data", "tuning.jsonl"]
         for words, part in ((skip, "--valid-data is not given"), ([*skip, *valid, "--data", "tuning.jsonl"], "--data is for training"),
                             ([*skip, *valid, "--output", "made"], "--output is for training"),
                             ([*skip, *valid, "--adapter", "lora", "--peft.r=2"], "peft.r cannot be given with --adapter"),
-                            (self.tune("--adapter", "lora"), "--adapter goes with train.skip_train")):
+                            (self.tune("--adapter", "lora"), "--adapter needs train.skip_train")):
             self.refuse(words, part, status=2)
         self.refuse([*skip, *valid, "--adapter", "nowhere"], "nowhere")
         self.refuse(self.tune(method="loran"), "loran", "lora, ia3, adapter, prompt, ptuning", status=2)

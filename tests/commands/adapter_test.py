@@ -334,7 +334,7 @@ class Adapter(unittest.TestCase):
         for name in ("notes.txt", "optimizer.safetensors", "model-1-of-2.safetensors.bak", ".git"):
             (output / name).write_text("mine")
             before = sorted((p.name, p.read_bytes()) for p in output.iterdir())
-            self.refuse(*words, output, parts=[f"{output} holds {name}, which is no file of a model"])
+            self.refuse(*words, output, parts=[f"{output} holds {name}, which is not a file of a model"])
             self.assertEqual(sorted((p.name, p.read_bytes()) for p in output.iterdir()), before)
             (output / name).unlink()
         (output / "merges.txt").unlink(missing_ok=True)

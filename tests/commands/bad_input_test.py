@@ -526,7 +526,7 @@ class Resuming(Refusal):
         for name in ("config.json", "model.safetensors", "trainer_state.json"):
             path = self.bad / "save/iter_0000001" / name
             path.rename(self.bad / name)
-            self.refuse(words, "save/iter_0000001 is no whole checkpoint", "start afresh")
+            self.refuse(words, "save/iter_0000001 is not a whole checkpoint", "start afresh")
             self.assertEqual((self.bad / "metrics.jsonl").read_bytes(), records)
             (self.bad / name).rename(path)
         self.assertEqual(self.call(words).returncode, 0)

@@ -40,6 +40,12 @@ class Browser:
     def leave(self):
         self.command("POST", self.session + "/url", {"url": "about:blank"})
 
+    def resize(self, width=None):
+        """A screen of this width, as a phone has it; None: the window again."""
+        name = "Emulation.setDeviceMetricsOverride" if width else "Emulation.clearDeviceMetricsOverride"
+        sizes = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True} if width else {}
+        self.command("POST", self.session + "/goog/cdp/execute", {"cmd": name, "params": sizes})
+
     def run(self, script, *arguments):
         return self.command("POST", self.session + "/execute/sync", {"script": script, "args": arguments})
 

@@ -26,5 +26,11 @@ class WithoutCmocka(unittest.TestCase):
         self.assertIn("tools/setup --tests", done.stderr)
 
 
+class Help(unittest.TestCase):
+    def test_the_tests_say_how_long_they_take(self):
+        text = subprocess.run([f"{SOURCE}/tools/test", "--help"], capture_output=True, text=True, timeout=60).stdout
+        self.assertRegex(text, r"\d+ minutes")
+
+
 if __name__ == "__main__":
     unittest.main()

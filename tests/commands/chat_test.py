@@ -77,8 +77,8 @@ class Tokenize(Chats):
         self.assertIn("template-timeout", self.tokenize(TALK, *words, 0, expect=2))
 
     def test_what_is_refused(self):
-        self.assertIn("--render goes with --messages", self.run_command("tokenize", "--tokenizer", self.tokenizer, "--render", expect=2))
-        self.assertIn("--template-timeout goes with --messages",
+        self.assertIn("--render needs --messages", self.run_command("tokenize", "--tokenizer", self.tokenizer, "--render", expect=2))
+        self.assertIn("--template-timeout needs --messages",
                       self.run_command("tokenize", "--tokenizer", self.tokenizer, "--template-timeout", 2, expect=2))
         self.assertIn("--add-special is for lines", self.tokenize(TALK, "--add-special", expect=2))
         self.assertIn("talk.json: message 1: there is no field \"role\"", self.tokenize([{}], expect=1))
@@ -145,7 +145,7 @@ class Rows(Chats):
         self.assertIn("row 1 is not there: 1 rows are kept", self.show([row], "--row", 1, expect=1))
         self.assertIn("either --data-path or --data", self.show([row], "--data-path", "x", expect=2))
         self.assertIn("--data needs --tokenizer", self.run_command("data", "show", "--data", "x", expect=2))
-        self.assertIn("--row goes with --data", self.run_command("data", "show", "--data-path", "x", "--seq-length", 8, "--row", 1, expect=2))
+        self.assertIn("--row needs --data", self.run_command("data", "show", "--data-path", "x", "--seq-length", 8, "--row", 1, expect=2))
         self.assertIn("goes with \"messages\" alone", self.show([row | {"tools": []}], expect=1))
 
 

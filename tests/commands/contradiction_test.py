@@ -128,10 +128,10 @@ class Names(Case):
             self.copy(base, **{name: zeros(1, 2) for name in buffers})
             self.assertEqual(self.accept(base), "")
             self.copy(base, **{"v_head.summary.weight": zeros(3)})
-            self.assertEqual(self.accept(base), f"cambium: warning: {self.model}: tensor 'v_head.summary.weight' is no model's parameter "
+            self.assertEqual(self.accept(base), f"cambium: warning: {self.model}: tensor 'v_head.summary.weight' is not a parameter of a model "
                                                 "and is ignored\n")
             self.copy(base, **{name: zeros(3) for name in ("score.weight", "hx.9.weight", "layers", "model.layers.0.other.bias")})
-            self.assertEqual(self.accept(base), f"cambium: warning: {self.model}: 4 tensors are no model's parameters and are ignored, "
+            self.assertEqual(self.accept(base), f"cambium: warning: {self.model}: 4 tensors are not parameters of a model and are ignored, "
                                                 "the first is 'hx.9.weight'\n")
 
 

@@ -782,6 +782,10 @@ class Refusals(Convert):
                           "(hf download owner/name-1B --local-dir DIR)", errors)
             _, errors = run(command[0], "--model", "./name", *command[1:], expect=1, cwd=self.root)
             self.assertNotIn("hub", errors)
+            for name in ("missing.gguf", "owner/Missing.GGUF"):
+                _, errors = run(command[0], "--model", name, *command[1:], expect=1, cwd=self.root)
+                self.assertIn(f"there is no file {name}: download it first, then make a model directory of it (cambium convert --from {name} "
+                              "--to model --output DIR)", errors)
 
 
 if __name__ == "__main__":

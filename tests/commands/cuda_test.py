@@ -239,7 +239,7 @@ class Algorithms(Runs):
             (lambda c: c.update(library="cuBLASLt 12.9.1"), f"FILE: it is of cuBLASLt 12.9.1, and this is cuBLASLt 13.1.0{measure}"),
             (lambda c: c.pop("library") and None, 'FILE: it has no "library"'),
             (lambda c: c.pop("products") and None, 'FILE: it has no list "products"'),
-            (lambda c: c["products"][0].update(product="1 x 1"), "FILE: '1 x 1' is no product"),
+            (lambda c: c["products"][0].update(product="1 x 1"), "FILE: '1 x 1' is not a product"),
             (lambda c: c["products"][0].update(algorithm="00"), f"FILE: '{first}' has no algorithm of 128 hexadecimal digits"),
             (lambda c: c["products"][0].update(algorithm="0" * 128), f"FILE: '{first}': cuBLASLt refuses its algorithm"),
             (lambda c: c["products"].append(c["products"][0]), f"FILE: '{first}' is there twice"),
@@ -250,7 +250,7 @@ class Algorithms(Runs):
         _, errors = run("score", "--model", self.model, "--input", "-", "--gemm-algorithms", self.file, input=b'{"tokens": [1, 2]}\n', expect=1)
         self.assertEqual(errors, "cambium: error: --gemm-algorithms: products on cpu have no choice of algorithms\n")
         _, errors = run("bench", "gemm", "--tune", self.file, expect=2)
-        self.assertIn("only a card's products have a choice of algorithms: add --device cuda", errors)
+        self.assertIn("only a GPU's products have a choice of algorithms: add --device cuda", errors)
         launched = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}
         _, errors = run("bench", "gemm", "--tune", self.file, *CUDA, env=launched, expect=2)
         self.assertIn("bench gemm --tune is one process: run it without a launcher of ranks", errors)

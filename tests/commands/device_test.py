@@ -30,7 +30,7 @@ class Devices(unittest.TestCase):
             for words in (("bench", "ops"), ("generate",), ("pretrain",), ("merge",)):
                 with self.subTest(name=name, words=words):
                     self.assertEqual(self.refuse(name, words),
-                                     (2, f"option --device: '{name}' is no device: expected cuda, or cuda: and a number "
+                                     (2, f"option --device: '{name}' is not a device: expected cuda, or cuda: and a number "
                                          "from 0 to 999"))
 
     def test_a_device_that_nobody_knows_is_refused_with_those_that_there_are(self):
@@ -75,7 +75,7 @@ class Devices(unittest.TestCase):
     @unittest.skipUnless(FAKES, "this build has no CUDA")
     def test_the_program_reports_the_faults_of_a_driver(self):
         for folder, fault, name, text in (
-            ("lib", "", "cuda:3", "cuda:3: this machine has 2, 0 to 1"),
+            ("lib", "", "cuda:3", "cuda:3: this machine has 2 GPUs (cuda:0 to cuda:1)"),
             ("lib", "stub", "cuda", "--device cuda: no NVIDIA driver: libcuda.so.1 is the CUDA toolkit's stub, which only serves "
                                     "to link programs"),
             ("lacking", "", "cuda", "--device cuda: libcuda.so.1 has no function cuLaunchKernel"),

@@ -182,7 +182,7 @@ class Eval(unittest.TestCase):
     def test_a_faulty_row_ends_the_run(self):
         path, good = self.root / "faulty.jsonl", '{"context": "It", "choices": [" was"], "gold": 0}\n'
         for line, message in (('{"context": "It", "choices": [" was"]}', '"gold": expected a number from 0 to 0'),
-                              ('{"context": "It", "choices": [""], "gold": 0}', "a continuation without a token of its own"),
+                              ('{"context": "It", "choices": [""], "gold": 0}', "a continuation that adds no token"),
                               (json.dumps({"context": "It", "choices": ["!?" * 60], "gold": 0}),
                                "a continuation of 120 tokens: the model sees 64"),
                               ("[]", "expected a JSON object"), ("{", "column")):
@@ -193,7 +193,7 @@ class Eval(unittest.TestCase):
             self.assertEqual(errors.count("\n"), 1, errors)
 
     def test_wrong_tasks_are_bad_usage(self):
-        for item, message in (("none=a.jsonl", "no task is called that; there are hellaswag"), ("piqa", "expected NAME=FILE"),
+        for item, message in (("none=a.jsonl", "unknown task; known: hellaswag"), ("piqa", "expected NAME=FILE"),
                               ("piqa=", "expected NAME=FILE")):
             _, errors = run("eval", "--model", TINY, "--task", item, expect=2)
             self.assertIn(message, errors)

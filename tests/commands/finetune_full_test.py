@@ -129,8 +129,8 @@ class Full(Tuning):
     # ---- what goes with it
 
     def test_what_does_nothing_is_refused(self):
-        self.refuse("--peft full trains all weights, so it goes with no other method", words=["--peft", "full", "lora"])
-        self.refuse("peft.r is no key of --peft full", words=["--peft", "full", "--peft.r=4"])
+        self.refuse("--peft full trains all weights, and cannot be combined with another method", words=["--peft", "full", "lora"])
+        self.refuse("peft.r is not a key of --peft full", words=["--peft", "full", "--peft.r=4"])
         self.refuse("peft.ia3.target_modules without --peft ia3", words=["--peft", "full", "--peft.ia3.target_modules=c_fc"])
         self.refuse("--init-adapter does nothing with --peft full", words=["--peft", "full", "--init-adapter", self.root])
         self.refuse("holds a model: the new one needs another directory", words=["--peft", "full", "--output", self.base])

@@ -359,9 +359,9 @@ class Checkpoints(unittest.TestCase):
 class BadUsage(unittest.TestCase):
     def test_options_that_cannot_stand_together(self):
         text = ("--prompt", "x")
-        for words, part in (((), "generate wants --prompt TEXT, "), ((*text, "--prompt-tokens", 1), "generate wants --prompt TEXT, "),
-                            ((*text, "--stream", "--json"), "--stream prints one text"),
-                            ((*text, "--stream", "--num-samples", 2), "--stream prints one text"),
+        for words, part in (((), "generate needs --prompt TEXT, "), ((*text, "--prompt-tokens", 1), "generate needs --prompt TEXT, "),
+                            ((*text, "--stream", "--json"), "--stream prints one completion"),
+                            ((*text, "--stream", "--num-samples", 2), "--stream prints one completion"),
                             (("--prompt-tokens", 1, "--stream"), "--stream works on text"),
                             ((*text, "--stop", "x", ""), "--stop: stop string 2 is empty"),
                             ((*text, "--stop", *["x"] * 65), "--stop: 65 stop strings"),

@@ -1,8 +1,9 @@
 """The program explains itself: help in every form, the version, sections, the order of options, and suggestions."""
+import concurrent.futures
 import re
 import unittest
 
-from model_support import TINY, run
+from model_support import SOURCE, TINY, run
 
 WORDS = {"tokenizer": ["train"], "data": ["show"], "adapter": ["show"], "plan": ["walk"]}  # the second word of a command
 OPTION = re.compile(r"(?m)^  --([a-z][\w.-]*)")
@@ -120,6 +121,80 @@ class Suggestions(unittest.TestCase):
     def test_a_command_is_found_by_its_beginning(self):
         _, errors = run("gen", expect=2)
         self.assertIn("did you mean 'generate'?", errors)
+
+
+C_TEXT = r'"((?:[^"\\]|\\.)*)"'
+NAMED = re.compile(r"--([a-z][a-z0-9._-]*)")
+
+
+def other_names():
+    """The table of other programs' names: [(names, [advice])]."""
+    source = (SOURCE / "src/config/other_names.c").read_text()
+    for name, value in re.findall(r'(?m)^#define ([A-Z]+)\s+(".*)$', source):
+        source = re.sub(rf"\b{name}\b(?=[,}}])", lambda _: value, source)
+    source = re.sub(r'\bREQUEST\("(\w+)"\)', r'"@serve each request has it: \\"\1\\""', source)
+    table = source[source.index("others[] = {"):source.index("\n};")]
+    return [("".join(re.findall(C_TEXT, names)).split(), [advice.replace('\\"', '"') for advice in re.findall(C_TEXT, advices)])
+            for names, _, advices in re.findall(rf"\{{((?:{C_TEXT}\s*)+),\s*\{{([^{{}}]*)\}}\}}", table)]
+
+
+class OtherNames(unittest.TestCase):
+    """Names that people know from other programs give our option for that command, or a phrase."""
+    @classmethod
+    def setUpClass(cls):
+        cls.table = other_names()
+        every = [*commands(), ["plan", "train"], ["plan", "serve"], ["bench", "train"]]
+        cls.options = {" ".join(words): {*OPTION.findall(text(*words, "--help"))} for words in every}
+
+    def advice(self, command, advices):
+        """The first advice that applies to a command."""
+        for advice in advices:
+            only, _, rest = advice.partition(" ") if advice.startswith("@") else ("", "", advice)
+            if only in ("", f"@{command}") and {*NAMED.findall(rest)} <= self.options[command]:
+                return rest
+        return None
+
+    def test_the_table_is_large_and_each_name_and_advice_counts(self):
+        names = [name.replace("_", "-") for row, _ in self.table for name in row]
+        self.assertGreater(len(names), 400)
+        self.assertEqual(sorted(names), sorted({*names}))
+        for row, advices in self.table:
+            for advice in advices:  # each option exists, in a command for which no advice before it applies
+                with self.subTest(row[0], advice=advice):
+                    text = advice.partition(" ")[2] if advice.startswith("@") else advice
+                    self.assertIn(text, [self.advice(command, advices) for command in self.options])
+
+    def test_each_name_gives_its_advice_in_each_command(self):
+        cases = []
+        for row, advices in self.table:  # each name in one command, and one name in each
+            fitting = [c for c in ("finetune", "serve", "generate", "pretrain") if self.advice(c, advices)]
+            cases += [(command, name, self.advice(command, advices)) for command in fitting
+                      for name in (row if command == fitting[0] else row[:1])]
+        cases = [case for case in cases if case[2] and case[1].replace("_", "-").lstrip("-") not in self.options[case[0]]]
+        self.assertGreater(len(cases), 500)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for (command, name, advice), errors in zip(cases, pool.map(self.ask, cases)):
+                with self.subTest(command, name=name):
+                    part = f" (did you mean {advice}?)" if advice.startswith("--") else f": {advice};"
+                    self.assertIn(part, errors)
+
+    @staticmethod
+    def ask(case):
+        return run(case[0], case[1] if case[1].startswith("-") else f"--{case[1]}", expect=2)[1]
+
+    def test_advice_fits_the_command(self):
+        for line, expected in {
+                "generate --max_tokens": "--max-new-tokens", "serve --max-new-tokens": 'each request has it: "max_tokens"',
+                "serve --port": "--listen HOST:PORT", "serve --gpu-memory-utilization": "--kv-cache-memory", "serve -ngl": "--device=cuda",
+                "serve -c": "--max-model-len", "finetune --max-seq-length": "--data.seq_length", "serve --lora-modules": "--adapter NAME=DIR",
+                "generate --lora-path": "--adapter", "pretrain --tp-size": "--parallel.tensor_model_parallel_size",
+                "plan serve 1B h100 --tp-size": "--tensor", "eval --batch-size": "the program chooses the batches",
+                "finetune --batch-size": "--train.micro_batch_size", "finetune --output_dir": "--output", "pretrain --output-dir": "--checkpoint.save",
+                "finetune --warmup_ratio": "--optim.lr_warmup_iters", "serve --learning-rate": "cambium help finetune",
+                "finetune --peft.lora_rank": "--peft.r", "serve model": "--model model", "score -m": "--model", "convert a.gguf": "--from a.gguf",
+                f"generate --model {TINY} hello": "--prompt hello"}.items():
+            with self.subTest(line):
+                self.assertIn(expected, run(*line.split(), expect=2)[1])
 
 
 if __name__ == "__main__":

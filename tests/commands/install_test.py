@@ -32,7 +32,9 @@ def expected(zsh):
     pages = {f"share/man/man1/{path.name}" for path in (BUILD / "manual/man1").iterdir()}
     documents = {f"share/doc/cambium/{path.relative_to(SOURCE)}"
                  for path in [SOURCE / "README.md", *(SOURCE / "docs").rglob("*"), *(SOURCE / "deploy/kubernetes").rglob("*")] if path.is_file()}
-    return pages | documents | {"bin/cambium", "lib/systemd/system/cambium.service", "share/bash-completion/completions/cambium", zsh}
+    return pages | documents | {"bin/cambium", "lib/systemd/system/cambium.service", "lib/sysusers.d/cambium.conf",
+                                "lib/tmpfiles.d/cambium.conf", "share/doc/cambium/copyright",
+                                "share/bash-completion/completions/cambium", zsh}
 
 
 @unittest.skipIf(SANITIZED, "a build with a sanitizer is not for installing")
@@ -44,9 +46,38 @@ class Prefix(unittest.TestCase):
             self.assertEqual(files_under(prefix), expected("share/zsh/site-functions/_cambium"))
             self.assertIn(f"\nExecStart={prefix.resolve()}/bin/cambium serve ", (prefix / "lib/systemd/system/cambium.service").read_text())
             self.assertRegex(call(prefix / "bin/cambium", "--version"), r"^cambium \d")
+            self.assertIn("all rights are reserved by the owner", (prefix / "share/doc/cambium/copyright").read_text())
             if shutil.which("man"):
                 place = call("man", "-M", prefix / "share/man", "-w", "cambium", "pretrain")
                 self.assertEqual(place.split()[0], str(prefix / "share/man/man1/cambium-pretrain.1"))
+
+
+    def test_a_build_of_the_program_alone_is_installed(self):
+        """tools/quickstart makes such a build; installing makes the manual."""
+        pages = BUILD / "manual/man1"
+        pages.rename(pages.with_name("man1-kept"))
+        try:
+            with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
+                call("cmake", "--install", BUILD, "--prefix", directory)
+                self.assertTrue((pathlib.Path(directory) / "share/man/man1/cambium-serve.1").is_file())
+        finally:
+            shutil.rmtree(pages, ignore_errors=True)
+            pages.with_name("man1-kept").rename(pages)
+
+    @unittest.skipUnless(shutil.which("systemd-sysusers") and shutil.which("systemd-tmpfiles"), "no systemd")
+    def test_systemd_makes_the_user_and_the_directories(self):
+        unit = (SOURCE / "deploy/cambium.service").read_text()
+        with tempfile.TemporaryDirectory(prefix="cambium-test-") as directory:
+            root = pathlib.Path(directory)
+            call("cmake", "--install", BUILD, "--prefix", root / "usr")
+            (root / "etc").mkdir()
+            call("systemd-sysusers", f"--root={root}", "cambium.conf")
+            call("systemd-tmpfiles", f"--root={root}", "--create", "cambium.conf")
+            user = re.search(r"(?m)^User=(\w+)$", unit)[1]
+            self.assertRegex((root / "etc/passwd").read_text(), rf"(?m)^{user}:")
+            for path in re.findall(r" (/(?:srv|etc)/\S+)", unit):
+                directory = root / path[1:]
+                self.assertTrue((directory if path.startswith("/srv") else directory.parent).is_dir(), path)
 
 
 @unittest.skipIf(SANITIZED, "a build with a sanitizer is not for installing")
@@ -93,7 +124,7 @@ class Package(unittest.TestCase):
         self.assertEqual(output("dpkg-deb", "--field", self.package, "Recommends").strip(), "libedit2")
 
     def test_it_runs_in_a_clean_root_and_leaves_nothing(self):
-        root = self.make_root("clean", sorted(closure(self.needed)))
+        root = self.make_root("clean", sorted(closure(self.needed | {"dash"})))  # dash: every Debian has its sh
         shutil.copytree(TINY, root / "model")
         before = files_under(root)
         self.dpkg(root, "--install", self.package)

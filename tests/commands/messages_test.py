@@ -42,6 +42,19 @@ class Messages(unittest.TestCase):
         self.assertIn(part, errors)
 
 
+class Files(Messages):
+    def test_a_text_in_place_of_a_file_says_what_to_do(self):
+        self.answers(6, b"An answer.")
+        for text in ("What is gravity?", "Explain it. " * 40):
+            self.file = text
+            self.refuse(f"there is no file '{text[:100]}': --messages takes a file; a text comes through a pipe (echo TEXT | cambium generate "
+                        "... --messages -)")
+            _, errors = run("tokenize", "--tokenizer", self.model, "--messages", text, expect=1)
+            self.assertIn(f"there is no file '{text[:100]}': --messages takes a file, which may be plain text", errors)
+        _, errors = run("generate", "--model", self.model, "--messages", self.root, expect=1)
+        self.assertIn("is not a regular file", errors)
+
+
 class Templates(Messages):
     def test_the_words_are_those_of_transformers(self):
         """And each has its tokens: the answer comes after exactly that number."""

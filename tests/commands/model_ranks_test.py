@@ -105,7 +105,7 @@ class Ranks(unittest.TestCase):
             (1, ("generate", "--model", TINY, "--prompt", "a" * 200), b"", "the prompt has "),
             (1, ("generate", "--model", TINY, "--prompt-tokens", 5, 300), b"", "token 300 is not in the vocabulary of 300"),
             (1, ("generate", "--model", TINY, "--tokenizer", "/nowhere", "--prompt", "x"), b"", "/nowhere"),
-            (2, ("generate", "--model", TINY), b"", "generate wants --prompt TEXT"),
+            (2, ("generate", "--model", TINY), b"", "generate needs --prompt TEXT"),
         )
         for number, (status, words, text, part) in enumerate(cases):
             # An error that all ranks find before they start has its own status; a later one ends a launch with 1.

@@ -271,7 +271,7 @@ class Threads(Cards):
 
     def test_the_cpu_has_none(self):
         done = self.run_of.run("run", ["--ranks", "2", "--collectives", "nccl"], expect=1)
-        self.assertRegex(done.stderr, r"--collectives nccl: NCCL is for cards, and this run computes on cpu")
+        self.assertRegex(done.stderr, r"--collectives nccl: NCCL is for GPUs, and this run computes on cpu")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """tools/quickstart without a build and without a training: a program in Cambium's place notes its calls, and reports a
 speed that the test chooses. .ci/run runs the real thing."""
+import json
 import pathlib
+import re
 import shlex
 import shutil
 import stat
@@ -128,7 +130,26 @@ class Quickstart(unittest.TestCase):
             self.assertEqual(called, [command.split("/cambium ", 1)[1] + " "], command)
         self.assertEqual(printed[-1], f"the files: {self.output}")
         again, called = self.start(["bash", "-c", last["to continue, all commands so far"]], 0.1)
-        self.assertEqual((again.returncode, called), (0, steps), again.stderr)
+        plan = last["a larger model, planned for a cluster"].split("/cambium ", 1)[1] + " "
+        self.assertEqual((again.returncode, called), (0, [*steps, plan]), again.stderr)
+        for command in (last["the chat"], last["the page, http://127.0.0.1:8000/ "]):  # for a terminal alone
+            self.assertIn(f"\n[ ! -t 0 ] || {command}\n", file.read_text())
+
+    def test_answers_are_shown_as_labelled_texts(self):
+        script = (SOURCE / "tools/quickstart").read_text()
+        functions = "".join(re.findall(r"(?ms)^(?:show\(\) \{\n.*?^\}|generation_in\(\) \{[^\n]*)\n", script))
+        answer = {"adapters": [{"name": "a", "generation": 3}], "choices": [{"index": 0, "text": ' is "café"\\ \t and\nmore\x1b[2J' + "it's"}]}
+        text = '  Love is "café"\\ \t and\n  more[2J' + "it's\n"
+        protobuf = 'started {\n  seed: 1\n}\noutputs {\n  text: " is \\"caf\\303\\251\\"\\\\ \\t and\\nmore\\033[2Jit\\\'s"\n  token_ids: 7\n}\n'
+        stream = "".join(f"data: {json.dumps({'choices': [{'index': 0, 'text': part}]})}\n\n" for part in ("a \n", 'b"'))
+        for words, given, expected in (("show 'one, over HTTP'", json.dumps(answer, separators=(",", ":")), "one, over HTTP:\n" + text),
+                                       ("show two", json.dumps(answer, ensure_ascii=False), "two:\n" + text), ("show three", protobuf, "three:\n" + text),
+                                       ("show stream", stream, 'stream:\n  Lovea \n  b"\n'), ("generation_in", json.dumps(answer, separators=(",", ":")) + "\n", "3\n")):
+            done = subprocess.run(["bash", "-c", functions + words], input=given, capture_output=True, text=True, timeout=60,
+                                  env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+            self.assertEqual((done.stdout, done.returncode), (expected, 0), words + done.stderr)
+        done = subprocess.run(["bash", "-c", functions + "show x"], input="{}", capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.stdout, done.returncode), ("", 1))  # no answer
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class Names(unittest.TestCase):
         self.assertEqual(ask(requests, *words, *ROOT, model=BASE)[2]["choices"], same[2]["choices"])
         for more, part in ((("--adapter", f"lora={ADAPTERS / 'ia3'}", *ROOT), "there is an adapter lora already"),
                            (("--adapter", "a=/nowhere"), "--adapter a: /nowhere is not the directory of an adapter"),
-                           (("--adapter", f"a={ADAPTERS}"), "adapters: each of them needs a name of its own"),
+                           (("--adapter", f"a={ADAPTERS}"), "adapters: each of them needs its own name"),
                            (("--adapter-root", "/nowhere"), "--adapter-root: cannot open /nowhere")):
             _, errors = run("generate", "--model", BASE, "--requests", "-", *more, input=as_lines(requests), expect=1)
             self.assertEqual(errors.count("error: "), 1, errors)

@@ -358,7 +358,7 @@ class Refused(unittest.TestCase):
 
     def test_what_is_not_for_requests_and_what_is_for_them_alone(self):
         request = ("--requests", "-")
-        for words, part in (((*request, "--prompt", "a"), "generate wants --prompt TEXT"), ((*request, "--temperature", 1), "--temperature is not for"),
+        for words, part in (((*request, "--prompt", "a"), "generate needs --prompt TEXT"), ((*request, "--temperature", 1), "--temperature is not for"),
                             ((*request, "--json"), "--json is not for --requests"), (("--prompt", "a", "--output", "x"), "--output is for --requests"),
                             (("--prompt", "a", "--kv-cache-memory", "1G"), "--kv-cache-memory is for"), ((*request, "--resume"), "--output"),
                             ((*request, "--adapter", "x"), "NAME=DIR was expected"), ((*request, "--adapter", "a="), "expected NAME=DIR"),

@@ -74,6 +74,22 @@ class Page(unittest.TestCase):
         self.assertEqual(self.write(tokens=len(self.text)), {NAME: self.text})
         self.check_is_whole()
 
+    def test_it_fits_a_phone(self):
+        """No part is wider than the screen: before and after answers, in both modes, with everything open."""
+        self.addCleanup(self.browser.resize)
+        self.addCleanup(self.browser.log)  # the base has no template, and a refusal must fit, too
+        for width in (390, 320):
+            self.browser.resize(width)
+            for listener, mode in (("data", "completion"), ("data", "chat"), ("control", "completion"), ("control", "chat")):
+                with self.subTest(width=width, listener=listener, mode=mode):
+                    self.open(listener)
+                    self.browser.run("document.querySelector('input[value=' + arguments[0] + ']').click()", mode)
+                    self.choose(NAME, "one", "two", "three")
+                    self.assertEqual(self.browser.run("return document.documentElement.scrollWidth"), width)
+                    self.write()
+                    self.browser.run("for (const part of document.querySelectorAll('details')) part.open = true")
+                    self.assertEqual(self.browser.run("return document.documentElement.scrollWidth"), width)
+
     def test_an_adapter_is_replaced(self):
         self.open()
         self.browser.wait("document.querySelector('#adapters tr[data-adapter=one]')")

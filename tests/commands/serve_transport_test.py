@@ -439,7 +439,7 @@ class Times(unittest.TestCase):
         with Http2(self.server) as client:
             client.send(client.request(1, "/echo", "POST", end=False))
             head, body, trailer, error = client.answer(1)
-            self.assertEqual((head[":status"], json.loads(body)["error"]["message"], error), ("408", "the body comes too slowly", None))
+            self.assertEqual((head[":status"], json.loads(body)["error"]["message"], error), ("408", "request body arrived too slowly", None))
             self.assertEqual(client.answer(1)[3], NO_ERROR)
 
     def test_who_does_not_read_loses_the_answer(self):

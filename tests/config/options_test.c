@@ -170,6 +170,56 @@ static void wrong_options_are_named_with_the_nearest(void **state) {
     refuses(WORDS("--dry-run"), "--output is required (where to write)");
 }
 
+static void names_of_other_programs_give_ours(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"--learning-rate=1", "unknown option --learning-rate (did you mean --optim.lr?)"},
+        {"--Learning_Rate=1", "(did you mean --optim.lr?)"},
+        {"--train.learning_rate=1", "(did you mean --optim.lr?)"},
+        {"learning_rate=1", "unexpected word 'learning_rate=1' (did you mean --optim.lr?)"},
+        {"optim.lr=1", "unexpected word 'optim.lr=1' (did you mean --optim.lr?)"},
+        {"-o", "unknown option -o (did you mean --output?)"},
+        {"--save", "(did you mean --output?)"}, /* the first one that the command has */
+        {"--gradient-accumulation-steps=2", "train.global_batch_size / (micro_batch_size x data ranks)"},
+        {"--use-flash-attn", "unknown option --use-flash-attn: it is not needed"},
+        {"--no-enable-bf16", "(did you mean --train.precision=bf16?)"}, /* without the words of a switch */
+        {"--vocab_size", "(did you mean --vocab-size?)"},
+        {"--max-loras=2", "unknown option --max-loras; "}, /* no advice holds for this command */
+        {"--learning", "unknown option --learning; "},
+        {"--ouptutt=a", "(did you mean --output?)"}, /* two mistakes; three are too many */
+        {"--oouptutt=a", "unknown option --oouptutt; "},
+        {"--lod", "(did you mean --loud?)"},
+        {"--lo_d_x", "unknown option --lo_d_x; "},
+        {"word", "unexpected word 'word' (did you mean --config word?)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(WORDS(cases[i][0]), cases[i][1]);
+    refuses(WORDS("--config=", "word"), "unexpected word 'word' (did you mean --output word?)");
+    refuses(WORDS("--config=", "--output=a", "word"), "unexpected word 'word'; ");
+}
+
+static void names_of_other_programs_in_a_file_give_ours(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"learning_rate: 1\n", "unknown section 'learning_rate' (did you mean optim.lr?)"},
+        {"train: {learning_rate: 1}\n", "run.yaml:1:9: unknown key 'train.learning_rate' (did you mean optim.lr?)"},
+        {"bf16: true\n", "unknown section 'bf16' (did you mean train.precision=bf16?)"},
+        {"output_dir: a\n", "unknown section 'output_dir' (did you mean --output?)"},
+        {"train:\n  gradient_accumulation_steps: 1\n",
+         "run.yaml:2:3: unknown key 'train.gradient_accumulation_steps': it is train.global_batch_size / "},
+        {"trian: {lr: 1}\n", "unknown section 'trian' (did you mean train?)"},
+        {"somewhere: {lr: 1}\n", "unknown section 'somewhere'"},
+    };
+    char *directory = test_directory(), path[256];
+    snprintf(path, sizeof path, "%s/run.yaml", directory);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_ok(file_write_atomic(path, cases[i][0], strlen(cases[i][0])));
+        refuses(WORDS("--config", path, "--output=a"), cases[i][1]);
+    }
+    assert_null(strstr(status_text(), "did you mean"));
+    free(directory);
+}
+
 static void wrong_values_say_what_was_expected(void **state) {
     (void)state;
     refuses(WORDS("--output"), "option --output needs a value");
@@ -329,6 +379,8 @@ int main(void) {
         cmocka_unit_test(sizes_are_bytes_or_counts_of_a_unit),
         cmocka_unit_test(a_choice_may_have_a_value_when_it_stands_bare),
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
+        cmocka_unit_test(names_of_other_programs_give_ours),
+        cmocka_unit_test(names_of_other_programs_in_a_file_give_ours),
         cmocka_unit_test(wrong_values_say_what_was_expected),
         cmocka_unit_test(flags_go_over_the_file),
         cmocka_unit_test(an_empty_path_is_not_given),

@@ -31,7 +31,7 @@ static inline struct op_tensor fp8_memory(const struct op_run *run, int64_t rows
     return is_on_card(run) ? bytes : bf16;
 }
 
-/* A scale that is no power of two; the third size of the case is its exponent. */
+/* A scale that is not a power of two; the third size of the case is its exponent. */
 static inline void fill_scale(const struct op_run *run, struct op_tensor *t) {
     t->value[0] = (double)(float)ldexp(1.37, (int)run->shape[2]);
 }

@@ -199,8 +199,9 @@ static void settings_that_change_the_ids_are_refused_by_name(void **state) {
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Joined", ", \"add_prefix_space\": false"), STATUS_UNSUPPORTED,
          "pre_tokenizer.behavior 'Joined'"},
         {"pre_tokenizer", SPLIT(GPT2_PATTERN, "Isolated", ""), STATUS_UNSUPPORTED, "add_prefix_space"},
-        {"pre_tokenizer", SPLIT("a(b", "Isolated", ""), STATUS_INVALID, "'a(b' is no regular expression: missing"},
-        {"pre_tokenizer", SPLIT("\\\\p{Nope}", "Isolated", ""), STATUS_INVALID, "'\\p{Nope}' is no regular expression"},
+        {"pre_tokenizer", SPLIT("a(b", "Isolated", ""), STATUS_INVALID, "'a(b' is not a regular expression: missing"},
+        {"pre_tokenizer", SPLIT("\\\\p{Nope}", "Isolated", ""), STATUS_INVALID,
+         "'\\p{Nope}' is not a regular expression"},
         {"pre_tokenizer", SPLIT("\\\\bx", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '\\b'"},
         {"pre_tokenizer", SPLIT("[\\\\S]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '\\S'"},
         {"pre_tokenizer", SPLIT("[a[b]]", "Isolated", ""), STATUS_UNSUPPORTED, "pattern with '['"},
@@ -592,7 +593,7 @@ static void a_cut_tokenizer_json_is_refused_at_any_length(void **state) {
 static void what_is_not_there_is_named(void **state) {
     (void)state;
     char *directory = test_directory(), path[512];
-    open_fails("/nonexistent/tokenizer", STATUS_NOT_FOUND, "/nonexistent/tokenizer is no directory");
+    open_fails("/nonexistent/tokenizer", STATUS_NOT_FOUND, "/nonexistent/tokenizer is not a directory");
     open_fails(directory, STATUS_NOT_FOUND, "neither tokenizer.json nor vocab.json and merges.txt");
     assert_false(tokenizer_is_present(directory));
     write_file(directory, "tokenizer.model", "\n");

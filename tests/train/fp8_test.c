@@ -345,7 +345,7 @@ static void a_card_before_sm_89_is_refused(void **state) {
         test_skip("this build has no CUDA");
     test_fails(
         sketch_on("cuda:sm_80"), STATUS_UNSUPPORTED,
-        "train.precision fp8: no FP8 products on cuda, a sketch of sm_80 (cards have them from sm_89 on); bf16 works");
+        "train.precision fp8: no FP8 products on cuda, a sketch of sm_80 (GPUs have them from sm_89 on); bf16 works");
     test_ok(sketch_on("cuda:sm_89"));
     test_ok(sketch_on("cuda:sm_90"));
 }
@@ -363,8 +363,7 @@ static void a_backend_without_fp8_is_refused(void **state) {
     ops.gemm_supports = ops_absent.gemm_supports;
     rank.ops = &ops;
     char text[256]; /* it has no bf16 products either */
-    snprintf(text, sizeof text,
-             "train.precision fp8: no FP8 products on %s (cards have them from sm_89 on); fp32 works",
+    snprintf(text, sizeof text, "train.precision fp8: no FP8 products on %s (GPUs have them from sm_89 on); fp32 works",
              device_description(device));
     test_fails(model_sketch(&options, &rank, &plan, &model), STATUS_UNSUPPORTED, text);
     rank_close(&rank);

@@ -21,9 +21,9 @@ static void a_fault_of_the_driver_is_one_line(void **state) {
         {"no card", "cuda", "--device cuda: this machine has no NVIDIA GPU"},
         {"start", "cuda", "--device cuda: the NVIDIA driver does not start: a fault of the test (999)"},
         {"old", "cuda", "the NVIDIA driver is too old: it supports CUDA 11.8, and this program is built with CUDA 1"},
-        {"", "cuda:3", "cuda:3: this machine has 2, 0 to 1"},
+        {"", "cuda:3", "cuda:3: this machine has 2 GPUs (cuda:0 to cuda:1)"},
         {"capability", "cuda:1", "cuda:1: Fake 1 has compute capability 7.5, and the program needs 8.0 or newer"},
-        {"context", "cuda", "cuda:0: opening the card failed: unknown error (2)"},
+        {"context", "cuda", "cuda:0: opening the GPU failed: unknown error (2)"},
         {"module", "cuda", "cuda:0: loading the kernels failed: a fault of the test (999)"},
         {"function", "cuda", "cuda:0: norm_forward_bf16 failed: unknown error (500)"},
         {"library version", "cuda", "--device cuda: libcublasLt.so.13 has version 11.11, and the program needs 13"},
@@ -243,7 +243,7 @@ static void a_product_that_fails_is_one_line(void **state) {
     call.b_transposed = true;
     show("no algorithm");
     test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_UNSUPPORTED,
-               "gemm: cuBLASLt has no fp32 product of 4 x 4 x 4 on this card");
+               "gemm: cuBLASLt has no fp32 product of 4 x 4 x 4 on this GPU");
     show("");
     test_fails(ops_for(s.device)->gemm(&exec, &call), STATUS_UNSUPPORTED, "cuBLASLt has no"); /* it asks once */
     call.b_transposed = false;
