@@ -11,15 +11,16 @@ enum { TEXT_JOB_BYTES = 1 << 20 };
 
 /* Returns the bytes of text that the loop's thread may tokenize itself. */
 size_t text_job_short_bytes(const struct server *server);
-/* Appends the ids of a text. STATUS_INVALID for more than TEXT_JOB_BYTES; the errors of tokenizer_encode. Any thread,
- * with that thread's encoder. `adds_special`: adds the tokens that the tokenizer puts around every text. */
+/* Appends the ids of a text by the flags of tokenizer_encode. STATUS_INVALID for more than TEXT_JOB_BYTES; the errors of
+ * tokenizer_encode. Any thread, with that thread's encoder. */
 int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
-                    bool adds_special, struct token_buffer *ids);
+                    unsigned flags, struct token_buffer *ids);
 
 struct text_job {
     struct server *server;
     uint64_t owner; /* for taking turns at the worker */
     bool is_short;  /* the loop's thread may do it */
+    unsigned flag;  /* for a text: TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
     /* Called once in the loop's thread, never inside text_job_start. On success it gets ERROR_NONE and the ids, which
      * the receiver frees. On failure it gets the error, and the thread's status text is set. `ends` holds the ends of a
      * chat's completions and is closed by the receiver; NULL for a text. */

@@ -45,6 +45,7 @@ static const struct config_row rows[] = {
      .minimum = 0,
      .maximum = 1e15,
      .help = "rows of each task; 0: all"},
+    SPECIAL_TOKENS_ROW("special-tokens", AT(job.special_tokens), "rows"),
     {.path = "max-length",
      .type = CONFIG_INT,
      .offset = AT(base.max_model_len),

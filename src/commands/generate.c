@@ -16,6 +16,7 @@ struct generate_command {
     struct job_model base;
     const char *prompt, *messages;
     const char *chat_template;
+    int special_tokens; /* enum special_tokens */
     struct config_list prompt_tokens, stop;
     int64_t max_new_tokens, num_samples;
     struct sampling sampling;
@@ -90,6 +91,8 @@ static const struct config_row rows[] = {
     {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "continue after an end-of-text"},
     CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens),
+                       "the text of --prompt, and in those lines of --requests that have no parse_special"),
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(requests.output),
@@ -283,6 +286,8 @@ static int check(struct generate_command *c, const struct config *config) {
     for (size_t i = 0; !c->messages && i < sizeof of_templates / sizeof *of_templates; i++)
         if (config_is_given(config, of_templates[i]))
             return status_fail(STATUS_USAGE, "--%s is for --messages", of_templates[i]);
+    if (!c->prompt && config_is_given(config, "special-tokens"))
+        return status_fail(STATUS_USAGE, "--special-tokens is for --prompt and --requests: names in messages are text");
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(STATUS_USAGE,
                            "--stream prints one text as it is written: it cannot go with --json or --num-samples");
@@ -317,6 +322,7 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
                                .options = c->requests};
     job.options.chat_template = c->chat_template;
     job.options.template_timeout = c->template_timeout;
+    job.options.special_tokens = c->special_tokens;
     job.options.prefill_stretch = c->batch.prefill_stretch;
     job.options.seed = (int64_t)c->sampling.seed;
     int status = launch_run(launch, rank_grid_size(&c->base.grid), requests_job_run, &job);
@@ -328,6 +334,7 @@ static int complete_prompt(struct launch *launch, struct generate_command *c) {
                                .text = c->prompt,
                                .messages = c->messages,
                                .ids = c->prompt_tokens,
+                               .special_tokens = c->special_tokens,
                                .chat_template = c->chat_template,
                                .template_timeout = c->template_timeout,
                                .stop = c->stop,

@@ -27,6 +27,7 @@ struct tuning_format {
     const struct tokenizer *tokenizer;
     struct chat_template *named, *used; /* named: NULL when none is named; used: NULL until a row needs a template */
     enum chat_answers answers;
+    enum special_tokens special_tokens; /* of rows without a template */
     double template_timeout;
     int32_t eos;
 };

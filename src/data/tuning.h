@@ -25,6 +25,7 @@
 
 #include "data/data.h"
 #include "text/chat.h"
+#include "text/prompt.h"
 #include "text/text.h"
 
 /* ---- data ---- */
@@ -41,6 +42,7 @@ struct tuning_options {
                                   the tokenizer's own */
     double template_timeout;   /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
     enum chat_answers answers; /* of messages */
+    enum special_tokens special_tokens; /* of rows without a template */
     int32_t config_eos;        /* end-of-text when the tokenizer has none; -1: none */
     int64_t vocab_size;        /* the model's */
     bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */

@@ -32,6 +32,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     if (format->eos < 0)
         format->eos = options->config_eos;
     format->answers = options->answers;
+    format->special_tokens = options->special_tokens;
     format->template_timeout = options->template_timeout;
     format->tokenizer = options->tokenizer;
     format->tokenizer_files = options->tokenizer_files;

@@ -185,5 +185,9 @@ int tuning_parse_line(const char *line, size_t length, bool is_first, struct tun
     row->is_chat = form && form->is_chat;
     if (form && form->parse != parse_messages && json_object_get(row->root, "tools"))
         return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
-    return form ? form->parse(row->root, format, &row->pieces) : STATUS_INVALID;
+    if (!form || (status = form->parse(row->root, format, &row->pieces)))
+        return form ? status : STATUS_INVALID;
+    for (size_t i = 0; i < row->pieces.count && !row->is_chat && format->special_tokens == SPECIAL_TOKENS_PARSE; i++)
+        row->pieces.items[i].flags |= CHAT_SPECIAL;
+    return STATUS_OK;
 }

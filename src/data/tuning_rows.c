@@ -74,6 +74,20 @@ static int mark(struct draft *draft, size_t first, bool is_trained) {
     return STATUS_OK;
 }
 
+/* True when the text so far ends with the end-of-text, which is then not added again. White space may follow it, as in
+ * texts that a template made. */
+static bool is_ended(const struct draft *draft, const struct tokenizer *tokenizer, int32_t eos) {
+    for (size_t i = draft->ids.count; i > 0 && draft->ids.ids[i - 1] != eos; i--) {
+        size_t length = 0;
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, draft->ids.ids[i - 1], &length);
+        while (length > 0 && strchr(" \t\r\n", bytes[length - 1]) && bytes[length - 1])
+            length--;
+        if (length > 0 || i == 1)
+            return false;
+    }
+    return draft->ids.count > 0;
+}
+
 static int encode(const struct tuning_row *row, const struct tuning_options *options, int32_t eos,
                   struct tokenizer_encoder *encoder, struct draft *draft) {
     const struct chat_pieces *pieces = &row->pieces;
@@ -84,6 +98,8 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     for (size_t at = 0, byte = 0; at < pieces->count && !status;) {
         bool is_answer = pieces->items[at].flags & CHAT_ANSWER;
         size_t first = draft->ids.count;
+        if (!row->is_chat && pieces->items[at].flags & CHAT_END && is_ended(draft, options->tokenizer, eos))
+            break; /* the last piece */
         status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, &draft->ids);
         if (!status)
             status = mark(draft, first, options->is_whole_text || is_answer);

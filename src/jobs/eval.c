@@ -337,7 +337,8 @@ static int open_first(struct evaluator *e) {
     if (!status)
         status = tokenizer_open(directory, &e->tokenizer);
     if (!status)
-        status = likelihood_encoder_open(e->tokenizer, engine_max_positions(e->engine) - virtual_tokens, &e->encoder);
+        status = likelihood_encoder_open(e->tokenizer, engine_max_positions(e->engine) - virtual_tokens,
+                                         special_tokens_flag(job->special_tokens), &e->encoder);
     if (!status && job->samples)
         status = file_writer_open(&e->samples, job->samples);
     return status;

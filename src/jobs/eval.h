@@ -19,6 +19,7 @@ struct eval_job {
     const struct job_model *model; /* max_model_len: tokens that the model sees at once */
     const struct eval_task *tasks; /* [task_count] */
     int64_t task_count;
+    int special_tokens;  /* enum special_tokens, of all texts */
     int64_t limit;       /* rows of each task; 0: all */
     const char *output;  /* JSON of the metrics; NULL: none */
     const char *samples; /* JSON lines, one for each request; NULL: none */

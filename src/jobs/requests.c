@@ -243,6 +243,7 @@ static int answer_requests(const struct requests_options *options, struct engine
                              .name_count = options->models.count,
                              .most_texts = ASK_MAX_CHOICES,
                              .template_seconds = options->template_timeout},
+                  .special_tokens = (enum special_tokens)options->special_tokens,
                   .seed = (uint64_t)options->seed,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},

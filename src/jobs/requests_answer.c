@@ -164,8 +164,9 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
     prompt->chat.tokenizer = model->openai.tokenizer;
     prompt->chat.eos = model_first_eos(&model->openai.ends);
     prompt->chat.seconds = model->openai.template_seconds;
+    unsigned flag = ask_special_flag(&answer->line.request.ask, model->special_tokens);
     int status = prompt->text ? prompt_encode_text(model->openai.tokenizer, model->encoder, prompt->text,
-                                                   prompt->length, &prompt->ids)
+                                                   prompt->length, flag, &prompt->ids)
                               : find_template(answer, model, template);
     if (!status && !prompt->text)
         status = encode_messages(prompt, model, *template);

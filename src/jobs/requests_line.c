@@ -91,6 +91,9 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
         (line->request.prompts[0].chat.tools || line->request.prompts[0].chat.documents ||
          line->request.prompts[0].chat.variables))
         return status_fail(STATUS_INVALID, "tools, documents and chat_template_kwargs go with messages");
+    *field = "parse_special";
+    if (line->request.prompts[0].chat.messages && line->request.ask.parse_special)
+        return status_fail(STATUS_INVALID, "names of special tokens in messages are text");
     *field = "prompt";
     if ((line->request.prompts[0].text || line->request.prompts[0].ids.count) ==
         (line->request.prompts[0].chat.messages != NULL))

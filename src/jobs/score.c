@@ -64,7 +64,7 @@ static int encode_text(struct scorer *s, const json_t *text) {
     }
     return status ? status
                   : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
-                                     TOKENIZER_ADD_SPECIAL, &s->ids);
+                                     TOKENIZER_ADD_SPECIAL | special_tokens_flag(s->job->special_tokens), &s->ids);
 }
 
 static int take_ids(struct scorer *s, const json_t *tokens) {
