@@ -127,8 +127,8 @@ static struct strbuf *answer_prompt(const struct route_reader *reader, const jso
     struct strbuf *out = NULL;
     if (flags & TOKENIZER_ALLOW_SPECIAL && is_end_of_text(&server->model, prompt))
         return tell_ids(server, &(struct token_buffer){.ids = &eos, .count = 1}, error);
-    int status = text_job_encode(server, reader->encoder, json_string_value(prompt), json_string_length(prompt),
-                                 flags, &ids);
+    int status =
+        text_job_encode(server, reader->encoder, json_string_value(prompt), json_string_length(prompt), flags, &ids);
     if (status)
         json_in_fail(status, "prompt", error);
     else

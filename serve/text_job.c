@@ -97,10 +97,9 @@ static void let_go_of_chat(struct job *job) {
 
 static void work(struct worker_job *base) {
     struct job *job = (struct job *)base;
-    int status = job->chat.template
-                     ? encode_chat(job)
-                     : text_job_encode(job->asked.server, job->encoder, job->text, job->length,
-                                       TOKENIZER_ADD_SPECIAL | job->asked.flag, &job->ids);
+    int status = job->chat.template ? encode_chat(job)
+                                    : text_job_encode(job->asked.server, job->encoder, job->text, job->length,
+                                                      TOKENIZER_ADD_SPECIAL | job->asked.flag, &job->ids);
     if (status)
         snprintf(job->reason, sizeof job->reason, "%s", status_text());
     if (status && !job->failure)

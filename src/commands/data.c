@@ -252,7 +252,7 @@ static int print_row(const struct tuning_data *data, const struct tokenizer *tok
     int status = tuning_data_row(data, SPLIT_VALID, row, &tokens, &trained, &count);
     if (status)
         return status;
-    printf("{\"row\": %lld, ", (long long)row);
+    printf("{\"row\": %lld, \"weight\": %.9g, ", (long long)row, tuning_data_weight(data, SPLIT_VALID, row));
     PRINT_ARRAY("tokens", count, "%d", tokens[i]);
     printf(", ");
     PRINT_ARRAY("trained", count, "%d", trained[i]);

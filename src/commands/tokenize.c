@@ -69,16 +69,16 @@ static const struct config_row rows[] = {
      .default_text = "false",
      .help = "add the tokens that the tokenizer puts around every text, like <s>"},
     SPECIAL_TOKENS_ROW("special-tokens", offsetof(struct options, special_tokens), "lines of text"),
-    {.path = "allow-special",
-     .type = CONFIG_BOOL,
-     .offset = offsetof(struct options, allow_special),
-     .default_text = "false",
-     .help = "kept for old scripts: changes nothing, because --special-tokens is parse"},
     {.path = "show",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, shows),
      .default_text = "false",
      .help = "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""},
+    {.path = "allow-special",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, allow_special),
+     .default_text = "false",
+     .help = "kept for old scripts: changes nothing, because --special-tokens is parse"},
     TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
 };
 
@@ -327,8 +327,8 @@ static int command(const struct config_command *description,
     struct config *config = NULL;
     bool is_answered = false;
     int status = config_parse(description, argc, argv, &options, &config, &is_answered);
-    unsigned flags = special_tokens_flag(options.special_tokens) |
-                     (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
+    unsigned flags =
+        special_tokens_flag(options.special_tokens) | (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
     if (!status && !is_answered)
         status = check(&options, config);
     if (!status && !is_answered)

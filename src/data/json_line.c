@@ -5,6 +5,8 @@
 #include "base/json.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,11 +71,10 @@ static const char *skip_digits(const char *at, const char *end) {
     return at;
 }
 
-/* Finds the end of a JSON number that jansson does not take, or of NaN or an infinity. Returns NULL for anything
- * else. */
+/* Finds the end of a JSON number that is too large for jansson, or of NaN or an infinity. Returns NULL for anything
+ * else. A zero byte ends the text. */
 static const char *find_number_end(const char *begin, const char *end) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
-    enum { SAFE_DIGITS = 18 };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if ((size_t)(end - begin) >= strlen(words[i]) && !memcmp(begin, words[i], strlen(words[i])))
             return begin + strlen(words[i]);
@@ -90,7 +91,9 @@ static const char *find_number_end(const char *begin, const char *end) {
         if ((at = skip_digits(exponent, end)) == exponent)
             return NULL;
     }
-    return at == integer_end && at - digits <= SAFE_DIGITS ? NULL : at;
+    errno = 0;
+    bool is_too_large = at == integer_end ? strtoll(begin, NULL, 10), errno == ERANGE : isinf(strtod(begin, NULL));
+    return is_too_large ? at : NULL;
 }
 
 static char *mend_number(char *begin, char *end) {
@@ -102,7 +105,7 @@ static char *mend_number(char *begin, char *end) {
         return begin;
     }
     memset(begin, ' ', (size_t)(number_end - begin)); /* three or more characters */
-    memcpy(begin, "0.5", 3);
+    memcpy(begin, "\"?\"", 3);                        /* no number, so that a reader who wants one refuses it */
     return begin + (number_end - begin);
 }
 
@@ -120,6 +123,7 @@ int json_line_read(const char *line, size_t length, bool is_first, json_t **root
     if (!copy)
         return status_fail(STATUS_MEMORY, "out of memory");
     memcpy(copy, line, length);
+    copy[length] = 0;
     memset(copy, ' ', json_line_mark(line, length, is_first));
     mend(copy, copy + length);
     int status = json_read(copy, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, root, &error);

@@ -1,6 +1,7 @@
 /* One line of a file of JSON objects, read as Python's json reads it. The last of equal keys counts. \u0000, NaN,
- * Infinity and numbers of any size are accepted; no reader here uses such a number, so each becomes some real number. A
- * byte-order mark before the first line is skipped. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD. */
+ * Infinity and numbers of any size are accepted; what no double holds becomes a string, which no reader takes for a
+ * number. A byte-order mark before the first line is skipped. Half a surrogate pair, which UTF-8 cannot hold, becomes
+ * U+FFFD. */
 #ifndef CAMBIUM_DATA_JSON_LINE_H
 #define CAMBIUM_DATA_JSON_LINE_H
 

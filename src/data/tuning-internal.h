@@ -17,6 +17,7 @@ enum { TUNING_LINE_BYTES = 1 << 24 }; /* the longest line */
 struct tuning_row {
     json_t *root;
     struct chat_pieces pieces;
+    float weight; /* of its losses */
     bool is_chat; /* a template wrote it whole: the tokenizer adds nothing before it */
 };
 void tuning_row_free(struct tuning_row *row);
@@ -43,6 +44,7 @@ struct tuning_rows {
     void *tokens;      /* [start[count]] */
     uint64_t *trained; /* bits */
     int64_t *start;    /* [count + 1] */
+    float *weight;     /* [count] of each row's losses */
     int64_t count;
     int64_t token_capacity, row_capacity;
 };

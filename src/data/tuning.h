@@ -37,14 +37,14 @@ struct tuning_options {
     struct config_list valid; /* F1 F2 ..., or none; each must have a row */
     const struct tokenizer *tokenizer; /* used only during opening, like its files */
     const struct tokenizer_files
-        *tokenizer_files;      /* the files in which its chat template is looked for; NULL: it has none */
-    const char *template;      /* of messages and instructions: a name or a file; NULL or "auto":
-                                  the tokenizer's own */
-    double template_timeout;   /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
-    enum chat_answers answers; /* of messages */
+        *tokenizer_files;               /* the files in which its chat template is looked for; NULL: it has none */
+    const char *template;               /* of messages and instructions: a name or a file; NULL or "auto":
+                                           the tokenizer's own */
+    double template_timeout;            /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
+    enum chat_answers answers;          /* of messages */
     enum special_tokens special_tokens; /* of rows without a template */
-    int32_t config_eos;        /* end-of-text when the tokenizer has none; -1: none */
-    int64_t vocab_size;        /* the model's */
+    int32_t config_eos;                 /* end-of-text when the tokenizer has none; -1: none */
+    int64_t vocab_size;                 /* the model's */
     bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */
     int64_t seq_length; /* most tokens of a row, virtual tokens (or first_position) included, and most
                            rows of a sample */
@@ -91,6 +91,8 @@ struct chat_template *tuning_data_template(const struct tuning_data *data);
  * STATUS_NOT_FOUND past the last row; STATUS_MEMORY. */
 int tuning_data_row(const struct tuning_data *data, enum data_split split, int64_t row, int32_t **tokens,
                     bool **trained, int64_t *count);
+/* Returns the weight of the losses of a kept row, which must be there. */
+double tuning_data_weight(const struct tuning_data *data, enum data_split split, int64_t row);
 
 /* The contents of one file. */
 enum { TUNING_LINES_SHOWN = 5 };
@@ -98,6 +100,7 @@ struct tuning_file_count {
     const char *path;
     enum data_split split;
     int64_t rows, empty, truncated;          /* lines that are rows; skipped; cut but kept */
+    int64_t weightless;                      /* of the skipped ones: with the weight 0 */
     int64_t tokens;                          /* of the kept rows */
     int64_t trained;                         /* of these, labels that count */
     int64_t empty_lines[TUNING_LINES_SHOWN]; /* the first skipped lines, from 1 */

@@ -259,6 +259,10 @@ int tuning_data_row(const struct tuning_data *data, enum data_split split, int64
     return STATUS_OK;
 }
 
+double tuning_data_weight(const struct tuning_data *data, enum data_split split, int64_t row) {
+    return (double)data->splits[split].rows.weight[row];
+}
+
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count) {
     if (f >= data->file_count)
         return false;
@@ -273,10 +277,10 @@ void tuning_data_warn(const struct tuning_data *data) {
         for (int64_t i = 0; i < file->empty && i < TUNING_LINES_SHOWN; i++)
             strbuf_format(&lines, "%s%lld", i > 0 ? ", " : "", (long long)file->empty_lines[i]);
         if (file->empty > 0)
-            log_warning("%s: %lld of %lld rows have no answer within %lld tokens and are left out: line%s %s%s",
+            log_warning("%s: %lld of %lld rows have no answer within %lld tokens%s and are left out: line%s %s%s",
                         file->path, (long long)file->empty, (long long)file->rows, (long long)data->row_limit,
-                        file->empty > 1 ? "s" : "", strbuf_text(&lines),
-                        file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
+                        file->weightless > 0 ? ", or the weight 0," : "", file->empty > 1 ? "s" : "",
+                        strbuf_text(&lines), file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
         if (file->truncated > 0)
             log_warning("%s: %lld of %lld rows are longer than %lld tokens and are cut", file->path,
                         (long long)file->truncated, (long long)file->rows, (long long)data->row_limit);

@@ -10,6 +10,7 @@ void tuning_rows_free(struct tuning_rows *rows) {
     free(rows->tokens);
     free(rows->trained);
     free(rows->start);
+    free(rows->weight);
     *rows = (struct tuning_rows){0};
 }
 
@@ -33,9 +34,13 @@ static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
     }
     if (count != rows->row_capacity || !rows->start) {
         int64_t *start = realloc(rows->start, (size_t)(count + 1) * sizeof *start);
-        if (!start)
+        if (start)
+            rows->start = start;
+        float *weight = realloc(rows->weight, (size_t)(count + 1) * sizeof *weight);
+        if (weight)
+            rows->weight = weight;
+        if (!start || !weight)
             return out_of_memory(rows);
-        rows->start = start;
         rows->row_capacity = count;
     }
     return STATUS_OK;
@@ -49,7 +54,7 @@ void tuning_rows_finish(struct tuning_rows *rows) {
 size_t tuning_rows_bytes(const struct tuning_rows *rows) {
     size_t tokens = (size_t)rows->token_capacity, width = rows->has_int32 ? sizeof(int32_t) : sizeof(uint16_t);
     return rows->start ? (tokens + 1) * width + (tokens / 64 + 1) * sizeof *rows->trained +
-                             ((size_t)rows->row_capacity + 1) * sizeof *rows->start
+                             ((size_t)rows->row_capacity + 1) * (sizeof *rows->start + sizeof *rows->weight)
                        : 0;
 }
 
@@ -74,18 +79,18 @@ static int mark(struct draft *draft, size_t first, bool is_trained) {
     return STATUS_OK;
 }
 
-/* True when the text so far ends with the end-of-text, which is then not added again. White space may follow it, as in
- * texts that a template made. */
-static bool is_ended(const struct draft *draft, const struct tokenizer *tokenizer, int32_t eos) {
-    for (size_t i = draft->ids.count; i > 0 && draft->ids.ids[i - 1] != eos; i--) {
-        size_t length = 0;
+/* True when the tokens from `first` on end with the end-of-text, which is then not added again. White space may follow
+ * it, as in texts that a template made. */
+static bool is_ended(const struct draft *draft, size_t first, const struct tokenizer *tokenizer, int32_t eos) {
+    size_t length = 0;
+    for (size_t i = draft->ids.count; i > first && length == 0; i--) {
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, draft->ids.ids[i - 1], &length);
-        while (length > 0 && strchr(" \t\r\n", bytes[length - 1]) && bytes[length - 1])
+        if (draft->ids.ids[i - 1] == eos)
+            return true;
+        while (length > 0 && memchr(" \t\r\n", bytes[length - 1], 4))
             length--;
-        if (length > 0 || i == 1)
-            return false;
     }
-    return draft->ids.count > 0;
+    return false;
 }
 
 static int encode(const struct tuning_row *row, const struct tuning_options *options, int32_t eos,
@@ -95,11 +100,11 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
     if (!status)
         status = mark(draft, 0, options->is_whole_text);
-    for (size_t at = 0, byte = 0; at < pieces->count && !status;) {
+    for (size_t at = 0, byte = 0, first = 0; at < pieces->count && !status;) {
         bool is_answer = pieces->items[at].flags & CHAT_ANSWER;
-        size_t first = draft->ids.count;
-        if (!row->is_chat && pieces->items[at].flags & CHAT_END && is_ended(draft, options->tokenizer, eos))
+        if (!row->is_chat && pieces->items[at].flags & CHAT_END && is_ended(draft, first, options->tokenizer, eos))
             break; /* the last piece */
+        first = draft->ids.count;
         status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, &draft->ids);
         if (!status)
             status = mark(draft, first, options->is_whole_text || is_answer);
@@ -132,7 +137,7 @@ static void cut(const struct draft *draft, const struct tuning_options *options,
         *last = *first; /* nothing predicts the first token */
 }
 
-static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last) {
+static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last, float weight) {
     int64_t at = rows->count > 0 ? rows->start[rows->count] : 0, end = at + (int64_t)(last - first);
     int64_t tokens = rows->token_capacity, count = rows->row_capacity;
     while (tokens < end)
@@ -151,6 +156,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
         rows->trained[at / 64] = (at % 64 ? rows->trained[at / 64] & ~bit : 0) | (draft->trained[i] ? bit : 0);
     }
     rows->start[0] = 0;
+    rows->weight[rows->count] = weight;
     rows->start[++rows->count] = end;
     return STATUS_OK;
 }
@@ -163,16 +169,17 @@ static bool has_answer(const struct chat_pieces *pieces) {
     return false;
 }
 
-static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct chat_pieces *pieces,
+static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct tuning_row *row,
                     const struct draft *draft, int64_t line, struct tuning_file_count *count) {
     size_t first, last;
     bool is_cut;
     count->rows++;
-    cut(draft, options, has_answer(pieces), &first, &last, &is_cut);
+    cut(draft, options, has_answer(&row->pieces) && row->weight > 0, &first, &last, &is_cut);
     if (first == last) {
         if (count->empty < TUNING_LINES_SHOWN)
             count->empty_lines[count->empty] = line;
         count->empty++;
+        count->weightless += row->weight <= 0;
         return STATUS_OK;
     }
     if (rows->count == INT32_MAX)
@@ -181,7 +188,7 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     count->tokens += (int64_t)(last - first);
     for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
         count->trained += draft->trained[i];
-    return add_row(rows, draft, first, last);
+    return add_row(rows, draft, first, last, row->weight);
 }
 
 int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
@@ -203,7 +210,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         if (!status)
             status = encode(&row, options, format->eos, encoder, &draft);
         if (!status)
-            status = keep_row(rows, options, &row.pieces, &draft, number, count);
+            status = keep_row(rows, options, &row, &draft, number, count);
         if (status)
             status_wrap(status, "%s:%lld", count->path, (long long)number);
     }

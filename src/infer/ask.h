@@ -30,7 +30,7 @@ struct ask {
     struct sampling sampling;
     bool has_seed, ignore_eos;
     bool has_parse_special, parse_special; /* whether names of special tokens in a text are these tokens; if given */
-    struct logit_bias *bias; /* [bias_count] */
+    struct logit_bias *bias;               /* [bias_count] */
     int64_t bias_count;
     int32_t *stop_ids; /* [stop_id_count] */
     int64_t stop_id_count;

@@ -9,7 +9,7 @@
 struct likelihood_encoder {
     struct tokenizer_encoder *encoder;
     int64_t max_length;
-    unsigned flag; /* TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
+    unsigned flag;             /* TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
     int32_t prefix;            /* stands for an empty context */
     struct strbuf prefix_text; /* a text that begins with it gets no added tokens */
     struct strbuf text;
@@ -68,7 +68,8 @@ void likelihood_encoder_close(struct likelihood_encoder *encoder) {
 /* ---- tokens ---- */
 
 static bool begins_with_prefix(const struct likelihood_encoder *e, const char *text, size_t length) {
-    return e->flag && length >= e->prefix_text.length && !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
+    return e->flag && length >= e->prefix_text.length &&
+           !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
 }
 
 /* Encodes a text. One that begins with the name of the prefix token has it already. */

@@ -1,9 +1,8 @@
 /* Log-probabilities of continuations after contexts, and of whole texts in windows. Only the leader computes them.
  *
  * Tokens and windows are those of EleutherAI's lm_eval 0.4.13 for models of Hugging Face. Both texts are encoded with
- * the tokens that the tokenizer puts around every text, and names of special tokens are these tokens, unless the encoder
- * keeps them as text. White space at the
- * end of a context belongs to the continuation. */
+ * the tokens that the tokenizer puts around every text, and names of special tokens are these tokens, unless the
+ * encoder keeps them as text. White space at the end of a context belongs to the continuation. */
 #ifndef CAMBIUM_INFER_LIKELIHOOD_H
 #define CAMBIUM_INFER_LIKELIHOOD_H
 

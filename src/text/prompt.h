@@ -5,7 +5,7 @@
 
 #include "chat.h"
 
-/* What the names of special tokens are in a text without a template: an option's choices. */
+/* Choices of an option: names of special tokens in a text without a template are these tokens, or ordinary text. */
 enum special_tokens { SPECIAL_TOKENS_PARSE, SPECIAL_TOKENS_TEXT };
 extern const char *const special_tokens_names[]; /* "parse", "text", NULL */
 /* Returns the flag of tokenizer_encode that a choice stands for. */

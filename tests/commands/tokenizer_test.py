@@ -173,13 +173,19 @@ class Filters(Case):
                     special.append(" ".join(map(str, entry["special"])))
         text = b"\n".join(lines) + b"\n"
         self.assertGreater(len(lines), 300)
-        self.assertEqual(self.tokenize(text).decode().split("\n")[:-1], plain)
-        self.assertEqual(self.tokenize(text, "--allow-special").decode().split("\n")[:-1], special)
+        for words in (("--special-tokens", "text"), ("--special-tokens", "text", "--allow-special")):
+            self.assertEqual(self.tokenize(text, *words).decode().split("\n")[:-1], plain)
+        for words in ((), ("--special-tokens", "parse"), ("--allow-special",)):
+            self.assertEqual(self.tokenize(text, *words).decode().split("\n")[:-1], special)
+
+    def test_tokens_are_shown(self):
+        self.assertEqual(self.tokenize(b"a<|endoftext|>\n\n\t\xff\"\n", "--show"), b'65:"a" 0:"<|endoftext|>"\n\n198:"\\t" 188:"\xef\xbf\xbd" 2:"\\""\n')
+        self.assertEqual(self.tokenize(b"<|e\n", "--show", "--special-tokens", "text"), b'28:"<" 92:"|" 69:"e"\n')
 
     def test_tokens_around_a_line_on_request(self):
         framed = os.path.join(GOLDEN, "llama3_framed")
         lines = [b"", b"a", b"<|begin|>"]
-        for words in ((), ("--allow-special",)):
+        for words in ((), ("--special-tokens", "text")):
             plain = self.run_ok("tokenize", "--tokenizer", framed, *words, data=b"\n".join(lines)).stdout.split(b"\n")
             whole = self.run_ok("tokenize", "--tokenizer", framed, "--add-special", *words, data=b"\n".join(lines))
             expected = [b" ".join([b"700", *line.split(), b"701", b"702"]) for line in plain[:len(lines)]]
