@@ -10,12 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t json_line_mark(const char *line, size_t length, bool is_first) {
-    return is_first && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3) ? 3 : 0;
-}
-
-bool json_line_is_blank(const char *line, size_t length, bool is_first) {
-    for (size_t i = json_line_mark(line, length, is_first); i < length; i++)
+bool json_line_is_blank(const char *line, size_t length) {
+    for (size_t i = 0; i < length; i++)
         if (!strchr(" \t\r\n", line[i]) || !line[i])
             return false;
     return true;
@@ -116,7 +112,7 @@ static void mend(char *at, char *end) {
                                                                                      : at + 1;
 }
 
-int json_line_read(const char *line, size_t length, bool is_first, json_t **root) {
+int json_line_read(const char *line, size_t length, json_t **root) {
     json_error_t error;
     char *copy = malloc(length + 1);
     *root = NULL;
@@ -124,7 +120,6 @@ int json_line_read(const char *line, size_t length, bool is_first, json_t **root
         return status_fail(STATUS_MEMORY, "out of memory");
     memcpy(copy, line, length);
     copy[length] = 0;
-    memset(copy, ' ', json_line_mark(line, length, is_first));
     mend(copy, copy + length);
     int status = json_read(copy, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, root, &error);
     free(copy);

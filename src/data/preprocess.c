@@ -109,7 +109,7 @@ static int encode_value(const struct pipeline *pipeline, struct tokenizer_encode
 static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
                        const struct corpus_document *document, struct slot *slot) {
     json_t *object;
-    int status = json_line_read(text, document->length, corpus_is_first_line(&pipeline->pieces, document), &object);
+    int status = json_line_read(text, document->length, &object);
     if (status)
         return status;
     if (!json_is_object(object))

@@ -32,9 +32,8 @@ struct tuning_format {
     double template_timeout;
     int32_t eos;
 };
-/* Turns a line, without its end, into pieces. `is_first`: of its file. */
-int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
-                      struct tuning_row *row);
+/* Turns a line, without its end, into pieces. */
+int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row);
 
 /* ---- tuning_rows.c ---- */
 

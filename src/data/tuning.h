@@ -104,6 +104,7 @@ struct tuning_file_count {
     int64_t tokens;                          /* of the kept rows */
     int64_t trained;                         /* of these, labels that count */
     int64_t empty_lines[TUNING_LINES_SHOWN]; /* the first skipped lines, from 1 */
+    bool has_elements;                       /* these are rows of an array */
 };
 /* Reports the contents of file `f`, training files first; returns false past the last file. */
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count);

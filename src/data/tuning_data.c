@@ -277,10 +277,11 @@ void tuning_data_warn(const struct tuning_data *data) {
         for (int64_t i = 0; i < file->empty && i < TUNING_LINES_SHOWN; i++)
             strbuf_format(&lines, "%s%lld", i > 0 ? ", " : "", (long long)file->empty_lines[i]);
         if (file->empty > 0)
-            log_warning("%s: %lld of %lld rows have no answer within %lld tokens%s and are left out: line%s %s%s",
+            log_warning("%s: %lld of %lld rows have no answer within %lld tokens%s and are left out: %s%s %s%s",
                         file->path, (long long)file->empty, (long long)file->rows, (long long)data->row_limit,
-                        file->weightless > 0 ? ", or the weight 0," : "", file->empty > 1 ? "s" : "",
-                        strbuf_text(&lines), file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
+                        file->weightless > 0 ? ", or the weight 0," : "", file->has_elements ? "row" : "line",
+                        file->empty > 1 ? "s" : "", strbuf_text(&lines),
+                        file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
         if (file->truncated > 0)
             log_warning("%s: %lld of %lld rows are longer than %lld tokens and are cut", file->path,
                         (long long)file->truncated, (long long)file->rows, (long long)data->row_limit);

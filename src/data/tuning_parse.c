@@ -180,9 +180,8 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
             return NULL;
         }
     if (is_given(root, "chosen") && !has_answer(root)) {
-        status_fail(STATUS_INVALID,
-                    "a preference row (\"chosen\", \"rejected\"): it has no answer of its own to train; "
-                    "name \"chosen\" \"completion\", beside a \"prompt\", or \"messages\" if it is a list");
+        status_fail(STATUS_INVALID, "a preference row (\"chosen\", \"rejected\") is not supported: name \"chosen\" "
+                                    "\"completion\" or \"messages\" to train on it");
         return NULL;
     }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -204,12 +203,11 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
     return found;
 }
 
-int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
-                      struct tuning_row *row) {
+int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row) {
     const char *field = NULL;
     json_decref(row->root);
     chat_pieces_clear(&row->pieces);
-    int status = json_line_read(line, length, is_first, &row->root);
+    int status = json_line_read(line, length, &row->root);
     if (status)
         return status;
     if (!json_is_object(row->root))

@@ -203,16 +203,16 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         status = lines_open(count->path, TUNING_LINE_BYTES, &lines);
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
         const struct strbuf *line = lines_text(lines);
-        int64_t number = lines_number(lines);
-        if (json_line_is_blank(line->data, line->length, number == 1))
+        if (json_line_is_blank(line->data, line->length))
             continue;
-        status = tuning_parse_line(line->data, line->length, number == 1, format, &row);
+        count->has_elements = lines_are_elements(lines);
+        status = tuning_parse_line(line->data, line->length, format, &row);
         if (!status)
             status = encode(&row, options, format->eos, encoder, &draft);
         if (!status)
-            status = keep_row(rows, options, &row, &draft, number, count);
+            status = keep_row(rows, options, &row, &draft, lines_number(lines), count);
         if (status)
-            status_wrap(status, "%s:%lld", count->path, (long long)number);
+            lines_wrap(lines, status);
     }
     lines_close(lines);
     tuning_row_free(&row);

@@ -94,7 +94,7 @@ static int add_requests(struct evaluator *e, struct eval_row *row) {
 static int read_row(struct evaluator *e, struct eval_row *row) {
     const struct strbuf *line = lines_text(e->input);
     json_t *root;
-    int status = json_line_read(strbuf_text(line), line->length, lines_number(e->input) == 1, &root);
+    int status = json_line_read(strbuf_text(line), line->length, &root);
     if (status)
         return status;
     row->task = e->task;
@@ -113,7 +113,7 @@ static int next_line(struct evaluator *e, bool *is_end) {
     *is_end = e->job->limit && e->number >= e->job->limit;
     while (!*is_end && !(status = lines_next(e->input, is_end)) && !*is_end) {
         const struct strbuf *line = lines_text(e->input);
-        if (!json_line_is_blank(strbuf_text(line), line->length, lines_number(e->input) == 1))
+        if (!json_line_is_blank(strbuf_text(line), line->length))
             break;
     }
     return status;
@@ -142,8 +142,7 @@ static int read_next(struct evaluator *e, struct eval_row *row, bool *is_end) {
             status = next_line(e, &has_ended);
         if (!status && !has_ended) {
             status = read_row(e, row);
-            return status ? status_wrap(status, "%s:%lld", lines_name(e->input), (long long)lines_number(e->input))
-                          : STATUS_OK;
+            return status ? lines_wrap(e->input, status) : STATUS_OK;
         }
         if (!status) {
             close_task(e);
