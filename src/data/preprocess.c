@@ -155,7 +155,10 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
                              : encode_plain(pipeline, encoder, text, document, slot);
         int64_t line = status ? corpus_line(&pipeline->pieces, document->file, document->line) : 0;
         if (status && is_json && line == 1 && pipeline->options->format == CORPUS_AUTO)
-            status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
+            status = status_fail(status,
+                                 "%s (expected JSON lines: one object a line, no array and no CSV; plain text needs "
+                                 "--format file, line or delimiter)",
+                                 status_text());
         if (status)
             return status_wrap(status, "%s:%lld", pipeline->options->inputs.items[document->file], (long long)line);
     }

@@ -216,7 +216,7 @@ int tuning_parse_line(const char *line, size_t length, struct tuning_format *for
         return status;
     const struct row_form *form = find_form(row->root, &field);
     row->is_chat = form && form->is_chat;
-    if (form && form->parse != parse_messages && json_object_get(row->root, "tools"))
+    if (form && form->parse != parse_messages && is_given(row->root, "tools"))
         return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
     if (!form || (status = form->parse(row->root, format, &row->pieces)))
         return form ? status : STATUS_INVALID;
