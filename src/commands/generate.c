@@ -4,11 +4,10 @@
 #include "model_arguments.h"
 #include "sampling_arguments.h"
 
-#include "base/json.h"
-#include "base/utf8.h"
 #include "config/run.h"
 #include "jobs/generate.h"
 #include "jobs/requests.h"
+#include "openai/json_out.h"
 
 #include <stdlib.h>
 
@@ -169,34 +168,28 @@ static int print_prompt(void *context, const struct generate_prompt *prompt) {
     return is_printed ? job_print(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
 }
 
-static json_t *ids_json(const struct token_buffer *ids) {
-    json_t *array = json_array();
-    for (size_t i = 0; i < ids->count; i++)
-        json_array_append_new(array, json_integer(ids->ids[i]));
-    return array;
-}
-
 static int print_json(const struct generate_command *c, const struct generate_prompt *prompt,
                       const struct generated *text, int64_t index) {
-    struct strbuf bytes = STRBUF_INIT, characters = STRBUF_INIT;
+    struct strbuf bytes = STRBUF_INIT, out = STRBUF_INIT;
     if (c->echo)
         strbuf_add(&bytes, strbuf_text(&prompt->text), prompt->text.length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
-    utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON needs valid UTF-8 */
-    json_begin();
-    json_t *string = prompt->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
-    json_t *object =
-        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string, "tokens", ids_json(&text->tokens),
-                  "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
-    char *line;
-    int status = json_end(object, JSON_COMPACT, &line);
-    if (strbuf_status(&bytes) || strbuf_status(&characters))
-        status = STATUS_MEMORY;
+    strbuf_format(&out, "{\"index\":%lld,\"text\":", (long long)index);
+    if (prompt->has_tokenizer)
+        json_out_string(&out, strbuf_text(&bytes), bytes.length);
+    else
+        strbuf_add_text(&out, "null");
+    strbuf_add_text(&out, ",\"tokens\":[");
+    for (size_t i = 0; i < text->tokens.count; i++)
+        strbuf_format(&out, i ? ",%d" : "%d", text->tokens.ids[i]);
+    strbuf_format(&out, "],\"finish_reason\":\"%s\"}", text->reason == FINISH_STOP ? "stop" : "length");
+    int status = strbuf_status(&bytes);
     if (!status)
-        printf("%s\n", line);
-    free(line);
+        status = strbuf_status(&out);
+    if (!status)
+        printf("%s\n", strbuf_text(&out));
     strbuf_free(&bytes);
-    strbuf_free(&characters);
+    strbuf_free(&out);
     return status;
 }
 

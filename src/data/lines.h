@@ -1,8 +1,8 @@
 /* Rows of a user's file, each as a line of JSON. One thread at a time.
  *
- * The file is packed by gzip (whatever its name), plain, or standard input. It has JSON lines, or is a JSON array (a
- * regular file that begins with [), whose elements are the rows, or CSV with a header (a name that ends in .csv or
- * .csv.gz), whose rows become objects. UTF-8's byte-order mark is dropped. */
+ * The file is packed by gzip (whatever its name), plain, or standard input. It has JSON lines. A regular file that
+ * begins with [ is a JSON array of rows. A name that ends in .csv or .csv.gz is one of CSV with a header, whose rows
+ * become objects. UTF-8's byte-order mark is dropped. */
 #ifndef CAMBIUM_DATA_LINES_H
 #define CAMBIUM_DATA_LINES_H
 

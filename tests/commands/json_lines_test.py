@@ -108,7 +108,7 @@ class Forms(unittest.TestCase):
         return file
 
     def show(self, file, row=0, expect=0):
-        """What data show prints of a row, or its error after the file's name."""
+        """Returns the row that data show prints, or its error after the file's name."""
         run = subprocess.run([support.CAMBIUM, "data", "show", "--data", file, "--tokenizer", self.base, "--row", str(row)], capture_output=True, text=True, timeout=60)
         self.assertEqual(run.returncode, expect, run.stderr)
         return run.stderr.partition(file.name)[2].rstrip("\n") if expect else json.loads(run.stdout)
