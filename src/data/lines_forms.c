@@ -82,6 +82,9 @@ static int next_cell(const char **at, const char *end, struct strbuf *cell) {
 }
 
 static int add_name(struct csv *csv, const struct strbuf *cell) {
+    enum { MOST_COLUMNS = 1024 };
+    if (csv->count == MOST_COLUMNS)
+        return status_fail(STATUS_INVALID, "the header has more than %d columns", MOST_COLUMNS);
     for (size_t i = 0; i < csv->count; i++)
         if (cell->length && !strcmp(csv->names[i], strbuf_text(cell)))
             return status_fail(STATUS_INVALID, "the header has the column \"%s\" twice", csv->names[i]);

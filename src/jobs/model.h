@@ -41,7 +41,8 @@ int job_size_for_texts(const struct job_model *job, struct engine_options *optio
  * one; else the one in the files of `tokenizer`. *template is NULL when there is none. The errors of reading them. */
 int job_chat_template(const char *option, const char *const *directories, size_t count, const char *tokenizer,
                       struct chat_template **template);
-/* Appends standard input to `text`, without a line end at its end. STATUS_IO, STATUS_MEMORY. */
+/* Appends standard input to `text`, which is empty, without a byte-order mark and a line end at its ends.
+ * STATUS_INVALID for text in UTF-16 or UTF-32; STATUS_IO, STATUS_MEMORY. */
 int job_read_input(struct strbuf *text);
 /* Writes bytes to standard output at once. STATUS_IO. */
 int job_print(const char *bytes, size_t length);

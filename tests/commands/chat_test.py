@@ -55,6 +55,7 @@ class Tokenize(Chats):
         self.assertEqual(self.tokenize(TALK, "--render"), text)
         ids = [START, *b"user\nWho? <|im_end|>", END, 10, START, *b"assistant\n"]
         self.assertEqual([int(word) for word in self.tokenize(TALK).split()], ids)
+        self.assertEqual(self.tokenize("\ufeff" + json.dumps(TALK)), self.tokenize(TALK))  # a byte-order mark is dropped
         self.assertEqual([int(word) for word in re.findall(r'(\d+):"', self.tokenize(TALK, "--show"))], ids)
         self.assertEqual(self.tokenize(ANSWERED, "--render"), text + "Me<|im_end|>\n")
         tools = {"messages": ANSWERED, "tools": [{}, {}], "documents": None}

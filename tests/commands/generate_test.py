@@ -283,7 +283,8 @@ class Output(unittest.TestCase):
         for prompt in ("The cat", "It was the", "", "Où est"):
             expected, _ = generate("--prompt", prompt, *GREEDY, "--echo")
             for end in ("", "\n"):  # the line feed of `echo` is not part of it
-                self.assertEqual(generate("--prompt", "-", *GREEDY, "--echo", input=(prompt + end).encode())[0], expected)
+                for mark in ("", "\ufeff"):
+                    self.assertEqual(generate("--prompt", "-", *GREEDY, "--echo", input=(mark + prompt + end).encode())[0], expected)
 
     def test_ids_without_a_tokenizer(self):
         with tempfile.TemporaryDirectory() as temporary:

@@ -169,7 +169,7 @@ class Forms(unittest.TestCase):
         head = "prompt,completion\n"
         for data, said in ((head + '"a\n\nb",c\nd\n', ":5: 1 fields, and the header has 2"), (head + "a,b,c", ":2: 3 fields, and the header has 2"), (head + "a,b\n\na,", ""),
                            (head + 'a,"b\n', ":2: a cell has no quotation mark at its end"), (head + '"a" ,b\n', ":2: a cell has text after its quotation marks"),
-                           (head.encode() + b"a,\xe9\n", ":2: a cell is not UTF-8: save the file as UTF-8"), ("text,text\n", ':1: the header has the column "text" twice'),
+                           (head.encode() + b"a,\xe9\n", ":2: a cell is not UTF-8: save the file as UTF-8"), (",".join(map(str, range(1025))), ":1: the header has more than 1024 columns"), ("text,text\n", ':1: the header has the column "text" twice'),
                            ("question,answer\na,b\n", ":2: no field of a row is here"), ("prompt\na\n", ':2: the row has no field "completion"'), (head, ": 0 rows"),
                            ("text,weight\na,-1\n", ':2: field "weight" is not a number'), ("text,weight\na,NaN\n", ':2: field "weight" is not a number'),
                            ("text,weight\na,much\n", ':2: field "weight" is not a number'), ("prompt,chosen,rejected\na,b,c\n", ":2: a preference row"),

@@ -106,6 +106,14 @@ class Train(Case):
         self.assertIn("warning: the text has no more than 262 tokens to learn, fewer than the 1000 asked for",
                       done.stderr.decode())
 
+    def test_a_mark_at_the_start_is_dropped_and_wide_text_refused(self):
+        files = [self.write(name, data) for name, data in (("a", b"some text "), ("b", b"\xef\xbb\xbfsome text "), ("w", "some text".encode("utf-16")))]
+        for number, file in enumerate(files[:2]):
+            self.run_ok("tokenizer", "train", "--input", file, file, "--vocab-size", "260", "--output", self.path(f"m{number}"))
+        self.assertEqual(*(open(self.path(f"m{number}", "merges.txt"), "rb").read() for number in range(2)))
+        done = run("tokenizer", "train", "--input", *files, "--vocab-size", "260", "--output", self.path("w2"))
+        self.assert_fails(done, 1, "w is UTF-16 text (it begins with FF FE): convert it to UTF-8")
+
     def test_bad_input_is_one_line_and_leaves_nothing(self):
         empty = self.write("empty", b"")
         train = ["tokenizer", "train", "--vocab-size", "300", "--output", self.path("t"), "--input"]
