@@ -79,20 +79,6 @@ static int mark(struct draft *draft, size_t first, bool is_trained) {
     return STATUS_OK;
 }
 
-/* True when the tokens from `first` on end with the end-of-text, which is then not added again. White space may follow
- * it, as in texts that a template made. */
-static bool is_ended(const struct draft *draft, size_t first, const struct tokenizer *tokenizer, int32_t eos) {
-    size_t length = 0;
-    for (size_t i = draft->ids.count; i > first && length == 0; i--) {
-        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, draft->ids.ids[i - 1], &length);
-        if (draft->ids.ids[i - 1] == eos)
-            return true;
-        while (length > 0 && memchr(" \t\r\n", bytes[length - 1], 4))
-            length--;
-    }
-    return false;
-}
-
 static int encode(const struct tuning_row *row, const struct tuning_options *options, int32_t eos,
                   struct tokenizer_encoder *encoder, struct draft *draft) {
     const struct chat_pieces *pieces = &row->pieces;
@@ -100,11 +86,9 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     int status = row->is_chat ? STATUS_OK : tokenizer_encode(encoder, "", 0, TOKENIZER_ADD_BEGIN, &draft->ids);
     if (!status)
         status = mark(draft, 0, options->is_whole_text);
-    for (size_t at = 0, byte = 0, first = 0; at < pieces->count && !status;) {
+    for (size_t at = 0, byte = 0; at < pieces->count && !status;) {
         bool is_answer = pieces->items[at].flags & CHAT_ANSWER;
-        if (!row->is_chat && pieces->items[at].flags & CHAT_END && is_ended(draft, first, options->tokenizer, eos))
-            break; /* the last piece */
-        first = draft->ids.count;
+        size_t first = draft->ids.count;
         status = chat_pieces_encode_next(pieces, &at, &byte, encoder, eos, &draft->ids);
         if (!status)
             status = mark(draft, first, options->is_whole_text || is_answer);
@@ -114,6 +98,24 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
             status = status_fail(STATUS_INVALID, "token %d is outside the model's vocabulary of %lld",
                                  (int)draft->ids.ids[i], (long long)options->vocab_size);
     return status;
+}
+
+/* Drops the end-of-text that was added to an answer that has one already. White space may follow that one, as in texts
+ * that a template made. */
+static void drop_second_end(struct draft *draft, const struct tokenizer *tokenizer, int32_t eos) {
+    const struct token_buffer *ids = &draft->ids;
+    size_t length = 0, i = ids->count;
+    if (i == 0 || ids->ids[--i] != eos)
+        return;
+    for (; i > 0 && draft->trained[i - 1] && length == 0; i--) {
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids->ids[i - 1], &length);
+        if (ids->ids[i - 1] == eos) {
+            draft->ids.count--;
+            return;
+        }
+        while (length > 0 && memchr(" \t\r\n", bytes[length - 1], 4))
+            length--;
+    }
 }
 
 static size_t after_last_trained(const struct draft *draft, size_t first, size_t last) {
@@ -209,6 +211,8 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         status = tuning_parse_line(line->data, line->length, format, &row);
         if (!status)
             status = encode(&row, options, format->eos, encoder, &draft);
+        if (!status && !row.is_chat)
+            drop_second_end(&draft, options->tokenizer, format->eos);
         if (!status)
             status = keep_row(rows, options, &row, &draft, lines_number(lines), count);
         if (status)
