@@ -399,6 +399,7 @@ static int start_encoding(struct call_loop *self, int64_t p, bool is_short) {
                                  .owner = call->turn_owner,
                                  .is_short = is_short,
                                  .is_unwanted = &self->is_abandoned,
+                                 .flag = ask_special_flag(&call->request.ask, SPECIAL_TOKENS_PARSE),
                                  .on_done = on_encoded,
                                  .context = encoding};
     const struct text_job_chat chat = {

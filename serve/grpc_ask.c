@@ -169,6 +169,8 @@ static bool read_settings(struct ask *ask, const Cambium__V1__GenerateRequest *a
     };
     const char *field;
     ask->ignore_eos = asked->ignore_eos;
+    ask->has_parse_special = asked->_parse_special_case;
+    ask->parse_special = asked->parse_special;
     if (!set_integers(ask, integers, sizeof integers / sizeof *integers, error) ||
         (asked->sampling && !read_sampling(ask, asked->sampling, error)) || !read_lists(ask, asked, error))
         return false;
@@ -241,6 +243,8 @@ struct call *grpc_ask_score(struct grpc_call *call, const Cambium__V1__ScoreRequ
     bool is_right = read_names(server, &input, &made->request.ask, &error) &&
                     read_prompt(server, &input, &made->request.prompts[0], &error);
     made->request.ask.max_tokens = 0;
+    made->request.ask.has_parse_special = asked->_parse_special_case;
+    made->request.ask.parse_special = asked->parse_special;
     if (is_right && ask_set_integer(&made->request.ask, "prompt_logprobs", asked->top))
         is_right = refuse(&error, "top");
     return give(call, made, is_right, &error);

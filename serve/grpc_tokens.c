@@ -114,7 +114,9 @@ bool grpc_tokenize(const struct route_reader *reader, const ProtobufCMessage *me
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     if (!has_tokenizer(reader->server, error))
         return false;
-    int status = text_job_encode(reader->server, reader->encoder, asked->text, strlen(asked->text), true, &ids);
+    unsigned flag = asked->_parse_special_case && !asked->parse_special ? TOKENIZER_PLAIN : TOKENIZER_ALLOW_SPECIAL;
+    int status = text_job_encode(reader->server, reader->encoder, asked->text, strlen(asked->text),
+                                 TOKENIZER_ADD_SPECIAL | flag, &ids);
     answer.n_ids = ids.count;
     answer.ids = (uint32_t *)ids.ids;
     bool is_made = status ? fail_status(status, "text", error) : grpc_pack(&answer.base, packed, error);

@@ -119,16 +119,16 @@ static bool is_end_of_text(const struct openai_model *model, const json_t *promp
     return name && length == json_string_length(prompt) && !memcmp(name, json_string_value(prompt), length);
 }
 
-static struct strbuf *answer_prompt(const struct route_reader *reader, const json_t *prompt, bool adds_special,
+static struct strbuf *answer_prompt(const struct route_reader *reader, const json_t *prompt, unsigned flags,
                                     struct error *error) {
     const struct server *server = reader->server;
     int32_t eos = model_first_eos(&server->model.ends);
     struct token_buffer ids = TOKEN_BUFFER_INIT;
     struct strbuf *out = NULL;
-    if (is_end_of_text(&server->model, prompt))
+    if (flags & TOKENIZER_ALLOW_SPECIAL && is_end_of_text(&server->model, prompt))
         return tell_ids(server, &(struct token_buffer){.ids = &eos, .count = 1}, error);
-    int status = text_job_encode(server, reader->encoder, json_string_value(prompt), json_string_length(prompt),
-                                 adds_special, &ids);
+    int status =
+        text_job_encode(server, reader->encoder, json_string_value(prompt), json_string_length(prompt), flags, &ids);
     if (status)
         json_in_fail(status, "prompt", error);
     else
@@ -143,11 +143,13 @@ static bool has_tokenizer(const struct server *server, struct error *error) {
     return server->model.tokenizer;
 }
 
-static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_special, struct error *error) {
+static bool read_prompt(const json_t *root, const json_t **prompt, unsigned *flags, struct error *error) {
+    bool adds = true, parses = true;
     *prompt = json_object_get(root, "prompt");
-    *adds_special = true;
-    if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", adds_special, error))
+    if (!json_in_bool(json_object_get(root, "add_special_tokens"), "add_special_tokens", &adds, error) ||
+        !json_in_bool(json_object_get(root, "parse_special"), "parse_special", &parses, error))
         return false;
+    *flags = (adds ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN) | (parses ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN);
     if (json_is_string(*prompt))
         return true;
     error_set(error, ERROR_ARGUMENT, "prompt", "prompt: expected a text");
@@ -156,12 +158,12 @@ static bool read_prompt(const json_t *root, const json_t **prompt, bool *adds_sp
 
 static void *tokenize(const struct route_reader *reader, const char *bytes, size_t length, struct error *error) {
     const json_t *prompt;
-    bool adds_special;
+    unsigned flags;
     json_t *root;
     void *made = NULL;
-    if (json_in_read(bytes, length, false, &root, error) && read_prompt(root, &prompt, &adds_special, error) &&
+    if (json_in_read(bytes, length, false, &root, error) && read_prompt(root, &prompt, &flags, error) &&
         has_tokenizer(reader->server, error))
-        made = answer_prompt(reader, prompt, adds_special, error);
+        made = answer_prompt(reader, prompt, flags, error);
     json_decref(root);
     return made;
 }

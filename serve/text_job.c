@@ -38,11 +38,11 @@ static int check_length(size_t length) {
 }
 
 int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
-                    bool adds_special, struct token_buffer *ids) {
+                    unsigned flags, struct token_buffer *ids) {
     int status = check_length(length);
-    if (!status && adds_special)
-        return prompt_encode_text(server->model.tokenizer, encoder, text, length, ids);
-    return status ? status : tokenizer_encode(encoder, text, length, TOKENIZER_PLAIN, ids);
+    if (!status && flags & TOKENIZER_ADD_SPECIAL)
+        return prompt_encode_text(server->model.tokenizer, encoder, text, length, flags, ids);
+    return status ? status : tokenizer_encode(encoder, text, length, flags, ids);
 }
 
 /* ---- chats ---- */
@@ -104,7 +104,8 @@ static void work(struct worker_job *base) {
     else if (job->chat.template)
         status = encode_chat(job);
     else
-        status = text_job_encode(job->asked.server, job->encoder, job->text, job->length, true, &job->ids);
+        status = text_job_encode(job->asked.server, job->encoder, job->text, job->length,
+                                 TOKENIZER_ADD_SPECIAL | job->asked.flag, &job->ids);
     if (status)
         snprintf(job->reason, sizeof job->reason, "%s", status_text());
     if (status && !job->failure)

@@ -13,10 +13,10 @@ enum { TEXT_JOB_BYTES = 1 << 20 };
 
 /* Returns the bytes of text that the loop's thread may tokenize itself. */
 size_t text_job_short_bytes(const struct server *server);
-/* Appends the ids of a text. STATUS_INVALID for more than TEXT_JOB_BYTES; the errors of tokenizer_encode. Any thread,
- * with that thread's encoder. `adds_special`: adds the tokens that the tokenizer puts around every text. */
+/* Appends the ids of a text by the flags of tokenizer_encode. STATUS_INVALID for more than TEXT_JOB_BYTES; the errors
+ * of tokenizer_encode. Any thread, with that thread's encoder. */
 int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
-                    bool adds_special, struct token_buffer *ids);
+                    unsigned flags, struct token_buffer *ids);
 
 struct text_job {
     struct server *server;
@@ -24,6 +24,7 @@ struct text_job {
     bool is_short;  /* the loop's thread may do it */
     /* Set when nobody wants the ids any more; the job then fails with ERROR_CANCELLED. NULL: never. */
     const atomic_bool *is_unwanted;
+    unsigned flag;  /* for a text: TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
     /* Called once in the loop's thread, never inside text_job_start. On success it gets ERROR_NONE and the ids, which
      * the receiver frees. On failure it gets the error, and the thread's status text is set. `ends` holds the ends of a
      * chat's completions and is closed by the receiver; NULL for a text. */

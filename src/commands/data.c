@@ -5,11 +5,11 @@
 #include "model_arguments.h"
 
 #include "base/base.h"
-#include "base/utf8.h"
 #include "config/config.h"
 #include "data/data.h"
 #include "data/tuning.h"
 #include "model/family.h"
+#include "openai/json_out.h"
 #include "text/text.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct show_options {
     const char *data, *chat_template;
     double template_timeout;
     int64_t row;
-    int answers;
+    int answers, special_tokens;
 };
 
 #define AT(field) offsetof(struct show_options, field)
@@ -96,6 +96,7 @@ static const struct config_row rows[] = {
      .default_text = "all",
      .choices = chat_answers_names,
      .help = "answers of messages to train on, as data.answers"},
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "rows of --data without a template"),
     {.path = "which",
      .type = CONFIG_CHOICE,
      .offset = AT(which),
@@ -137,13 +138,13 @@ static const struct config_command show_command = {
     .synopsis = "cambium data show --data-path P|W1 P1 W2 P2... --seq-length S [--num-samples K] [--seed R] [--split "
                 "A,B,C] [--sample I] [--tokenizer DIR]\n"
                 "       cambium data show --data FILE.jsonl --tokenizer DIR [--row I] [--chat-template NAME|FILE] "
-                "[--answers all|last]",
+                "[--answers all|last] [--special-tokens parse|text]",
     .description =
         "Prints one JSON object with what the trainer will see of a dataset: document_index, sample_index "
         "(pairs of a position in the document index and an offset) and shuffle_index. A blend also has "
         "dataset_index and dataset_sample_index, and --sample adds that sample. All of it equals Megatron-LM's "
-        "for the same seed. With --data it shows one row that a model is tuned on: tokens, which of them "
-        "are trained, and the text in parts that are trained or not.",
+        "for the same seed. With --data it shows one row that a model is tuned on: tokens, their texts, "
+        "which of them are trained, and the text in parts that are trained or not.",
     .examples =
         "  cambium data show --data-path corpus_text_document --seq-length 256 --num-samples 100\n"
         "  cambium data show --data-path corpus_text_document --seq-length 256 --sample 0 --tokenizer tokenizer\n"
@@ -184,22 +185,14 @@ static void print_split(const struct gpt_split *split) {
     printf("}\n");
 }
 
-static void print_text(const struct strbuf *text) {
-    const unsigned char *at = (const unsigned char *)strbuf_text(text), *end = at + text->length;
-    putchar('"');
-    while (at < end) {
-        size_t bytes = utf8_length(at, end);
-        if (!bytes)
-            fputs("\\ufffd", stdout);
-        else if (*at == '"' || *at == '\\')
-            printf("\\%c", *at);
-        else if (*at < 0x20 || *at == 0x7f)
-            printf("\\u%04x", *at);
-        else
-            fwrite(at, 1, bytes, stdout);
-        at += bytes ? bytes : utf8_bad_length(at, end);
-    }
-    putchar('"');
+/* Prints bytes as a JSON string. */
+static int print_text(const void *bytes, size_t length) {
+    struct strbuf out = STRBUF_INIT;
+    json_out_string(&out, bytes, length);
+    int status = strbuf_status(&out);
+    fputs(strbuf_text(&out), stdout);
+    strbuf_free(&out);
+    return status;
 }
 
 static int print_sample(const struct gpt_split *split, const struct show_options *options,
@@ -226,7 +219,7 @@ static int print_sample(const struct gpt_split *split, const struct show_options
         PRINT_ARRAY("segment_starts", batch.segments, "%lld", (long long)batch.segment_start[i]);
         if (tokenizer) {
             printf(", \"text\": ");
-            print_text(&text);
+            status = print_text(strbuf_text(&text), text.length);
         }
         printf("}\n");
     }
@@ -246,7 +239,7 @@ static int print_part(const struct tokenizer *tokenizer, const int32_t *tokens, 
         status = strbuf_status(&text);
     if (!status) {
         printf("%s{\"is_trained\": %s, \"text\": ", from ? ", " : "", is_trained ? "true" : "false");
-        print_text(&text);
+        status = print_text(strbuf_text(&text), text.length);
         printf("}");
     }
     strbuf_free(&text);
@@ -260,11 +253,18 @@ static int print_row(const struct tuning_data *data, const struct tokenizer *tok
     int status = tuning_data_row(data, SPLIT_VALID, row, &tokens, &trained, &count);
     if (status)
         return status;
-    printf("{\"row\": %lld, ", (long long)row);
+    printf("{\"row\": %lld, \"weight\": %.9g, ", (long long)row, tuning_data_weight(data, SPLIT_VALID, row));
     PRINT_ARRAY("tokens", count, "%d", tokens[i]);
     printf(", ");
     PRINT_ARRAY("trained", count, "%d", trained[i]);
-    printf(", \"parts\": [");
+    printf(", \"token_texts\": [");
+    for (int64_t i = 0; i < count && !status; i++) {
+        size_t length = 0;
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, tokens[i], &length);
+        fputs(i ? ", " : "", stdout);
+        status = print_text(bytes, length);
+    }
+    printf("], \"parts\": [");
     for (int64_t from = 0, to = 0; from < count && !status; from = to) {
         while (to < count && trained[to] == trained[from])
             to++;
@@ -297,6 +297,7 @@ static int show_row(const struct show_options *options) {
         .template = options->chat_template,
         .template_timeout = options->template_timeout,
         .answers = (enum chat_answers)options->answers,
+        .special_tokens = (enum special_tokens)options->special_tokens,
         .config_eos = -1,
         .ends = ends.eos,
         .end_count = ends.count,
@@ -318,7 +319,7 @@ static int show_row(const struct show_options *options) {
 }
 
 static int check(const struct show_options *options, const struct config *config) {
-    static const char *const of_rows[] = {"row", "chat-template", "template-timeout", "answers"};
+    static const char *const of_rows[] = {"row", "chat-template", "template-timeout", "answers", "special-tokens"};
     if ((options->data != NULL) == (options->data_path.count > 0))
         return status_fail(STATUS_USAGE, "data show needs either --data-path or --data");
     if (options->data && !options->tokenizer)

@@ -84,6 +84,7 @@ static const struct config_row rows[] = {
      .help = "tokens of a completion; 0: 256, or half of what the model sees where that is less"},
     CHAT_TEMPLATE_ROW("chat-template", AT(job.chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
+    SPECIAL_TOKENS_ROW("special-tokens", AT(job.special_tokens), "rows"),
     {.path = "max-length",
      .type = CONFIG_INT,
      .offset = AT(base.max_model_len),

@@ -24,7 +24,7 @@ struct sections {
     struct {
         const char *template;
         double template_timeout;
-        int answers, truncation_side;
+        int answers, truncation_side, special_tokens;
         bool train_on_prompt, packing;
         int64_t epochs;
     } tuning;
@@ -135,6 +135,7 @@ static const struct config_row tuning_rows[] = {
      .help = "put several rows into a sample; none attends to another"},
     CHAT_TEMPLATE_ROW("tuning.template", TUNING(template), "messages and instructions",
                       "as the tokenizer's own template"),
+    SPECIAL_TOKENS_ROW("tuning.special_tokens", TUNING(special_tokens), "rows without a template"),
     {.path = "tuning.train_on_prompt",
      .type = CONFIG_BOOL,
      .offset = TUNING(train_on_prompt),
@@ -384,6 +385,7 @@ static void describe_rows(struct tuning *tuning, const struct options *options) 
         .template = options->sections.tuning.template,
         .template_timeout = options->sections.tuning.template_timeout,
         .answers = (enum chat_answers)options->sections.tuning.answers,
+        .special_tokens = (enum special_tokens)options->sections.tuning.special_tokens,
         .config_eos = model_first_eos(&tuning->run.ends),
         .ends = tuning->run.ends.eos,
         .end_count = tuning->run.ends.count,

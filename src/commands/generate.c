@@ -4,11 +4,10 @@
 #include "model_arguments.h"
 #include "sampling_arguments.h"
 
-#include "base/json.h"
-#include "base/utf8.h"
 #include "config/run.h"
 #include "jobs/generate.h"
 #include "jobs/requests.h"
+#include "openai/json_out.h"
 
 #include <stdlib.h>
 
@@ -16,6 +15,7 @@ struct generate_command {
     struct job_model base;
     const char *prompt, *messages;
     const char *chat_template;
+    int special_tokens; /* enum special_tokens */
     struct config_list prompt_tokens, stop;
     int64_t max_new_tokens, num_samples;
     struct sampling sampling;
@@ -91,6 +91,8 @@ static const struct config_row rows[] = {
     {.path = "ignore-eos", .type = CONFIG_BOOL, .offset = AT(ignore_eos), .help = "continue after an end-of-text"},
     CHAT_TEMPLATE_ROW("chat-template", AT(chat_template), "messages",
                       "as the adapter's training had it, or the tokenizer's own"),
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens),
+                       "the text of --prompt, and in those lines of --requests that have no parse_special"),
     {.path = "output",
      .type = CONFIG_STRING,
      .offset = AT(requests.output),
@@ -167,34 +169,28 @@ static int print_prompt(void *context, const struct generate_prompt *prompt) {
     return is_printed ? job_print_text(strbuf_text(&prompt->text), prompt->text.length) : STATUS_OK;
 }
 
-static json_t *ids_json(const struct token_buffer *ids) {
-    json_t *array = json_array();
-    for (size_t i = 0; i < ids->count; i++)
-        json_array_append_new(array, json_integer(ids->ids[i]));
-    return array;
-}
-
 static int print_json(const struct generate_command *c, const struct generate_prompt *prompt,
                       const struct generated *text, int64_t index) {
-    struct strbuf bytes = STRBUF_INIT, characters = STRBUF_INIT;
+    struct strbuf bytes = STRBUF_INIT, out = STRBUF_INIT;
     if (c->echo)
         strbuf_add(&bytes, strbuf_text(&prompt->text), prompt->text.length);
     strbuf_add(&bytes, strbuf_text(&text->text), text->text.length);
-    utf8_add_repaired(&characters, strbuf_text(&bytes), bytes.length); /* JSON needs valid UTF-8 */
-    json_begin();
-    json_t *string = prompt->has_tokenizer ? json_stringn(strbuf_text(&characters), characters.length) : json_null();
-    json_t *object =
-        json_pack("{s:I, s:o, s:o, s:s}", "index", (json_int_t)index, "text", string, "tokens", ids_json(&text->tokens),
-                  "finish_reason", text->reason == FINISH_STOP ? "stop" : "length");
-    char *line;
-    int status = json_end(object, JSON_COMPACT, &line);
-    if (strbuf_status(&bytes) || strbuf_status(&characters))
-        status = STATUS_MEMORY;
+    strbuf_format(&out, "{\"index\":%lld,\"text\":", (long long)index);
+    if (prompt->has_tokenizer)
+        json_out_string(&out, strbuf_text(&bytes), bytes.length);
+    else
+        strbuf_add_text(&out, "null");
+    strbuf_add_text(&out, ",\"tokens\":[");
+    for (size_t i = 0; i < text->tokens.count; i++)
+        strbuf_format(&out, i ? ",%d" : "%d", text->tokens.ids[i]);
+    strbuf_format(&out, "],\"finish_reason\":\"%s\"}", text->reason == FINISH_STOP ? "stop" : "length");
+    int status = strbuf_status(&bytes);
     if (!status)
-        printf("%s\n", line);
-    free(line);
+        status = strbuf_status(&out);
+    if (!status)
+        printf("%s\n", strbuf_text(&out));
     strbuf_free(&bytes);
-    strbuf_free(&characters);
+    strbuf_free(&out);
     return status;
 }
 
@@ -288,6 +284,8 @@ static int check(struct generate_command *c, const struct config *config) {
     for (size_t i = 0; !c->messages && i < sizeof of_templates / sizeof *of_templates; i++)
         if (config_is_given(config, of_templates[i]))
             return status_fail(STATUS_USAGE, "--%s is for --messages", of_templates[i]);
+    if (!c->prompt && config_is_given(config, "special-tokens"))
+        return status_fail(STATUS_USAGE, "--special-tokens is for --prompt and --requests: names in messages are text");
     if (c->stream && (c->json || c->num_samples > 1))
         return status_fail(
             STATUS_USAGE,
@@ -324,6 +322,7 @@ static int answer_requests(struct launch *launch, struct generate_command *c) {
                                .options = c->requests};
     job.options.chat_template = c->chat_template;
     job.options.template_timeout = c->template_timeout;
+    job.options.special_tokens = c->special_tokens;
     job.options.prefill_stretch = c->batch.prefill_stretch;
     job.options.seed = (int64_t)c->sampling.seed;
     int status = launch_run(launch, rank_grid_size(&c->base.grid), requests_job_run, &job);
@@ -335,6 +334,7 @@ static int complete_prompt(struct launch *launch, struct generate_command *c) {
                                .text = c->prompt,
                                .messages = c->messages,
                                .ids = c->prompt_tokens,
+                               .special_tokens = c->special_tokens,
                                .chat_template = c->chat_template,
                                .template_timeout = c->template_timeout,
                                .stop = c->stop,

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "jobs/adapter_names.h"
 #include "jobs/model.h"
-#include "text/chat.h"
+#include "text/prompt.h"
 
 #include <stddef.h>
 
@@ -83,6 +83,14 @@ static const char *const model_off_on[] = {"off", "on", NULL};
     {                                                                                                                  \
         .path = path_, .type = CONFIG_STRING, .offset = (at), .default_text = "auto", .metavar = "NAME|FILE",          \
         .help = "how " what " become text: " CHAT_TEMPLATE_CHOICES " in Jinja; auto: " automatic                       \
+    }
+/* `what` are texts that no template makes. */
+#define SPECIAL_TOKENS_ROW(path_, at, what)                                                                            \
+    {                                                                                                                  \
+        .path = path_, .type = CONFIG_CHOICE, .offset = (at), .default_text = "parse",                                 \
+        .choices = special_tokens_names,                                                                               \
+        .help = "names of special tokens in " what ", like <|endoftext|>: parse: they are the tokens; text: they are " \
+                "ordinary text"                                                                                        \
     }
 #define TEMPLATE_TIMEOUT_ROW(path_, at)                                                                                \
     {                                                                                                                  \

@@ -9,6 +9,7 @@ struct score_command {
     struct job_model base;
     struct adapter_names names;
     const char *input;
+    int special_tokens; /* enum special_tokens */
 };
 
 #define AT(field) offsetof(struct score_command, field)
@@ -23,6 +24,7 @@ static const struct config_row rows[] = {
      .help = "JSON lines with \"text\" or \"tokens\", and \"adapters\" (names) where other ones than --adapter's "
              "apply, as they "
              "are or packed by gzip; - is standard input"},
+    SPECIAL_TOKENS_ROW("special-tokens", AT(special_tokens), "\"text\""),
     MODEL_ADAPTER_ROW(AT(base), MODEL_ADAPTER_OR_NAMED),
     ADAPTER_ROOT_ROW(AT(names)),
     MODEL_DEVICE_ROW(AT(base)),
@@ -70,7 +72,8 @@ static int add_facts(void *context, struct facts *facts) {
 
 static int run(struct launch *launch, void *context) {
     const struct score_command *c = context;
-    struct score_job job = {.model = &c->base, .names = &c->names, .input = c->input};
+    struct score_job job = {
+        .model = &c->base, .names = &c->names, .input = c->input, .special_tokens = c->special_tokens};
     return launch_run(launch, rank_grid_size(&c->base.grid), score_job_run, &job);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "config/config.h"
+#include "openai/json_out.h"
 #include "text/chat.h"
 #include "text/text.h"
 
@@ -18,7 +19,8 @@ enum { READ_BYTES = 1 << 18, MESSAGES_BYTES = 1 << 28 };
 
 struct options {
     const char *tokenizer;
-    bool allow_special, add_special;
+    bool allow_special, add_special, shows;
+    int special_tokens; /* enum special_tokens */
     const char *messages, *chat_template;
     double template_timeout;
     bool renders;
@@ -30,6 +32,7 @@ struct filter {
     struct tokenizer *tokenizer;
     struct tokenizer_encoder *encoder;
     unsigned flags;
+    bool shows;
     struct token_buffer ids;
     struct strbuf out;
     int64_t line_number;
@@ -65,18 +68,24 @@ static const struct config_row rows[] = {
      .offset = offsetof(struct options, add_special),
      .default_text = "false",
      .help = "add the tokens that the tokenizer puts around every text, like <s>"},
+    SPECIAL_TOKENS_ROW("special-tokens", offsetof(struct options, special_tokens), "lines of text"),
+    {.path = "show",
+     .type = CONFIG_BOOL,
+     .offset = offsetof(struct options, shows),
+     .default_text = "false",
+     .help = "print each id with its token's text, like 1:\"<|im_start|>\" 4093:\"user\""},
     {.path = "allow-special",
      .type = CONFIG_BOOL,
      .offset = offsetof(struct options, allow_special),
      .default_text = "false",
-     .help = "read the names of special tokens in the text, like <|endoftext|>, as these tokens"},
+     .help = "kept for old scripts: changes nothing, because --special-tokens is parse"},
     TEMPLATE_TIMEOUT_ROW("template-timeout", offsetof(struct options, template_timeout)),
 };
 
 static const struct config_command tokenize_command = {
     .name = "tokenize",
-    .synopsis = "cambium tokenize --tokenizer DIR [--allow-special] [--add-special] < TEXT > IDS\n"
-                "       cambium tokenize --tokenizer DIR --messages FILE [--chat-template NAME|FILE] [--render]",
+    .synopsis = "cambium tokenize --tokenizer DIR [--special-tokens parse|text] [--add-special] [--show] < TEXT > IDS\n"
+                "       cambium tokenize --tokenizer DIR --messages FILE [--chat-template NAME|FILE] [--render|--show]",
     .description = "Reads lines of text from standard input and writes a line of token ids for each to standard "
                    "output, separated by spaces. The newline is not part of a line's text. With --messages it writes "
                    "one line of ids, those of a chat as the model sees it, or with --render the chat's text.",
@@ -99,11 +108,23 @@ static const struct config_command detokenize_command = {
     .positional_offset = SIZE_MAX,
 };
 
+/* Adds the ids with their tokens' texts as a line of the output. */
+static int show_ids(struct filter *filter) {
+    for (size_t i = 0; i < filter->ids.count; i++) {
+        size_t length = 0;
+        const unsigned char *bytes = tokenizer_token_bytes(filter->tokenizer, filter->ids.ids[i], &length);
+        strbuf_format(&filter->out, i ? " %d:" : "%d:", filter->ids.ids[i]);
+        json_out_string(&filter->out, bytes, length);
+    }
+    strbuf_add_char(&filter->out, '\n');
+    return strbuf_status(&filter->out);
+}
+
 /* Adds the ids as a line of the output. */
 static int add_ids(struct filter *filter) {
-    int status = strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
-    if (status)
-        return status;
+    int status = filter->shows ? STATUS_OK : strbuf_reserve(&filter->out, filter->ids.count * 11 + 1);
+    if (status || filter->shows)
+        return status ? status : show_ids(filter);
     for (size_t i = 0; i < filter->ids.count; i++) {
         char digits[12], *end = digits + sizeof digits, *at = end;
         uint32_t id = (uint32_t)filter->ids.ids[i];
@@ -282,10 +303,13 @@ static int check(const struct options *options, const struct config *config) {
     for (size_t i = 0; !options->messages && i < sizeof of_messages / sizeof *of_messages; i++)
         if (config_is_given(config, of_messages[i]))
             return status_fail(STATUS_USAGE, "--%s needs --messages", of_messages[i]);
-    if (options->messages && (options->allow_special || options->add_special))
-        return status_fail(STATUS_USAGE, "--%s is for lines of text: the template says what a chat has",
-                           options->allow_special ? "allow-special" : "add-special");
-    return STATUS_OK;
+    static const char *const of_lines[] = {"allow-special", "add-special", "special-tokens"};
+    for (size_t i = 0; options->messages && i < sizeof of_lines / sizeof *of_lines; i++)
+        if (config_is_given(config, of_lines[i]))
+            return status_fail(STATUS_USAGE, "--%s is for lines of text: the template says what a chat has",
+                               of_lines[i]);
+    return options->shows && options->renders ? status_fail(STATUS_USAGE, "--show prints ids, and --render a text")
+                                              : STATUS_OK;
 }
 
 static int run(struct filter *filter, const struct options *options) {
@@ -307,12 +331,12 @@ static int command(const struct config_command *description,
     struct config *config = NULL;
     bool is_answered = false;
     int status = config_parse(description, argc, argv, &options, &config, &is_answered);
-    unsigned flags = (options.allow_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN) |
-                     (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
+    unsigned flags =
+        special_tokens_flag(options.special_tokens) | (options.add_special ? TOKENIZER_ADD_SPECIAL : TOKENIZER_PLAIN);
     if (!status && !is_answered)
         status = check(&options, config);
     if (!status && !is_answered)
-        status = run(&(struct filter){.line = line, .flags = flags}, &options);
+        status = run(&(struct filter){.line = line, .flags = flags, .shows = options.shows}, &options);
     config_free(config);
     return command_exit_status(status);
 }

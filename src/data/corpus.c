@@ -3,6 +3,7 @@
 #include "data-internal.h"
 #include "json_line.h"
 
+#include "base/beginning.h"
 #include "text/text.h"
 
 #include <errno.h>
@@ -19,15 +20,15 @@ enum { BATCH_BYTES = 1 << 18, BATCH_DOCUMENTS = 1 << 14, CHUNK_BYTES = 1 << 17, 
 struct corpus_reader {
     const struct preprocess_options *options;
     const struct corpus_pieces *pieces;
-    size_t piece; /* number of the open piece, or of the next one */
-    size_t file;  /* its input */
-    bool is_open;
-    gzFile stream;  /* of a whole input */
-    int descriptor; /* of a range */
-    int64_t left;   /* bytes of the range */
-    int64_t line;   /* of the next text, from 1 */
-    bool is_begun;  /* a document of this file is partly read */
-    size_t start;   /* the document's start in the batch's text */
+    size_t piece;              /* number of the open piece, or of the next one */
+    size_t file;               /* its input */
+    bool is_open, is_at_start; /* is_at_start: nothing of the file is read */
+    gzFile stream;             /* of a whole input */
+    int descriptor;            /* of a range */
+    int64_t left;              /* bytes of the range */
+    int64_t line;              /* of the next text, from 1 */
+    bool is_begun;             /* a document of this file is partly read */
+    size_t start;              /* the document's start in the batch's text */
     int64_t first_line;
     bool is_continued;        /* parts of it were already returned */
     struct strbuf carry;      /* text that was read past it */
@@ -118,6 +119,7 @@ static int open_next(struct corpus_reader *reader) {
         reader->left = piece->bytes;
     }
     reader->is_open = true;
+    reader->is_at_start = piece->begin == 0;
     reader->line = 1;
     reader->is_begun = false;
     reader->used = reader->filled = 0;
@@ -137,7 +139,7 @@ static int refill_range(struct corpus_reader *reader) {
 }
 
 /* Fills the chunk; it stays empty only at the end of the piece. */
-static int refill(struct corpus_reader *reader) {
+static int fill_chunk(struct corpus_reader *reader) {
     if (!reader->stream)
         return refill_range(reader);
     errno = 0;
@@ -153,6 +155,17 @@ static int refill(struct corpus_reader *reader) {
     reader->used = 0;
     reader->filled = (size_t)got;
     return STATUS_OK;
+}
+
+/* The same, and checks how a file begins. */
+static int refill(struct corpus_reader *reader) {
+    bool is_json = corpus_format_of(reader->options, reader->file) == CORPUS_JSONL, is_first = reader->is_at_start;
+    int status = fill_chunk(reader);
+    reader->is_at_start = false;
+    if (status || !is_first)
+        return status;
+    reader->used = beginning_mark(reader->chunk, reader->filled);
+    return beginning_check(file_name(reader), reader->chunk, reader->filled, is_json);
 }
 
 static int add_part(struct corpus_reader *reader, struct corpus_batch *batch, size_t end, bool is_unfinished) {
@@ -216,16 +229,12 @@ static size_t without_line_end(const char *text, size_t begin, size_t end) {
     return end;
 }
 
-static bool is_file_start(const struct corpus_reader *reader) {
-    return reader->first_line == 1 && reader->pieces->items[reader->piece].begin == 0;
-}
-
 /* Decides what a complete line means: the text from `line` to the end of the batch's text. */
 static int end_line(struct corpus_reader *reader, struct corpus_batch *batch, size_t line) {
     enum corpus_format format = corpus_format_of(reader->options, reader->file);
     const char *text = strbuf_text(&batch->text);
     size_t end = without_line_end(text, line, batch->text.length);
-    if (format == CORPUS_JSONL && json_line_is_blank(text + line, end - line, is_file_start(reader))) {
+    if (format == CORPUS_JSONL && json_line_is_blank(text + line, end - line)) {
         batch->text.length = line; /* blank lines take no memory, however many there are */
         reader->is_begun = false;
         return STATUS_OK;
@@ -275,6 +284,8 @@ int corpus_reader_fill(struct corpus_reader *reader, struct corpus_batch *batch)
             status = refill(reader);
         if (status)
             return status;
+        if (reader->used == reader->filled && reader->filled > 0) /* a mark alone */
+            continue;
         if (reader->filled == 0) {
             if ((status = end_file(reader, batch, line)))
                 return status;

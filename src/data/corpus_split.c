@@ -202,7 +202,3 @@ int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t lin
             return line + lines_before(pieces->options->inputs.items[file], pieces->items[i].begin);
     return line;
 }
-
-bool corpus_is_first_line(const struct corpus_pieces *pieces, const struct corpus_document *document) {
-    return document->line == 1 && corpus_line(pieces, document->file, 1) == 1;
-}

@@ -63,8 +63,6 @@ int corpus_split(const struct preprocess_options *options, int rank, int ranks, 
 void corpus_pieces_free(struct corpus_pieces *pieces);
 /* Converts a line number that a piece counts from 1 to the number in its whole file. */
 int64_t corpus_line(const struct corpus_pieces *pieces, size_t file, int64_t line);
-/* True when a document is the first of its whole file. */
-bool corpus_is_first_line(const struct corpus_pieces *pieces, const struct corpus_document *document);
 
 /* ---- join.c: the ranks' output becomes one dataset ---- */
 

@@ -5,15 +5,13 @@
 #include "base/json.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-size_t json_line_mark(const char *line, size_t length, bool is_first) {
-    return is_first && length >= 3 && !memcmp(line, "\xef\xbb\xbf", 3) ? 3 : 0;
-}
-
-bool json_line_is_blank(const char *line, size_t length, bool is_first) {
-    for (size_t i = json_line_mark(line, length, is_first); i < length; i++)
+bool json_line_is_blank(const char *line, size_t length) {
+    for (size_t i = 0; i < length; i++)
         if (!strchr(" \t\r\n", line[i]) || !line[i])
             return false;
     return true;
@@ -69,11 +67,10 @@ static const char *skip_digits(const char *at, const char *end) {
     return at;
 }
 
-/* Finds the end of a JSON number that jansson does not take, or of NaN or an infinity. Returns NULL for anything
- * else. */
+/* Finds the end of a JSON number that is too large for jansson, or of NaN or an infinity. Returns NULL for anything
+ * else. A zero byte ends the text. */
 static const char *find_number_end(const char *begin, const char *end) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
-    enum { SAFE_DIGITS = 18 };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if ((size_t)(end - begin) >= strlen(words[i]) && !memcmp(begin, words[i], strlen(words[i])))
             return begin + strlen(words[i]);
@@ -90,7 +87,9 @@ static const char *find_number_end(const char *begin, const char *end) {
         if ((at = skip_digits(exponent, end)) == exponent)
             return NULL;
     }
-    return at == integer_end && at - digits <= SAFE_DIGITS ? NULL : at;
+    errno = 0;
+    bool is_too_large = at == integer_end ? strtoll(begin, NULL, 10), errno == ERANGE : isinf(strtod(begin, NULL));
+    return is_too_large ? at : NULL;
 }
 
 static char *mend_number(char *begin, char *end) {
@@ -102,7 +101,7 @@ static char *mend_number(char *begin, char *end) {
         return begin;
     }
     memset(begin, ' ', (size_t)(number_end - begin)); /* three or more characters */
-    memcpy(begin, "0.5", 3);
+    memcpy(begin, "\"?\"", 3);                        /* no number, so that a reader who wants one refuses it */
     return begin + (number_end - begin);
 }
 
@@ -113,14 +112,14 @@ static void mend(char *at, char *end) {
                                                                                      : at + 1;
 }
 
-int json_line_read(const char *line, size_t length, bool is_first, json_t **root) {
+int json_line_read(const char *line, size_t length, json_t **root) {
     json_error_t error;
     char *copy = malloc(length + 1);
     *root = NULL;
     if (!copy)
         return status_fail(STATUS_MEMORY, "out of memory");
     memcpy(copy, line, length);
-    memset(copy, ' ', json_line_mark(line, length, is_first));
+    copy[length] = 0;
     mend(copy, copy + length);
     int status = json_read(copy, length, JSON_ALLOW_NUL | JSON_DECODE_ANY, root, &error);
     free(copy);

@@ -1,6 +1,7 @@
 /* One line of a file of JSON objects, read as Python's json reads it. The last of equal keys counts. \u0000, NaN,
- * Infinity and numbers of any size are accepted; no reader here uses such a number, so each becomes some real number. A
- * byte-order mark before the first line is skipped. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD. */
+ * Infinity and numbers of any size are accepted; what no double holds becomes a string, which no reader takes for a
+ * number. Half a surrogate pair, which UTF-8 cannot hold, becomes
+ * U+FFFD. */
 #ifndef CAMBIUM_DATA_JSON_LINE_H
 #define CAMBIUM_DATA_JSON_LINE_H
 
@@ -10,12 +11,10 @@
 
 enum { JSON_LINE_BYTES = 64 << 20 }; /* the longest line of requests, and of texts to score */
 
-/* Returns the bytes of a byte-order mark before the first line. */
-size_t json_line_mark(const char *line, size_t length, bool is_first);
-/* True for a line of white space only, which does not count. `is_first`: of the file. */
-bool json_line_is_blank(const char *line, size_t length, bool is_first);
+/* True for a line of white space only, which does not count. */
+bool json_line_is_blank(const char *line, size_t length);
 /* Sets *root to a new reference to any JSON value. On failure *root is NULL: STATUS_INVALID with the column in bytes,
  * or STATUS_MEMORY. */
-int json_line_read(const char *line, size_t length, bool is_first, json_t **root);
+int json_line_read(const char *line, size_t length, json_t **root);
 
 #endif

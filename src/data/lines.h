@@ -1,16 +1,21 @@
-/* Lines of a file, packed by gzip (whatever its name) or plain, or of standard input. One thread at a time. */
+/* Rows of a user's file, each as a line of JSON. One thread at a time.
+ *
+ * The file is packed by gzip (whatever its name), plain, or standard input. It has JSON lines. A regular file that
+ * begins with [ is a JSON array of rows. A name that ends in .csv or .csv.gz is one of CSV with a header, whose rows
+ * become objects. UTF-8's byte-order mark is dropped. */
 #ifndef CAMBIUM_DATA_LINES_H
 #define CAMBIUM_DATA_LINES_H
 
 #include "base/base.h"
 
 struct lines;
-/* Opens a file. `path` "-" is standard input; it is read as it arrives, like a pipe, and is never packed. A line of
- * more than `most` bytes is refused, with the file's name and the line's number. STATUS_NOT_FOUND, STATUS_IO,
- * STATUS_MEMORY. */
+/* Opens a file. `path` "-" is standard input; it is read as it arrives, like a pipe, and is never packed. A row of
+ * more than `most` bytes is refused. STATUS_NOT_FOUND, STATUS_IO, STATUS_MEMORY. */
 int lines_open(const char *path, size_t most, struct lines **lines);
-/* Moves to the next line, or sets *is_end when there is none. STATUS_INVALID, STATUS_IO, STATUS_MEMORY,
- * STATUS_INTERRUPTED. */
+/* The same for a file of ours, which has lines alone. */
+int lines_open_plain(const char *path, size_t most, struct lines **lines);
+/* Moves to the next line, or sets *is_end when there is none. STATUS_INVALID with the place: a file that is something
+ * else, a row that is too long, or an array or CSV with a fault; STATUS_IO, STATUS_MEMORY, STATUS_INTERRUPTED. */
 int lines_next(struct lines *lines, bool *is_end);
 /* True when the next line probably comes at once; otherwise waits for it up to `milliseconds`, or until a signal. */
 bool lines_are_ready(const struct lines *lines, int milliseconds);
@@ -18,8 +23,12 @@ bool lines_are_ready(const struct lines *lines, int milliseconds);
 bool lines_are_of_file(const struct lines *lines);
 /* Returns the line without its end, valid until the next call of lines_next. */
 const struct strbuf *lines_text(const struct lines *lines);
-/* Returns the line's number, from 1. */
+/* Returns the number of the row's line, from 1; of an array's row: that of the row, from 1. */
 int64_t lines_number(const struct lines *lines);
+/* True when the file is an array. */
+bool lines_are_elements(const struct lines *lines);
+/* Puts the row's place before the current error text, and returns `status`. */
+int lines_wrap(const struct lines *lines, int status);
 /* Returns the file's name for messages. */
 const char *lines_name(const struct lines *lines);
 /* NULL is allowed. */

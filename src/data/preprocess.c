@@ -109,7 +109,7 @@ static int encode_value(const struct pipeline *pipeline, struct tokenizer_encode
 static int encode_json(const struct pipeline *pipeline, struct tokenizer_encoder *encoder, const char *text,
                        const struct corpus_document *document, struct slot *slot) {
     json_t *object;
-    int status = json_line_read(text, document->length, corpus_is_first_line(&pipeline->pieces, document), &object);
+    int status = json_line_read(text, document->length, &object);
     if (status)
         return status;
     if (!json_is_object(object))
@@ -155,7 +155,10 @@ static int encode_slot(const struct pipeline *pipeline, struct tokenizer_encoder
                              : encode_plain(pipeline, encoder, text, document, slot);
         int64_t line = status ? corpus_line(&pipeline->pieces, document->file, document->line) : 0;
         if (status && is_json && line == 1 && pipeline->options->format == CORPUS_AUTO)
-            status = status_fail(status, "%s (plain text needs --format file, line or delimiter)", status_text());
+            status = status_fail(status,
+                                 "%s (expected JSON lines: one object a line, no array and no CSV; plain text needs "
+                                 "--format file, line or delimiter)",
+                                 status_text());
         if (status)
             return status_wrap(status, "%s:%lld", pipeline->options->inputs.items[document->file], (long long)line);
     }

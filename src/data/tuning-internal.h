@@ -17,6 +17,7 @@ enum { TUNING_LINE_BYTES = 1 << 24 }; /* the longest line */
 struct tuning_row {
     json_t *root;
     struct chat_pieces pieces;
+    float weight; /* of its losses */
     bool is_chat; /* a template wrote it whole: the tokenizer adds nothing before it */
 };
 void tuning_row_free(struct tuning_row *row);
@@ -27,14 +28,14 @@ struct tuning_format {
     const struct tokenizer *tokenizer;
     struct chat_template *named, *used; /* named: NULL when none is named; used: NULL until a row needs a template */
     enum chat_answers answers;
+    enum special_tokens special_tokens; /* of rows without a template */
     double template_timeout;
     int32_t eos;
     const int32_t *ends; /* [end_count] other tokens at which generators stop */
     size_t end_count;
 };
-/* Turns a line, without its end, into pieces. `is_first`: of its file. */
-int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
-                      struct tuning_row *row);
+/* Turns a line, without its end, into pieces. */
+int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row);
 
 /* ---- tuning_rows.c ---- */
 
@@ -44,6 +45,7 @@ struct tuning_rows {
     void *tokens;      /* [start[count]] */
     uint64_t *trained; /* bits */
     int64_t *start;    /* [count + 1] */
+    float *weight;     /* [count] of each row's losses */
     int64_t count;
     int64_t token_capacity, row_capacity;
 };

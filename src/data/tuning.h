@@ -26,6 +26,7 @@
 
 #include "data/data.h"
 #include "text/chat.h"
+#include "text/prompt.h"
 #include "text/text.h"
 
 /* ---- data ---- */
@@ -37,13 +38,14 @@ struct tuning_options {
     struct config_list valid; /* F1 F2 ..., or none; each must have a row */
     const struct tokenizer *tokenizer; /* used only during opening, like its files */
     const struct tokenizer_files
-        *tokenizer_files;      /* the files in which its chat template is looked for; NULL: it has none */
-    const char *template;      /* of messages and instructions: a name or a file; NULL or "auto":
-                                  the tokenizer's own */
-    double template_timeout;   /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
-    enum chat_answers answers; /* of messages */
-    int32_t config_eos;        /* end-of-text when the tokenizer has none; -1: none */
-    const int32_t *ends;       /* [end_count] all tokens at which the model's generator stops, during opening */
+        *tokenizer_files;               /* the files in which its chat template is looked for; NULL: it has none */
+    const char *template;               /* of messages and instructions: a name or a file; NULL or "auto":
+                                           the tokenizer's own */
+    double template_timeout;            /* limit for one rendering, in seconds; 0: CHAT_TEMPLATE_SECONDS */
+    enum chat_answers answers;          /* of messages */
+    enum special_tokens special_tokens; /* of rows without a template */
+    int32_t config_eos;                 /* end-of-text when the tokenizer has none; -1: none */
+    const int32_t *ends; /* [end_count] all tokens at which the model's generator stops, during opening */
     int end_count;
     int64_t vocab_size; /* the model's */
     bool fits_rows;     /* samples are as long as the longest row that seq_length leaves, rounded up to row_multiple */
@@ -92,6 +94,8 @@ struct chat_template *tuning_data_template(const struct tuning_data *data);
  * STATUS_NOT_FOUND past the last row; STATUS_MEMORY. */
 int tuning_data_row(const struct tuning_data *data, enum data_split split, int64_t row, int32_t **tokens,
                     bool **trained, int64_t *count);
+/* Returns the weight of the losses of a kept row, which must be there. */
+double tuning_data_weight(const struct tuning_data *data, enum data_split split, int64_t row);
 
 /* The contents of one file. */
 enum { TUNING_LINES_SHOWN = 5 };
@@ -99,10 +103,12 @@ struct tuning_file_count {
     const char *path;
     enum data_split split;
     int64_t rows, empty, truncated;          /* lines that are rows; skipped; cut but kept */
+    int64_t weightless;                      /* of the skipped ones: with the weight 0 */
     int64_t tokens;                          /* of the kept rows */
     int64_t trained;                         /* of these, labels that count */
     int64_t endless;                         /* kept rows with an answer after which no token stops a generator */
     int64_t empty_lines[TUNING_LINES_SHOWN]; /* the first skipped lines, from 1 */
+    bool has_elements;                       /* these are rows of an array */
 };
 /* Reports the contents of file `f`, training files first; returns false past the last file. */
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count);

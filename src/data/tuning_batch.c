@@ -4,14 +4,14 @@
 /* The contents of a batch row; its keys and segment are in the batch. */
 struct batch_row {
     int32_t token, label, position;
-    bool is_trained;
+    float weight; /* of the label's loss; 0: it is not trained */
 };
 
 static void put(struct gpt_batch *batch, struct batch_row row, int64_t sample, int64_t place) {
     int64_t at = batch->rows++;
     batch->tokens[at] = row.token;
     batch->labels[at] = row.label;
-    batch->loss_mask[at] = row.is_trained ? 1.0f : 0.0f;
+    batch->loss_mask[at] = row.weight;
     batch->positions[at] = row.position;
     batch->sample[at] = (uint32_t)sample;
     batch->token[at] = (uint32_t)place;
@@ -29,7 +29,7 @@ static void add_segment(struct gpt_batch *batch, const struct tuning_data *data,
             .token = (int32_t)(data->vocab_size + v),
             .label = is_last ? tuning_row_token(rows, start) : 0,
             .position = position++,
-            .is_trained = is_last && tuning_row_is_trained(rows, start),
+            .weight = is_last && tuning_row_is_trained(rows, start) ? rows->weight[row] : 0,
         };
         put(batch, virtual_row, k, batch->rows - begin);
     }
@@ -38,7 +38,7 @@ static void add_segment(struct gpt_batch *batch, const struct tuning_data *data,
             .token = tuning_row_token(rows, at),
             .label = tuning_row_token(rows, at + 1),
             .position = position++,
-            .is_trained = tuning_row_is_trained(rows, at + 1),
+            .weight = tuning_row_is_trained(rows, at + 1) ? rows->weight[row] : 0,
         };
         put(batch, real_row, k, batch->rows - begin);
     }

@@ -34,6 +34,7 @@ static int find_ends(struct tuning_data *data, const struct tuning_options *opti
     format->ends = options->ends;
     format->end_count = (size_t)options->end_count;
     format->answers = options->answers;
+    format->special_tokens = options->special_tokens;
     format->template_timeout = options->template_timeout;
     format->tokenizer = options->tokenizer;
     format->tokenizer_files = options->tokenizer_files;
@@ -261,6 +262,10 @@ int tuning_data_row(const struct tuning_data *data, enum data_split split, int64
     return STATUS_OK;
 }
 
+double tuning_data_weight(const struct tuning_data *data, enum data_split split, int64_t row) {
+    return (double)data->splits[split].rows.weight[row];
+}
+
 bool tuning_data_file(const struct tuning_data *data, size_t f, struct tuning_file_count *count) {
     if (f >= data->file_count)
         return false;
@@ -275,8 +280,9 @@ void tuning_data_warn(const struct tuning_data *data) {
         for (int64_t i = 0; i < file->empty && i < TUNING_LINES_SHOWN; i++)
             strbuf_format(&lines, "%s%lld", i > 0 ? ", " : "", (long long)file->empty_lines[i]);
         if (file->empty > 0)
-            log_warning("%s: %lld of %lld rows have no answer within %lld tokens and are left out: line%s %s%s",
+            log_warning("%s: %lld of %lld rows have no answer within %lld tokens%s and are left out: %s%s %s%s",
                         file->path, (long long)file->empty, (long long)file->rows, (long long)data->row_limit,
+                        file->weightless > 0 ? ", or the weight 0," : "", file->has_elements ? "row" : "line",
                         file->empty > 1 ? "s" : "", strbuf_text(&lines),
                         file->empty > TUNING_LINES_SHOWN ? ", ..." : "");
         if (file->truncated > 0)

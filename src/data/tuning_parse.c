@@ -3,6 +3,7 @@
 #include "json_line.h"
 #include "tuning-internal.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,6 +128,19 @@ static int parse_instruction(const json_t *root, struct tuning_format *format, s
     return status ? status : chat_render_instruction(format->used, &row, &request, pieces);
 }
 
+/* Reads the weight of a row's losses: 1 where none is given. A float holds it. */
+static int take_weight(const json_t *root, float *weight) {
+    const json_t *value = json_object_get(root, "weight");
+    double number = json_number_value(value);
+    *weight = 1;
+    if (!value || json_is_null(value))
+        return STATUS_OK;
+    if (!json_is_number(value) || !(number >= 0 && number <= (double)FLT_MAX))
+        return status_fail(STATUS_INVALID, "field \"weight\" is not a number from 0 to %g", (double)FLT_MAX);
+    *weight = (float)number;
+    return STATUS_OK;
+}
+
 static int parse_messages(const json_t *root, struct tuning_format *format, struct chat_pieces *pieces) {
     struct chat_request request = request_of(format);
     const json_t *list = json_object_get(root, "messages");
@@ -136,6 +150,17 @@ static int parse_messages(const json_t *root, struct tuning_format *format, stru
     if (!status && json_array_size(list))
         status = chat_take_request(root, &request);
     return status || !request.messages ? status : chat_render_row(format->used, &request, format->answers, pieces);
+}
+
+static bool is_given(const json_t *root, const char *field) {
+    const json_t *value = json_object_get(root, field);
+    return value && !json_is_null(value);
+}
+
+/* True when a field holds what a row trains. */
+static bool has_answer(const json_t *root) {
+    return json_object_get(root, "completion") || json_object_get(root, "messages") ||
+           json_object_get(root, "output") || json_object_get(root, "text");
 }
 
 struct row_form {
@@ -155,10 +180,16 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
                                           "weights", "loss_weight", "sample_weight", "train_detail"};
     const struct row_form *found = NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (json_object_get(root, refused[i])) {
-            status_fail(STATUS_INVALID, "field \"%s\" is not supported; expected " FORMS, refused[i]);
+        if (is_given(root, refused[i])) {
+            status_fail(STATUS_INVALID, "field \"%s\" is not supported; expected " FORMS ", and \"weight\" at most",
+                        refused[i]);
             return NULL;
         }
+    if (is_given(root, "chosen") && !has_answer(root)) {
+        status_fail(STATUS_INVALID, "a preference row (\"chosen\", \"rejected\") is not supported: name \"chosen\" "
+                                    "\"completion\" or \"messages\" to train on it");
+        return NULL;
+    }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         for (size_t k = 0; k < 2 && forms[i].fields[k]; k++) {
             const char *name = forms[i].fields[k];
@@ -178,19 +209,24 @@ static const struct row_form *find_form(const json_t *root, const char **field) 
     return found;
 }
 
-int tuning_parse_line(const char *line, size_t length, bool is_first, struct tuning_format *format,
-                      struct tuning_row *row) {
+int tuning_parse_line(const char *line, size_t length, struct tuning_format *format, struct tuning_row *row) {
     const char *field = NULL;
     json_decref(row->root);
     chat_pieces_clear(&row->pieces);
-    int status = json_line_read(line, length, is_first, &row->root);
+    int status = json_line_read(line, length, &row->root);
     if (status)
         return status;
     if (!json_is_object(row->root))
         return status_fail(STATUS_INVALID, "expected a JSON object " FORMS);
+    if ((status = take_weight(row->root, &row->weight)))
+        return status;
     const struct row_form *form = find_form(row->root, &field);
     row->is_chat = form && form->is_chat;
-    if (form && form->parse != parse_messages && json_object_get(row->root, "tools"))
+    if (form && form->parse != parse_messages && is_given(row->root, "tools"))
         return status_fail(STATUS_INVALID, "field \"tools\" goes with \"messages\" alone");
-    return form ? form->parse(row->root, format, &row->pieces) : STATUS_INVALID;
+    if (!form || (status = form->parse(row->root, format, &row->pieces)))
+        return form ? status : STATUS_INVALID;
+    for (size_t i = 0; i < row->pieces.count && !row->is_chat && format->special_tokens == SPECIAL_TOKENS_PARSE; i++)
+        row->pieces.items[i].flags |= CHAT_SPECIAL;
+    return STATUS_OK;
 }

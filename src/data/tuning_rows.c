@@ -10,6 +10,7 @@ void tuning_rows_free(struct tuning_rows *rows) {
     free(rows->tokens);
     free(rows->trained);
     free(rows->start);
+    free(rows->weight);
     *rows = (struct tuning_rows){0};
 }
 
@@ -33,9 +34,13 @@ static int resize(struct tuning_rows *rows, int64_t tokens, int64_t count) {
     }
     if (count != rows->row_capacity || !rows->start) {
         int64_t *start = realloc(rows->start, (size_t)(count + 1) * sizeof *start);
-        if (!start)
+        if (start)
+            rows->start = start;
+        float *weight = realloc(rows->weight, (size_t)(count + 1) * sizeof *weight);
+        if (weight)
+            rows->weight = weight;
+        if (!start || !weight)
             return out_of_memory(rows);
-        rows->start = start;
         rows->row_capacity = count;
     }
     return STATUS_OK;
@@ -49,7 +54,7 @@ void tuning_rows_finish(struct tuning_rows *rows) {
 size_t tuning_rows_bytes(const struct tuning_rows *rows) {
     size_t tokens = (size_t)rows->token_capacity, width = rows->has_int32 ? sizeof(int32_t) : sizeof(uint16_t);
     return rows->start ? (tokens + 1) * width + (tokens / 64 + 1) * sizeof *rows->trained +
-                             ((size_t)rows->row_capacity + 1) * sizeof *rows->start
+                             ((size_t)rows->row_capacity + 1) * (sizeof *rows->start + sizeof *rows->weight)
                        : 0;
 }
 
@@ -81,6 +86,24 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     return status;
 }
 
+/* Drops the end-of-text that was added to an answer that has one already. White space may follow that one, as in texts
+ * that a template made. */
+static void drop_second_end(struct draft *draft, const struct tokenizer *tokenizer, int32_t eos) {
+    const struct token_buffer *ids = &draft->ids;
+    size_t length = 0, i = ids->count;
+    if (i == 0 || ids->ids[--i] != eos)
+        return;
+    for (; i > 0 && draft->trained[i - 1] && length == 0; i--) {
+        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids->ids[i - 1], &length);
+        if (ids->ids[i - 1] == eos) {
+            draft->ids.count--;
+            return;
+        }
+        while (length > 0 && memchr(" \t\r\n", bytes[length - 1], 4))
+            length--;
+    }
+}
+
 static size_t after_last_trained(const struct draft *draft, size_t first, size_t last) {
     while (last > first && !draft->trained.data[last - 1])
         last--;
@@ -102,7 +125,7 @@ static void cut(const struct draft *draft, const struct tuning_options *options,
         *last = *first; /* nothing predicts the first token */
 }
 
-static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last) {
+static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t first, size_t last, float weight) {
     int64_t at = rows->count > 0 ? rows->start[rows->count] : 0, end = at + (int64_t)(last - first);
     int64_t tokens = rows->token_capacity, count = rows->row_capacity;
     while (tokens < end)
@@ -121,6 +144,7 @@ static int add_row(struct tuning_rows *rows, const struct draft *draft, size_t f
         rows->trained[at / 64] = (at % 64 ? rows->trained[at / 64] & ~bit : 0) | (draft->trained.data[i] ? bit : 0);
     }
     rows->start[0] = 0;
+    rows->weight[rows->count] = weight;
     rows->start[++rows->count] = end;
     return STATUS_OK;
 }
@@ -133,16 +157,17 @@ static bool has_answer(const struct chat_pieces *pieces) {
     return false;
 }
 
-static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct chat_pieces *pieces,
+static int keep_row(struct tuning_rows *rows, const struct tuning_options *options, const struct tuning_row *row,
                     const struct draft *draft, int64_t line, struct tuning_file_count *count) {
     size_t first, last;
     bool is_cut;
     count->rows++;
-    cut(draft, options, has_answer(pieces), &first, &last, &is_cut);
+    cut(draft, options, has_answer(&row->pieces) && row->weight > 0, &first, &last, &is_cut);
     if (first == last) {
         if (count->empty < TUNING_LINES_SHOWN)
             count->empty_lines[count->empty] = line;
         count->empty++;
+        count->weightless += row->weight <= 0;
         return STATUS_OK;
     }
     if (rows->count == INT32_MAX)
@@ -152,7 +177,7 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     count->tokens += (int64_t)(last - first);
     for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
         count->trained += draft->trained.data[i];
-    return add_row(rows, draft, first, last);
+    return add_row(rows, draft, first, last, row->weight);
 }
 
 int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *options, struct tuning_format *format,
@@ -167,16 +192,18 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         status = lines_open(count->path, TUNING_LINE_BYTES, &lines);
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {
         const struct strbuf *line = lines_text(lines);
-        int64_t number = lines_number(lines);
-        if (json_line_is_blank(line->data, line->length, number == 1))
+        if (json_line_is_blank(line->data, line->length))
             continue;
-        status = tuning_parse_line(line->data, line->length, number == 1, format, &row);
+        count->has_elements = lines_are_elements(lines);
+        status = tuning_parse_line(line->data, line->length, format, &row);
         if (!status)
             status = encode(&row, options, format->eos, encoder, &draft);
+        if (!status && !row.is_chat)
+            drop_second_end(&draft, options->tokenizer, format->eos);
         if (!status)
-            status = keep_row(rows, options, &row.pieces, &draft, number, count);
+            status = keep_row(rows, options, &row, &draft, lines_number(lines), count);
         if (status)
-            status_wrap(status, "%s:%lld", count->path, (long long)number);
+            lines_wrap(lines, status);
     }
     lines_close(lines);
     tuning_row_free(&row);

@@ -74,6 +74,16 @@ static int read_seed(const struct field *field, const json_t *value, struct ask 
     return STATUS_OK;
 }
 
+static int read_parse_special(const struct field *field, const json_t *value, struct ask *ask, int64_t vocab) {
+    ask->has_parse_special = true;
+    return read_bool(field, value, ask, vocab);
+}
+
+unsigned ask_special_flag(const struct ask *ask, enum special_tokens otherwise) {
+    return ask->has_parse_special ? (ask->parse_special ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN)
+                                  : special_tokens_flag(otherwise);
+}
+
 /* ---- lists ---- */
 
 static int reserve(size_t count, size_t most, size_t size, const char *what, void *list) {
@@ -260,6 +270,7 @@ static void add_bias_schema(const struct field *field, int64_t vocab, struct str
 static const struct kind integer_kind = {read_integer, add_integer_schema};
 static const struct kind number_kind = {read_number, add_number_schema};
 static const struct kind bool_kind = {read_bool, add_bool_schema};
+static const struct kind parse_special_kind = {read_parse_special, add_bool_schema};
 static const struct kind seed_kind = {read_seed, add_seed_schema};
 static const struct kind adapters_kind = {read_adapters, add_adapters_schema};
 static const struct kind stop_kind = {read_stop, add_stop_schema};
@@ -286,6 +297,7 @@ static const struct field fields[] = {
     {"stop", &stop_kind, 0, 0, 0},
     {"stop_token_ids", &stop_ids_kind, 0, 0, 0},
     {"ignore_eos", &bool_kind, AT(ignore_eos), 0, 0},
+    {"parse_special", &parse_special_kind, AT(parse_special), 0, 0},
     {"logprobs", &integer_kind, AT(logprobs), 0, ASK_MAX_TOP},
     {"prompt_logprobs", &integer_kind, AT(prompt_logprobs), 0, ASK_MAX_TOP},
     {"priority", &integer_kind, AT(priority), INT32_MIN, INT32_MAX},

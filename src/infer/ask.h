@@ -29,7 +29,8 @@ struct ask {
     int64_t logprobs, prompt_logprobs; /* alternatives to report for each token; -1: no log-probabilities at all */
     struct sampling sampling;
     bool has_seed, ignore_eos;
-    struct logit_bias *bias; /* [bias_count] */
+    bool has_parse_special, parse_special; /* whether names of special tokens in a text are these tokens; if given */
+    struct logit_bias *bias;               /* [bias_count] */
     int64_t bias_count;
     int32_t *stop_ids; /* [stop_id_count] */
     int64_t stop_id_count;
@@ -60,6 +61,8 @@ int ask_reserve_stops(struct ask *ask, size_t count);
 /* Checks the elements of lists, and the fields in combination. STATUS_INVALID sets *field to the name of the faulty
  * field. */
 int ask_check(const struct ask *ask, int64_t vocab, const char **field);
+/* Returns the flag of tokenizer_encode for the request's text. `otherwise`: when the request has no parse_special. */
+unsigned ask_special_flag(const struct ask *ask, enum special_tokens otherwise);
 /* Draws a seed below 2^53, which every JSON reader reproduces, if the request has none. STATUS_IO. */
 int ask_draw_seed(struct ask *ask);
 /* Derives a seed from a run's seed and the request's number, if the request has none. Equal runs get equal seeds. */

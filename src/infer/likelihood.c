@@ -9,6 +9,7 @@
 struct likelihood_encoder {
     struct tokenizer_encoder *encoder;
     int64_t max_length;
+    unsigned flag;             /* TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
     int32_t prefix;            /* stands for an empty context */
     struct strbuf prefix_text; /* a text that begins with it gets no added tokens */
     struct strbuf text;
@@ -31,7 +32,7 @@ void likelihood_list_free(struct likelihood_list *list) {
     *list = (struct likelihood_list){0};
 }
 
-int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_length,
+int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_length, unsigned flag,
                             struct likelihood_encoder **encoder) {
     int32_t bos = tokenizer_bos_id(tokenizer), prefix = bos >= 0 ? bos : tokenizer_eos_id(tokenizer);
     struct likelihood_encoder *made = NULL;
@@ -42,6 +43,7 @@ int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_lengt
         return status_fail(STATUS_MEMORY, "out of memory");
     made->prefix = prefix;
     made->max_length = max_length;
+    made->flag = flag;
     int status = tokenizer_encoder_new(tokenizer, &made->encoder);
     if (!status)
         status = tokenizer_decode(tokenizer, &prefix, 1, &made->prefix_text);
@@ -66,14 +68,15 @@ void likelihood_encoder_close(struct likelihood_encoder *encoder) {
 /* ---- tokens ---- */
 
 static bool begins_with_prefix(const struct likelihood_encoder *e, const char *text, size_t length) {
-    return length >= e->prefix_text.length && !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
+    return e->flag && length >= e->prefix_text.length &&
+           !memcmp(text, strbuf_text(&e->prefix_text), e->prefix_text.length);
 }
 
 /* Encodes a text. One that begins with the name of the prefix token has it already. */
 static int encode(struct likelihood_encoder *e, const char *text, size_t length, struct token_buffer *out) {
     unsigned added = begins_with_prefix(e, text, length) ? 0 : TOKENIZER_ADD_SPECIAL;
     out->count = 0;
-    return tokenizer_encode(e->encoder, text, length, TOKENIZER_ALLOW_SPECIAL | added, out);
+    return tokenizer_encode(e->encoder, text, length, e->flag | added, out);
 }
 
 /* Adds a request of the last tokens of tokens[total], of which the last `wanted` are the continuation. `before`: a
@@ -102,7 +105,7 @@ static int add_request(const struct likelihood_encoder *e, int32_t before, const
 /* A continuation alone. When it begins with the prefix token, that one is its context. */
 static int add_alone(struct likelihood_encoder *e, struct likelihood_text text, struct likelihood_list *list) {
     e->whole.count = 0;
-    int status = tokenizer_encode(e->encoder, text.bytes, text.length, TOKENIZER_ALLOW_SPECIAL, &e->whole);
+    int status = tokenizer_encode(e->encoder, text.bytes, text.length, e->flag, &e->whole);
     int64_t total = (int64_t)e->whole.count;
     bool has_prefix = total > 0 && e->whole.ids[0] == e->prefix;
     return status       ? status

@@ -1,8 +1,8 @@
 /* Log-probabilities of continuations after contexts, and of whole texts in windows. Only the leader computes them.
  *
  * Tokens and windows are those of EleutherAI's lm_eval 0.4.13 for models of Hugging Face. Both texts are encoded with
- * the tokens that the tokenizer puts around every text, and names of special tokens count as such. White space at the
- * end of a context belongs to the continuation. */
+ * the tokens that the tokenizer puts around every text, and names of special tokens are these tokens, unless the
+ * encoder keeps them as text. White space at the end of a context belongs to the continuation. */
 #ifndef CAMBIUM_INFER_LIKELIHOOD_H
 #define CAMBIUM_INFER_LIKELIHOOD_H
 
@@ -31,9 +31,10 @@ void likelihood_list_free(struct likelihood_list *list);
 /* ---- making requests ---- */
 
 struct likelihood_encoder;
-/* Opens an encoder for a model that sees `max_length` tokens. The tokenizer must outlive it. STATUS_INVALID when it has
- * neither a BOS nor an EOS; STATUS_MEMORY. */
-int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_length, struct likelihood_encoder **encoder);
+/* Opens an encoder for a model that sees `max_length` tokens. The tokenizer must outlive it. `flag`:
+ * TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN. STATUS_INVALID when it has neither a BOS nor an EOS; STATUS_MEMORY. */
+int likelihood_encoder_open(const struct tokenizer *tokenizer, int64_t max_length, unsigned flag,
+                            struct likelihood_encoder **encoder);
 /* NULL is allowed. */
 void likelihood_encoder_close(struct likelihood_encoder *encoder);
 

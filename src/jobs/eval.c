@@ -140,8 +140,7 @@ static int read_next(struct evaluator *e, struct eval_row *row, bool *is_end) {
             status = next_line(e, &has_ended);
         if (!status && !has_ended) {
             status = read_row(e, row);
-            return status ? status_wrap(status, "%s:%lld", lines_name(e->input), (long long)lines_number(e->input))
-                          : STATUS_OK;
+            return status ? lines_wrap(e->input, status) : STATUS_OK;
         }
         if (!status) {
             close_task(e);
@@ -404,7 +403,7 @@ static int open_first(struct evaluator *e) {
         return status_fail(STATUS_MEMORY, "out of memory");
     int status = count_rows(e);
     if (!status)
-        status = likelihood_encoder_open(e->tokenizer, seen(e), &e->encoder);
+        status = likelihood_encoder_open(e->tokenizer, seen(e), special_tokens_flag(job->special_tokens), &e->encoder);
     if (!status)
         status = eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), e->completer.template, &e->prompter);
     if (!status && job->samples)

@@ -19,6 +19,7 @@ struct eval_job {
     const struct job_model *model; /* max_model_len: tokens that the model sees at once */
     const struct eval_task *tasks; /* [task_count] */
     int64_t task_count;
+    int special_tokens;        /* enum special_tokens, of all texts */
     int64_t limit;             /* rows of each task; 0: all */
     int64_t shots;             /* examples before each row */
     const char *shots_path;    /* their rows; NULL: the task's */

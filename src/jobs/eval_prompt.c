@@ -72,7 +72,7 @@ int eval_next_line(struct lines *lines, bool *is_end) {
     int status;
     while (!(status = lines_next(lines, is_end)) && !*is_end) {
         const struct strbuf *line = lines_text(lines);
-        if (!json_line_is_blank(strbuf_text(line), line->length, lines_number(lines) == 1))
+        if (!json_line_is_blank(strbuf_text(line), line->length))
             break;
     }
     return status;
@@ -80,7 +80,7 @@ int eval_next_line(struct lines *lines, bool *is_end) {
 
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row) {
     const struct strbuf *line = lines_text(lines);
-    int status = json_line_read(strbuf_text(line), line->length, lines_number(lines) == 1, root);
+    int status = json_line_read(strbuf_text(line), line->length, root);
     if (!status && !json_is_object(*root))
         status = status_fail(STATUS_INVALID, "expected a JSON object");
     if (!status)
@@ -99,7 +99,7 @@ static int add_row(struct eval_prompter *p, struct lines *lines) {
     int status = eval_read_line(lines, p->task->task, &root, &p->example);
     if (status) {
         json_decref(root);
-        return status_wrap(status, "%s:%lld", lines_name(lines), (long long)lines_number(lines));
+        return lines_wrap(lines, status);
     }
     pool->rows[pool->count++] = root;
     return STATUS_OK;

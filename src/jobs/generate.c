@@ -47,11 +47,13 @@ static int parse_ids(const struct config_list *words, struct token_buffer *ids) 
     return ids->count ? STATUS_OK : status_fail(STATUS_USAGE, "--prompt-tokens: at least one token id was expected");
 }
 
-static int encode_prompt(const struct tokenizer *tokenizer, const struct strbuf *text, struct token_buffer *ids) {
+static int encode_prompt(struct run *run) {
+    const struct strbuf *text = &run->prompt.text;
     struct tokenizer_encoder *encoder;
-    int status = tokenizer_encoder_new(tokenizer, &encoder);
+    int status = tokenizer_encoder_new(run->tokenizer, &encoder);
     if (!status)
-        status = prompt_encode_text(tokenizer, encoder, strbuf_text(text), text->length, ids);
+        status = prompt_encode_text(run->tokenizer, encoder, strbuf_text(text), text->length,
+                                    special_tokens_flag(run->job->special_tokens), &run->prompt.ids);
     tokenizer_encoder_free(encoder);
     return status;
 }
@@ -107,7 +109,7 @@ static int read_prompt(struct run *run, const char *tokenizer) {
         strbuf_add_text(&run->prompt.text, job->text);
     if (!status)
         status = job->messages ? read_messages(run, tokenizer)
-                 : job->text   ? encode_prompt(run->tokenizer, &run->prompt.text, &run->prompt.ids)
+                 : job->text   ? encode_prompt(run)
                                : parse_ids(&job->ids, &run->prompt.ids);
     const struct generate_options options = {.prompt = run->prompt.ids.ids,
                                              .prompt_length = (int64_t)run->prompt.ids.count,

@@ -19,6 +19,7 @@ struct generate_job {
     const char *messages;   /* a JSON file; - is standard input */
     struct config_list ids; /* words of digits, also several in one word */
 
+    int special_tokens;        /* enum special_tokens, of the text */
     const char *chat_template; /* "auto": the template of the first adapter that has one, else the tokenizer's */
     double template_timeout;   /* seconds; limits one rendering */
     struct config_list stop;   /* strings that end a completion; they have passed generate_check_stops */

@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include "base/utf8.h"
+#include "base/beginning.h"
 #include "parallel/site.h"
 #include "peft/peft.h"
 #include "pretrained/pretrained.h"
@@ -120,7 +121,12 @@ int job_read_input(struct strbuf *text) {
         return status_fail_errno("cannot read standard input");
     if (text->length && text->data[text->length - 1] == '\n')
         text->data[--text->length] = 0;
-    return strbuf_status(text);
+    size_t mark = beginning_mark(strbuf_text(text), text->length);
+    text->length -= mark;
+    if (mark)
+        memmove(text->data, text->data + mark, text->length + 1);
+    int status = strbuf_status(text);
+    return status ? status : beginning_check("standard input", strbuf_text(text), text->length, false);
 }
 
 int job_print(const char *bytes, size_t length) {

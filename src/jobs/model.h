@@ -51,7 +51,8 @@ int job_chat_template(const char *option, const char *const *directories, size_t
 /* The same for the adapters of a job. */
 int job_template_of(const struct job_model *job, const char *option, const char *tokenizer,
                     struct chat_template **template);
-/* Appends standard input to `text`, without a line end at its end. STATUS_IO, STATUS_MEMORY. */
+/* Appends standard input to `text`, which is empty, without a byte-order mark and a line end at its ends.
+ * STATUS_INVALID for text in UTF-16 or UTF-32; STATUS_IO, STATUS_MEMORY. */
 int job_read_input(struct strbuf *text);
 /* Writes bytes to standard output at once. STATUS_IO. */
 int job_print(const char *bytes, size_t length);

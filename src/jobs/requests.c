@@ -63,8 +63,7 @@ static int read_lines(struct requests *r) {
         }
         const struct strbuf *text = lines_text(r->input);
         status = lines_next(r->input, &r->has_ended);
-        if (!status && !r->has_ended &&
-            !json_line_is_blank(strbuf_text(text), text->length, lines_number(r->input) == 1))
+        if (!status && !r->has_ended && !json_line_is_blank(strbuf_text(text), text->length))
             status = add_line(r, text);
     }
     return status;
@@ -195,8 +194,7 @@ static void count_lines(struct requests *r) {
         return;
     int status = lines_open(r->options->input, JSON_LINE_BYTES, &lines);
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end)
-        r->total +=
-            !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length, lines_number(lines) == 1);
+        r->total += !json_line_is_blank(strbuf_text(lines_text(lines)), lines_text(lines)->length);
     lines_close(lines);
     r->total -= r->output.kept; /* a line that cannot be read is reported when its turn comes */
 }
@@ -243,6 +241,7 @@ static int answer_requests(const struct requests_options *options, struct engine
                              .name_count = options->models.count,
                              .most_texts = ASK_MAX_CHOICES,
                              .template_seconds = options->template_timeout},
+                  .special_tokens = (enum special_tokens)options->special_tokens,
                   .seed = (uint64_t)options->seed,
                   .tokenizer_directory = options->tokenizer},
         .output = {.descriptor = -1},

@@ -23,6 +23,7 @@ struct requests_options {
     struct config_list models; /* names of the base model, which a line may give as its model */
     int64_t seed;              /* lines without a seed derive theirs from it */
     const char *chat_template; /* "auto": the template of the request's adapter, else the tokenizer's */
+    int special_tokens;        /* enum special_tokens, of lines without parse_special */
     double prefill_stretch;
     double template_timeout; /* seconds; limits one rendering */
 };
@@ -34,6 +35,7 @@ struct requests_model {
     struct adapters *adapters;
     struct openai_model openai; /* without its template */
     struct tokenizer_encoder *encoder;
+    enum special_tokens special_tokens;  /* of lines without parse_special */
     uint64_t seed;                       /* lines without a seed derive theirs from it */
     struct chat_template *chat_template; /* the option's; NULL: none */
     const char *tokenizer_directory;

@@ -3,9 +3,8 @@
 
 #include "requests_batch.h"
 
-#include "base/json.h"
-#include "base/utf8.h"
 #include "infer/slots.h"
+#include "openai/json_out.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,18 +12,10 @@
 
 /* ---- JSON ---- */
 
-static void add_text(struct strbuf *out, const char *bytes, size_t length) {
-    struct strbuf mended = STRBUF_INIT;
-    utf8_add_repaired(&mended, bytes, length);
-    json_add_string(out, strbuf_text(&mended), mended.length);
-    out->failed |= mended.failed;
-    strbuf_free(&mended);
-}
-
 static void add_id(struct strbuf *out, const struct request_line *line) {
     strbuf_add_text(out, "{\"id\":");
     if (json_is_string(line->id))
-        add_text(out, json_string_value(line->id), json_string_length(line->id));
+        json_out_string(out, json_string_value(line->id), json_string_length(line->id));
     else if (line->id)
         strbuf_format(out, "%lld", (long long)json_integer_value(line->id));
     else
@@ -64,11 +55,11 @@ int answer_fail(struct answer *answer, enum error_case which, const char *field)
     add_id(&answer->out, &answer->line);
     strbuf_format(&answer->out, ",\"line\":%lld,\"field\":", (long long)answer->number);
     if (field)
-        add_text(&answer->out, field, strlen(field));
+        json_out_string(&answer->out, field, strlen(field));
     else
         strbuf_add_text(&answer->out, "null");
     strbuf_add_text(&answer->out, ",\"error\":");
-    add_text(&answer->out, reason, strlen(reason));
+    json_out_string(&answer->out, reason, strlen(reason));
     strbuf_add_text(&answer->out, "}\n");
     return strbuf_status(&answer->out);
 }
@@ -164,8 +155,9 @@ static int make_prompt(struct answer *answer, struct requests_model *model, stru
     prompt->chat.tokenizer = model->openai.tokenizer;
     prompt->chat.eos = model_first_eos(&model->openai.ends);
     prompt->chat.seconds = model->openai.template_seconds;
+    unsigned flag = ask_special_flag(&answer->line.request.ask, model->special_tokens);
     int status = prompt->text ? prompt_encode_text(model->openai.tokenizer, model->encoder, prompt->text,
-                                                   prompt->length, &prompt->ids)
+                                                   prompt->length, flag, &prompt->ids)
                               : find_template(answer, model, template);
     if (!status && !prompt->text)
         status = encode_messages(prompt, model, *template);
@@ -379,7 +371,7 @@ static void add_choice(struct strbuf *out, const struct answer *answer, int64_t 
     const struct answer_choice *choice = &answer->choices[index];
     strbuf_format(out, "%s{\"index\":%lld,\"text\":", index ? "," : "", (long long)index);
     if (answer->tokenizer)
-        add_text(out, strbuf_text(&choice->text), choice->text.length);
+        json_out_string(out, strbuf_text(&choice->text), choice->text.length);
     else
         strbuf_add_text(out, "null");
     strbuf_add_text(out, ",\"tokens\":[");
@@ -417,7 +409,7 @@ static int write_line(struct answer *answer) {
     strbuf_add_text(out, ",\"adapters\":[");
     for (int64_t i = 0; i < line->request.ask.adapter_count; i++) {
         strbuf_add_text(out, i ? ",{\"name\":" : "{\"name\":");
-        add_text(out, line->request.ask.adapters[i], strlen(line->request.ask.adapters[i]));
+        json_out_string(out, line->request.ask.adapters[i], strlen(line->request.ask.adapters[i]));
         strbuf_format(out, ",\"digest\":\"%s\"}", answer->digests[i]);
     }
     strbuf_format(out, "],\"seed\":%lld,\"prompt_tokens\":%zu,\"completion_tokens\":%lld}\n",

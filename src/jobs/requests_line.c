@@ -93,6 +93,9 @@ static int read_fields(struct request_line *line, int64_t vocab, const char **fi
         (line->request.prompts[0].chat.tools || line->request.prompts[0].chat.documents ||
          line->request.prompts[0].chat.variables))
         return status_fail(STATUS_INVALID, "tools, documents and chat_template_kwargs go with messages");
+    *field = "parse_special";
+    if (line->request.prompts[0].chat.messages && line->request.ask.parse_special)
+        return status_fail(STATUS_INVALID, "names of special tokens in messages are text");
     *field = "prompt";
     if ((line->request.prompts[0].text || line->request.prompts[0].ids.count) ==
         (line->request.prompts[0].chat.messages != NULL))
@@ -105,10 +108,9 @@ int request_line_read(struct request_line *line, const char *text, size_t length
     json_error_t error;
     *line = (struct request_line){0};
     *field = NULL;
-    size_t mark = json_line_mark(text, length, number == 1);
-    int status = json_read(text + mark, length - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &line->root, &error);
+    int status = json_read(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &line->root, &error);
     if (status == STATUS_INVALID)
-        return status_fail(status, "column %d: bad JSON: %s", error.column + (int)mark, error.text);
+        return status_fail(status, "column %d: bad JSON: %s", error.column, error.text);
     if (!status && batch_is(line->root))
         return batch_read(line, number, model, field);
     if (!status)

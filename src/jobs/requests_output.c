@@ -25,12 +25,10 @@ int requests_output_check(const char *path, bool resumes) {
 
 /* ---- checking an existing file ---- */
 
-static int read_object(const struct lines *lines, bool is_input, json_t **root) {
+static int read_object(const struct lines *lines, json_t **root) {
     const struct strbuf *text = lines_text(lines);
-    size_t mark = is_input ? json_line_mark(strbuf_text(text), text->length, lines_number(lines) == 1) : 0;
     json_error_t error;
-    return json_read(strbuf_text(text) + mark, text->length - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root,
-                     &error);
+    return json_read(strbuf_text(text), text->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, root, &error);
 }
 
 /* Reads the next line that is not blank; sets *is_end when there is none. */
@@ -38,7 +36,7 @@ static int next_request(struct lines *input, bool *is_end) {
     int status;
     while (!(status = lines_next(input, is_end)) && !*is_end) {
         const struct strbuf *text = lines_text(input);
-        if (!json_line_is_blank(strbuf_text(text), text->length, lines_number(input) == 1))
+        if (!json_line_is_blank(strbuf_text(text), text->length))
             break;
     }
     return status;
@@ -84,12 +82,11 @@ static int check_line(struct requests_output *output, const struct lines *lines,
         return status_fail(STATUS_INVALID, "%s:%lld: there are more answers than requests in %s", output->path,
                            (long long)lines_number(lines), lines_name(input));
     if (!status)
-        status = read_object(lines, false, &answer);
+        status = read_object(lines, &answer);
     if (status == STATUS_INVALID)
         status =
             status_fail(status, "%s:%lld: not the line of an answer", output->path, (long long)lines_number(lines));
-    if (!status &&
-        read_object(input, true, &request) == STATUS_MEMORY) /* a line that is no JSON was answered by an error */
+    if (!status && read_object(input, &request) == STATUS_MEMORY) /* a line that is no JSON was answered by an error */
         status = STATUS_MEMORY;
     if (!status && !belongs(answer, request, lines_number(input)))
         status = status_fail(STATUS_INVALID, "%s:%lld: not the answer to %s:%lld", output->path,
@@ -106,7 +103,7 @@ static int check_kept(struct requests_output *output, struct lines *input, int64
     int64_t size = file_size(output->path), at = 0;
     bool is_end = false;
     *bytes = 0;
-    int status = size < 0 ? (int)size : lines_open(output->path, SIZE_MAX, &lines);
+    int status = size < 0 ? (int)size : lines_open_plain(output->path, SIZE_MAX, &lines);
     if (status)
         return status;
     while (!status && !(status = lines_next(lines, &is_end)) && !is_end) {

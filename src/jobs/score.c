@@ -65,7 +65,7 @@ static int encode_text(struct scorer *s, const json_t *text) {
     }
     return status ? status
                   : tokenizer_encode(s->encoder, json_string_value(text), json_string_length(text),
-                                     TOKENIZER_ADD_SPECIAL, &s->ids);
+                                     TOKENIZER_ADD_SPECIAL | special_tokens_flag(s->job->special_tokens), &s->ids);
 }
 
 static int take_ids(struct scorer *s, const json_t *tokens) {
@@ -114,7 +114,7 @@ static int give_slot(struct scorer *s, const struct text *text, int slot) {
 /* Adds a line's ids and names of adapters to the round. */
 static int read_line(struct scorer *s, const struct strbuf *line, struct text *text) {
     json_t *root;
-    int slot = -1, status = json_line_read(strbuf_text(line), line->length, lines_number(s->input) == 1, &root);
+    int slot = -1, status = json_line_read(strbuf_text(line), line->length, &root);
     if (status)
         return status;
     const json_t *string = json_object_get(root, "text"), *tokens = json_object_get(root, "tokens");
@@ -143,12 +143,11 @@ static int read_text(struct scorer *s, struct text *text, bool *is_end) {
     const struct strbuf *line = lines_text(s->input);
     int status;
     while (!(status = lines_next(s->input, is_end)) && !*is_end) {
-        int64_t number = lines_number(s->input);
-        if (json_line_is_blank(strbuf_text(line), line->length, number == 1))
+        if (json_line_is_blank(strbuf_text(line), line->length))
             continue;
-        *text = (struct text){.line = number, .first = (int64_t)s->ids.count};
+        *text = (struct text){.line = lines_number(s->input), .first = (int64_t)s->ids.count};
         status = read_line(s, line, text);
-        return status ? status_wrap(status, "%s:%lld", lines_name(s->input), (long long)number) : STATUS_OK;
+        return status ? lines_wrap(s->input, status) : STATUS_OK;
     }
     return status;
 }

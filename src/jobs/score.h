@@ -8,7 +8,8 @@
 struct score_job {
     const struct job_model *model;
     const struct adapter_names *names;
-    const char *input; /* JSON lines, plain or compressed by gzip; - is standard input */
+    const char *input;  /* JSON lines, plain or compressed by gzip; - is standard input */
+    int special_tokens; /* enum special_tokens, of texts */
 };
 
 /* Runs the job as a rank of `world`; `job` is a struct score_job. A failure aborts all ranks (comm_fail). A line that

@@ -263,6 +263,7 @@ static const struct openai_field fields[] = {
     {"tools", "Tools", read_tools},
     {"tool_choice", "ToolChoice", read_tool_choice},
     {"add_special_tokens", "No", read_special},
+    {"parse_special", "No", read_special},
 };
 
 static bool check_head(struct openai *request, struct error *error) {

@@ -1,9 +1,9 @@
 /* The table of errors, and their JSON. */
 #include "error.h"
 
+#include "json_out.h"
+
 #include "base/base.h"
-#include "base/json.h"
-#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -90,20 +90,11 @@ void error_hide_paths(struct error *error, const char *root) {
     *to = '\0';
 }
 
-/* ---- JSON ---- */
-
-/* Texts may repeat a client's bytes, cut at any place. */
-static void add_string(struct strbuf *out, const char *text) {
-    struct strbuf mended = STRBUF_INIT;
-    utf8_add_repaired(&mended, text, strlen(text));
-    json_add_string(out, strbuf_text(&mended), mended.length);
-    out->failed |= mended.failed;
-    strbuf_free(&mended);
-}
+/* ---- JSON: texts may repeat a client's bytes, cut at any place ---- */
 
 static void add_string_or_null(struct strbuf *out, const char *text) {
     if (text && *text)
-        add_string(out, text);
+        json_out_text(out, text);
     else
         strbuf_add_text(out, "null");
 }
@@ -111,7 +102,7 @@ static void add_string_or_null(struct strbuf *out, const char *text) {
 void error_add_json(const struct error *error, struct strbuf *out) {
     const struct error_row *row = &rows[error->which];
     strbuf_add_text(out, "{\"error\":{\"message\":");
-    add_string(out, error->text);
+    json_out_text(out, error->text);
     strbuf_format(out, ",\"type\":\"%s\",\"param\":", row->type);
     add_string_or_null(out, error->param);
     strbuf_add_text(out, ",\"code\":");

@@ -1,6 +1,7 @@
 /* Messages as JSON: their validation, and the form in which `transformers` passes them to a template. */
 #include "chat-internal.h"
 
+#include "base/beginning.h"
 #include "base/utf8.h"
 
 #include <string.h>
@@ -172,6 +173,9 @@ static int read_json(const char *text, size_t length, const char *where, json_t 
 }
 
 int chat_read_request(const char *text, size_t length, const char *where, json_t **root, struct chat_request *request) {
+    size_t mark = beginning_mark(text, length);
+    text += mark;
+    length -= mark;
     int status = is_plain(text, length) ? read_plain(text, length, where, root) : read_json(text, length, where, root);
     if (status)
         return status;

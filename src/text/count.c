@@ -6,6 +6,7 @@
  * words of each thread, and one piece each. */
 #include "text-internal.h"
 
+#include "base/beginning.h"
 #include "scan-internal.h"
 
 #include <errno.h>
@@ -159,6 +160,15 @@ static int reader_read(struct corpus_reader *reader, size_t *count) {
     return STATUS_OK;
 }
 
+/* Checks how a file begins, and drops a byte-order mark. */
+static int reader_check(struct corpus_reader *reader) {
+    struct strbuf *carry = &reader->carry;
+    size_t mark = beginning_mark(carry->data, carry->length);
+    carry->length -= mark;
+    memmove(carry->data, carry->data + mark, carry->length);
+    return beginning_check(reader->paths[reader->path], carry->data, carry->length, false);
+}
+
 /* Returns the last place after the first `scanned` bytes where a cut does not change the words; 0 when there is
  * none. */
 static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned) {
@@ -172,9 +182,12 @@ static size_t find_cut(const unsigned char *bytes, size_t length, size_t scanned
 static int reader_fill(struct corpus_reader *reader, struct strbuf *piece) {
     while (reader->path < reader->path_count) {
         size_t count = 0;
-        int status = reader->descriptor < 0 ? reader_open_file(reader) : STATUS_OK;
+        bool is_first = reader->descriptor < 0;
+        int status = is_first ? reader_open_file(reader) : STATUS_OK;
         if (!status)
             status = reader_read(reader, &count);
+        if (!status && is_first)
+            status = reader_check(reader);
         if (status)
             return status;
         size_t cut = reader->carry.length;

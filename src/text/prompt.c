@@ -3,10 +3,12 @@
 
 #include <string.h>
 
+const char *const special_tokens_names[] = {"parse", "text", NULL};
+
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
-                       size_t length, struct token_buffer *ids) {
+                       size_t length, unsigned flag, struct token_buffer *ids) {
     size_t before = ids->count;
-    int status = tokenizer_encode(encoder, text, length, TOKENIZER_ADD_SPECIAL, ids);
+    int status = tokenizer_encode(encoder, text, length, TOKENIZER_ADD_SPECIAL | flag, ids);
     int32_t eos = tokenizer_eos_id(tokenizer);
     if (!status && ids->count == before && eos >= 0)
         status = token_buffer_add(ids, eos);

@@ -5,10 +5,17 @@
 
 #include "chat.h"
 
+/* Choices of an option: names of special tokens in a text without a template are these tokens, or ordinary text. */
+enum special_tokens { SPECIAL_TOKENS_PARSE, SPECIAL_TOKENS_TEXT };
+extern const char *const special_tokens_names[]; /* "parse", "text", NULL */
+/* Returns the flag of tokenizer_encode that a choice stands for. */
+static inline unsigned special_tokens_flag(int choice) {
+    return choice == SPECIAL_TOKENS_PARSE ? TOKENIZER_ALLOW_SPECIAL : TOKENIZER_PLAIN;
+}
 /* Appends the ids of a text with the tokens that the tokenizer puts around every text. An empty text is the beginning
- * of a document. The errors of tokenizer_encode. */
+ * of a document. `flag`: TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN. The errors of tokenizer_encode. */
 int prompt_encode_text(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder, const char *text,
-                       size_t length, struct token_buffer *ids);
+                       size_t length, unsigned flag, struct token_buffer *ids);
 /* The size of the longest text that a context can hold: its tokens, and the bytes of the tokenizer's longest token. */
 struct prompt_room {
     int64_t tokens;

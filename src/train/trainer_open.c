@@ -102,11 +102,16 @@ static int share_data(void *self) {
 
 static int check_validations(void *self) {
     const struct trainer *trainer = self;
-    int64_t patience = trainer->run.config.train.early_stop;
-    if (!patience || train_validation_length(trainer))
+    const struct run_config *run = &trainer->run.config;
+    if (train_validation_length(trainer))
         return STATUS_OK;
-    return status_fail(STATUS_USAGE, "train.early_stop %lld: there are no samples for validations",
-                       (long long)patience);
+    if (run->train.early_stop)
+        return status_fail(STATUS_USAGE, "train.early_stop %lld: there are no samples for validations",
+                           (long long)run->train.early_stop);
+    if (run->train.eval_interval && run->train.eval_iters && !run->train.skip_train)
+        log_warning("train.eval_interval %lld: there are no samples for validations, so none will be made",
+                    (long long)run->train.eval_interval);
+    return STATUS_OK;
 }
 
 /* ---- the device, the rank and its plan ---- */

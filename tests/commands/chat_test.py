@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -54,6 +55,8 @@ class Tokenize(Chats):
         self.assertEqual(self.tokenize(TALK, "--render"), text)
         ids = [START, *b"user\nWho? <|im_end|>", END, 10, START, *b"assistant\n"]
         self.assertEqual([int(word) for word in self.tokenize(TALK).split()], ids)
+        self.assertEqual(self.tokenize("\ufeff" + json.dumps(TALK)), self.tokenize(TALK))  # a byte-order mark is dropped
+        self.assertEqual([int(word) for word in re.findall(r'(\d+):"', self.tokenize(TALK, "--show"))], ids)
         self.assertEqual(self.tokenize(ANSWERED, "--render"), text + "Me<|im_end|>\n")
         tools = {"messages": ANSWERED, "tools": [{}, {}], "documents": None}
         self.assertEqual(self.tokenize(tools, "--render"), text + "Me<|im_end|>\n2")
@@ -80,7 +83,9 @@ class Tokenize(Chats):
         self.assertIn("--render needs --messages", self.run_command("tokenize", "--tokenizer", self.tokenizer, "--render", expect=2))
         self.assertIn("--template-timeout needs --messages",
                       self.run_command("tokenize", "--tokenizer", self.tokenizer, "--template-timeout", 2, expect=2))
-        self.assertIn("--add-special is for lines", self.tokenize(TALK, "--add-special", expect=2))
+        for word in ("--add-special", "--allow-special", "--special-tokens=text"):
+            self.assertIn(f"{word.split('=')[0]} is for lines", self.tokenize(TALK, word, expect=2))
+        self.assertIn("--show prints ids", self.tokenize(TALK, "--show", "--render", "--chat-template", "chatml", expect=2))
         self.assertIn("talk.json: message 1: there is no field \"role\"", self.tokenize([{}], expect=1))
         self.assertIn("talk.json: line 1 column", self.tokenize("[", expect=1))
 
@@ -124,6 +129,15 @@ class Rows(Chats):
             self.assertEqual(row["tokens"], tokens)
             self.assertEqual([i for i, is_trained in enumerate(row["trained"]) if is_trained], trained)
             self.assertEqual(b"in 1 of 1 rows the template writes no end after earlier answers" in done.stderr, not ends)
+    def test_a_row_shows_whether_names_of_special_tokens_are_tokens(self):
+        rows, end = [{"prompt": "<|endoftext|>a", "completion": "b", "weight": 0.1}], "<|endoftext|>"
+        for words, token in (((), [end]), (("--special-tokens", "parse"), [end]), (("--special-tokens", "text"), [*end])):
+            shown = self.show(rows, *words)
+            self.assertEqual(shown["token_texts"], [*token, "a", "b", end])
+            self.assertEqual(len(shown["tokens"]), len(shown["token_texts"]))
+            self.assertEqual(shown["weight"], 0.100000001)
+        self.assertIn("--special-tokens goes with --data",
+                      self.run_command("data", "show", "--data-path", "x", "--seq-length", 4, "--special-tokens", "text", expect=2))
 
     def test_answers_that_a_template_changes(self):
         file = self.write("drop.jinja", "{% for m in messages %}{{ m.role[0] }}{{ m.content.split('/')[-1] if not loop.last else "

@@ -646,7 +646,7 @@ class Tokenizers(Convert):
             same.mkdir(exist_ok=True)
             (same / "tokenizer.json").write_text(json.dumps(tokenizer))
             self.assertEqual(self.again()["tokenizer.ggml.pre"], pattern)
-            for words in ((), ("--allow-special",)):
+            for words in ((), ("--special-tokens", "text")):
                 self.assertEqual(self.ids(self.output, text, *words), self.ids(same, text, *words), name)
                 self.assertEqual(self.ids(self.root / "again", text, *words), self.ids(same, text, *words), name)
 

@@ -86,6 +86,14 @@ class Eval(unittest.TestCase):
         for task in TASKS:
             self.assertRegex(printed, rf"(?m)^{task} +60  ")
 
+    def test_names_of_special_tokens_are_tokens_or_text(self):
+        (self.root / "choice.named").write_text(json.dumps({"context": "a<|endoftext|>", "choices": ["b<|endoftext|>"], "gold": 0}))
+        samples = self.root / "named.jsonl"
+        for words, counts in (((), (2, 2)), (("--special-tokens", "parse"), (2, 2)), (("--special-tokens", "text"), (14, 14))):
+            run("eval", "--model", TINY, "--task", f"choice={self.root}/choice.named", "--samples", samples, *words)
+            one = json.loads(samples.read_text())
+            self.assertEqual((len(one["context_tokens"]), len(one["continuation_tokens"])), counts)
+
     def test_a_tokenizer_may_put_a_bos_before_each_text(self):
         model = self.root / "bos"
         shutil.copytree(TINY, model)

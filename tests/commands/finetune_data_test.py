@@ -89,6 +89,24 @@ class Loss(Finetune):
         one, other = [*b"to be or", EOS], [*b"abcdefgh", EOS]
         self.assert_loss(loss, self.expected((one, range(5, 9)), (other, range(1, 9))))
 
+    def test_a_rows_weight_scales_its_losses(self):
+        """The mean is over the trained tokens, however they are weighted; a row of weight 0 is left out."""
+        one, other = [*b"to be or", EOS], [*b"abcdefgh", EOS]
+        for first, second in ((0.25, 3), (1, 0.5), (1e-3, None)):
+            loss, _ = self.first_loss([row("to be", " or") | {"weight": first}, row("a", "bcdefgh") | {"weight": second}])
+            sums = [-sum(self.logprobs(tokens)[i] for i in places) for tokens, places in ((one, range(5, 9)), (other, range(1, 9)))]
+            self.assert_loss(loss, (first * sums[0] + (1 if second is None else second) * sums[1]) / 12)
+        loss, errors = self.first_loss([row("to be", " or"), row("a", "bcdefgh") | {"weight": 0}], "--train.global_batch_size=1")
+        self.assert_loss(loss, self.expected((one, range(5, 9))))
+        self.assertIn("1 of 2 rows have no answer within 64 tokens, or the weight 0, and are left out: line 2\n", errors)
+
+    def test_names_of_special_tokens_are_tokens_or_text(self):
+        rows = [{"text": "to be<|endoftext|>or<|endoftext|>"}]
+        self.assert_loss(self.first_loss(rows)[0], self.expected(([*b"to be", EOS, *b"or", EOS], range(1, 9))))
+        tokens = [*b"to be<|endoftext|>or<|endoftext|>", EOS]
+        loss, _ = self.first_loss(rows, "--tuning.special_tokens=text")
+        self.assert_loss(loss, self.expected((tokens, range(1, len(tokens)))))
+
     def test_whole_texts(self):
         loss, _ = self.first_loss([row("to be", " or")], "--tuning.train_on_prompt=true")
         expected = self.expected(([*b"to be or", EOS], range(1, 9)))

@@ -47,6 +47,16 @@ class Golden(unittest.TestCase):
     def test_an_empty_prompt_begins_a_document(self):
         self.assertEqual(tokens_of("--prompt", "", *GREEDY), tokens_of("--prompt-tokens", EXPECTED["eos"], *GREEDY))
 
+    def test_names_of_special_tokens_are_tokens_or_text(self):
+        text, name = "a<|endoftext|>b", [int(id) for id in run("tokenize", "--tokenizer", TINY, input=b"a<|endoftext|>b\n")[0].split()]
+        self.assertEqual(name[1], EXPECTED["eos"])
+        apart = run("tokenize", "--tokenizer", TINY, "--special-tokens", "text", input=b"a<|endoftext|>b\n")[0].split()
+        for words in ((), ("--special-tokens", "parse")):
+            self.assertEqual(tokens_of("--prompt", text, *GREEDY, *words), tokens_of("--prompt-tokens", *name, *GREEDY))
+        self.assertEqual(tokens_of("--prompt", text, *GREEDY, "--special-tokens", "text"), tokens_of("--prompt-tokens", *map(int, apart), *GREEDY))
+        for words in (("--prompt-tokens", 1), ("--messages", "x")):
+            self.assertIn("--special-tokens is for --prompt", generate(*words, "--special-tokens", "text", expect=2)[1])
+
     def test_the_data_types_of_files(self):
         """The same weights, cut to bf16 and stored as bf16 and as fp32: with --precision bf16 the same computation."""
         with tempfile.TemporaryDirectory() as temporary:
@@ -273,7 +283,8 @@ class Output(unittest.TestCase):
         for prompt in ("The cat", "It was the", "", "Où est"):
             expected, _ = generate("--prompt", prompt, *GREEDY, "--echo")
             for end in ("", "\n"):  # the line feed of `echo` is not part of it
-                self.assertEqual(generate("--prompt", "-", *GREEDY, "--echo", input=(prompt + end).encode())[0], expected)
+                for mark in ("", "\ufeff"):
+                    self.assertEqual(generate("--prompt", "-", *GREEDY, "--echo", input=(mark + prompt + end).encode())[0], expected)
 
     def test_ids_without_a_tokenizer(self):
         with tempfile.TemporaryDirectory() as temporary:

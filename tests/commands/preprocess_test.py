@@ -278,6 +278,32 @@ class Preprocess(unittest.TestCase):
         run = self.run_preprocess("--input", self.write("poem", "Roses are red\n"))
         self.assert_fails(run, 1, "poem:1: column 5: bad JSON", "--format file, line or delimiter")
 
+    def test_rows_of_other_kinds_are_explained(self):
+        for name, data in (("a.json", '[{"text": "a"}]'), ("b.json", '[\n  {"text": "a"}\n]'), ("a.csv", "text\na\n"), ("c.json", '{\n"text": "a"\n}')):
+            self.assert_fails(self.run_preprocess("--input", self.write(name, data)), 1, f"{name}:1: ", "expected JSON lines", "no array and no CSV")
+        for data, what in ((b"PAR1\x15\0", "a Parquet file: write its rows as JSON lines"), (b"ARROW1\0\0", "an Arrow file"),
+                           (b"PK\3\4", "a zip archive or a workbook"), (b"\x28\xb5\x2f\xfd", "packed by zstd")):
+            self.assert_fails(self.run_preprocess("--input", self.write("a.jsonl", data)), 1, "a.jsonl is " + what)
+        self.assertEqual(self.documents("--input", self.write("par.txt", "PAR1")), [["PAR1"]])
+
+    def test_texts_in_wide_characters_are_refused(self):
+        for coding, shown in (("utf-16-le", "FF FE"), ("utf-16-be", "FE FF"), ("utf-32-le", "FF FE 00 00"), ("utf-32-be", "00 00 FE FF")):
+            for name, words in (("a.txt", ()), ("a.txt", ("--format", "line")), ("a.txt", ("--format", "delimiter")), ("a.jsonl", ())):
+                for pack in (bytes, gzip.compress):
+                    file = self.write(name, pack("\ufeff\u4f60 one\r\n".encode(coding)))
+                    self.assert_fails(self.run_preprocess("--input", file, *words), 1, f"{name} is UTF-{coding[4:6]} text (it begins with {shown})")
+        for coding in ("utf-16-le", "utf-16-be"):
+            self.assert_fails(self.run_preprocess("--input", self.write("a.txt", "one\n".encode(coding))), 1, "a.txt is UTF-16 text (every other byte is 00)")
+
+    def test_a_mark_at_the_start_of_a_file_is_dropped(self):
+        mark = "\ufeff"
+        for data, words, expected in (("one\ntwo", (), [["one\ntwo"]]), ("one\ntwo", ("--format", "line"), [["one"], ["two"]]),
+                                      ("%\ntwo", ("--format", "delimiter"), [[], ["two"]]), ("a" + mark + "\n" + mark, ("--format", "line"), [["a" + mark], [mark]])):
+            file, packed = self.write("a.txt", mark + data), self.write("b.txt.gz", mark + data)
+            self.assertEqual(self.documents("--input", file, packed, *words), expected * 2)
+        for words, expected in (((), [[], ["x"]]), (("--format", "line"), [["x"]])):
+            self.assertEqual(self.documents("--input", self.write("a.txt", mark), self.write("b.txt", "x"), *words), expected)
+
     def test_the_first_error_is_the_one_that_is_shown(self):
         lines = ['{"text": "%s"}' % ("a" * 1000)] * 5000
         lines[2000] = lines[3000] = lines[4999] = "bad"

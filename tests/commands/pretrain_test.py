@@ -564,10 +564,10 @@ class Metrics(unittest.TestCase):
             self.assertIn("run.jsonl:1: not a record of a training run", done.stderr)
             self.assertEqual(file.read_text(), text)
 
-    def test_an_empty_validation_split_is_no_error(self):
-        run = Run()
-        run.run(data__split="100,0,0", train__eval_interval=5, train__eval_iters=2)
-        run.run("no-iters", train__eval_interval=5, train__eval_iters=0)
+    def test_an_empty_validation_split_is_a_warning(self):
+        run, said = Run(), "warning: train.eval_interval 5: there are no samples for validations, so none will be made"
+        self.assertEqual(run.run(data__split="100,0,0", train__eval_interval=5, train__eval_iters=2).stderr.count(said), 1)
+        self.assertNotIn(said, run.run("no-iters", train__eval_interval=5, train__eval_iters=0).stderr)
         self.assertEqual(len(run.records()), 20)
         self.assertEqual(len(run.records("no-iters")), 20)
 

@@ -219,6 +219,16 @@ class Fields(unittest.TestCase):
         request = {"temperature": 0, "max_tokens": 5}
         self.assertEqual(*map(tokens, ask([request | {"prompt": ""}, request | {"prompt": [EXPECTED["eos"]]}])))
 
+    def test_names_of_special_tokens_are_tokens_or_text(self):
+        request = {"prompt": "<|endoftext|>x", "max_tokens": 1}
+        body = lambda **more: {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": request | more}
+        for words, default in (((), 2), (("--special-tokens", "text"), 14)):
+            lines = [request, request | {"parse_special": True}, request | {"parse_special": False}, request | {"parse_special": None}]
+            found = ask(lines, *words)
+            self.assertEqual([answer["prompt_tokens"] for answer in found], [default, 2, 14, default])
+            found = ask([body(), body(parse_special=True), body(parse_special=False)], *words)
+            self.assertEqual([answer["response"]["body"]["usage"]["prompt_tokens"] for answer in found], [default, 2, 14])
+
     def test_ids_need_no_tokenizer(self):
         with tempfile.TemporaryDirectory() as temporary:
             write_model(temporary)
@@ -292,7 +302,9 @@ class Refused(unittest.TestCase):
         for name, (low, high) in numbers.items():
             for value in (low - 1e-3, high + 1e-3, "1", False, [], {"a": 1}):
                 cases.append(({"prompt": [1], name: value}, name, f"expected a number from {low:g} to {high}"))
-        cases += [({"prompt": [1], "ignore_eos": value}, "ignore_eos", "expected true or false") for value in (0, 1, "true", [])]
+        for name in ("ignore_eos", "parse_special"):
+            cases += [({"prompt": [1], name: value}, name, "expected true or false") for value in (0, 1, "true", [])]
+        cases.append(({"messages": [{"role": "user", "content": "a"}], "parse_special": True}, "parse_special", "in messages are text"))
         self.check(*cases)
 
     def test_lists_and_texts(self):

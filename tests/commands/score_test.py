@@ -131,9 +131,10 @@ class Rows(unittest.TestCase):
         output, _ = run("score", "--model", TINY, "--input", "-", input=b'{"tokens": [1, 2]}')
         self.assertEqual(len(rows(output)), 1)
 
-    def test_special_tokens_in_a_text_are_ordinary_text(self):
-        output, _ = score({"text": "<|endoftext|>"})
-        self.assertGreater(len(json.loads(output)["tokens"]), 1)
+    def test_special_tokens_in_a_text_are_tokens_or_text(self):
+        for words in ((), ("--special-tokens", "parse")):
+            self.assertEqual(json.loads(score({"text": "<|endoftext|>"}, words=words)[0])["tokens"], [EXPECTED["eos"]])
+        self.assertEqual(len(json.loads(score({"text": "<|endoftext|>"}, words=("--special-tokens", "text"))[0])["tokens"]), 13)
 
     def test_tokens_need_no_tokenizer(self):
         with tempfile.TemporaryDirectory() as temporary:

@@ -60,6 +60,8 @@ class Fields(unittest.TestCase):
         self.assertEqual(self.complete(add_special_tokens=True).status, 200)
         self.assertEqual(self.chat(add_special_tokens=False, echo=False).status, 200)
         self.refused(self.chat(add_special_tokens=True), "add_special_tokens")
+        self.assertEqual(self.chat(parse_special=False).status, 200)
+        self.refused(self.chat(parse_special=True), "parse_special")
 
     def test_a_near_miss_is_refused_with_the_nearest_name(self):
         for name, meant in (("temperatur", "temperature"), ("Temperature", "temperature"), ("max-tokens", "max_tokens"),

@@ -18,7 +18,8 @@ from serve_support import Server
 # The interface to the letter: s string, u/U uint32/64, f float, d double, b bool, i int32, * repeated, ? alone in a oneof.
 INTERFACE = """
 GenerateRequest{s model=1;*s adapters=2;oneof input{s text=3;Tokens tokens=4}Sampling sampling=5;?u max_tokens=6;u min_tokens=7;
-  *s stop=8;*u stop_token_ids=9;b ignore_eos=10;u n=11;?u logprobs=12;?u prompt_logprobs=13;i priority=14;s cache_salt=15}
+  *s stop=8;*u stop_token_ids=9;b ignore_eos=10;u n=11;?u logprobs=12;?u prompt_logprobs=13;i priority=14;s cache_salt=15;
+  ?b parse_special=16}
 Tokens{*u ids=1} LogitBias{u id=1;f bias=2}
 Sampling{?f temperature=1;u top_k=2;?f top_p=3;f min_p=4;?f repetition_penalty=5;f presence_penalty=6;f frequency_penalty=7;
   ?U seed=8;*LogitBias logit_bias=9}
@@ -28,8 +29,8 @@ AdapterVersion{s name=1;U generation=2} Output{u index=1;s text=2;*u token_ids=3
 Finished{u index=1;Reason reason=2;u completion_tokens=3}
 TokenLogprob{u id=1;?d logprob=2;*TopLogprob top=3} TopLogprob{u id=1;d logprob=2}
 GenerateOnceResponse{Started started=1;*Output outputs=2;*Finished finished=3}
-ScoreRequest{s model=1;*s adapters=2;oneof input{s text=3;Tokens tokens=4}u top=5} ScoreResponse{*TokenLogprob tokens=1}
-TokenizeRequest{s text=1} TokenizeResponse{*u ids=1} DetokenizeRequest{*u ids=1} DetokenizeResponse{s text=1}
+ScoreRequest{s model=1;*s adapters=2;oneof input{s text=3;Tokens tokens=4}u top=5;?b parse_special=6} ScoreResponse{*TokenLogprob tokens=1}
+TokenizeRequest{s text=1;?b parse_special=2} TokenizeResponse{*u ids=1} DetokenizeRequest{*u ids=1} DetokenizeResponse{s text=1}
 ServerInfoRequest{} ServerInfoResponse{s version=1;*s models=2;u max_model_len=3;u vocab_size=4;?u eos_token_id=5;s precision=6;
   u tensor_parallel=7;u pipeline_parallel=8}
 LoadAdapterRequest{s name=1;s path=2;b pinned=3} ReplaceAdapterRequest{s name=1;s path=2;U if_generation=3}
@@ -185,6 +186,12 @@ class Answers(unittest.TestCase):
             self.assertEqual(list(ids), [int(word) for word in re.findall(r"\d+", output.decode())])
             self.assertEqual(self.client.call("Detokenize", ids=ids).text, text)
         self.assertEqual(list(self.client.call("Tokenize", text="").ids), [0])  # a document begins
+        # Names of special tokens are tokens, unless a request says no.
+        for special, count in (({}, 1), ({"parse_special": True}, 1), ({"parse_special": False}, 13)):
+            asked = {"text": "<|endoftext|>"} | special
+            self.assertEqual(len(self.client.call("Tokenize", **asked).ids), count)
+            self.assertEqual(len(self.client.call("Score", **asked).tokens), count)
+            self.assertEqual(self.client.call("GenerateOnce", max_tokens=1, **asked).started.prompt_tokens, count)
         every = self.client.call("Detokenize", ids=range(300)).text
         self.assertIn("\0", every)  # a token of the byte 0 does not cut the text
         self.assertIn("�", every)  # halves of characters are none

@@ -287,13 +287,18 @@ class Completions(Served):
             self.assertEqual(answer["max_model_len"], 64)
             if text:
                 self.assertEqual(self.post("/v1/detokenize", {"tokens": answer["tokens"]}).json, {"prompt": text})
-        # The harness finds the id of what ends a text by its name; within a text the name is text.
+        # The harness finds the id of what ends a text by its name.
         about = self.server.ask("GET", "/tokenizer_info").json
         name = about["eos_token"]
         self.assertIsNone(about["chat_template"])
         self.assertEqual(self.post("/tokenize", {"prompt": name}).json["tokens"], [EXPECTED["eos"]])
-        self.assertNotIn(EXPECTED["eos"], self.post("/tokenize", {"prompt": name + "x"}).json["tokens"])
+        for text, counts in ((name, (1, 13)), (name + "x", (2, 14))):
+            for special, count in zip((None, False), counts):
+                self.assertEqual(self.post("/tokenize", {"prompt": text, "parse_special": special}).json["count"], count)
+                usage = self.post("/v1/completions", {"prompt": text, "parse_special": special, "max_tokens": 1}).json["usage"]
+                self.assertEqual(usage["prompt_tokens"], count)
         for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": 1}), ("/tokenize", {"prompt": "a", "add_special_tokens": 1}),
+                           ("/tokenize", {"prompt": "a", "parse_special": "no"}),
                            ("/detokenize", {"tokens": "a"}), ("/detokenize", {"tokens": [300]}), ("/detokenize", {"tokens": [1.0]})):
             self.post(path, body, 400)
 

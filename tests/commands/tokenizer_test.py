@@ -106,6 +106,14 @@ class Train(Case):
         self.assertIn("warning: the text has no more than 262 tokens to learn, fewer than the 1000 asked for",
                       done.stderr.decode())
 
+    def test_a_mark_at_the_start_is_dropped_and_wide_text_refused(self):
+        files = [self.write(name, data) for name, data in (("a", b"some text "), ("b", b"\xef\xbb\xbfsome text "), ("w", "some text".encode("utf-16")))]
+        for number, file in enumerate(files[:2]):
+            self.run_ok("tokenizer", "train", "--input", file, file, "--vocab-size", "260", "--output", self.path(f"m{number}"))
+        self.assertEqual(*(open(self.path(f"m{number}", "merges.txt"), "rb").read() for number in range(2)))
+        done = run("tokenizer", "train", "--input", *files, "--vocab-size", "260", "--output", self.path("w2"))
+        self.assert_fails(done, 1, "w is UTF-16 text (it begins with FF FE): convert it to UTF-8")
+
     def test_bad_input_is_one_line_and_leaves_nothing(self):
         empty = self.write("empty", b"")
         train = ["tokenizer", "train", "--vocab-size", "300", "--output", self.path("t"), "--input"]
@@ -173,13 +181,19 @@ class Filters(Case):
                     special.append(" ".join(map(str, entry["special"])))
         text = b"\n".join(lines) + b"\n"
         self.assertGreater(len(lines), 300)
-        self.assertEqual(self.tokenize(text).decode().split("\n")[:-1], plain)
-        self.assertEqual(self.tokenize(text, "--allow-special").decode().split("\n")[:-1], special)
+        for words in (("--special-tokens", "text"), ("--special-tokens", "text", "--allow-special")):
+            self.assertEqual(self.tokenize(text, *words).decode().split("\n")[:-1], plain)
+        for words in ((), ("--special-tokens", "parse"), ("--allow-special",)):
+            self.assertEqual(self.tokenize(text, *words).decode().split("\n")[:-1], special)
+
+    def test_tokens_are_shown(self):
+        self.assertEqual(self.tokenize(b"a<|endoftext|>\n\n\t\xff\"\n", "--show"), b'65:"a" 0:"<|endoftext|>"\n\n198:"\\t" 188:"\xef\xbf\xbd" 2:"\\""\n')
+        self.assertEqual(self.tokenize(b"<|e\n", "--show", "--special-tokens", "text"), b'28:"<" 92:"|" 69:"e"\n')
 
     def test_tokens_around_a_line_on_request(self):
         framed = os.path.join(GOLDEN, "llama3_framed")
         lines = [b"", b"a", b"<|begin|>"]
-        for words in ((), ("--allow-special",)):
+        for words in ((), ("--special-tokens", "text")):
             plain = self.run_ok("tokenize", "--tokenizer", framed, *words, data=b"\n".join(lines)).stdout.split(b"\n")
             whole = self.run_ok("tokenize", "--tokenizer", framed, "--add-special", *words, data=b"\n".join(lines))
             expected = [b" ".join([b"700", *line.split(), b"701", b"702"]) for line in plain[:len(lines)]]

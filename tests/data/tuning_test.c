@@ -12,7 +12,68 @@ static void answers_and_their_ends_are_trained(void **state) {
                "{\"input\": \"\", \"output\": \"no\"}\n"
                "{\"text\": \"abc\"}\n"
                "{\"prompt\": \"<|endoftext|>\", \"completion\": \"b<|endoftext|>\"}",
-               options, ROWS("Q: [ yes $]", "Q:[ yes$]", " [no$]", "a[bc$]", "<|endoftext|>[b<|endoftext|>$]"));
+               options, ROWS("Q: [ yes $]", "Q:[ yes$]", " [no$]", "a[bc$]", "$[b$]"));
+}
+
+static void names_of_special_tokens_are_tokens_or_text(void **state) {
+    (void)state;
+    struct tuning_options options = options_of(NULL, 0);
+    options.tokenizer = marks;
+    options.template = "chatml";
+    const char *rows = "{\"text\": \"<|im_start|>a<|im_end|>\"}\n"
+                       "{\"prompt\": \"<|im_start|>q<|im_end|>\", \"completion\": \"b<|im_end|>\"}\n"
+                       "{\"input\": \"<|im_start|>\", \"output\": \"<|im_end|>\"}\n"
+                       "{\"instruction\": \"<|im_end|>\", \"output\": \"b\"}\n";
+    check_rows(rows, options, ROWS("<[a>$]", "<q>[b>$]", "<[ >$]", "<user\n<|im_end|>>\n<assistant\n[b>$]"));
+    options.special_tokens = SPECIAL_TOKENS_TEXT;
+    check_rows(rows, options,
+               ROWS("<[|im_start|>a<|im_end|>$]", "<|im_start|>q<|im_end|>[b<|im_end|>$]", "<|im_start|>[ <|im_end|>$]",
+                    "<user\n<|im_end|>>\n<assistant\n[b>$]"));
+}
+
+/* White space may follow it; an end in the prompt is none of the answer. */
+static void a_row_that_ends_with_the_end_of_text_gets_no_second_one(void **state) {
+    (void)state;
+    struct tuning_options options = options_of(NULL, 0);
+    check_rows("{\"text\": \"ab<|endoftext|>\"}\n"
+               "{\"text\": \"ab<|endoftext|>\\r\\n \"}\n"
+               "{\"text\": \"a<|endoftext|>b\"}\n"
+               "{\"prompt\": \"a\", \"completion\": \"<|endoftext|>\\n\"}\n"
+               "{\"prompt\": \"a<|endoftext|>\", \"completion\": \"\\n\"}\n",
+               options, ROWS("a[b$]", "a[b$\r\n ]", "a[$b$]", "a[$\n]", "a$[\n$]"));
+    options.special_tokens = SPECIAL_TOKENS_TEXT;
+    check_rows("{\"text\": \"ab<|endoftext|>\"}\n", options, ROWS("a[b<|endoftext|>$]"));
+}
+
+/* Also where rows are packed; a row of weight 0 is left out. */
+static void a_rows_weight_is_that_of_its_losses(void **state) {
+    (void)state;
+    static const float expected[] = {0.25f, 0.25f, 0, 1, 1, 3e38f, 3e38f, 1, 1, 1, 1};
+    char *path = write_file("rows.jsonl", "{\"text\": \"ab\", \"weight\": 0.25}\n"
+                                          "{\"text\": \"no\", \"weight\": 0}\n"
+                                          "{\"prompt\": \"ab\", \"completion\": \"c\", \"weight\": null}\n"
+                                          "{\"text\": \"ab\", \"weight\": 3e38}\n"
+                                          "{\"text\": \"ab\", \"weight\": 1, \"weights\": null}\n{\"text\": \"ab\"}\n");
+    const char *paths[] = {path};
+    struct tuning_options options = options_of(NULL, 0);
+    struct tuning_file_count count;
+    struct tuning_data *data;
+    struct gpt_batch batch;
+    options.valid = (struct config_list){paths, 1};
+    options.is_packed = true;
+    test_ok(tuning_data_open(&options, &data));
+    test_ok(gpt_batch_init(&batch, 1, options.seq_length));
+    test_ok(tuning_batch_read(&batch, data, SPLIT_VALID, 0));
+    assert_int_equal(batch.rows, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        assert_true(batch.loss_mask[i] == expected[i]);
+    assert_true(tuning_data_weight(data, SPLIT_VALID, 0) == 0.25);
+    assert_true(tuning_data_file(data, 0, &count));
+    assert_int_equal(count.empty, 1);
+    assert_int_equal(count.weightless, 1);
+    gpt_batch_free(&batch);
+    tuning_data_close(data);
+    free(path);
 }
 
 /* Such a tokenizer is asked for them; what a template has made stands for itself. */
@@ -434,6 +495,15 @@ static void bad_lines_are_refused_with_file_and_line(void **state) {
         {"{\"text\": \"a\", \"loss_weight\": 1}", "field \"loss_weight\" is not supported"},
         {"{\"text\": \"a\", \"sample_weight\": 1}", "field \"sample_weight\" is not supported"},
         {"{\"messages\": [], \"weights\": [1]}", "field \"weights\" is not supported"},
+        {"{\"text\": \"a\", \"train_detail\": []}", "field \"train_detail\" is not supported"},
+        {"{\"text\": \"a\", \"weight\": -0.5}", "field \"weight\" is not a number from 0 to 3.40282e+38"},
+        {"{\"text\": \"a\", \"weight\": true}", "field \"weight\" is not a number"},
+        {"{\"text\": \"a\", \"weight\": \"1\"}", "field \"weight\" is not a number"},
+        {"{\"text\": \"a\", \"weight\": NaN}", "field \"weight\" is not a number"},
+        {"{\"text\": \"a\", \"weight\": 1e999}", "field \"weight\" is not a number"},
+        {"{\"text\": \"a\", \"weight\": 1e39}", "field \"weight\" is not a number"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", "a preference row (\"chosen\", \"rejected\")"},
+        {"{\"chosen\": [], \"rejected\": []}", "a preference row (\"chosen\", \"rejected\")"},
         {"{\"messages\": {}}", "field \"messages\" is not a list"},
         {"{\"messages\": [1]}", "message 1: expected an object {\"role\", \"content\"}"},
         {"{\"messages\": [" TURN("user", "a") ", {\"role\": \"user\"}]}", "message 2: there is no field \"content\""},
@@ -523,6 +593,9 @@ static void options_that_cannot_be_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_their_ends_are_trained),
+        cmocka_unit_test(names_of_special_tokens_are_tokens_or_text),
+        cmocka_unit_test(a_row_that_ends_with_the_end_of_text_gets_no_second_one),
+        cmocka_unit_test(a_rows_weight_is_that_of_its_losses),
         cmocka_unit_test(tokens_before_every_text_stand_before_rows_without_a_template),
         cmocka_unit_test(a_row_is_encoded_at_once),
         cmocka_unit_test(whole_texts_are_trained_on_request),

@@ -11,7 +11,7 @@ import original_tokenizers
 import torch
 from interop_support import SEED, SOURCE, Case
 from shapes_test import assigned, random_characters, source_texts
-from tokenizers_test import CORPUS, Tokenizing, random_text
+from tokenizers_test import CORPUS, TEXT, Tokenizing, random_text
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MODELS = pathlib.Path(os.environ.get("CAMBIUM_MODELS", SOURCE / "build/models"))
@@ -38,7 +38,7 @@ class SmolLM2(Case):
         lines = [line for path in sorted(SOURCE.glob("docs/*.md")) + sorted(SOURCE.glob("src/model/*.c"))
                  for line in path.read_text().split("\n")]
         lines += ["naïve café – 中文字符, тест, عربى, 한국어 👩‍👩‍👧", "a\x04b \x7f 12345 3.14", "  two  spaces\t"]
-        told = self.run_program("tokenize", "--allow-special", "--tokenizer", self.source, data=("\n".join(lines) + "\n").encode()).decode().split("\n")
+        told = self.run_program("tokenize", "--tokenizer", self.source, data=("\n".join(lines) + "\n").encode()).decode().split("\n")
         for line, ids in zip(lines, told):
             self.assertEqual([int(i) for i in ids.split()], self.ids_of(line), line)
 
@@ -94,7 +94,7 @@ class Originals(Tokenizing):
         told = subprocess.run([sys.executable, program, "ids", packages, name], input=json.dumps(texts).encode(), capture_output=True, timeout=600)
         self.assertEqual(told.returncode, 0, told.stderr.decode())
         expected, lines = json.loads(told.stdout), [text.encode() for text in texts]
-        for key, words in (("ids", []), ("whole", ["--add-special"]), ("special", ["--allow-special"])):
+        for key, words in (("ids", TEXT), ("whole", [*TEXT, "--add-special"]), ("special", [])):
             if key in expected[0]:
                 self.assert_all_equal(texts, self.tokenize(directory, lines, *words), [ids[key] for ids in expected])
 

@@ -97,11 +97,11 @@ class Shapes(Tokenizing):
         self.check_texts(directory, library, texts)
         lines = [text.replace("\n", "\r").encode() for text in texts[:1500]]
         library.encode_special_tokens = False
-        ours = self.tokenize(directory, lines, "--allow-special")
+        ours = self.tokenize(directory, lines)
         self.assert_all_equal(lines, ours, [library.encode(line.decode(), add_special_tokens=False).ids for line in lines])
         draw = random.Random(SEED * 100 + seed)
         noise = [draw.randbytes(draw.randrange(300)).replace(b"\n", b"") for _ in range(500)]
-        rows = self.tokenize(directory, noise)
+        rows = self.tokenize(directory, noise, "--special-tokens", "text")
         back = self.run_program("detokenize", "--tokenizer", directory,
                                 data="".join(" ".join(map(str, row)) + "\n" for row in rows).encode())
         self.assertEqual(back.count(b"\n"), len(noise))

@@ -13,6 +13,7 @@ from tokenizers import (ByteLevelBPETokenizer, Tokenizer, decoders, models, norm
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
 
 END = "<|endoftext|>"
+TEXT = ("--special-tokens", "text")
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BYTE = {character: byte for byte, character in bytes_to_unicode().items()}
 CORPUS = (SOURCE / "tests/text/golden/corpus.txt").read_text()
@@ -107,12 +108,12 @@ class Ids(Tokenizing):
         directory = self.train()
         library, other, ids = self.libraries(directory)
         texts = texts_without_line_feeds(4000)
-        ours = self.tokenize(directory, [text.encode() for text in texts])
+        ours = self.tokenize(directory, [text.encode() for text in texts], *TEXT)
         self.assert_all_equal(texts, ours, [library.encode(text, add_special_tokens=False).ids for text in texts])
         draw = random.Random(SEED * 100 + 1)
         lines = [random_bytes(draw).replace(b"\n", b"\r") for _ in range(4000)]
         lines += [draw.randbytes(draw.randrange(200)).replace(b"\n", b"\0") for _ in range(1000)]
-        ours = self.tokenize(directory, lines)
+        ours = self.tokenize(directory, lines, *TEXT)
         self.assert_all_equal(lines, ours, [[ids[rank] for rank in other._encode_bytes(line)] for line in lines])
         back = self.run_program("detokenize", "--tokenizer", directory,
                                 data="".join(" ".join(map(str, row)) + "\n" for row in ours).encode())
@@ -124,7 +125,7 @@ class Ids(Tokenizing):
         points = [chr(p) for p in range(0x110000) if p not in SURROGATES and p != 10]
         for form in ("a{0}b ", "{0}1{0}", " {0}{0}'s"):
             texts = ["".join(form.format(c) for c in points[i:i + 200]) for i in range(0, len(points), 200)]
-            ours = self.tokenize(directory, [text.encode() for text in texts])
+            ours = self.tokenize(directory, [text.encode() for text in texts], *TEXT)
             self.assert_all_equal(texts, ours, [r.ids for r in library.encode_batch(texts, add_special_tokens=False)])
         self.assert_all_equal(texts, ours, [[ids[rank] for rank in other.encode_ordinary(text)] for text in texts])
 
@@ -135,7 +136,7 @@ class Ids(Tokenizing):
         draw = random.Random(SEED * 100 + 2)
         texts = [END.join(text[:draw.randrange(80)] for text in texts_without_line_feeds(draw.randrange(1, 5), i))
                  for i in range(500)]
-        ours = self.tokenize(directory, [text.encode() for text in texts], "--allow-special")
+        ours = self.tokenize(directory, [text.encode() for text in texts])
         self.assert_all_equal(texts, ours, [library.encode(text, add_special_tokens=False).ids for text in texts])
         theirs = [[ids[rank] for rank in other.encode(text, allowed_special="all")] for text in texts]
         self.assert_all_equal(texts, ours, theirs)
@@ -176,7 +177,7 @@ class OursOpened(Tokenizing):
     def test_each_way_gives_equal_ids(self):
         directory = self.train()
         texts = texts_without_line_feeds(300, 7)
-        ours = self.tokenize(directory, [text.encode() for text in texts])
+        ours = self.tokenize(directory, [text.encode() for text in texts], *TEXT)
         pair = [str(directory / name) for name in ("vocab.json", "merges.txt")]
         # GPT-2's class takes special tokens in a text for tokens unless told otherwise.
         plain = {"add_special_tokens": False, "split_special_tokens": True}
@@ -213,7 +214,7 @@ class TheirsOpened(Tokenizing):
 
     def check(self, directory, library, allow_special=False):
         texts = texts_without_line_feeds(400, 9)
-        words = ["--allow-special"] if allow_special else []
+        words = [] if allow_special else TEXT
         ours = self.tokenize(directory, [text.encode() for text in texts], *words)
         library.encode_special_tokens = not allow_special
         self.assert_all_equal(texts, ours, [library.encode(text, add_special_tokens=False).ids for text in texts])
@@ -268,7 +269,7 @@ class TheirsOpened(Tokenizing):
                     theirs = GPT2TokenizerFast.from_pretrained(self.directory)
                     if post_processor:  # the class builds a tokenizer of its own; the generic one takes the file as it is
                         theirs = PreTrainedTokenizerFast.from_pretrained(self.directory)
-                    ours = self.tokenize(self.directory, [text.encode() for text in texts], "--add-special")
+                    ours = self.tokenize(self.directory, [text.encode() for text in texts], "--add-special", *TEXT)
                     self.assert_all_equal(texts, ours, [theirs.encode(text, split_special_tokens=True) for text in texts])
 
     def test_what_gives_other_ids_is_refused(self):

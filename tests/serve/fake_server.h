@@ -90,12 +90,12 @@ size_t text_job_short_bytes(const struct server *server) {
 }
 
 int text_job_encode(const struct server *server, struct tokenizer_encoder *encoder, const char *text, size_t length,
-                    bool adds_special, struct token_buffer *ids) {
+                    unsigned flags, struct token_buffer *ids) {
     (void)server;
     (void)encoder;
     (void)text;
     (void)length;
-    (void)adds_special;
+    (void)flags;
     (void)ids;
     return STATUS_MEMORY;
 }
