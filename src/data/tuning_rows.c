@@ -93,7 +93,7 @@ static void drop_second_end(struct draft *draft, const struct tokenizer *tokeniz
     size_t length = 0, i = ids->count;
     if (i == 0 || ids->ids[--i] != eos)
         return;
-    for (; i > 0 && draft->trained[i - 1] && length == 0; i--) {
+    for (; i > 0 && draft->trained.data[i - 1] && length == 0; i--) {
         const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids->ids[i - 1], &length);
         if (ids->ids[i - 1] == eos) {
             draft->ids.count--;
@@ -173,7 +173,7 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     if (rows->count == INT32_MAX)
         return status_fail(STATUS_UNSUPPORTED, "more than %d rows", INT32_MAX);
     count->truncated += is_cut;
-    count->endless += pieces->endless > 0;
+    count->endless += row->pieces.endless > 0;
     count->tokens += (int64_t)(last - first);
     for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
         count->trained += draft->trained.data[i];
