@@ -37,9 +37,8 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(model_size),
      .metavar = "SIZE",
-     .help =
-         "a GPT of this number of parameters, such as 20B or 126M, in the shape of NVIDIA's tables; or an open model: "
-         "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
+     .help = "parameters, such as 20B or 126M, of a GPT in the shape of NVIDIA's tables. Open models have names: "
+             "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
     {.path = "config",
      .type = CONFIG_STRING,
      .offset = AT(config),

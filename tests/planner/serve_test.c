@@ -174,7 +174,7 @@ static void rows_are_of_one_kind(void **state) {
     char *directory = test_directory(), path[4096];
     static const char *const texts[][2] = {
         {"- {config: a.yaml, nodes: 1}\n", ":1: a row needs config, nodes and step_seconds"},
-        {"- {config: a.yaml, nodes: x, step_seconds: 1}\n", ":1: expected a number above 0"},
+        {"- {config: a.yaml, nodes: x, step_seconds: 1}\n", ":1: nodes is x: expected a whole number from 1"},
         {"- {nodes: 1, step: 1}\n", "unknown key 'step'"},
         {"a: 1\n", "expected a list of rows"},
         {"- 1\n", "expected a row"},
