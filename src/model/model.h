@@ -94,7 +94,7 @@ struct model_options {
     const struct storage *storage;  /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
 };
 
-/* True when the stage has the layer. */
+/* True when the stage has the layer; -1: the embedding. */
 bool model_has_layer(const struct model_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
  * trains. */
