@@ -326,7 +326,7 @@ static int read_devices(struct planning *p) {
         double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
         if (devices < 1 || devices > MOST_DEVICES || devices != floor(devices)) {
             double least = o->nodes ? 1 / (double)p->cluster.per_node : 1;
-            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %g%s",
+            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %.7g%s",
                                o->nodes ? "nodes" : "devices", counts[i], devices, least, MOST_DEVICES * least,
                                o->nodes ? " that is a whole number of devices" : "");
         }
