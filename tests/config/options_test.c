@@ -184,7 +184,7 @@ static void names_of_other_programs_give_ours(void **state) {
         {"--use-flash-attn", "unknown option --use-flash-attn: it is not needed"},
         {"--no-enable-bf16", "(did you mean --train.precision=bf16?)"}, /* without the words of a switch */
         {"--vocab_size", "(did you mean --vocab-size?)"},
-        {"--max-loras=2", "unknown option --max-loras; "}, /* no advice holds for this command */
+        {"--max-loras=2", "unknown option --max-loras: it is for other commands ("},
         {"--learning", "unknown option --learning; "},
         {"--ouptutt=a", "(did you mean --output?)"}, /* two mistakes; three are too many */
         {"--oouptutt=a", "unknown option --oouptutt; "},
