@@ -30,7 +30,9 @@ static const struct {
      {"--tokenizer"}},
     {"trust_remote_code remove_unused_columns dataset_kwargs dataloader_drop_last padding_free fan_in_fan_out "
      "use_cache inference_mode tokenizer_mode lora_dtype lora_backend fully_sharded_loras lora_extra_vocab_size "
-     "accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type",
+     "accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type ddp_find_unused_parameters ddp_timeout "
+     "manual_gc use_checkpoint_args dataloader_type log_throughput timing_log_level target_tensor_parallel_size "
+     "use_cpu_initialization low_cpu_mem_usage stage plot_loss",
      {"it is not needed"}},
     {"eos_token pad_token bos_token", {"the tokenizer's files have it"}},
     {"served_model_name alias -a", {"--model-name"}},
@@ -50,7 +52,7 @@ static const struct {
     {"allowed_origins allow_origins cors", {"--cors-origin"}},
     {"timeout -to", {"--request-timeout"}},
     {"watchdog_timeout dist_timeout", {"--rank-timeout"}},
-    {"log_level uvicorn_log_level log_requests log_stats verbose -v", {"--log-format"}},
+    {"log_level uvicorn_log_level log_requests log_stats verbose -v verbosity log_file", {"--log-format"}},
     {"metrics", {"/metrics is on --control; --metrics-on-data puts it on --listen, too"}},
     {"otlp_traces_endpoint", {"--otlp-endpoint"}},
     {"schedule_policy scheduling_policy", {"@serve keys of --api-key-file have shares, and requests a \"priority\""}},
@@ -61,7 +63,8 @@ static const struct {
      {"only completions, chats and log-probabilities are computed"}},
 
     /* memory and batches */
-    {"gpu_memory_utilization mem_fraction_static kv_cache_memory_bytes max_total_tokens swap_space cpu_offload_gb",
+    {"gpu_memory_utilization mem_fraction_static kv_cache_memory_bytes max_total_tokens swap_space cpu_offload_gb "
+     "num_gpu_blocks_override",
      {"--kv-cache-memory SIZE", "memory is planned before the run: --dry-run prints the plan"}},
     {"max_num_seqs max_running_requests parallel -np", {"--max-batch-size", "--batch"}},
     {"max_num_batched_tokens max_prefill_tokens chunked_prefill_size ubatch_size -ub", {"--max-batch-tokens"}},
@@ -77,20 +80,24 @@ static const struct {
     {"kv_cache_dtype cache_type_k cache_type_v -ctk -ctv", {"keys and values have the type of --precision"}},
     {"deterministic_inference deterministic_mode full_determinism",
      {"--batch-invariant=on", "equal seeds always give equal bits"}},
-    {"quantization quantize load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_compute_dtype qlora",
+    {"quantization quantize load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_compute_dtype qlora "
+     "quantization_bit -q",
      {"weights are computed in fp32 or bf16; 'cambium convert' reads quantised GGUF files"}},
     {"mlock no_mmap mmap", {"weights are always read into memory at the start"}},
 
     /* lengths and sampling */
     {"max_model_len max_seq_length max_seq_len max_length seq_length sequence_len cutoff_len max_prompt_length "
-     "model_max_length context_length ctx_size -c n_ctx",
+     "model_max_length context_length ctx_size -c n_ctx decoder_seq_length",
      {"--data.seq_length", "--max-model-len", "--max-length", "--seq-length", "--input-len"}},
     {"block_size page_size", {"--data.seq_length", "pages of keys and values have a fixed size"}},
     {"max_new_tokens max_tokens n_predict predict -n max_completion_length max_gen_toks",
      {"--max-new-tokens", REQUEST("max_tokens"), "--output-len"}},
     {"seed random_seed -s", {"--train.seed", "--seed", REQUEST("seed")}},
     {"temperature temp", {"--temperature", REQUEST("temperature")}},
-    {"top_p top_k min_p presence_penalty frequency_penalty logit_bias ignore_eos stream generation_config", {FIELD}},
+    {"top_p top_k min_p presence_penalty frequency_penalty logit_bias ignore_eos generation_config stop_token_ids "
+     "eos_token_id",
+     {FIELD}},
+    {"stream streaming", {"--stream", REQUEST("stream")}},
     {"repetition_penalty repeat_penalty", {"--repetition-penalty", REQUEST("repetition_penalty")}},
     {"logprobs n_probs max_logprobs", {FIELD, "'cambium score' prints the log-probability of each token"}},
     {"num_return_sequences num_generations best_of n", {"--num-samples", REQUEST("n")}},
@@ -116,7 +123,7 @@ static const struct {
     {"data_parallel_size dp_size dp",
      {"@serve each replica is its own server", "data ranks are --ranks / (tensor x pipeline)"}},
     {"nproc_per_node num_processes num_gpus gpus nnodes node_rank master_addr master_port local_rank "
-     "distributed_executor_backend",
+     "distributed_executor_backend dist_init_addr",
      {"--ranks N runs threads; mpirun -n N or srun runs processes", "--devices"}},
     {"distributed_backend ddp_backend disable_custom_all_reduce", {"--collectives"}},
     {"threads -t threads_batch -tb num_threads", {"--threads", "--parallel.threads_per_rank", "--workers"}},
@@ -124,7 +131,8 @@ static const struct {
      {"--workers", "it is not needed: no workers read the rows"}},
     {"attn_implementation flash_attn -fa flash_attention flash_attention_2 attention_backend transformer_impl",
      {"it is not needed: the program chooses the kernels"}},
-    {"torch_compile liger_kernel mcore_models masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion rope_fusion",
+    {"torch_compile liger_kernel mcore_models masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion rope_fusion "
+     "unsloth compilation_config cross_entropy_loss_fusion gradient_accumulation_fusion",
      {"it is not needed: the program chooses the kernels"}},
 
     /* training */
@@ -163,7 +171,8 @@ static const struct {
     {"recompute_activations", {"--parallel.recompute_granularity=selective"}},
     {"deepspeed zero_stage fsdp fsdp_config torch_fsdp2 megatron_fsdp", {"--parallel.data_parallel_sharding_strategy"}},
     {"num_layers_per_virtual_pipeline_stage", {"--parallel.virtual_pipeline_model_parallel_size"}},
-    {"dataset dataset_name train_file dataset_path train_data data data_path train_data_path dataset_dir",
+    {"dataset dataset_name train_file dataset_path train_data data data_path train_data_path dataset_dir input "
+     "input_file",
      {"--data", "--data.data_path", "--requests", "--input", "--task NAME=FILE.jsonl"}},
     {"validation_file eval_file eval_dataset valid_data_path val_data val_file test_data_path",
      {"--valid-data", "--data.split"}},
@@ -178,7 +187,10 @@ static const struct {
     {"logging_dir tensorboard", {"--log.tensorboard_dir"}},
     {"report_to wandb_project run_name wandb_exp_name",
      {"there are --log.metrics_file (JSON lines) and --log.tensorboard_dir"}},
-    {"output_dir save save_dir output_path outfile -o output", {"--output", "--checkpoint.save", "--output-prefix"}},
+    {"output_dir save save_dir output_path outfile -o output output_file save_path",
+     {"--output", "--checkpoint.save", "--output-prefix"}},
+    {"overwrite_output_dir", {"name another --output, or resume with --checkpoint.load"}},
+    {"log_samples", {"--samples"}},
     {"save_steps save_strategy", {"--checkpoint.save_interval"}},
     {"save_total_limit", {"--checkpoint.keep_last"}},
     {"save_safetensors ckpt_format dist_ckpt_format", {"files are always safetensors"}},
@@ -192,10 +204,15 @@ static const struct {
     {"guided_decoding_backend grammar_backend grammar grammar_file json_schema structured_outputs_config "
      "speculative_config speculative_model speculative_algorithm num_speculative_tokens model_draft -md draft_max "
      "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path mmproj image limit_mm_per_prompt "
-     "context_parallel_size cp_size ulysses_size expert_parallel expert_parallel_size ep_size num_experts "
-     "moe_router_topk moe_grouped_gemm beta loss_type reward_model ref_model neftune_noise_alpha "
-     "label_smoothing_factor group_by_length modules_to_save lora_modules_to_save lora_bias init_lora_weights "
-     "stream_interval save_only_model auto_find_batch_size color in_prefix",
+     "context_parallel_size cp_size ulysses_size expert_parallel",
+     {"it is not supported"}},
+    {"expert_parallel_size ep_size num_experts moe_router_topk moe_grouped_gemm beta loss_type reward_model ref_model "
+     "neftune_noise_alpha label_smoothing_factor group_by_length modules_to_save lora_modules_to_save lora_bias "
+     "init_lora_weights stream_interval save_only_model auto_find_batch_size color in_prefix bias samplers",
+     {"it is not supported"}},
+    {"root_path ssl_ca_certs response_role kv_transfer_config slots props numa mock_data log_params_norm "
+     "tp_comm_overlap escape keep override_tensor n_cpu_moe kv_offload sampling_backend dp_attention reward_funcs task "
+     "runner squared_relu label_smoothing",
      {"it is not supported"}},
 
     /* models and adapters to train */
