@@ -194,6 +194,7 @@ static void names_of_other_programs_give_ours(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(WORDS(cases[i][0]), cases[i][1]);
+    refuses(WORDS("--input", "a", "-o", "b"), "unknown option -o (did you mean --output?)"); /* and no item of a list */
     refuses(WORDS("--config=", "word"), "unexpected word 'word' (did you mean --output word?)");
     refuses(WORDS("--config=", "--output=a", "word"), "unexpected word 'word'; ");
 }
