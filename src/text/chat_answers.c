@@ -391,8 +391,8 @@ static int add_end(struct row *row, const char *turn_end, size_t begin) {
 }
 
 /* Finds the token at which generators stop in the template's words from `after` on. It is in the answer, which extends
- * to `end`, or the first special token after it and before `limit`. Returns its end; 0: there is none. *has_special: the
- * answer has other special tokens. */
+ * to `end`, or the first special token after it and before `limit`. Returns its end; 0: there is none. *has_special:
+ * the answer has other special tokens. */
 static size_t find_stop(const struct row *row, const char *turn_end, size_t after, size_t end, size_t limit,
                         bool *has_special) {
     const char *text = strbuf_text(&row->pieces->text), *found;
