@@ -390,8 +390,8 @@ static int add_end(struct row *row, const char *turn_end, size_t begin) {
     return status ? status : chat_pieces_add(row->pieces, turn_end, strlen(turn_end), CHAT_ANSWER | CHAT_SPECIAL);
 }
 
-/* Finds the token at which generators stop in the template's words from `after` on: in an answer, which extends to
- * `end`, or as the first special token after it and before `limit`. Returns its end; 0: there is none. *has_special:
+/* Finds the token at which generators stop in the template's words from `after` on. It is in the answer, which extends
+ * to `end`, or the first special token after it and before `limit`. Returns its end; 0: there is none. *has_special:
  * the answer has other special tokens. */
 static size_t find_stop(const struct row *row, const char *turn_end, size_t after, size_t end, size_t limit,
                         bool *has_special) {
