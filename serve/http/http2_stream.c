@@ -360,8 +360,11 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
         return;
     stream->is_closed = true;
     gathered_forget(stream);
-    if (stream->is_routed)
-        exchange_close(&stream->exchange, is_whole, stream->fault ? stream->fault : stream->http->connection->fault);
+    if (!stream->is_routed)
+        return;
+    if (stream->exchange.client && stream->exchange.status >= 400) /* a refusal takes others' time, too */
+        rate_take(rates_find(&shared_of(stream)->resets, stream->exchange.client, clock_seconds()));
+    exchange_close(&stream->exchange, is_whole, stream->fault ? stream->fault : stream->http->connection->fault);
 }
 
 static void stream_destroy(struct http2_stream *stream) {
