@@ -135,7 +135,10 @@ static void forget_commands(struct driver *driver, struct call_shared *shared) {
 
 bool driver_withdraw(struct driver *driver, struct call_shared *shared) {
     pthread_mutex_lock(&driver->shared.lock);
-    bool is_new = shared->is_listed && shared->commands & CALL_SUBMIT;
+    const struct call_shared *listed = driver->shared.commands; /* not among those that the driver is just taking */
+    while (listed && listed != shared)
+        listed = listed->next_command;
+    bool is_new = listed && shared->commands & CALL_SUBMIT;
     if (is_new)
         forget_commands(driver, shared);
     pthread_mutex_unlock(&driver->shared.lock);

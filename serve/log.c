@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINES_BURST = 500, LINES_PER_SECOND = 50 }; /* about one client's requests without an answer of the model */
+enum { LINES_BURST = 500, LINES_PER_SECOND = 50 }; /* about one client's requests that the model did not answer */
 enum { VALUE_BYTES = 1024 };                       /* keeps a line below PIPE_BUF, so pipes keep it whole */
 
 /* C0 and C1 controls, DEL, and Unicode's line ends. */
@@ -179,7 +179,8 @@ void log_tick(struct server *server) {
         struct rate *rate = &server->log_rates.places[i];
         if (!rate->refused || !rate_take(rates_find(&server->log_rates, rate->client, now)))
             continue;
-        log_event(server, LOG_WARNING, "log", "%lld requests of %s are not logged: more than %d a second had no answer",
+        log_event(server, LOG_WARNING, "log",
+                  "%lld requests of %s are not logged: the model answered none of them, and at most %d a second are",
                   (long long)rate->refused, rate->name, LINES_PER_SECOND);
         rate->refused = 0;
     }

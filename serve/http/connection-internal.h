@@ -109,6 +109,7 @@ struct transport {
     struct listener listeners[LISTENER_COUNT];
     struct connection_list connections, scheduled;
     struct connection_list reading; /* may have bytes to read; the first was read longest ago */
+    int64_t reading_count;
     struct event *read, *flush, *tick;
     struct http2_shared *http2;
     struct tls *tls;

@@ -148,12 +148,14 @@ static bool is_handshaken(struct connection *connection) {
 static void line_up(struct connection *connection) {
     if (!connection->is_reading)
         TAILQ_INSERT_TAIL(&connection->transport->reading, connection, reading);
+    connection->transport->reading_count += !connection->is_reading;
     connection->is_reading = true;
 }
 
 static void stop_reading(struct connection *connection) {
     if (connection->is_reading)
         TAILQ_REMOVE(&connection->transport->reading, connection, reading);
+    connection->transport->reading_count -= connection->is_reading;
     connection->is_reading = false;
 }
 

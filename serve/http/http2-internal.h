@@ -66,8 +66,9 @@ void http2_spend(struct http2 *http, double cost);
 /* Counts a request that was given up, for its client on all connections, or without one (0) for its address; sends
  * GOAWAY when there were too many. */
 void http2_spend_reset(struct http2 *http, uint64_t client);
-/* False when this client gave up too many requests: the next one is not worth its work. */
-bool http2_may_ask(struct http2 *http, uint64_t client);
+/* False when this client gave up too many requests: the next one is not worth its work. A request that was refused for
+ * want of a key counts like one that was given up, for its address. */
+bool http2_may_ask(struct http2 *http, uint64_t client, bool is_refused);
 
 /* Sets the callbacks that streams need. */
 void http2_stream_callbacks(nghttp2_session_callbacks *callbacks);

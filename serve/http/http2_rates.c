@@ -24,7 +24,9 @@ void http2_spend_reset(struct http2 *http, uint64_t client) {
         http2_calm_down(http, "too many resets");
 }
 
-bool http2_may_ask(struct http2 *http, uint64_t client) {
+bool http2_may_ask(struct http2 *http, uint64_t client, bool is_refused) {
     struct rates *resets = &http->connection->transport->http2->resets;
+    if (is_refused)
+        return rate_take(rates_find(resets, http->connection->address, clock_seconds()));
     return !client || rates_find(resets, client, clock_seconds())->bucket.tokens >= 1;
 }

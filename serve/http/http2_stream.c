@@ -360,8 +360,11 @@ static void stream_close(struct http2_stream *stream, bool is_whole) {
         return;
     stream->is_closed = true;
     gathered_forget(stream);
-    if (stream->is_routed)
-        exchange_close(&stream->exchange, is_whole, stream->fault ? stream->fault : stream->http->connection->fault);
+    if (!stream->is_routed)
+        return;
+    if (stream->exchange.client && stream->exchange.status >= 400) /* a refusal takes others' time, too */
+        rate_take(rates_find(&shared_of(stream)->resets, stream->exchange.client, clock_seconds()));
+    exchange_close(&stream->exchange, is_whole, stream->fault ? stream->fault : stream->http->connection->fault);
 }
 
 static void stream_destroy(struct http2_stream *stream) {
@@ -473,7 +476,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
                      const uint8_t *value, size_t value_length, uint8_t flags, void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
     (void)flags;
-    (void)user;
+    if (((struct http2 *)user)->is_over)
+        return NGHTTP2_ERR_PAUSE; /* nothing more is read */
     if (!stream || stream->is_too_long)
         return 0;
     const struct transport_limits *limits = http2_limits(stream->http);
@@ -565,7 +569,7 @@ static int stream_route(struct http2_stream *stream, bool is_whole) {
     stream->is_routed = true;
     stream->is_whole = is_whole;
     options->route(options->router, &stream->exchange);
-    if (!http2_may_ask(stream->http, stream->exchange.client))
+    if (!http2_may_ask(stream->http, stream->exchange.client, stream->exchange.status == 401))
         http2_calm_down(stream->http, "too many resets");
     stream->http->has_grpc |= stream->exchange.resets_early;
     return 0;
@@ -631,7 +635,8 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
                          void *user) {
     struct http2_stream *stream = nghttp2_session_get_stream_user_data(session, id);
     (void)flags;
-    (void)user;
+    if (((struct http2 *)user)->is_over)
+        return NGHTTP2_ERR_PAUSE;
     if (nghttp2_session_consume_connection(session, length) || (stream && window_return(stream, length)))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (!stream)

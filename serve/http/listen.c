@@ -14,7 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, ACCEPTS_PER_TURN = 64, TICK_MICROSECONDS = 250000, PAUSE_MICROSECONDS = 100000 };
+enum {
+    BACKLOG = 1024,
+    ACCEPTS_PER_TURN = 64,
+    FEW_ACCEPTS = 4,
+    TICK_MICROSECONDS = 250000,
+    PAUSE_MICROSECONDS = 100000
+};
 
 /* The answer for a client beyond the limit. Its protocol is not known yet, and only HTTP/1.1 clients can read this. */
 static const char full[] = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
@@ -172,10 +178,10 @@ static bool make_place(struct listener *listener, uint64_t address) {
     return idle != NULL;
 }
 
-/* Accepts one client. Returns false when no client waits any more. */
-static bool accept_some(struct listener *listener) {
+/* Accepts up to `most` clients. Returns false when no client waits any more. */
+static bool accept_some(struct listener *listener, int most) {
     struct sockaddr_storage address;
-    for (int accepts = 0; accepts < ACCEPTS_PER_TURN; accepts++) {
+    for (int accepts = 0; accepts < most; accepts++) {
         socklen_t length = sizeof address;
         int client = accept4(listener->fd, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
@@ -194,9 +200,13 @@ static bool accept_some(struct listener *listener) {
 }
 
 static void on_acceptable(evutil_socket_t fd, short what, void *context) {
+    struct listener *listener = context;
     (void)fd;
     (void)what;
-    accept_some(context);
+    /* Clients that come faster than they can be read wait in the socket's queue: in a long line of unread connections a
+     * new one would be closed as idle. */
+    bool is_behind = listener->kind == LISTENER_DATA && listener->transport->reading_count >= ACCEPTS_PER_TURN;
+    accept_some(listener, is_behind ? FEW_ACCEPTS : ACCEPTS_PER_TURN);
 }
 
 static int bind_fd(struct listener *listener, const struct sockaddr *address, socklen_t length, const char *where) {
@@ -342,7 +352,8 @@ void transport_leave(struct transport *transport) {
 
 /* Accepts clients that wait in the socket's queue first: closing the socket would reset them. */
 static void listener_finish(struct listener *listener) {
-    for (int rounds = 0; rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener); rounds++)
+    for (int rounds = 0;
+         rounds < BACKLOG / ACCEPTS_PER_TURN && listener->fd >= 0 && accept_some(listener, ACCEPTS_PER_TURN); rounds++)
         ;
     listener_close(listener);
 }

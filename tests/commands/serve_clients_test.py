@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import socket
 import struct
 import subprocess
@@ -178,7 +179,8 @@ class Deaths(unittest.TestCase):
 
 class Machine(unittest.TestCase):
     def test_without_descriptors_it_says_so_and_goes_on(self):
-        with tempfile.TemporaryDirectory() as root, Server("--adapter-root", root, launcher=("prlimit", "--nofile=48:48"), model=TINY) as server:
+        with tempfile.TemporaryDirectory() as root, Server("--adapter-root", root, model=TINY) as server:
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (48, 48))  # fewer than its listeners' places
             write_prompt(pathlib.Path(root) / "late", 3, 32)
             server.complete("It was", max_tokens=2)
             before = descriptors(server)

@@ -18,6 +18,7 @@ enum { CALLS = 4 };
 static struct {
     struct call_shared *calls[CALLS]; /* NULL: freed */
     int round, ending;                /* ending: the call that ends in the first round */
+    bool withdraws;                   /* the loop tries to take back a call that the driver is about to begin */
     char done[64];                    /* the commands that the engine got, a word each: "s0 c1" */
 } play;
 
@@ -54,6 +55,9 @@ void driver_do(struct driver *driver, struct call_engine *self, unsigned command
     snprintf(play.done + length, sizeof play.done - length, "%s%c%d", length ? " " : "",
              commands & CALL_SUBMIT ? 's' : 'c', number_of(self->shared));
     driver->calls += (commands & CALL_SUBMIT) != 0;
+    for (int i = number_of(self->shared) + 1; play.withdraws && i < CALLS - 1; i++)
+        assert_false(driver_withdraw(driver, play.calls[i]));
+    play.withdraws = false;
 }
 
 void driver_retry(struct driver *driver) {
@@ -192,6 +196,7 @@ static void commands_after_the_end_of_a_call_are_forgotten(void **state) {
         test_ok(driver_open(&(struct driver_options){.server = &server}, &driver));
         memset(&play, 0, sizeof play);
         play.ending = ending;
+        play.withdraws = true;
         for (int i = 0; i < CALLS; i++)
             play.calls[i] = new_call(driver);
         for (int i = 0; i < CALLS - 1; i++)
