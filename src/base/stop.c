@@ -14,6 +14,7 @@ static struct {
     _Atomic long long milliseconds; /* the time when it came */
     _Atomic int watches;            /* watches that have begun and not ended */
     sigset_t outside;               /* the signals that this process held back when it was started */
+    struct sigaction before[2];     /* of SIGTERM and SIGINT, outside the watches */
 } requested;
 
 enum { ECHO_MILLISECONDS = 1000, HANDLER_STACK = 256 << 10 };
@@ -35,16 +36,6 @@ static void request_stop(int signal_number) {
         signal(signal_number, SIG_DFL);
         raise(signal_number); /* takes effect when this handler returns */
     }
-}
-
-static void end_at_once(int signal_number) {
-    static const char line[] = "cambium: stopped by SIGTERM\n";
-    (void)signal_number;
-    _exit(write(STDERR_FILENO, line, sizeof line - 1) < 0 ? 1 : 1);
-}
-
-void stop_end_at_once(void) {
-    signal(SIGTERM, end_at_once);
 }
 
 static void *handle_signals(void *unused) {
@@ -87,15 +78,15 @@ void stop_watch_begin(void) {
     sigemptyset(&action.sa_mask);
     sigaddset(&action.sa_mask, SIGTERM);
     sigaddset(&action.sa_mask, SIGINT);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, &requested.before[0]);
+    sigaction(SIGINT, &action, &requested.before[1]);
 }
 
 void stop_watch_end(void) {
     if (--requested.watches > 0 || requested.signal) /* a repetition may still come, and the run ends anyway */
         return;
-    stop_end_at_once();
-    signal(SIGINT, SIG_DFL);
+    sigaction(SIGTERM, &requested.before[0], NULL);
+    sigaction(SIGINT, &requested.before[1], NULL);
 }
 
 int stop_requested(void) {

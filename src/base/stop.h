@@ -11,9 +11,6 @@
 /* Starts a thread that handles signals. This thread and later ones hold them back, but for those that a thread causes
  * itself; what fork makes does not. Call it once, before there are other threads. STATUS_MEMORY. */
 int stop_handle_apart(void);
-/* Makes SIGTERM end the program at once, with a line and status 1, until it is watched, and afterwards again. A program
- * calls it before anything else, so that nothing can be killed while it starts. */
-void stop_end_at_once(void);
 /* Between these two calls, a signal is a request. Pairs of calls may be nested. */
 void stop_watch_begin(void);
 void stop_watch_end(void);

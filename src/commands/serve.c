@@ -106,7 +106,7 @@ static const struct config_row rows[] = {
     BATCH_ROWS(
         AT(batch), "", NULL,
         "memory for keys and values on each rank, at most as much as all completions can fill. By default it is a "
-        "quarter of the host's free memory, shared by the ranks, and less where that does not fit; on a GPU nine "
+        "quarter of the host's free memory, shared by the ranks, or less where that does not fit. On a GPU it is nine "
         "tenths of what is left beside the model"),
     {.path = "adapter-memory",
      .type = CONFIG_SIZE,
@@ -376,11 +376,11 @@ static void print_plan(const struct serving *serving, const struct engine *engin
     explain_cores(serving, &plan, why, sizeof why);
     log_info(
         "memory of each rank: weights %.0f MiB, %lld pages of keys and values %.0f, adapters %.0f, activations and "
-        "workspace %.0f; server %.0f; program %.0f; planned %.1f MiB on this host; %d thread%s (%s)",
+        "workspace %.0f; server %.0f; program %.0f; %d thread%s (%s); planned %.1f MiB",
         (double)plan.weights / mib, (long long)engine_pages(engine), (double)plan.cache / mib,
         (double)plan.adapters / mib, (double)plan.workspace / mib, (double)memory->beside / mib,
-        (double)(plan.program + memory->program) / mib, (double)memory->planned / mib, plan.threads,
-        plan.threads > 1 ? "s" : "", why);
+        (double)(plan.program + memory->program) / mib, plan.threads, plan.threads > 1 ? "s" : "", why,
+        (double)memory->planned / mib);
     const struct engine_graphs graphs = engine_graphs(engine);
     if (graphs.count)
         log_info("%d graphs of decode steps: %.1f MiB of the device, recorded in %.2f s", graphs.count,

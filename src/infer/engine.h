@@ -92,7 +92,7 @@ struct engine_plan {
     size_t transfers;                           /* of the host: buffers of copies from and to the device */
     size_t steps;                               /* of the host: arrays of steps and plans, and the pages' bookkeeping */
     size_t program;                             /* of the host: threads and tokenizer, beside what the process has */
-    int64_t pages;                              /* pages of keys and values */
+    int64_t pages, sequence_pages;              /* pages of keys and values; those of the longest sequence */
     int threads;                                /* threads of this rank */
 };
 /* Plans rank `number` of the options' grid without opening it. It ignores options.world, so any process can plan any

@@ -3,8 +3,9 @@
 
 #include "base/base.h"
 
-/* A cache that nobody asked for keeps room for this many tokens. It is no larger than the weights, or than this where a
- * model is small; so is the room for adapters. Only a server, which touches its cache at once, takes what there is. */
+/* A cache that nobody asked for keeps room for this many tokens. The default room for adapters, and for the sequences
+ * of a job, is no larger than the weights, or than this where a model is small. Only a server, which touches its cache
+ * at once, takes what there is. */
 enum { LEAST_TOKENS = 512, ROOM_OF_SMALL = 512 << 20 };
 
 /* Sums up what the ranks of this host take; `of_device`: the host's memory is the device's. */
@@ -47,8 +48,8 @@ static int find_room(struct comm *world, const struct engine_options *options, c
     int64_t room_of_weights = most((int64_t)plan->weights, ROOM_OF_SMALL);
     int64_t words[] = {-((int64_t)usable - (int64_t)memory->planned + sums[0]) / sums[1], (int64_t)plan->cache,
                        (int64_t)options->adapter_memory};
-    if (!memory->cache_is_given && !options->touches_cache)
-        words[1] = least(words[1], room_of_weights);
+    if (!memory->cache_is_given && options->cache_bytes && !options->touches_cache)
+        words[1] = least(words[1], most(room_of_weights, (int64_t)plan->cache / plan->pages * plan->sequence_pages));
     if (!memory->adapters_are_given)
         words[2] = least(words[2], room_of_weights);
     struct comm_data data = {.send = words, .receive = words, .count = 3, .dtype = DTYPE_I64};

@@ -1,4 +1,4 @@
-/* The memory of a job: planned, fitted to what this host has, checked before anything is taken, and told at the end. */
+/* The memory of a job: planned, fitted to what this host has, checked before it is allocated, and logged at the end. */
 #ifndef CAMBIUM_JOBS_MEMORY_H
 #define CAMBIUM_JOBS_MEMORY_H
 

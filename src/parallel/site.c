@@ -252,8 +252,7 @@ int rank_site_tell_memory(struct comm *world, const struct rank_site *site, size
     return status;
 }
 
-/* Measured with 1 to 4 threads: each takes 1.5 to 2.5 MiB, of which up to 3.4 MiB of stack in the products of the
- * smallest models. oneDNN copies a block of 384 columns of a product's wider operand. */
+/* A thread was measured to take 1.5 to 2.5 MiB. oneDNN copies a block of 384 columns of a product's wider operand. */
 size_t rank_program_bytes(int threads, int64_t ffn) {
     enum { THREAD_BYTES = 2 << 20, COPIED_COLUMNS = 384 };
     return (size_t)threads * THREAD_BYTES + (size_t)ffn * COPIED_COLUMNS * sizeof(float);

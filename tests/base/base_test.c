@@ -289,9 +289,30 @@ static void the_least_limit_of_the_host_and_of_its_groups_holds(void **state) {
     expect_limit(outside, 400000, true);
     expect_limit("/nowhere", SIZE_MAX, false);
     assert_true(memory_limit_find("").bytes > 1 << 20);
+    /* Memory that processes of the groups hold is not available, but pages of files are. */
+    set_limit(second, "/job", "memory.current", "350000\n");
+    set_limit(second, "/job", "memory.stat", "anon 1\nfile 9\nactive_file 20000\ninactive_file 30000\n");
+    assert_int_equal(memory_limit_find(second).bytes, 500000);
+    assert_int_equal(memory_limit_find(second).available, 300000);
+    set_limit(first, "/memory/far/away", "memory.usage_in_bytes", "300001\n");
+    assert_int_equal(memory_limit_find(first).available, 0);
     free(second);
     free(first);
     free(outside);
+}
+
+static void a_plan_beyond_the_limit_is_refused(void **state) {
+    (void)state;
+    struct memory_limit limit = {.bytes = (size_t)1 << 30};
+    test_ok(memory_check((size_t)1 << 30, &limit, "less"));
+    test_fails(memory_check(((size_t)1 << 30) + 1, &limit, "less"), STATUS_MEMORY,
+               "not enough memory: 1.0 GiB are planned on this host, which has 1.0 GiB; what would help: less");
+    limit.is_cgroup = true;
+    test_fails(memory_check((size_t)3 << 30, &limit, "x"), STATUS_MEMORY,
+               "3.0 GiB are planned on this host, which allows "
+               "its control group 1.0 GiB; what would help: x");
+    assert_true(memory_of_program(0) >= memory_peak()); /* a plan that is small does not hide a peak before it */
+    assert_in_range(memory_of_program((size_t)1 << 40), 1 << 20, memory_peak() + (8 << 20));
 }
 
 static void the_peak_is_what_was_touched(void **state) {
@@ -555,6 +576,7 @@ int main(void) {
         cmocka_unit_test(threads_are_no_more_than_the_quota_of_the_control_groups),
         cmocka_unit_test(the_number_of_threads_is_explained),
         cmocka_unit_test(the_computing_of_others_is_counted_on_watched_cores_alone),
+        cmocka_unit_test(a_plan_beyond_the_limit_is_refused),
         cmocka_unit_test(the_peak_is_what_was_touched),
         cmocka_unit_test(a_digest_tells_files_apart),
         cmocka_unit_test(a_lock_is_held_once_and_names_its_holder),

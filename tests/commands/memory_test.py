@@ -1,4 +1,4 @@
-"""Memory of commands that run a model: planned, checked before anything is taken, told at the end; and an early SIGTERM."""
+"""Commands that run a model plan its memory, refuse a plan that does not fit, and log the peak. An early SIGTERM ends them."""
 import json, os, pathlib, re, signal, subprocess, tempfile, time, unittest
 
 from model_support import CAMBIUM, TINY, counts_memory, write_byte_model

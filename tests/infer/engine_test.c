@@ -10,6 +10,7 @@
 #include "support/tiny_model.h"
 
 #include <math.h>
+#include <signal.h>
 #include <unistd.h>
 
 enum { T = 24, V = 29 }; /* of the d8_deep golden model */
@@ -490,6 +491,25 @@ static void a_touched_cache_is_in_memory_before_the_first_step(void **state) {
     assert_true(grown(true, &cache) >= 0.9 * cache);
 }
 
+/* While signals are requests, as in jobs that answer many texts. */
+static void a_request_to_stop_ends_the_loading(void **state) {
+    (void)state;
+    struct engine_options options = {.device = test_device(),
+                                     .model = model_directory(),
+                                     .precision = -1,
+                                     .max_rows = 4,
+                                     .max_logit_rows = 4,
+                                     .max_sequences = 3};
+    struct engine *engine;
+    stop_watch_begin();
+    raise(SIGTERM);
+    test_fails(engine_open(&options, &engine), STATUS_INTERRUPTED, "stopped by SIGTERM while the model was loaded");
+    assert_int_equal(stop_take(), SIGTERM);
+    stop_watch_end();
+    test_ok(engine_open(&options, &engine));
+    engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_equals_uncached),
@@ -503,6 +523,7 @@ int main(void) {
         cmocka_unit_test(equal_seeds_give_equal_texts),
         cmocka_unit_test(a_text_ends_at_the_last_position_or_at_its_end_token),
         cmocka_unit_test(more_samples_than_sequences_are_written_in_turn),
+        cmocka_unit_test(a_request_to_stop_ends_the_loading),
         cmocka_unit_test(a_penalty_changes_what_was_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
