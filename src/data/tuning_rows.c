@@ -180,7 +180,7 @@ static int keep_row(struct tuning_rows *rows, const struct tuning_options *optio
     if (rows->count == INT32_MAX)
         return status_fail(STATUS_UNSUPPORTED, "more than %d rows", INT32_MAX);
     count->truncated += is_cut;
-    count->endless += pieces->endless > 0;
+    count->endless += row->pieces.endless > 0;
     count->tokens += (int64_t)(last - first);
     for (size_t i = options->virtual_tokens > 0 ? first : first + 1; i < last; i++)
         count->trained += draft->trained.data[i];
