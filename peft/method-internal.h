@@ -180,7 +180,7 @@ int peft_copy_table(const struct param_table *table, struct param_table *copy);
 bool peft_is_encoded(const struct peft_adapter *adapter);
 /* Returns the table of the stack in which only this adapter's rows train. */
 const struct param_table *peft_table(const struct peft_adapter *adapter);
-/* True when the layer belongs to this stage; valid while the stack opens. */
+/* True when the layer (-1: the embedding) belongs to this stage; valid while the stack opens. */
 bool peft_has_layer(const struct peft *peft, int64_t layer);
 
 /* Returns the variant that method->measures names, or NULL. */

@@ -176,7 +176,7 @@ static int choose_rows(struct peft *peft) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (int i = 0; i < peft->table.count; i++) {
         int layer = peft->table.rows[i].layer;
-        peft->is_held[i] = peft_has_layer(peft, layer < 0 ? 0 : layer);
+        peft->is_held[i] = peft_has_layer(peft, layer);
     }
     return STATUS_OK;
 }

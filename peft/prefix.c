@@ -130,7 +130,7 @@ static int describe(struct peft_adapter *adapter) {
         status = peft_check_virtual_tokens(adapter);
     prefix->tokens = prefix->inner = adapter->config.num_virtual_tokens;
     prefix->width = model_widths(&peft->base, peft->rank->grid.tensor).kv;
-    prefix->is_first = peft_has_layer(peft, 0);
+    prefix->is_first = peft_has_layer(peft, -1);
     prefix->is_projected = peft_is_encoded(adapter);
     prefix->fp32.adapter = adapter;
     prefix->encoder.fp32 = &prefix->fp32;

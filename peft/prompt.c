@@ -13,7 +13,7 @@
 
 int prompt_open(struct peft_adapter *adapter, struct prompt *prompt) {
     prompt->tokens = adapter->config.num_virtual_tokens;
-    prompt->is_here = peft_has_layer(adapter->peft, 0);
+    prompt->is_here = peft_has_layer(adapter->peft, -1);
     return peft_check_virtual_tokens(adapter);
 }
 

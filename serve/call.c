@@ -344,7 +344,8 @@ static void continue_submission(struct call_loop *self) {
     if (self->untokenized)
         return;
     if (self->is_abandoned) {
-        end_unwanted(self);
+        if (!self->is_failed) /* else its memory stays: the driver may have a command for it */
+            end_unwanted(self);
         return;
     }
     for (int64_t p = 0; p < call->request.prompt_count && !self->failure.which; p++)

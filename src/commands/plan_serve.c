@@ -127,10 +127,20 @@ static void print_command(const struct serve_row *row, const char *model, const 
     printf("\n");
 }
 
-static int fail_limits(const struct serve_result *result) {
-    if (!result->count)
-        return status_fail(STATUS_MEMORY, "no layout fits: %d without memory, %d refused", result->no_memory,
+static int fail_limits(const struct serve_result *result, const struct cluster *cluster) {
+    const struct serve_row *least = &result->smallest;
+    if (!result->count && !result->no_memory)
+        return status_fail(STATUS_USAGE,
+                           "no layout is possible: %d refused, whose tensor ranks and stages do not divide "
+                           "heads, widths or layers",
                            result->refused);
+    if (!result->count)
+        return status_fail(STATUS_MEMORY,
+                           "no layout fits: %d without memory, %d refused; nearest: tensor %d, pipeline %d, batch %lld "
+                           "takes %.1f GB of %.1f GB",
+                           result->no_memory, result->refused, least->layout.tensor, least->layout.pipeline,
+                           (long long)least->layout.batch, (double)engine_plan_device_bytes(&least->plan) / 1e9,
+                           cluster->memory.value / 1e9);
     const struct serve_row *row = &result->rows[result->nearest];
     return status_fail(STATUS_INVALID,
                        "no layout is within the limits; nearest: tensor %d, pipeline %d, batch %lld takes %.0f ms and "
@@ -183,7 +193,7 @@ static int plan(const struct options *options, const struct cluster *cluster, co
             print_command(&result.rows[result.best], options->words.items[0], cluster);
     }
     if (!status && result.best < 0)
-        status = fail_limits(&result);
+        status = fail_limits(&result, cluster);
     free(result.rows);
     return status;
 }

@@ -37,9 +37,8 @@ static const struct config_row rows[] = {
      .type = CONFIG_STRING,
      .offset = AT(model_size),
      .metavar = "SIZE",
-     .help =
-         "a GPT of this number of parameters, such as 20B or 126M, in the shape of NVIDIA's tables; or an open model: "
-         "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
+     .help = "parameters, such as 20B or 126M, of a GPT in the shape of NVIDIA's tables. Open models have names: "
+             "llama-3.1-8b, -70b, -405b, qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b"},
     {.path = "config",
      .type = CONFIG_STRING,
      .offset = AT(config),
@@ -326,7 +325,7 @@ static int read_devices(struct planning *p) {
         double devices = counts[i] * (o->nodes ? (double)p->cluster.per_node : 1);
         if (devices < 1 || devices > MOST_DEVICES || devices != floor(devices)) {
             double least = o->nodes ? 1 / (double)p->cluster.per_node : 1;
-            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %g%s",
+            return status_fail(STATUS_USAGE, "--%s %.10g is %.10g devices: expected a number from %g to %.7g%s",
                                o->nodes ? "nodes" : "devices", counts[i], devices, least, MOST_DEVICES * least,
                                o->nodes ? " that is a whole number of devices" : "");
         }

@@ -123,8 +123,9 @@ struct facts;
 struct config; /* The parsed strings, and which rows were given. */
 
 /* Parses `argv` (without the command's name) into `values`. It reads the YAML file first, then the flags in order,
- * which override it. Flags are "--key=value" or "--key value"; a LIST flag takes the words up to the next flag. For
- * --help (-h, --help=SECTION) and --version (-V) it prints the answer to standard output and sets *is_answered.
+ * which override it. Flags are "--key=value" or "--key value"; a LIST flag takes the words up to the next flag, or up
+ * to a word that begins with a dash and a letter. For --help (-h, --help=SECTION) and --version (-V) it prints the
+ * answer to standard output and sets *is_answered.
  *
  * Returns STATUS_OK, STATUS_USAGE (with file and line for YAML, and the nearest name for an unknown one), STATUS_IO or
  * STATUS_MEMORY. config_free ends *config; NULL is allowed. */

@@ -3,13 +3,12 @@
  *
  * Names are compared without their section and without regard to case, and '_' equals '-'. A name that begins with '-'
  * has one dash. Advice that begins with "--" is an option, other advice is a phrase. "@serve text" is for `serve`.
- * Advice applies to a command that has every option in it; the first one that applies is given. */
+ * Advice applies to a command that has every option in it; the first one that applies is given. Without one the name is
+ * for other commands. */
 #include "config-internal.h"
 
 #include <string.h>
 
-#define TRAINING       "it is for training: 'cambium help finetune' and 'cambium help pretrain'"
-#define TUNING         "it is for adapters, which 'cambium finetune' trains"
 #define REQUEST(field) "@serve each request has it: \"" field "\""
 #define FIELD          "@serve each request has it, as a field", "@generate lines of --requests have it, as a field"
 #define CONFIG         "config.json of the model has it"
@@ -30,15 +29,16 @@ static const struct {
     {"tokenizer_name tokenizer_name_or_path tokenizer_path tokenizer_type tokenizer_model vocab_file merge_file",
      {"--tokenizer"}},
     {"trust_remote_code remove_unused_columns dataset_kwargs dataloader_drop_last padding_free fan_in_fan_out "
-     "use_cache "
-     "inference_mode low_cpu_mem_usage tokenizer_mode lora_dtype lora_backend fully_sharded_loras "
-     "lora_extra_vocab_size accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type",
+     "use_cache inference_mode tokenizer_mode lora_dtype lora_backend fully_sharded_loras lora_extra_vocab_size "
+     "accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type ddp_find_unused_parameters ddp_timeout "
+     "manual_gc use_checkpoint_args dataloader_type log_throughput timing_log_level target_tensor_parallel_size "
+     "use_cpu_initialization low_cpu_mem_usage stage plot_loss",
      {"it is not needed"}},
     {"eos_token pad_token bos_token", {"the tokenizer's files have it"}},
     {"served_model_name alias -a", {"--model-name"}},
-    {"lora enable_lora use_lora", {"--adapter-root DIR", "--peft lora", "--adapter DIR", TUNING}},
+    {"lora enable_lora use_lora", {"--adapter-root DIR", "--peft lora", "--adapter DIR"}},
     {"lora_modules lora_paths lora_path adapter_path adapter_name_or_path peft_model",
-     {"@serve --adapter NAME=DIR", "--init-adapter", "--adapter", TUNING}},
+     {"@serve --adapter NAME=DIR", "--init-adapter", "--adapter"}},
     {"lora_scaled", {"it is lora_alpha / r in adapter_config.json"}},
     {"max_lora_rank max_loras max_cpu_loras max_loras_per_batch max_loaded_loras", {"--adapter-memory SIZE"}},
 
@@ -52,19 +52,13 @@ static const struct {
     {"allowed_origins allow_origins cors", {"--cors-origin"}},
     {"timeout -to", {"--request-timeout"}},
     {"watchdog_timeout dist_timeout", {"--rank-timeout"}},
-    {"log_level uvicorn_log_level log_requests log_stats verbose -v", {"--log-format"}},
+    {"log_level uvicorn_log_level log_requests log_stats verbose -v verbosity log_file", {"--log-format"}},
     {"metrics", {"/metrics is on --control; --metrics-on-data puts it on --listen, too"}},
     {"otlp_traces_endpoint", {"--otlp-endpoint"}},
     {"schedule_policy scheduling_policy", {"@serve keys of --api-key-file have shares, and requests a \"priority\""}},
     {"auto_tool_choice tool_call_parser reasoning_parser reasoning_format jinja",
      {"templates always run; no tool call or thought is read from a completion"}},
-    {"guided_decoding_backend grammar_backend grammar grammar_file json_schema structured_outputs_config",
-     {"completions cannot be constrained"}},
-    {"speculative_config speculative_model speculative_algorithm num_speculative_tokens model_draft -md draft_max "
-     "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path",
-     {"there is no speculative decoding"}},
     {"webui", {"/ on --listen is the page"}},
-    {"mmproj image limit_mm_per_prompt", {"models take and write only text"}},
     {"embedding embeddings reranking pooling is_embedding",
      {"only completions, chats and log-probabilities are computed"}},
 
@@ -86,29 +80,30 @@ static const struct {
     {"kv_cache_dtype cache_type_k cache_type_v -ctk -ctv", {"keys and values have the type of --precision"}},
     {"deterministic_inference deterministic_mode full_determinism",
      {"--batch-invariant=on", "equal seeds always give equal bits"}},
-    {"quantization quantize load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_compute_dtype qlora",
+    {"quantization quantize load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_compute_dtype qlora "
+     "quantization_bit -q",
      {"weights are computed in fp32 or bf16; 'cambium convert' reads quantised GGUF files"}},
     {"mlock no_mmap mmap", {"weights are always read into memory at the start"}},
 
     /* lengths and sampling */
     {"max_model_len max_seq_length max_seq_len max_length seq_length sequence_len cutoff_len max_prompt_length "
-     "model_max_length context_length ctx_size -c n_ctx",
+     "model_max_length context_length ctx_size -c n_ctx decoder_seq_length",
      {"--data.seq_length", "--max-model-len", "--max-length", "--seq-length", "--input-len"}},
     {"block_size page_size", {"--data.seq_length", "pages of keys and values have a fixed size"}},
     {"max_new_tokens max_tokens n_predict predict -n max_completion_length max_gen_toks",
      {"--max-new-tokens", REQUEST("max_tokens"), "--output-len"}},
     {"seed random_seed -s", {"--train.seed", "--seed", REQUEST("seed")}},
     {"temperature temp", {"--temperature", REQUEST("temperature")}},
-    {"top_p top_k min_p presence_penalty frequency_penalty logit_bias ignore_eos stream "
-     "generation_config override_generation_config",
+    {"top_p top_k min_p presence_penalty frequency_penalty logit_bias ignore_eos generation_config stop_token_ids "
+     "eos_token_id",
      {FIELD}},
+    {"stream streaming", {"--stream", REQUEST("stream")}},
     {"repetition_penalty repeat_penalty", {"--repetition-penalty", REQUEST("repetition_penalty")}},
     {"logprobs n_probs max_logprobs", {FIELD, "'cambium score' prints the log-probability of each token"}},
     {"num_return_sequences num_generations best_of n", {"--num-samples", REQUEST("n")}},
     {"stop stop_sequences stop_strings reverse_prompt -r", {"--stop", REQUEST("stop")}},
     {"do_sample", {"--temperature 0 takes the likeliest token, and any other value draws", REQUEST("temperature")}},
-    {"num_beams use_beam_search no_repeat_ngram_size length_penalty mirostat typical dry_multiplier xtc_probability "
-     "samplers",
+    {"num_beams use_beam_search no_repeat_ngram_size length_penalty mirostat typical dry_multiplier xtc_probability",
      {"it is not supported: temperature, top_k, top_p, min_p and penalties are"}},
     {"repeat_last_n", {"--repetition-penalty counts all tokens of prompt and completion"}},
     {"prompt -p", {"--prompt", REQUEST("prompt"), "--input"}},
@@ -127,11 +122,8 @@ static const struct {
      {"--parallel.pipeline_model_parallel_size", "--pipeline", "--fix parallel.pipeline_model_parallel_size=N"}},
     {"data_parallel_size dp_size dp",
      {"@serve each replica is its own server", "data ranks are --ranks / (tensor x pipeline)"}},
-    {"context_parallel_size cp_size ulysses_size", {"there is no context parallelism"}},
-    {"expert_parallel expert_parallel_size ep_size num_experts moe_router_topk moe_grouped_gemm",
-     {"there are no mixtures of experts"}},
-    {"nproc_per_node num_processes num_gpus gpus nnodes node_rank master_addr master_port dist_init_addr local_rank "
-     "distributed_executor_backend",
+    {"nproc_per_node num_processes num_gpus gpus nnodes node_rank master_addr master_port local_rank "
+     "distributed_executor_backend dist_init_addr",
      {"--ranks N runs threads; mpirun -n N or srun runs processes", "--devices"}},
     {"distributed_backend ddp_backend disable_custom_all_reduce", {"--collectives"}},
     {"threads -t threads_batch -tb num_threads", {"--threads", "--parallel.threads_per_rank", "--workers"}},
@@ -140,32 +132,32 @@ static const struct {
     {"attn_implementation flash_attn -fa flash_attention flash_attention_2 attention_backend transformer_impl",
      {"it is not needed: the program chooses the kernels"}},
     {"torch_compile liger_kernel mcore_models masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion rope_fusion "
-     "gradient_accumulation_fusion",
+     "unsloth compilation_config cross_entropy_loss_fusion gradient_accumulation_fusion",
      {"it is not needed: the program chooses the kernels"}},
 
     /* training */
-    {"learning_rate max_lr lr", {"--optim.lr", TRAINING}},
-    {"min_learning_rate min_lr_rate min_lr_ratio", {"--optim.min_lr", TRAINING}},
-    {"lr_scheduler_type lr_scheduler lr_schedule lr_scheduler_kwargs", {"--optim.lr_decay_style", TRAINING}},
-    {"warmup_steps num_warmup_steps warmup_iters warmup", {"--optim.lr_warmup_iters", TRAINING}},
-    {"warmup_ratio lr_warmup_fraction", {"give --optim.lr_warmup_iters: the ratio x train.train_iters", TRAINING}},
-    {"lr_warmup_samples", {"give --optim.lr_warmup_iters: the samples / train.global_batch_size", TRAINING}},
-    {"lr_decay_samples lr_decay_steps", {"--optim.lr_decay_iters", TRAINING}},
-    {"max_grad_norm grad_clip gradient_clip_val gradient_clipping", {"--optim.clip_grad", TRAINING}},
-    {"adam_epsilon", {"--optim.adam_eps", TRAINING}},
-    {"optimizer optim optim_args", {"the optimizer is AdamW: --optim.lr, --optim.weight_decay", TRAINING}},
+    {"learning_rate max_lr lr", {"--optim.lr"}},
+    {"min_learning_rate min_lr_rate min_lr_ratio", {"--optim.min_lr"}},
+    {"lr_scheduler_type lr_scheduler lr_schedule lr_scheduler_kwargs", {"--optim.lr_decay_style"}},
+    {"warmup_steps num_warmup_steps warmup_iters warmup", {"--optim.lr_warmup_iters"}},
+    {"warmup_ratio lr_warmup_fraction", {"give --optim.lr_warmup_iters: the ratio x train.train_iters"}},
+    {"lr_warmup_samples", {"give --optim.lr_warmup_iters: the samples / train.global_batch_size"}},
+    {"lr_decay_samples lr_decay_steps", {"--optim.lr_decay_iters"}},
+    {"max_grad_norm grad_clip gradient_clip_val gradient_clipping", {"--optim.clip_grad"}},
+    {"adam_epsilon", {"--optim.adam_eps"}},
+    {"optimizer optim optim_args", {"the optimizer is AdamW: --optim.lr, --optim.weight_decay"}},
     {"num_train_epochs num_epochs epochs max_epochs",
-     {"--tuning.epochs", "give --train.train_iters: the epochs x samples / train.global_batch_size", TRAINING}},
-    {"max_steps num_train_steps max_iters num_steps iters", {"--train.train_iters", "--steps", TRAINING}},
-    {"train_samples", {"give --train.train_iters: the samples / train.global_batch_size", TRAINING}},
+     {"--tuning.epochs", "give --train.train_iters: the epochs x samples / train.global_batch_size"}},
+    {"max_steps num_train_steps max_iters num_steps iters", {"--train.train_iters", "--steps"}},
+    {"train_samples", {"give --train.train_iters: the samples / train.global_batch_size"}},
     {"per_device_train_batch_size train_micro_batch_size_per_gpu micro_batch_size micro_batch",
-     {"--train.micro_batch_size", "--micro-batch-size", TRAINING}},
+     {"--train.micro_batch_size", "--micro-batch-size"}},
     {"per_device_eval_batch_size eval_batch_size",
      {"validation has micro batches of --train.micro_batch_size", "the program chooses the batches"}},
-    {"train_batch_size total_batch_size", {"--train.global_batch_size", "--global-batch-size", TRAINING}},
+    {"train_batch_size total_batch_size", {"--train.global_batch_size", "--global-batch-size"}},
     {"gradient_accumulation_steps grad_accum_steps gradient_accumulation",
      {"it is train.global_batch_size / (micro_batch_size x data ranks)"}},
-    {"rampup_batch_size", {"--train.global_batch_size holds for the whole run", TRAINING}},
+    {"rampup_batch_size", {"--train.global_batch_size holds for the whole run"}},
     {"bf16 bfloat16", {"--train.precision=bf16", "--precision=bf16", "--dtype=bf16"}},
     {"tf32", {"--train.precision=tf32", "--precision=tf32"}},
     {"fp32", {"--train.precision=fp32", "--precision=fp32", "--dtype=fp32"}},
@@ -175,41 +167,52 @@ static const struct {
     {"torch_dtype dtype mixed_precision precision outtype", {"--train.precision", "--precision", "--dtype"}},
     {"loss_scale initial_loss_scale min_loss_scale", {"it is not needed: bf16 has no loss scale"}},
     {"gradient_checkpointing activation_checkpointing checkpoint_activations",
-     {"--parallel.recompute_granularity=full", TRAINING}},
-    {"recompute_activations", {"--parallel.recompute_granularity=selective", TRAINING}},
-    {"deepspeed zero_stage fsdp fsdp_config torch_fsdp2 megatron_fsdp",
-     {"--parallel.data_parallel_sharding_strategy", TRAINING}},
-    {"num_layers_per_virtual_pipeline_stage", {"--parallel.virtual_pipeline_model_parallel_size", TRAINING}},
-    {"dataset dataset_name train_file dataset_path train_data data data_path train_data_path dataset_dir",
+     {"--parallel.recompute_granularity=full"}},
+    {"recompute_activations", {"--parallel.recompute_granularity=selective"}},
+    {"deepspeed zero_stage fsdp fsdp_config torch_fsdp2 megatron_fsdp", {"--parallel.data_parallel_sharding_strategy"}},
+    {"num_layers_per_virtual_pipeline_stage", {"--parallel.virtual_pipeline_model_parallel_size"}},
+    {"dataset dataset_name train_file dataset_path train_data data data_path train_data_path dataset_dir input "
+     "input_file",
      {"--data", "--data.data_path", "--requests", "--input", "--task NAME=FILE.jsonl"}},
     {"validation_file eval_file eval_dataset valid_data_path val_data val_file test_data_path",
-     {"--valid-data", "--data.split", TRAINING}},
-    {"val_size validation_split_percentage test_size val_set_size dataset_test_split "
-     "dataset_train_split",
-     {"put rows for validation into a separate file: --valid-data", "--data.split", TRAINING}},
+     {"--valid-data", "--data.split"}},
+    {"val_size validation_split_percentage test_size val_set_size dataset_test_split dataset_train_split",
+     {"put rows for validation into a separate file: --valid-data", "--data.split"}},
     {"dataset_text_field text_column",
      {"--json-keys", "rows have known fields, such as text, prompt and completion, or messages"}},
     {"max_train_samples max_eval_samples max_samples", {"--limit", "all rows of a file are read"}},
-    {"data_seed", {"--data.seed", "--seed", TRAINING}},
-    {"completion_only_loss assistant_only_loss train_on_inputs mask_prompt", {"--tuning.train_on_prompt", TUNING}},
-    {"logging_steps logging_strategy log_every_n_steps", {"--log.log_interval", TRAINING}},
-    {"logging_dir tensorboard", {"--log.tensorboard_dir", TRAINING}},
+    {"data_seed", {"--data.seed", "--seed"}},
+    {"completion_only_loss assistant_only_loss train_on_inputs mask_prompt", {"--tuning.train_on_prompt"}},
+    {"logging_steps logging_strategy log_every_n_steps", {"--log.log_interval"}},
+    {"logging_dir tensorboard", {"--log.tensorboard_dir"}},
     {"report_to wandb_project run_name wandb_exp_name",
-     {"there are --log.metrics_file (JSON lines) and --log.tensorboard_dir", TRAINING}},
-    {"output_dir save save_dir output_path outfile -o output", {"--output", "--checkpoint.save", "--output-prefix"}},
-    {"save_steps save_strategy", {"--checkpoint.save_interval", TRAINING}},
-    {"save_total_limit", {"--checkpoint.keep_last", TRAINING}},
+     {"there are --log.metrics_file (JSON lines) and --log.tensorboard_dir"}},
+    {"output_dir save save_dir output_path outfile -o output output_file save_path",
+     {"--output", "--checkpoint.save", "--output-prefix"}},
+    {"overwrite_output_dir", {"name another --output, or resume with --checkpoint.load"}},
+    {"log_samples", {"--samples"}},
+    {"save_steps save_strategy", {"--checkpoint.save_interval"}},
+    {"save_total_limit", {"--checkpoint.keep_last"}},
     {"save_safetensors ckpt_format dist_ckpt_format", {"files are always safetensors"}},
-    {"resume_from_checkpoint resume", {"--checkpoint.load", "--resume", TRAINING}},
-    {"eval_steps eval_strategy evaluation_strategy do_eval", {"--train.eval_interval", TRAINING}},
-    {"early_stopping_patience early_stopping", {"--train.early_stop", TRAINING}},
+    {"resume_from_checkpoint resume", {"--checkpoint.load", "--resume"}},
+    {"eval_steps eval_strategy evaluation_strategy do_eval", {"--train.eval_interval"}},
+    {"early_stopping_patience early_stopping", {"--train.early_stop"}},
     {"load_best_model_at_end metric_for_best_model",
-     {"@finetune --output has the adapter of the best validation in best/", TRAINING}},
-    {"exit_duration_in_mins exit_signal_handler", {"SIGTERM saves and ends; see also --train.exit_interval", TRAINING}},
+     {"@finetune --output has the adapter of the best validation in best/"}},
+    {"exit_duration_in_mins exit_signal_handler", {"SIGTERM saves and ends; see also --train.exit_interval"}},
     {"push_to_hub hub_model_id", {"nothing is uploaded"}},
-    {"beta loss_type reward_model ref_model", {"there is no tuning on preferences or rewards"}},
-    {"neftune_noise_alpha label_smoothing_factor group_by_length modules_to_save lora_modules_to_save lora_bias "
-     "init_lora_weights stream_interval save_only_model auto_find_batch_size color in_prefix",
+    {"guided_decoding_backend grammar_backend grammar grammar_file json_schema structured_outputs_config "
+     "speculative_config speculative_model speculative_algorithm num_speculative_tokens model_draft -md draft_max "
+     "speculative_num_steps speculative_num_draft_tokens speculative_draft_model_path mmproj image limit_mm_per_prompt "
+     "context_parallel_size cp_size ulysses_size expert_parallel",
+     {"it is not supported"}},
+    {"expert_parallel_size ep_size num_experts moe_router_topk moe_grouped_gemm beta loss_type reward_model ref_model "
+     "neftune_noise_alpha label_smoothing_factor group_by_length modules_to_save lora_modules_to_save lora_bias "
+     "init_lora_weights stream_interval save_only_model auto_find_batch_size color in_prefix bias samplers",
+     {"it is not supported"}},
+    {"root_path ssl_ca_certs response_role kv_transfer_config slots props numa mock_data log_params_norm "
+     "tp_comm_overlap escape keep override_tensor n_cpu_moe kv_offload sampling_backend dp_attention reward_funcs task "
+     "runner squared_relu label_smoothing",
      {"it is not supported"}},
 
     /* models and adapters to train */
@@ -220,14 +223,14 @@ static const struct {
     {"rope-scaling rope_scale rope_freq_scale hf_overrides", {"--model.rope_scaling_factor", CONFIG}},
     {"disable_bias_linear", {"--model.add_bias_linear=false"}},
     {"make_vocab_size_divisible_by padded_vocab_size", {"--model.vocab_size"}},
-    {"lora_r lora_rank rank r", {"--peft.r", "--rank", TUNING}},
-    {"lora_alpha alpha", {"--peft.lora_alpha", TUNING}},
-    {"lora_dropout", {"--peft.lora_dropout", TUNING}},
-    {"target_modules lora_target_modules lora_target", {"--peft.target_modules", TUNING}},
-    {"lora_layers num_lora_layers", {"--peft.layers_to_transform", TUNING}},
-    {"peft peft_type use_peft finetuning_type tuner_type", {"--peft", TUNING}},
-    {"rslora dora", {"--peft.use_rslora, --peft.use_dora", TUNING}},
-    {"prompt_length num_virtual_tokens", {"--peft.num_virtual_tokens", TUNING}},
+    {"lora_r lora_rank rank r", {"--peft.r", "--rank"}},
+    {"lora_alpha alpha", {"--peft.lora_alpha"}},
+    {"lora_dropout", {"--peft.lora_dropout"}},
+    {"target_modules lora_target_modules lora_target", {"--peft.target_modules"}},
+    {"lora_layers num_lora_layers", {"--peft.layers_to_transform"}},
+    {"peft peft_type use_peft finetuning_type tuner_type", {"--peft"}},
+    {"rslora dora", {"--peft.use_rslora, --peft.use_dora"}},
+    {"prompt_length num_virtual_tokens", {"--peft.num_virtual_tokens"}},
     {"merge_and_unload merge_lora", {"'cambium merge' folds an adapter into its model"}},
 };
 
@@ -252,12 +255,17 @@ static const char *find_text(const struct config_command *command, const char *a
     return text;
 }
 
+/* Returns the advice for a name, or NULL when the table does not have it. */
 static const char *find_advice(const struct config_command *command, const char *word) {
+    size_t i = 0;
+    while (i < sizeof others / sizeof *others && !has_name(others[i].names, word))
+        i++;
+    if (i == sizeof others / sizeof *others)
+        return NULL;
     const char *text = NULL;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        for (size_t a = 0; a < ADVICE && others[i].advice[a] && has_name(others[i].names, word) && !text; a++)
-            text = find_text(command, others[i].advice[a]);
-    return text;
+    for (size_t a = 0; a < ADVICE && others[i].advice[a] && !text; a++)
+        text = find_text(command, others[i].advice[a]);
+    return text ? text : "it is for other commands ('cambium help finetune', 'cambium help serve')";
 }
 
 const char *config_other_name(const struct config_command *command, const char *word) {

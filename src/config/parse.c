@@ -2,6 +2,7 @@
  * YAML file, --help and --version, then for all values, which override the file's. */
 #include "config-internal.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,9 @@ static int read_option(const struct config_command *command, int argc, char **ar
     } else if (row->type == CONFIG_LIST) {
         option->words = &argv[*at];
         while (*at < argc && !is_flag(argv[*at]) && strcmp(argv[*at], "--")) {
+            const char *word = argv[*at];
+            if (option->word_count && word[0] == '-' && isalpha((unsigned char)word[1]))
+                break; /* "--stop x -n 5": an option of another program, and not two more items */
             option->word_count++;
             ++*at;
         }
@@ -155,7 +159,8 @@ static int walk(struct config *config, int argc, char **argv, bool is_first, con
                 *file = option.value && *option.value ? option.value : NULL;
             if (!status && !is_first)
                 status = set_option(config, &option);
-        } else if (!is_only_words && word[0] == '-' && word[1] && command->positional_offset == SIZE_MAX) {
+        } else if (!is_only_words && word[0] == '-' &&
+                   (command->positional_offset == SIZE_MAX ? word[1] : isalpha((unsigned char)word[1]))) {
             char explained[256];
             config_explain(command, word, false, explained, sizeof explained);
             status = status_fail(STATUS_USAGE, "unknown option %.200s%s; 'cambium %s --help' lists them", word,

@@ -146,31 +146,25 @@ static bool is_section(const struct config_command *command, const char *name) {
     return false;
 }
 
+/* Finds a section with a similar name. */
+static bool near_section(const struct config_command *command, const char *word, char section[CONFIG_MAX_WORD + 1]) {
+    bool is_near = false;
+    for (size_t i = 0; i < config_row_total(command) && strlen(word) <= CONFIG_MAX_WORD && !is_near; i++) {
+        const char *path = config_row_at(command, i)->path;
+        snprintf(section, CONFIG_MAX_WORD + 1, "%.*s", (int)strcspn(path, "."), path);
+        is_near = config_row_is_section(command, i) && config_distance(word, section) <= config_mistakes(word, section);
+    }
+    return is_near;
+}
+
 static int fail_unknown(struct reader *reader, yaml_mark_t mark, const char *path, bool is_top) {
     const struct config_command *command = &reader->config->command;
-    char explained[256];
-    const char *nearest, *absence = config_absence(command->absent, command->absent_count, path);
+    char explained[256], section[CONFIG_MAX_WORD + 1];
+    const char *absence = config_absence(command->absent, command->absent_count, path);
     if (absence)
         return fail_at(reader, mark, "%.200s does nothing here: %s", path, absence);
-    if (is_top && !config_other_name(command, path)) { /* first a section with a similar name, then any key */
-        const char *names[64];
-        char copies[64][32];
-        size_t count = 0;
-        for (size_t i = 0; i < config_row_total(command) && count < 64; i++) {
-            const char *row_path = config_row_at(command, i)->path;
-            size_t length = strcspn(row_path, ".");
-            if (!config_row_is_section(command, i) || length >= sizeof copies[0] ||
-                (count && !strncmp(copies[count - 1], row_path, length) && !copies[count - 1][length]))
-                continue;
-            memcpy(copies[count], row_path, length);
-            copies[count][length] = 0;
-            names[count] = copies[count];
-            count++;
-        }
-        nearest = config_nearest(path, names, count);
-        if (nearest)
-            return fail_at(reader, mark, "unknown section '%.200s' (did you mean %s?)", path, nearest);
-    }
+    if (is_top && !config_other_name(command, path) && near_section(command, path, section))
+        return fail_at(reader, mark, "unknown section '%.200s' (did you mean %s?)", path, section);
     config_explain(command, path, true, explained, sizeof explained);
     return fail_at(reader, mark, "unknown %s '%.200s'%s", is_top ? "section" : "key", path, explained);
 }

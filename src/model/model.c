@@ -141,7 +141,7 @@ static int open_stage(struct model *model) {
         o->chunks[o->chunk_count++] = (struct model_chunk){0, layers};
     o->train.stashes = o->use == MODEL_TRAIN && o->train.stashes ? o->train.stashes : 1;
     const struct model_chunk *last = &o->chunks[o->chunk_count - 1];
-    model->share.has_embedding = o->chunks[0].first == 0 && !o->is_after_embedding;
+    model->share.has_embedding = model_has_layer(o, -1);
     model->share.has_head = last->first + last->count == layers && !o->is_before_head;
     for (int c = 0; c < o->chunk_count; c++) {
         const struct model_chunk *chunk = &o->chunks[c];
@@ -177,9 +177,7 @@ static int choose_parameters(struct model *model) {
         return status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++) {
         int64_t layer = model->table.rows[i].layer;
-        model->share.is_held[i] = layer < 0                      ? model->share.has_embedding
-                                  : layer < o->config.num_layers ? model_has_layer(o, layer)
-                                                                 : model->share.has_head;
+        model->share.is_held[i] = layer < o->config.num_layers ? model_has_layer(o, layer) : model->share.has_head;
     }
     int token_table = find(model, -1, "embedding.token.weight");
     bool is_tied = !o->config.untie_embeddings_and_output_weights;

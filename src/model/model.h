@@ -84,18 +84,17 @@ struct model_options {
     int64_t max_rows;      /* rows of the largest batch */
     int64_t max_positions; /* positions of rows are below it; 0: the model's limit */
     /* A pipeline stage: its runs of layers, ascending; MODEL_INFER has one. The stage with the first layer has the
-     * embedding, and the stage with the last layer has the head, unless another stage has that end. 0: one run of all
-     * layers. */
+     * embedding, and the stage with the last layer has the head; but see below. 0: one run of all layers. */
     int chunk_count;
     struct model_chunk chunks[MODEL_CHUNKS_MAX];
-    bool is_after_embedding, is_before_head; /* another stage has that end */
+    bool is_after_embedding, is_before_head; /* a stage without layers has that end */
     struct model_training train;
     struct model_inference infer;
     const struct hook_table *hooks; /* or NULL; must outlive the model */
     const struct storage *storage;  /* of the weights; NULL: packed for MODEL_INFER, whole otherwise */
 };
 
-/* True when the stage has the layer. */
+/* True when the stage has the layer; -1: the embedding. */
 bool model_has_layer(const struct model_options *options, int64_t layer);
 /* Returns the layer where the backward ends because nothing below it trains; -1: the embedding; num_layers: nothing
  * trains. */

@@ -20,6 +20,8 @@ struct model_stash *model_stash(struct model *model, int number) {
 }
 
 bool model_has_layer(const struct model_options *options, int64_t layer) {
+    if (layer < 0)
+        return !options->chunk_count || (options->chunks[0].first == 0 && !options->is_after_embedding);
     for (int c = 0; c < options->chunk_count; c++)
         if (layer >= options->chunks[c].first && layer < options->chunks[c].first + options->chunks[c].count)
             return true;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { WIDTH = PAGE_WIDTH, HEIGHT = PAGE_HEIGHT, MARGIN = PAGE_MARGIN, BAR = 18 };
+#define INVISIBLE 0.02 /* width of a bar that no screen shows */
 
 static const char head[] =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -214,10 +215,12 @@ static void add_stages(const struct report_training *report, const struct page_r
         strbuf_format(&table, "<tr><td>%d</td>", stage);
         for (int i = 0; i < 5; i++) {
             double width = (double)bytes[i] * scale;
-            strbuf_format(out,
-                          "<rect class=\"p%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>stage %d, %s: "
-                          "%.2f GB</title></rect>\n",
-                          i, x, stage * BAR + 1, width, BAR - 3, stage, purposes[i], (double)bytes[i] / 1e9);
+            if (width >= INVISIBLE)
+                strbuf_format(
+                    out,
+                    "<rect class=\"p%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>stage %d, %s: "
+                    "%.2f GB</title></rect>\n",
+                    i, x, stage * BAR + 1, width, BAR - 3, stage, purposes[i], (double)bytes[i] / 1e9);
             strbuf_format(&table, "<td>%.2f</td>", (double)bytes[i] / 1e9);
             x += width;
         }
@@ -268,11 +271,12 @@ static void add_bars(const struct search_result *result, struct strbuf *out) {
         strbuf_format(out, "<text x=\"0\" y=\"%lld\">row %lld</text>", (long long)i * BAR + 13, (long long)i + 1);
         for (int part = 0; part < PARTS; part++) {
             double width = parts[part] / most * (WIDTH - MARGIN);
-            strbuf_format(out,
-                          "<rect class=\"p%d\" x=\"%.2f\" y=\"%lld\" width=\"%.2f\" height=\"%d\"><title>row %lld, %s: "
-                          "%.4g s</title></rect>\n",
-                          part, x, (long long)i * BAR + 1, width, BAR - 3, (long long)i + 1, part_names[part],
-                          parts[part]);
+            if (width >= INVISIBLE)
+                strbuf_format(
+                    out,
+                    "<rect class=\"p%d\" x=\"%.2f\" y=\"%lld\" width=\"%.2f\" height=\"%d\"><title>row %lld, %s: "
+                    "%.4g s</title></rect>\n",
+                    part, x, (long long)i * BAR + 1, width, BAR - 3, (long long)i + 1, part_names[part], parts[part]);
             x += width;
         }
     }

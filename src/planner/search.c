@@ -238,8 +238,8 @@ static int find_savings(struct searching *s, const struct candidate *candidate, 
     return status;
 }
 
-/* Returns true if a row has the same layout, time and memory, and only recomputes other modules: FP8 keeps no outputs
- * of norms and activations, so it makes no difference whether they are recomputed. */
+/* Returns true if a row has the same layout, time and memory, and only recomputes other modules. FP8 keeps no outputs
+ * of norms and activations, so their recomputation makes no difference. */
 static bool is_listed(const struct search_result *result, const struct search_row *row) {
     for (int64_t i = 0; i < result->counts.listed; i++) {
         const struct search_row *other = &result->rows[i];

@@ -223,8 +223,10 @@ static int add_row(const struct serve_search *s, const struct serve_layout *layo
     struct serve_row row = {.layout = *layout, .plan = work.plan, .image_bytes = (size_t)work.image_bytes};
     serve_times_find(&work, s->cluster, &row.times);
     serve_work_free(&work);
-    if ((double)engine_plan_device_bytes(&row.plan) > s->memory_share * s->cluster->memory.value) {
-        result->no_memory++;
+    size_t bytes = engine_plan_device_bytes(&row.plan);
+    if ((double)bytes > s->memory_share * s->cluster->memory.value) {
+        if (!result->no_memory++ || bytes < engine_plan_device_bytes(&result->smallest.plan))
+            result->smallest = row;
         return STATUS_OK;
     }
     row.per_device = row.times.tokens_per_s / (double)layout->output_len / (layout->tensor * layout->pipeline);

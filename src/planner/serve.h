@@ -73,6 +73,7 @@ struct serve_result {
     int count, best;               /* the allowed row with most requests per device; -1: none */
     int nearest;                   /* without an allowed row, the one that misses the limits least; -1: no row */
     int refused, no_memory;
+    struct serve_row smallest; /* of those without memory, the one that takes least */
 };
 /* Finds all layouts that fit. The caller frees result->rows. */
 int serve_search_run(const struct serve_search *search, struct serve_result *result);

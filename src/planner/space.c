@@ -119,7 +119,7 @@ static void add_splits(struct listing *listing, struct candidate candidate) {
         add(listing, &candidate); /* to be refused */
 }
 
-/* Of layouts that cannot be, whatever their splits and flags, one is added to be refused. */
+/* Adds one candidate, to be refused, for sizes that no split and no flags make possible. */
 static void list_all(struct listing *listing) {
     const struct run_config *base = &listing->search->base;
     int most = (int)listing->search->cluster->per_node, batch = (int)base->train.global_batch_size;

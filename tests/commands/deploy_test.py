@@ -112,6 +112,10 @@ class Unit(unittest.TestCase):
             done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_its_comment_names_the_page_that_describes_it(self):
+        page, = re.findall(r"docs/\w+\.md", UNIT)
+        self.assertIn("deploy/cambium.service", (SOURCE / page).read_text())
+
     def test_every_option_is_one(self):
         started = re.search(r"^ExecStart=\S+ (.*?[^\\])$", UNIT, re.M | re.S).group(1).replace("\\\n", " ").split()
         _, errors = run(*started, expect=1)  # the files are not there

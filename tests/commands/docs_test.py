@@ -135,8 +135,14 @@ class Form(unittest.TestCase):
         lines = (SOURCE / "README.md").read_text().splitlines()
         self.assertLessEqual(len(lines), MOST_LINES_OF_README)
         first_screen = "\n".join(lines[:40])
-        for part in ("It is for", "It lacks", "tools/quickstart", "\n```console\n$ ", "| Cambium | other tools |", "tokenizers 1.1 |"):
+        for part in ("It is for", "Why use it", "One program where three are needed", "swapped under load", "Any layout resumes",
+                     "Equal bits", "all rights are reserved by the owner", "It lacks", "tools/quickstart", "\n```console\n$ ", "| Cambium | other tools |", "tokenizers 1.1 |"):
             self.assertIn(part, first_screen)
+
+    def test_mpi_is_installed_before_its_first_use(self):
+        """tools/quickstart builds without it."""
+        text = (SOURCE / "README.md").read_text()
+        self.assertLess(text.index("tools/setup --mpi && cmake"), text.index("mpirun -n"))
 
     def test_the_index_names_every_page(self):
         named = {INDEX.parent / link for link in links(INDEX)} | {INDEX, SOURCE / "README.md"}

@@ -8,10 +8,12 @@ from model_support import run
 SHARDED = ["--ranks", "4", P + "data_parallel_sharding_strategy=optim_grads_params"]
 LAYOUTS = [
     ["--ranks", "2", P + "tensor_model_parallel_size=2"],
-    ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
+    ["--ranks", "2", P + "pipeline_model_parallel_size=2", P + "virtual_pipeline_model_parallel_size=3",  # ends without layers
+     P + "account_for_embedding_in_pipeline_split=true", P + "account_for_loss_in_pipeline_split=true"],
     ["--ranks", "8", P + "tensor_model_parallel_size=2", P + "sequence_parallel=true", P + "pipeline_model_parallel_size=2",
      P + "virtual_pipeline_model_parallel_size=2", P + "data_parallel_sharding_strategy=optim_grads_params"],
     ["--ranks", "4", P + "tensor_model_parallel_size=4"],
+    ["--ranks", "2", P + "pipeline_model_parallel_size=2"],
     ["--ranks", "2", P + "tensor_model_parallel_size=2", P + "sequence_parallel=true"],
     ["--ranks", "4", P + "pipeline_model_parallel_size=4"],
     ["--ranks", "2", P + "pipeline_model_parallel_size=2", P + "virtual_pipeline_model_parallel_size=2"],

@@ -447,6 +447,10 @@ class Serving(unittest.TestCase):
         self.assertIn("--rank does nothing without --adapters", errors)
         _, errors = run("plan", "serve", "126M", "h100", "--devices", "1", "--max-latency-ms", "0.001", expect=1)
         self.assertIn("nearest: tensor 1", errors)
+        _, errors = run("plan", "serve", "175B", "h100", "--devices", "2", expect=1)
+        self.assertRegex(errors, r"nearest: tensor [12], pipeline [12], batch 1 takes 1[78][0-9]\.[0-9] GB of 80\.0 GB")
+        _, errors = run("plan", "serve", "126M", "h100", "--devices", "8", "--tensor", "5", expect=2)
+        self.assertIn("no layout is possible: 9 refused", errors)
 
     def test_serve_takes_the_printed_command(self):
         """The command goes through a shell to the parser of serve, which refuses only the address that follows it."""

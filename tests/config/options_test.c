@@ -184,7 +184,7 @@ static void names_of_other_programs_give_ours(void **state) {
         {"--use-flash-attn", "unknown option --use-flash-attn: it is not needed"},
         {"--no-enable-bf16", "(did you mean --train.precision=bf16?)"}, /* without the words of a switch */
         {"--vocab_size", "(did you mean --vocab-size?)"},
-        {"--max-loras=2", "unknown option --max-loras; "}, /* no advice holds for this command */
+        {"--max-loras=2", "unknown option --max-loras: it is for other commands ("},
         {"--learning", "unknown option --learning; "},
         {"--ouptutt=a", "(did you mean --output?)"}, /* two mistakes; three are too many */
         {"--oouptutt=a", "unknown option --oouptutt; "},
@@ -194,6 +194,7 @@ static void names_of_other_programs_give_ours(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(WORDS(cases[i][0]), cases[i][1]);
+    refuses(WORDS("--input", "a", "-o", "b"), "unknown option -o (did you mean --output?)"); /* and no item of a list */
     refuses(WORDS("--config=", "word"), "unexpected word 'word' (did you mean --output word?)");
     refuses(WORDS("--config=", "--output=a", "word"), "unexpected word 'word'; ");
 }

@@ -116,8 +116,7 @@ static int find_fit(const struct search *search, struct search_result *result) {
     return result->fit_ranks;
 }
 
-/* Of layouts that miss the memory, the nearest is the one that takes least: nothing listed with more memory takes less.
- */
+/* The nearest layout takes the least memory of all: nothing that is listed with more memory takes less. */
 static void the_nearest_layout_takes_least(void **state) {
     (void)state;
     struct planned p;
