@@ -24,7 +24,7 @@ struct text_job {
     bool is_short;  /* the loop's thread may do it */
     /* Set when nobody wants the ids any more; the job then fails with ERROR_CANCELLED. NULL: never. */
     const atomic_bool *is_unwanted;
-    unsigned flag;  /* for a text: TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
+    unsigned flag; /* for a text: TOKENIZER_ALLOW_SPECIAL or TOKENIZER_PLAIN */
     /* Called once in the loop's thread, never inside text_job_start. On success it gets ERROR_NONE and the ids, which
      * the receiver frees. On failure it gets the error, and the thread's status text is set. `ends` holds the ends of a
      * chat's completions and is closed by the receiver; NULL for a text. */

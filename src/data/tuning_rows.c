@@ -86,16 +86,23 @@ static int encode(const struct tuning_row *row, const struct tuning_options *opt
     return status;
 }
 
-/* Drops the end-of-text that was added to an answer that has one already. White space may follow that one, as in texts
- * that a template made. */
-static void drop_second_end(struct draft *draft, const struct tokenizer *tokenizer, int32_t eos) {
+static bool is_end(const struct tuning_options *options, int32_t eos, int32_t id) {
+    bool is_one = id == eos;
+    for (int i = 0; i < options->end_count; i++)
+        is_one |= id == options->ends[i];
+    return is_one;
+}
+
+/* Drops the end-of-text that was added to an answer that ends with a token at which generators stop. White space may
+ * follow that one, as in texts that a template made. */
+static void drop_second_end(struct draft *draft, const struct tuning_options *options, int32_t eos) {
     const struct token_buffer *ids = &draft->ids;
     size_t length = 0, i = ids->count;
     if (i == 0 || ids->ids[--i] != eos)
         return;
     for (; i > 0 && draft->trained.data[i - 1] && length == 0; i--) {
-        const unsigned char *bytes = tokenizer_token_bytes(tokenizer, ids->ids[i - 1], &length);
-        if (ids->ids[i - 1] == eos) {
+        const unsigned char *bytes = tokenizer_token_bytes(options->tokenizer, ids->ids[i - 1], &length);
+        if (is_end(options, eos, ids->ids[i - 1])) {
             draft->ids.count--;
             return;
         }
@@ -199,7 +206,7 @@ int tuning_rows_read(struct tuning_rows *rows, const struct tuning_options *opti
         if (!status)
             status = encode(&row, options, format->eos, encoder, &draft);
         if (!status && !row.is_chat)
-            drop_second_end(&draft, options->tokenizer, format->eos);
+            drop_second_end(&draft, options, format->eos);
         if (!status)
             status = keep_row(rows, options, &row, &draft, lines_number(lines), count);
         if (status)

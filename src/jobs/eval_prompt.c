@@ -233,6 +233,9 @@ static int render(struct eval_prompter *p, const struct task_row *row) {
 int eval_prompter_context(struct eval_prompter *p, const struct task_row *row, struct task_span context,
                           struct likelihood_text *text) {
     int status = STATUS_OK;
+    if (row->messages && p->job->special_tokens == SPECIAL_TOKENS_TEXT)
+        return status_fail(STATUS_INVALID, "field \"messages\": a chat has the special tokens of its template, which "
+                                           "--special-tokens text leaves out");
     if (row->messages) {
         status = render(p, row);
         *text = (struct likelihood_text){strbuf_text(&p->pieces.text), p->pieces.text.length};

@@ -1,8 +1,8 @@
 /* Opens a trained model on ranks. */
 #include "model.h"
 
-#include "base/utf8.h"
 #include "base/beginning.h"
+#include "base/utf8.h"
 #include "parallel/site.h"
 #include "peft/peft.h"
 #include "pretrained/pretrained.h"

@@ -136,7 +136,7 @@ class Rows(Chats):
             self.assertEqual(shown["token_texts"], [*token, "a", "b", end])
             self.assertEqual(len(shown["tokens"]), len(shown["token_texts"]))
             self.assertEqual(shown["weight"], 0.100000001)
-        self.assertIn("--special-tokens goes with --data",
+        self.assertIn("--special-tokens needs --data",
                       self.run_command("data", "show", "--data-path", "x", "--seq-length", 4, "--special-tokens", "text", expect=2))
 
     def test_answers_that_a_template_changes(self):

@@ -94,6 +94,13 @@ class Eval(unittest.TestCase):
             one = json.loads(samples.read_text())
             self.assertEqual((len(one["context_tokens"]), len(one["continuation_tokens"])), counts)
 
+    def test_messages_need_special_tokens(self):
+        (self.root / "chat.named").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}], "choices": ["b"], "gold": 0}))
+        words = ("eval", "--model", TINY, "--task", f"choice={self.root}/chat.named", "--chat-template", "chatml")
+        run(*words)
+        _, errors = run(*words, "--special-tokens", "text", expect=1)
+        self.assertIn('chat.named:1: field "messages": a chat has the special tokens of its template', errors)
+
     def test_a_tokenizer_may_put_a_bos_before_each_text(self):
         model = self.root / "bos"
         shutil.copytree(TINY, model)

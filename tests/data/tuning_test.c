@@ -41,6 +41,11 @@ static void a_row_that_ends_with_the_end_of_text_gets_no_second_one(void **state
                "{\"prompt\": \"a\", \"completion\": \"<|endoftext|>\\n\"}\n"
                "{\"prompt\": \"a<|endoftext|>\", \"completion\": \"\\n\"}\n",
                options, ROWS("a[b$]", "a[b$\r\n ]", "a[$b$]", "a[$\n]", "a$[\n$]"));
+    options.tokenizer = marks;
+    check_rows("{\"text\": \"ab<|im_end|>\\n\"}\n", options, ROWS("a[b>\n$]"));
+    options.ends = (const int32_t[]){256, 258}; /* generators stop at this one, too */
+    options.end_count = 2;
+    check_rows("{\"text\": \"ab<|im_end|>\\n\"}\n", options, ROWS("a[b>\n]"));
     options.special_tokens = SPECIAL_TOKENS_TEXT;
     check_rows("{\"text\": \"ab<|endoftext|>\"}\n", options, ROWS("a[b<|endoftext|>$]"));
 }
