@@ -31,7 +31,8 @@ void engine_fill_plan(const struct engine *engine, int64_t pages, size_t images,
         .transfers = engine->plan.transfers,
         .steps = engine_array_bytes(engine) + engine_link_bytes(engine) +
                  (engine_is_leader(engine) ? kv_pool_bytes(pages) : 0) + (bank ? peft_bank_list_bytes(bank) : 0),
-        .program = rank_program_bytes(device_threads(engine->device), engine->base.config.ffn_hidden_size) +
+        .program = rank_program_bytes(device_threads(engine->device), engine->base.config.ffn_hidden_size,
+                                      engine->base.config.hidden_size) +
                    (size_t)engine->base.config.vocab_size * TOKENIZER_BYTES,
         .pages = pages,
         .sequence_pages = engine->max_pages,

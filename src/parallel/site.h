@@ -47,8 +47,8 @@ int rank_site_sum(struct comm *world, const struct rank_site *site, int64_t *val
  * together, right before they free their memory; `planned` counts at the first rank. The errors of rank_site_sum. */
 int rank_site_tell_memory(struct comm *world, const struct rank_site *site, size_t planned);
 /* Returns what a rank on the CPU takes beside its plan: the stacks and allocators of its threads, and the blocks that
- * products copy. `ffn` is the width of the widest product inside the layers. */
-size_t rank_program_bytes(int threads, int64_t ffn);
+ * products copy. `widest` is the width of its widest product. */
+size_t rank_program_bytes(int threads, int64_t widest, int64_t hidden);
 /* Logs a warning if a device computes with fewer threads than it was asked for. */
 void rank_site_warn(const struct device *device, int threads);
 

@@ -150,9 +150,12 @@ size_t train_plan_of_host(const struct train_plan *plan) {
 
 /* The rows are in memory already, and in the plan of each rank. */
 void train_plan_add_program(const struct train_run *run, const struct comm *world, struct train_plan *plan) {
-    size_t program = memory_of_program(train_plan_total(plan)), rows = run->tuning_bytes;
+    size_t program = memory_of_program(train_plan_total(plan)), data = run->tuning_bytes;
     int ranks = world ? 1 : plan->ranks_here;
-    plan->program = program > rows ? program - rows : 0;
-    plan->program += (size_t)ranks * rank_program_bytes(plan->threads, run->config.model.ffn_hidden_size);
+    plan->program = program > data ? program - data : 0;
+    const struct model_config *model = &run->config.model;
+    int64_t rows = model->vocab_size / plan->grid.tensor;
+    int64_t widest = rows > model->ffn_hidden_size ? rows : model->ffn_hidden_size;
+    plan->program += (size_t)ranks * rank_program_bytes(plan->threads, widest, model->hidden_size);
     plan->processes_here = plan->ranks_here / ranks;
 }
