@@ -307,11 +307,16 @@ static struct ckpt_array named_array(const struct peft_adapter *adapter, struct 
     return array;
 }
 
-static int read_adapter(const struct peft_adapter *adapter, const struct ckpt_tensors *tensors,
+/* What does not fit may be another base's; a number that is not finite is not. */
+static int read_adapter(const struct peft *peft, const struct peft_files *files, int index,
                         const struct ckpt_array *values) {
+    const struct ckpt_tensors *tensors = files->of[index].tensors;
+    const struct peft_adapter *adapter = &peft->adapters[index];
     struct ckpt_array named = named_array(adapter, *values);
     named.must_be_finite = true;
-    return ckpt_read(tensors, peft_table(adapter), &named, 1);
+    int status = ckpt_check(tensors, peft_table(adapter), &named, 1);
+    return status ? peft_explain_base(status, files, peft->directory)
+                  : ckpt_read(tensors, peft_table(adapter), &named, 1);
 }
 
 int peft_load(struct peft *peft, const struct peft_files *files) {
@@ -337,6 +342,6 @@ int peft_load_row(struct peft *peft, const struct peft_files *files, int index, 
 int peft_read(struct peft *peft, const struct peft_files *files, const struct ckpt_array *values) {
     int status = check_methods(peft, files);
     for (int i = 0; i < peft->count && !status; i++)
-        status = read_adapter(&peft->adapters[i], files->of[i].tensors, values);
-    return peft_explain_base(status, files, peft->directory);
+        status = read_adapter(peft, files, i, values);
+    return status;
 }

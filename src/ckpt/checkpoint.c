@@ -111,8 +111,8 @@ int ckpt_latest(const char *root, char *out, size_t bytes, int64_t *iteration) {
     else if (!status && best < 0)
         status = status_fail(STATUS_NOT_FOUND, "%s holds no checkpoint (iter_*)", root);
     else if (!status && *damaged)
-        log_warning("%s is not a whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over", damaged,
-                    CONFIG_FILE, MODEL_FILE, STATE_FILE);
+        log_warning("%s is not a whole checkpoint (expected %s, %s and %s, or those of an adapter); passed over",
+                    damaged, CONFIG_FILE, MODEL_FILE, STATE_FILE);
     if (iteration)
         *iteration = best;
     return status;

@@ -314,7 +314,7 @@ class Tuning(Adapters):
         self.rows(b'{"prompt": "a", "completion": "b"}\n{"prompt": "\xff", "completion": "b"}\n')
         self.refuse(self.tune(), "tuning.jsonl:2:")
         self.rows('{"prompt": "a", "completion": "b"}\n'.encode("utf-16"))
-        self.refuse(self.tune(), "tuning.jsonl:1:")
+        self.refuse(self.tune(), "tuning.jsonl is UTF-16 text")
         self.rows(bytes(1000))
         self.refuse(self.tune(), "tuning.jsonl:1:")
         self.rows(gzip.compress(b'{"prompt": "a"}\n'))

@@ -352,14 +352,14 @@ class Config(Refusal):
             self.refuse_config("config.json", f"'{key}'")
 
     def test_impossible_sizes(self):
-        """Sizes that each are allowed and whose product is beyond any memory: inference looks at the files first."""
+        """Sizes that each are allowed and whose product is beyond any memory, which is planned first."""
         wide = 1 << 17
         for changed in (dict(n_layer=10_000, n_embd=wide), dict(vocab_size=1 << 24, n_embd=wide),
                         dict(n_layer=10_000, n_embd=wide, n_head=wide, n_inner=1 << 20, n_positions=1 << 20,
                              vocab_size=1 << 24)):
             self.write(**changed)
             for words in self.WEIGHT_READERS:
-                self.refuse(words, "not enough memory" if words[0] == "pretrain" else "h.0.attn.c_attn.weight has shape [8, 24]")
+                self.refuse(words, "not enough memory")
 
     def test_directories_that_are_no_models(self):
         for path, parts in (("nowhere", ("nowhere",)), ("text.txt", ("text.txt",)),

@@ -31,6 +31,11 @@ def without_notices(errors):
     return "".join(kept)
 
 
+def without_program(dump):
+    """The dump of a run without what its process holds, which differs a little from one to the next."""
+    return re.sub(rb"(?m)^# +(program|total) .*\n", b"", dump)
+
+
 def run(*words, input=None, expect=0, **more):
     """Runs the program and returns (standard output as bytes, standard error as text but for notices)."""
     done = subprocess.run([CAMBIUM, *map(str, words)], input=input if input is not None else b"", capture_output=True,

@@ -165,6 +165,7 @@ class Ranks(Faults):
 
     def check_lines(self, server, sign, victim):
         said = [line[len("cambium: error: "):] for line in server.lines if line.startswith("cambium: error: ")]
+        said = [line for line in said if line != "stopped by SIGTERM while the model was loaded"]  # a rank that mpirun ends
         if sign == signal.SIGSTOP:
             self.assertEqual(set(said), {f"rank {victim} has not been heard of for {TIMEOUT} s"}, server.lines)
         else:  # the launcher's line alone where mpirun was faster
@@ -349,8 +350,8 @@ class Threads(Faults):
             server = Server(*WORDS, *draw.choice(((), ("--ranks", 2, *TENSOR))), model=self.model, is_awaited=False)
             time.sleep(draw.random() * 0.15)
             server.signal(draw.choice((signal.SIGTERM, signal.SIGINT)))
-            # Before it minds signals it ends by one.
-            self.assertIn(server.wait(), (0, -signal.SIGTERM, -signal.SIGINT), server.lines)
+            # The dynamic loader minds no signals yet.
+            self.assertIn(server.wait(), (0, 1, -signal.SIGTERM, -signal.SIGINT), server.lines)
             server.process.stdout.close()
             server.process.stderr.close()
 
