@@ -138,7 +138,7 @@ int job_print(const char *bytes, size_t length) {
 int job_print_text(const char *bytes, size_t length) {
     const unsigned char *at = (const unsigned char *)bytes, *end = at + length;
     struct strbuf shown = STRBUF_INIT;
-    if (!isatty(STDOUT_FILENO) || comm_mpi_is_launched()) /* mpirun gives its ranks a terminal of its own */
+    if (!isatty(STDOUT_FILENO) || comm_mpi_is_launched()) /* a terminal between mpirun and its ranks */
         return job_print(bytes, length);
     for (size_t step; at < end; at += step) {
         uint32_t point = *at;

@@ -18,7 +18,7 @@ class Names(unittest.TestCase):
         options = set(re.findall(r"^  (--[a-z][\w.-]*)", run("serve", "--help")[0].decode(), re.M))
         told = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_.-]*[a-z0-9]", TEXT))
         others = {"--json", "--encode", "--decode", "--http2-prior-knowledge", "--data-binary", "--ntasks", "--time", "--signal", "--wrap", "--mpi", "--requests", "--help",
-                  "--file", "--tag", "--publish", "--volume", "--build-arg", "--system", "--install"}
+                  "--file", "--tag", "--publish", "--volume", "--build-arg", "--system", "--install", "--create"}
         self.assertEqual(told - options - others, set())
         limits = {option for option in options if option.startswith("--limits.")}
         self.assertEqual(limits - told, set())

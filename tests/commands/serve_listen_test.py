@@ -250,7 +250,7 @@ class Addresses(unittest.TestCase):
         with Server("--control", f"unix:{self.path}"):
             self.assertTrue(self.ask(self.path).endswith(b"hello"))
         self.path.write_text("mine")
-        self.refused(f"unix:{self.path}", "no socket")
+        self.refused(f"unix:{self.path}", "not a socket")
         self.assertEqual(self.path.read_text(), "mine")
         link = self.directory / "link"
         link.symlink_to(self.path)
