@@ -254,7 +254,7 @@ class Addresses(unittest.TestCase):
         self.assertEqual(self.path.read_text(), "mine")
         link = self.directory / "link"
         link.symlink_to(self.path)
-        self.refused(f"unix:{link}", "no socket")
+        self.refused(f"unix:{link}", "not a socket")
 
     def test_addresses_that_are_none(self):
         for where, part in (("unix:", "1 to 107 bytes"), ("unix:" + 108 * "a", "1 to 107 bytes"), ("here", "HOST:PORT"),
