@@ -81,7 +81,7 @@ int job_memory_plan(struct comm *world, struct engine_options *options, struct j
         options->cache_bytes = (size_t)cache;
     options->adapter_memory = (size_t)adapters;
     status = plan(world, options, memory);
-    if (!status && cache + adapters >= room)
+    if (!status && cache + adapters == room) /* more than that is refused by job_memory_check */
         log_warning("memory is short: keys and values get %.0f MiB (%lld tokens), adapters %.0f",
                     (double)memory->plan.cache / 1048576, (long long)memory->plan.pages * KV_PAGE_TOKENS,
                     (double)adapters / 1048576);
