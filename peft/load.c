@@ -307,7 +307,7 @@ static struct ckpt_array named_array(const struct peft_adapter *adapter, struct 
     return array;
 }
 
-/* What does not fit may be another base's; a number that is not finite is not. */
+/* A tensor that does not fit may be another base's; a number that is not finite says nothing of it. */
 static int read_adapter(const struct peft *peft, const struct peft_files *files, int index,
                         const struct ckpt_array *values) {
     const struct ckpt_tensors *tensors = files->of[index].tensors;

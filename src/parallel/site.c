@@ -252,8 +252,8 @@ int rank_site_tell_memory(struct comm *world, const struct rank_site *site, size
     return status;
 }
 
-/* A thread was measured to take 1.5 to 2.5 MiB. oneDNN copies a block of its widest operand, of at most 9984 x 384
- * elements, and the allocator may keep one more. */
+/* A thread was measured to take 1.5 to 2.5 MiB. oneDNN copies a block of its widest operand, and the allocator may keep
+ * one more. A block has at most 9984 x 384 elements. */
 size_t rank_program_bytes(int threads, int64_t widest, int64_t hidden) {
     enum { THREAD_BYTES = 2 << 20, MOST_WIDE = 9984, MOST_DEEP = 384 };
     int64_t block = (widest < MOST_WIDE ? widest : MOST_WIDE) * (hidden < MOST_DEEP ? hidden : MOST_DEEP);
