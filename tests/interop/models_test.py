@@ -76,7 +76,7 @@ class WrittenByPretrain(Case):
                 before, after = (PreTrainedTokenizerFast.from_pretrained(path) for path in (golden, directory))
                 for text in texts:
                     line = json.dumps({"text": text}).encode()
-                    ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", data=line))["tokens"]
+                    ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", "--special-tokens", "text", data=line))["tokens"]
                     expected = before.encode(text, split_special_tokens=True)
                     self.assertEqual(after.encode(text, split_special_tokens=True), expected, text)
                     self.assertEqual(ours, expected, text)
