@@ -45,9 +45,10 @@ struct engine_options {
     int64_t max_rows;                  /* of a step */
     int64_t max_logit_rows;            /* of a step */
     int64_t max_sequences;
-    int64_t max_positions; /* of a sequence, including virtual tokens; 0: the model's positions */
-    int64_t cache_tokens;  /* of all sequences together; 0: as many as they can have and the device's memory holds */
-    size_t cache_bytes;    /* on each rank, instead of cache_tokens; 0: not given */
+    int64_t max_positions;            /* of a sequence, including virtual tokens; 0: the model's positions */
+    const char *max_positions_option; /* its name in errors; NULL: --max-model-len */
+    int64_t cache_tokens; /* of all sequences together; 0: as many as they can have and the device's memory holds */
+    size_t cache_bytes;   /* on each rank, instead of cache_tokens; 0: not given */
     bool has_no_prefix_cache;
     bool has_no_graphs;      /* run every decode step anew, also on a device that records */
     bool is_batch_invariant; /* the bits of a row do not depend on the other rows, also on a device whose products do */

@@ -37,8 +37,10 @@ int engine_check(const struct engine_options *options, bool takes_data) {
 static int choose_positions(struct engine *engine, int64_t most) {
     int64_t *positions = &engine->options.max_positions;
     if (*positions > most)
-        return status_fail(STATUS_USAGE, "--max-model-len %lld: the model has %lld positions", (long long)*positions,
-                           (long long)most);
+        return status_fail(STATUS_USAGE, "%s %lld: the model has %lld positions",
+                           engine->options.max_positions_option ? engine->options.max_positions_option
+                                                                : "--max-model-len",
+                           (long long)*positions, (long long)most);
     *positions = *positions ? *positions : most;
     return STATUS_OK;
 }

@@ -462,7 +462,7 @@ static void close_all(struct evaluator *e) {
 
 int eval_job_run(struct comm *world, void *context) {
     struct evaluator e = {.job = context, .world = world, .is_first = world->rank == 0};
-    struct engine_options options = {0};
+    struct engine_options options = {.max_positions_option = "--max-length"};
     struct job_memory memory = {.help = "a smaller --max-length or --precision, " JOB_MEMORY_RANKS};
     log_quiet(!e.is_first);
     int status = comm_agree(world, job_size_for_texts(e.job->model, &options));

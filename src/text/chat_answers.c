@@ -441,19 +441,25 @@ static bool has_name(const struct strbuf *text, const json_t *call) {
     return !name || memmem(strbuf_text(text), text->length, name, strlen(name));
 }
 
-/* Refuses tools and calls that the template leaves out. */
+static bool mentions(const struct chat_template *template, const char *variable) {
+    return strstr(strbuf_text(&template->text), variable) || strstr(strbuf_text(&template->tools_text), variable);
+}
+
+/* Refuses tools and calls that the template leaves out. A call without text is refused before it is rendered, as the
+ * template may expect a text: `pieces` is then NULL. */
 static int check_tools(const struct chat_template *template, const struct chat_request *request,
                        const struct chat_pieces *pieces) {
     const json_t *message;
     size_t i;
-    bool knows_calls =
-        strstr(strbuf_text(&template->text), "tool_calls") || strstr(strbuf_text(&template->tools_text), "tool_calls");
-    if (json_array_size(request->tools) && !has_name(&pieces->text, json_array_get(request->tools, 0)))
+    if (json_array_size(request->tools) &&
+        (!mentions(template, "tools") || (pieces && !has_name(&pieces->text, json_array_get(request->tools, 0)))))
         return status_fail(STATUS_UNSUPPORTED, "field \"tools\": " NO_TOOLS);
     json_array_foreach(request->messages, i, message) {
         const json_t *calls = json_object_get(message, "tool_calls");
-        if (json_array_size(calls) && !knows_calls &&
-            (json_array_size(request->tools) || !has_name(&pieces->text, json_array_get(calls, 0))))
+        bool is_left_out = pieces ? !has_name(&pieces->text, json_array_get(calls, 0))
+                                  : !json_is_string(json_object_get(message, "content"));
+        if (json_array_size(calls) && !mentions(template, "tool_calls") &&
+            (json_array_size(request->tools) || is_left_out))
             return status_fail(STATUS_UNSUPPORTED, "message %zu: field \"tool_calls\": " NO_TOOLS, i + 1);
     }
     return STATUS_OK;
@@ -483,6 +489,8 @@ int chat_render_row(struct chat_template *template, const struct chat_request *r
     int status = template->name == CHAT_OTHER ? STATUS_OK : chat_check_plain(request, chat_template_name(template));
     if (!status)
         status = chat_check_weights(request->messages);
+    if (!status)
+        status = check_tools(template, request, NULL);
     if (!status)
         status = chat_render_by(template, NULL, request, has_blocks, pieces);
     if (!status && has_blocks && which == CHAT_ANSWERS_LAST)

@@ -194,6 +194,12 @@ class Eval(unittest.TestCase):
         windows = [one for one in requests["text"] if one["row"] == requests["text"][-1]["row"]]
         self.assertEqual([one["choice"] for one in windows], list(range(len(windows))))
 
+    def test_more_tokens_than_the_model_has_positions_are_refused_by_the_option_s_name(self):
+        path = self.root / "rows.jsonl"
+        path.write_text('{"text": "It was"}\n')
+        _, errors = run("eval", "--model", TINY, "--task", f"text={path}", "--max-length", 100000, expect=2)
+        self.assertRegex(errors, r"error: --max-length 100000: the model has \d+ positions\n")
+
     def test_a_faulty_row_ends_the_run(self):
         path, good = self.root / "faulty.jsonl", '{"context": "It", "choices": [" was"], "gold": 0}\n'
         for line, message in (('{"context": "It", "choices": [" was"]}', '"gold": expected a number from 0 to 0'),

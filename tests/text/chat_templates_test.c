@@ -344,15 +344,24 @@ static void tools_that_are_left_out_are_refused(void **state) {
                                    "\"arguments\":{}}}]}]";
     static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"get_time\",\"description\":\"d\","
                                 "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
+    static const char bare[] = ASK "null,\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"get_time\","
+                                   "\"arguments\":{}}}]}]";
+    static const char named[] = "[{\"role\":\"user\",\"content\":\"Use get_time.\"},"
+                                "{\"role\":\"assistant\",\"content\":\"No.\"}]";
     struct strbuf shown = STRBUF_INIT;
     json_error_t error;
     (void)state;
+    test_fails(render_row("microsoft-Phi-3.5-mini-instruct", bare, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
+               "message 2: field \"tool_calls\": the template of this model renders no tools");
+    test_ok(render_row("Qwen-Qwen2.5-7B-Instruct", bare, CHAT_ANSWERS_ALL, &shown));
     test_fails(render_row("microsoft-Phi-3.5-mini-instruct", call, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
                "message 2: field \"tool_calls\": the template of this model renders no tools");
     test_ok(render_row("Qwen-Qwen2.5-7B-Instruct", call, CHAT_ANSWERS_ALL, &shown));
     row_tools = json_loads(tools, 0, &error);
     test_fails(render_row("microsoft-Phi-3.5-mini-instruct", TURNS, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
                "field \"tools\": the template of this model renders no tools");
+    test_fails(render_row("microsoft-Phi-3.5-mini-instruct", named, CHAT_ANSWERS_ALL, &shown), STATUS_UNSUPPORTED,
+               "field \"tools\": the template of this model renders no tools"); /* the text has the tool's name */
     test_ok(render_row("Qwen-Qwen2.5-7B-Instruct", call, CHAT_ANSWERS_ALL, &shown));
     json_decref(row_tools);
     row_tools = NULL;
