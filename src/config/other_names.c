@@ -29,18 +29,24 @@ static const struct {
     {"no_load_optim no_load_rng", {"a run with --init-from starts with only the weights"}},
     {"tokenizer_name tokenizer_name_or_path tokenizer_path tokenizer_type tokenizer_model vocab_file merge_file",
      {"--tokenizer"}},
-    {"trust_remote_code remove_unused_columns dataset_kwargs dataloader_drop_last padding_free fan_in_fan_out "
-     "use_cache inference_mode tokenizer_mode lora_dtype lora_backend fully_sharded_loras lora_extra_vocab_size "
-     "accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type ddp_find_unused_parameters ddp_timeout "
-     "manual_gc use_checkpoint_args dataloader_type log_throughput timing_log_level target_tensor_parallel_size "
-     "use_cpu_initialization low_cpu_mem_usage stage plot_loss do_train pad_to_multiple_of dataloader_pin_memory "
-     "disable_tqdm logging_first_step gradient_checkpointing_kwargs include_num_input_tokens_seen skip_memory_metrics "
-     "include_tokens_per_second average_tokens_across_devices ignore_data_skip prediction_loss_only label_names "
-     "eval_accumulation_steps torch_empty_cache_steps accelerator_config ddp_bucket_cap_mb save_on_each_node "
-     "length_column_name megatron_core lora_task_type tokenizer_pool_size max_parallel_loading_workers check_tensors "
-     "v2_block_manager num_scheduler_steps num_continuous_decode_steps async_scheduling overlap_schedule p2p_check "
-     "config_format api_server_count fastapi_docs persist_layer_norm lazy_mpu_init empty_unused_memory_level "
-     "scatter_gather_tensors_in_pipeline ring_exchange_p2p create_attention_mask_in_dataloader log_progress dist_ckpt",
+    {"trust_remote_code remove_unused_columns dataset_kwargs dataloader_drop_last padding_free "
+     "fan_in_fan_out use_cache inference_mode tokenizer_mode lora_dtype lora_backend fully_sharded_loras "
+     "lora_extra_vocab_size accumulate_allreduce_grads_in_fp32 attention_softmax_in_fp32 task_type "
+     "ddp_find_unused_parameters ddp_timeout manual_gc use_checkpoint_args dataloader_type log_throughput "
+     "timing_log_level",
+     {"it is not needed"}},
+    {"target_tensor_parallel_size use_cpu_initialization low_cpu_mem_usage stage plot_loss do_train "
+     "pad_to_multiple_of dataloader_pin_memory disable_tqdm logging_first_step "
+     "gradient_checkpointing_kwargs include_num_input_tokens_seen skip_memory_metrics "
+     "include_tokens_per_second average_tokens_across_devices ignore_data_skip prediction_loss_only "
+     "label_names eval_accumulation_steps torch_empty_cache_steps accelerator_config ddp_bucket_cap_mb "
+     "save_on_each_node",
+     {"it is not needed"}},
+    {"length_column_name megatron_core lora_task_type tokenizer_pool_size max_parallel_loading_workers "
+     "check_tensors v2_block_manager num_scheduler_steps num_continuous_decode_steps async_scheduling "
+     "overlap_schedule p2p_check config_format api_server_count fastapi_docs persist_layer_norm "
+     "lazy_mpu_init empty_unused_memory_level scatter_gather_tensors_in_pipeline ring_exchange_p2p "
+     "create_attention_mask_in_dataloader log_progress dist_ckpt",
      {"it is not needed"}},
     {"eos_token pad_token bos_token", {"the tokenizer's files have it"}},
     {"served_model_name alias -a", {"--model-name"}},
@@ -230,18 +236,23 @@ static const struct {
      "init_lora_weights stream_interval save_only_model auto_find_batch_size color in_prefix bias samplers",
      {"it is not supported"}},
     {"root_path ssl_ca_certs response_role kv_transfer_config slots props numa mock_data log_params_norm "
-     "tp_comm_overlap escape keep override_tensor n_cpu_moe kv_offload sampling_backend dp_attention reward_funcs task "
-     "runner squared_relu label_smoothing multi_latent_attention q_lora_rank mtp_num_layers moe_aux_loss_coeff "
-     "apply_layernorm_1p apply_residual_connection_post_layernorm apply_query_key_layer_scaling rotary_interleaved "
+     "tp_comm_overlap escape keep override_tensor n_cpu_moe kv_offload sampling_backend dp_attention "
+     "reward_funcs task runner squared_relu label_smoothing multi_latent_attention q_lora_rank "
+     "mtp_num_layers moe_aux_loss_coeff apply_layernorm_1p",
+     {"it is not supported"}},
+    {"apply_residual_connection_post_layernorm apply_query_key_layer_scaling rotary_interleaved "
      "sgd_momentum cpu_offloading optimizer_cpu_offload activation_offloading distribute_saved_activations "
-     "start_weight_decay end_weight_decay weight_decay_incr_style decoupled_lr calculate_per_token_loss fp8_recipe "
-     "precision_aware_optimizer main_grads_dtype exp_avg_dtype num_distributed_optimizer_instances "
-     "pipeline_model_parallel_layout data_parallel_random_init optim_target_modules target_parameters loftq_config "
-     "lora_target_parameters trainable_token_indices layers_pattern layer_replication eva_config corda_config "
-     "slot_save_path grp_attn_n defrag_thold context_shift swa_full kv_unified control_vector override_kv sleep_mode "
-     "sleep_idle_seconds reasoning_budget disaggregation_mode hierarchical_cache hicache_ratio middleware "
-     "preemption_mode max_num_partial_prefills long_prefill_token_threshold schedule_conservativeness "
-     "speculative_eagle_topk mm_processor_kwargs assistant_model max_time",
+     "start_weight_decay end_weight_decay weight_decay_incr_style decoupled_lr calculate_per_token_loss "
+     "fp8_recipe precision_aware_optimizer main_grads_dtype exp_avg_dtype "
+     "num_distributed_optimizer_instances pipeline_model_parallel_layout data_parallel_random_init "
+     "optim_target_modules target_parameters loftq_config lora_target_parameters trainable_token_indices "
+     "layers_pattern layer_replication",
+     {"it is not supported"}},
+    {"eva_config corda_config slot_save_path grp_attn_n defrag_thold context_shift swa_full kv_unified "
+     "control_vector override_kv sleep_mode sleep_idle_seconds reasoning_budget disaggregation_mode "
+     "hierarchical_cache hicache_ratio middleware preemption_mode max_num_partial_prefills "
+     "long_prefill_token_threshold schedule_conservativeness speculative_eagle_topk mm_processor_kwargs "
+     "assistant_model max_time",
      {"it is not supported"}},
 
     /* models and adapters to train */
