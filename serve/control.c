@@ -194,9 +194,10 @@ static bool read_path_name(struct exchange *exchange, char name[NAME_BYTES]) {
     return false;
 }
 
-static void on_replace(struct exchange *exchange, void *made) {
+static void on_change(struct exchange *exchange, void *made) {
+    bool replaces = !strcmp(exchange->head.method, "PUT"); /* DELETE has no fields */
     char name[NAME_BYTES];
-    struct registry_change change = {.kind = REGISTRY_REPLACE, .name = name};
+    struct registry_change change = {.kind = replaces ? REGISTRY_REPLACE : REGISTRY_UNLOAD, .name = name};
     struct error error;
     int64_t generation = 0;
     json_t *root = made;
@@ -204,7 +205,7 @@ static void on_replace(struct exchange *exchange, void *made) {
         json_decref(root);
         return;
     }
-    if (HAS_ONLY(root, &error, "path", "if_generation") &&
+    if (check_fields(root, (const char *const[]){"path", "if_generation"}, replaces ? 2 : 0, &error) &&
         json_in_string(json_object_get(root, "path"), "path", &change.path, &error) &&
         json_in_integer(json_object_get(root, "if_generation"), "if_generation", 0, INT64_MAX, &generation, &error)) {
         change.if_generation = (uint64_t)generation;
@@ -216,12 +217,8 @@ static void on_replace(struct exchange *exchange, void *made) {
 
 void control_adapter(struct exchange *exchange) {
     static const struct route_body body = {
-        .read = route_read_json_or_nothing, .on_made = on_replace, .drop = route_drop_json};
-    char name[NAME_BYTES];
-    if (!strcmp(exchange->head.method, "PUT"))
-        route_collect(exchange, &body);
-    else if (read_path_name(exchange, name))
-        start(exchange, &(struct registry_change){.kind = REGISTRY_UNLOAD, .name = name}, false);
+        .read = route_read_json_or_nothing, .on_made = on_change, .drop = route_drop_json};
+    route_collect(exchange, &body);
 }
 
 /* ---- vLLM's routes ---- */

@@ -621,6 +621,7 @@ static void control_refuses_fields_that_it_does_not_have(void **state) {
         {"POST", "/v1/adapters", "{\"name\":\"a\",\"Path\":\"b\"}", "Path", "(did you mean path?)"},
         {"PUT", "/v1/adapters/a", "{\"if_generatio\":7}", "if_generatio", "(did you mean if_generation?)"},
         {"PUT", "/v1/adapters/a", "{\"pinned\":true}", "pinned", "there is no such field"},
+        {"DELETE", "/v1/adapters/a", "{\"if_generation\":7}", "if_generation", "there is no such field"},
         {"POST", "/v1/load_lora_adapter", "{\"lora_name\":\"a\",\"lora_path\":\"b\",\"load_in_place\":true}",
          "load_in_place", "(did you mean load_inplace?)"},
         {"POST", "/v1/unload_lora_adapter", "{\"lora_name\":\"a\",\"lora_int\":3}", "lora_int",
