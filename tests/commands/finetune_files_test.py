@@ -10,7 +10,7 @@ import unittest
 
 import model_support as support
 from finetune_support import METHODS, P, Tuning, hash_tree, values
-from model_support import PRECISIONS, run
+from model_support import PRECISIONS, run, without_program
 from pretrain_support import LONG, sign_state
 
 BEST = f"--train.precision={PRECISIONS[-1]}"
@@ -274,7 +274,7 @@ class Files(Tuning):
         self.assertFalse((self.root / "planned").exists())
         (self.root / "planned.yaml").write_bytes(plan)
         again, _ = run(*common, "--config", self.root / "planned.yaml", "--output", self.root / "planned", "--dry-run")
-        self.assertEqual(plan, again)
+        self.assertEqual(without_program(plan), without_program(again))
         for line in ("type: [lora, ia3]", "ia3.target_modules: [c_attn]", "train_iters: 60", "# memory plan"):
             self.assertIn(line, plan.decode())
 

@@ -51,7 +51,7 @@ class WrittenByPretrain(Case):
         tokenizer = AutoTokenizer.from_pretrained(directory)
         for text in TEXTS:
             line = json.dumps({"text": text}).encode()
-            ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", data=line))["tokens"]
+            ours = json.loads(self.run_program("score", "--model", directory, "--input", "-", "--special-tokens", "text", data=line))["tokens"]
             self.assertEqual(ours, tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
             self.assertEqual(tokenizer.decode(ours), text)
         model = AutoModelForCausalLM.from_pretrained(directory)
