@@ -254,7 +254,7 @@ class Files(Tuning):
         self.assert_refused(stack, "lora", f"{stack} holds ia3, another adapter")
 
     def test_rows_are_in_the_plan(self):
-        """Two bytes and a bit a token, eight a row; ten more a sample where files have weights."""
+        """Two bytes and a bit a token, twelve a row, its weight among them; ten more a sample where files have weights."""
         many, rows, tokens = self.root / "many.jsonl", 40000, 25
         many.write_text((json.dumps({"text": "x" * (tokens - 1)}) + "\n") * rows)
         def planned(*data):
@@ -263,7 +263,7 @@ class Files(Tuning):
             return float(re.search(rb"#   data +([0-9.]+) MiB", plan)[1]) * 2**20
         few = planned(self.data)
         self.assertLess(few, 100_000)
-        rows_bytes = rows * (tokens * (2 + 1 / 8) + 8)
+        rows_bytes = rows * (tokens * (2 + 1 / 8) + 12)
         self.assertAlmostEqual(planned(many) - few, rows_bytes, delta=120_000)
         self.assertAlmostEqual(planned("1", many, "1", self.data) - few, rows_bytes + 10 * 40000, delta=120_000)
 
