@@ -42,8 +42,9 @@ class Training(unittest.TestCase):
             points = [(float(y), math.log(float(seconds))) for y, seconds in
                       re.findall(r'cy="([0-9.]+)" r="[0-9]"><title>(?:row [0-9]+: )?([0-9.e+]+) s, ', text)]
             (low, first), (high, last) = max(points), min(points)
-            for y, seconds in points:  # places are rounded to tenths of 300
-                self.assertAlmostEqual((low - y) / (low - high), (seconds - first) / (last - first), delta=0.002)
+            bound = 0.2 / (low - high) + 2e-3 / (last - first)  # two places of 0.1, and two times of four digits, on both sides
+            for y, seconds in points:
+                self.assertAlmostEqual((low - y) / (low - high), (seconds - first) / (last - first), delta=bound)
             self.assertRegex(text, r'class="grid" .*>[125](e[+-])?0* s</text>|class="grid" .*>0\.0*[125] s</text>')
             legends = [re.findall("</i>([a-z]+)</span>", legend) for legend in re.findall('class="legend">(.*)</p>', text)]
             self.assertEqual(legends, [["products", "other", "floor", "tensor", "stages", "bubble", "gradients", "optimizer"],
@@ -466,6 +467,9 @@ class Serving(unittest.TestCase):
                 self.assertEqual(words[2], str(model))
                 if "--adapter-root" in words:
                     words[words.index("--adapter-root") + 1] = directory
+                if "--device" in words:  # of a build with CUDA; this machine may have no driver
+                    at = words.index("--device")
+                    del words[at:at + 2]
                 _, errors = run(*words, "--listen", "nonsense", expect=2)
                 self.assertIn("nonsense: an address is", errors, command)
 
