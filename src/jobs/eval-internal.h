@@ -32,10 +32,10 @@ int eval_next_line(struct lines *lines, bool *is_end);
 int eval_read_line(struct lines *lines, const struct task *task, json_t **root, struct task_row *row);
 
 struct eval_prompter;
-/* Opens what makes contexts; the arguments stay alive. `template` NULL: there is none. Close it also after a failure.
- */
+struct eval_completer;
+/* Opens what makes contexts; the arguments stay alive. Close it also after a failure. */
 int eval_prompter_open(const struct eval_job *job, const struct tokenizer *tokenizer, int32_t eos,
-                       struct chat_template *template, struct eval_prompter **prompter);
+                       struct eval_completer *completer, struct eval_prompter **prompter);
 void eval_prompter_close(struct eval_prompter *prompter);
 /* Begins a task: reads the rows that examples are taken from. STATUS_INVALID where there are too few of them. */
 int eval_prompter_begin(struct eval_prompter *prompter, const struct eval_task *task);
@@ -48,22 +48,27 @@ int eval_prompter_context(struct eval_prompter *prompter, const struct task_row 
 /* ---- completions: eval_answer.c ---- */
 
 struct eval_completer {
+    const struct eval_job *job;
     struct engine *engine;
     const struct tokenizer *tokenizer;
+    bool has_turns;                  /* the template and the ends of a turn were read */
     struct chat_template *template;  /* NULL: none */
     const struct config_list *until; /* each ends a completion */
     int64_t most;                    /* tokens of a completion */
     struct prompt_ends ends[2];      /* of a text; of a turn */
 };
-/* Finds the ends. STATUS_MEMORY. */
+/* Finds the ends of a text. STATUS_MEMORY. */
 int eval_completer_open(struct eval_completer *completer);
+/* Opens the chat template and finds the ends of a turn, when the first chat needs them. The errors of job_template_of.
+ */
+int eval_completer_need_turns(struct eval_completer *completer);
 /* A prompt and its completion. */
 struct eval_prompt {
     const struct likelihood *request;
     int64_t *drawn; /* [1 + most] how many tokens there are, and these */
 };
 /* Completes prompts[count] greedily, all together. */
-int eval_complete(const struct eval_completer *completer, const int32_t *ids, const struct eval_prompt *prompts,
+int eval_complete(struct eval_completer *completer, const int32_t *ids, const struct eval_prompt *prompts,
                   int64_t count);
 /* Sets `out` to the text of a completion, without special tokens and before its end. */
 int eval_completion(const struct eval_completer *completer, const struct eval_prompt *prompt, struct strbuf *out);

@@ -378,7 +378,8 @@ static int open_leader(struct evaluator *e) {
     const char *directory = job->model->tokenizer ? job->model->tokenizer : engine_directory(e->engine);
     int64_t most = seen(e) / 2 < MAX_GEN_TOKS ? seen(e) / 2 : MAX_GEN_TOKS;
     struct eval_completer *c = &e->completer;
-    *c = (struct eval_completer){.engine = e->engine,
+    *c = (struct eval_completer){.job = job,
+                                 .engine = e->engine,
                                  .until = job->until.count ? &job->until : &default_until,
                                  .most = job->max_gen_toks ? job->max_gen_toks : most};
     int status = c->most < seen(e) ? generate_check_stops(c->until->items, c->until->count)
@@ -386,8 +387,6 @@ static int open_leader(struct evaluator *e) {
                                                  (long long)c->most, (long long)seen(e));
     if (!status)
         status = tokenizer_open(directory, &e->tokenizer);
-    if (!status)
-        status = job_template_of(job->model, job->chat_template, directory, &c->template);
     c->tokenizer = e->tokenizer;
     return status ? status : eval_completer_open(c);
 }
@@ -405,7 +404,7 @@ static int open_first(struct evaluator *e) {
     if (!status)
         status = likelihood_encoder_open(e->tokenizer, seen(e), special_tokens_flag(job->special_tokens), &e->encoder);
     if (!status)
-        status = eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), e->completer.template, &e->prompter);
+        status = eval_prompter_open(job, e->tokenizer, model_first_eos(&ends), &e->completer, &e->prompter);
     if (!status && job->samples)
         status = file_writer_open(&e->samples, job->samples);
     return status;

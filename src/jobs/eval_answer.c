@@ -10,20 +10,30 @@
 
 int eval_completer_open(struct eval_completer *c) {
     struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
-    int status = STATUS_OK;
-    for (int turn = 0; turn < 2 && !status; turn++)
-        status = prompt_ends_find(c->tokenizer, text.eos, text.count, turn ? c->template : NULL, 0, &c->ends[turn]);
+    return prompt_ends_find(c->tokenizer, text.eos, text.count, NULL, 0, &c->ends[0]);
+}
+
+int eval_completer_need_turns(struct eval_completer *c) {
+    struct model_text_ends text = engine_text_ends(c->engine, c->tokenizer);
+    const char *directory = c->job->model->tokenizer ? c->job->model->tokenizer : engine_directory(c->engine);
+    if (c->has_turns)
+        return STATUS_OK;
+    int status = job_template_of(c->job->model, c->job->chat_template, directory, &c->template);
+    if (!status)
+        status = prompt_ends_find(c->tokenizer, text.eos, text.count, c->template, 0, &c->ends[1]);
+    c->has_turns = !status;
     return status;
 }
 
-int eval_complete(const struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts,
-                  int64_t count) {
+int eval_complete(struct eval_completer *c, const int32_t *ids, const struct eval_prompt *prompts, int64_t count) {
     struct generate_options *options = calloc((size_t)count + 1, sizeof *options);
     struct generated *made = calloc((size_t)count + 1, sizeof *made);
     const char **stop = calloc(c->until->count + 1, sizeof *stop);
     int status = options && made && stop ? STATUS_OK : status_fail(STATUS_MEMORY, "out of memory");
     for (size_t i = 0; i < c->until->count && !status; i++)
         stop[i] = c->until->items[i];
+    for (int64_t i = 0; i < count && !status; i++)
+        status = prompts[i].request->is_turn ? eval_completer_need_turns(c) : STATUS_OK;
     if (!status)
         stop[c->until->count] = c->ends[1].turn_end;
     for (int64_t i = 0; i < count && !status; i++) {

@@ -22,7 +22,7 @@ struct eval_prompter {
     const struct eval_job *job;
     const struct eval_task *task;
     struct chat_request request;
-    struct chat_template *template;
+    struct eval_completer *completer; /* whose template renders chats */
     struct pool pool;
     const json_t **examples; /* [shots] of the current row */
     struct task_row example;
@@ -31,13 +31,13 @@ struct eval_prompter {
 };
 
 int eval_prompter_open(const struct eval_job *job, const struct tokenizer *tokenizer, int32_t eos,
-                       struct chat_template *template, struct eval_prompter **prompter) {
+                       struct eval_completer *completer, struct eval_prompter **prompter) {
     struct eval_prompter *made = calloc(1, sizeof *made);
     if (!made)
         return status_fail(STATUS_MEMORY, "out of memory");
     made->job = job;
     made->request = (struct chat_request){.tokenizer = tokenizer, .eos = eos, .asks = true};
-    made->template = template;
+    made->completer = completer;
     made->examples = calloc((size_t)job->shots + 1, sizeof *made->examples);
     made->pool.drawn = calloc((size_t)job->shots + 1, sizeof *made->pool.drawn);
     *prompter = made;
@@ -208,7 +208,9 @@ static int add_messages(json_t *all, const json_t *messages, bool is_example) {
 /* Renders the examples as turns before the row's own messages. */
 static int render(struct eval_prompter *p, const struct task_row *row) {
     json_t *all = json_array();
-    int status = all ? prompt_check_template(p->template) : status_fail(STATUS_MEMORY, "out of memory");
+    int status = all ? eval_completer_need_turns(p->completer) : status_fail(STATUS_MEMORY, "out of memory");
+    if (!status)
+        status = prompt_check_template(p->completer->template);
     for (int64_t i = 0; i < p->job->shots && !status; i++) {
         status = make_example(p, i, row);
         const char *answer = strbuf_text(&p->answer);
@@ -225,7 +227,7 @@ static int render(struct eval_prompter *p, const struct task_row *row) {
     p->request.messages = all;
     chat_pieces_clear(&p->pieces);
     if (!status)
-        status = chat_render(p->template, &p->request, &p->pieces);
+        status = chat_render(p->completer->template, &p->request, &p->pieces);
     json_decref(all);
     return status;
 }

@@ -153,6 +153,14 @@ class Eval(unittest.TestCase):
             (self.root / "choice.jsonl").write_text(json.dumps(row) + "\n")
             self.assertIn(part, run("eval", "--model", TINY, "--task", f"choice={self.root}/choice.jsonl", expect=1)[1])
 
+    def test_a_template_that_no_row_needs_is_not_read(self):
+        model = self.root / "broken-template"
+        shutil.copytree(TINY, model)
+        (model / "chat_template.jinja").write_text("{% for %}")
+        run("eval", "--model", model, "--task", f"piqa={self.root}/piqa.jsonl", "--limit", 2)
+        (self.root / "chat.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}], "answer": "b"}) + "\n")
+        self.assertIn("chat_template.jinja: line 1", run("eval", "--model", model, "--task", f"generate={self.root}/chat.jsonl", expect=1)[1])
+
     def test_wrong_examples_are_refused(self):
         few, chats = self.root / "few.jsonl", self.root / "chats.jsonl"
         few.write_text('{"context": "a", "answer": "b"}\n' * 2)
