@@ -33,7 +33,7 @@ struct exchange_head {
     enum listener_kind listener;
     bool is_http2, is_tls;
     const char *peer; /* an address, or "unix" */
-    uint64_t address; /* the same as a number, not 0; of IPv6 the first 64 bits, which one client may have alone */
+    uint64_t address; /* the same as a number, not 0; of IPv6 the first 64 bits, which may all be one client's */
     /* 400 or 431 when the transport found a fault in the header: the router answers with this status and starts no
      * handler. 0: no fault. */
     int refusal;

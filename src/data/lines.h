@@ -12,7 +12,7 @@ struct lines;
 /* Opens a file. `path` "-" is standard input; it is read as it arrives, like a pipe, and is never packed. A row of
  * more than `most` bytes is refused. STATUS_NOT_FOUND, STATUS_IO, STATUS_MEMORY. */
 int lines_open(const char *path, size_t most, struct lines **lines);
-/* The same for a file of ours, which has lines alone. */
+/* The same for a file of ours, which has only lines. */
 int lines_open_plain(const char *path, size_t most, struct lines **lines);
 /* Moves to the next line, or sets *is_end when there is none. STATUS_INVALID with the place: a file that is something
  * else, a row that is too long, or an array or CSV with a fault; STATUS_IO, STATUS_MEMORY, STATUS_INTERRUPTED. */

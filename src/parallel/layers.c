@@ -1,7 +1,7 @@
 /* The layers of a pipeline stage and chunk, by Megatron-LM's rules. The first and last stage may have numbers of their
  * own. All other stages share the remaining layers equally, and a stage's chunks share its layers equally. Instead, the
  * embedding or the loss may count as a layer, so that the first or the last chunk has one less. A split that does not
- * divide is refused with the nearest values that work, for each number alone. */
+ * divide is refused with the nearest values that work, for each number on its own. */
 #include "parallel/layout.h"
 
 #define MOST_LAYERS (INT64_MAX - 2) /* so that both ends can be added */

@@ -95,7 +95,8 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 bool tokenizer_may_be_slow(const struct tokenizer *tokenizer);
 /* Returns the bytes of `id` within a text, owned by the tokenizer, and their number; NULL when there is no such id. */
 const unsigned char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length);
-/* The same for the first token of a text that is decoded alone: without the spaces that the decoder removes there. */
+/* The same for the first token of a text that is decoded on its own: without the spaces that the decoder removes there.
+ */
 const unsigned char *tokenizer_first_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *length);
 /* Returns the id of the token with exactly these bytes, special tokens included; -1 when there is none. */
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const void *bytes, size_t length);
