@@ -40,7 +40,9 @@ static void check_ids(const struct request_line *line) {
 
 static void check_sampling(const struct sampling *s) {
     check(s->temperature >= 0 && s->temperature <= 100, "temperature");
-    check(s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0, "what is kept");
+    check(s->top_p >= 0 && s->top_p <= 1, "top_p");
+    check(s->min_p >= 0 && s->min_p <= 1, "min_p");
+    check(s->top_k >= -1, "top_k");
     check(s->repetition_penalty > 0 && s->repetition_penalty <= 100, "repetition penalty");
     check(fabs(s->presence_penalty) <= 100 && fabs(s->frequency_penalty) <= 100, "penalties");
 }
